@@ -1,0 +1,1 @@
+"""Shipped presets, as data: hosts and models."""

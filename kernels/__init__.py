@@ -1,0 +1,1 @@
+"""Native kernels: one source, three instruction sets, one native call per step."""

@@ -1,0 +1,1 @@
+"""The shared-memory ring through which the ranks of a group synchronise."""

@@ -1,0 +1,1 @@
+"""The worker process: one per (virtual) NUMA node, holding one tensor-parallel shard."""

@@ -1,0 +1,206 @@
+"""The messages between the front end and the workers, and nothing else.
+
+Every message is a msgspec struct encoded with msgpack, sent as one ZeroMQ frame over ``ipc://``. The first byte of a
+frame is `PROTOCOL_VERSION`: a worker left over from another version is told apart before anything is decoded.
+Unknown fields and wrong types are refused by msgspec; nothing is ever unpickled.
+
+Vocabulary: a *slot* is a sequence's place in a batch; a *page* holds `PAGE_SIZE` tokens of KV cache; page numbers are
+given out by the front end and are the same on every rank.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+PAGE_SIZE = 32
+MAX_LOGPROBS = 20
+
+
+class ProtocolError(ValueError):
+    """A frame that is not a message of this protocol version."""
+
+
+class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """How one sequence is sampled. Neutral values turn a stage off.
+
+    The random numbers of a position are a pure function of (`seed`, position): a resumed or retracted request
+    samples the same tokens again.
+    """
+
+    temperature: float = 1.0  # 0 is greedy
+    top_k: int = 0  # 0 is off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0  # over prompt and output tokens
+    presence_penalty: float = 0.0  # over output tokens
+    frequency_penalty: float = 0.0  # over output tokens
+    seed: int = 0
+    logit_bias: dict[int, float] = {}
+    logprobs: int = -1  # -1: none; 0: of the chosen token; n: and of the n most likely, n <= MAX_LOGPROBS
+    min_position: int = 0  # `suppress` is not sampled for positions below this one (min_tokens)
+    suppress: list[int] = []  # token ids
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the sampler needs to know which tokens came before."""
+        return (
+            self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+        )
+
+
+class SlotInit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Starts a sequence in a slot, forgetting whatever the slot held. `pages` is its page table so far: pages of
+    a cached prefix, then the first own ones."""
+
+    sampling: SamplingParams
+    # Token ids the penalties look at which the plan does not otherwise bring; empty without penalties.
+    prompt_history: list[int] = []
+    output_history: list[int] = []
+
+
+class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One sequence's part of a step: `len(tokens)` new tokens at positions `start`, `start + 1`, ...
+
+    With `from_previous` the sequence has exactly one new token, the one that this slot sampled last, and `tokens` is
+    empty. `pages` are appended to the slot's page table before the step.
+    """
+
+    slot: int
+    start: int
+    tokens: list[int]
+    from_previous: bool = False
+    pages: list[int] = []
+    init: SlotInit | None = None
+    sample: bool = False  # whether to sample a token after the last position
+    prompt_logprobs: list[int] = []  # the true next token of each position, when echo wants their logprobs
+
+
+class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="plan"):
+    """What every rank does in one step."""
+
+    step_id: int
+    seqs: list[SeqPlan]
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Log-probabilities (natural logarithm, of the unmodified distribution) at one position."""
+
+    token: int
+    logprob: float
+    top_ids: list[int] = []  # most likely first
+    top_logprobs: list[float] = []
+
+
+class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What one sequence of a plan produced. `token` is -1 where the plan wanted no sample."""
+
+    token: int = -1
+    logprobs: TokenLogprobs | None = None
+    prompt_logprobs: list[TokenLogprobs] = []
+
+
+class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="result"):
+    """Rank 0's answer to a plan; `seqs` in the plan's order. The other ranks answer with `seqs` empty, so that
+    the front end sees their progress and timings too."""
+
+    step_id: int
+    rank: int
+    seqs: list[SeqResult]
+    native_ns: int  # inside the native call
+    all_reduce_ns: int  # of which collectives, on thread 0
+    worker_ns: int  # plan received to result sent
+
+
+class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launch"):
+    """The first message to a worker: everything it needs to become ready. Paths are local."""
+
+    rank: int
+    world_size: int
+    model: str  # a folder or a .gguf file
+    cpus: list[list[int]]  # per rank, the processors of its thread team
+    nodes: list[int]  # per rank, its NUMA node
+    weights: list[int]  # per rank, its share when tensors are split (its number of cores)
+    num_pages: int
+    context_length: int
+    max_running_requests: int
+    max_step_tokens: int
+    ring_fd: int  # -1 with one rank
+    ring_nonce: int
+    step_deadline_s: float
+
+
+class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):
+    """How far loading has come, in bytes of this rank's packed weights."""
+
+    rank: int
+    done: int
+    total: int
+
+
+class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ready"):
+    """A rank has loaded its shard and waits for plans."""
+
+    rank: int
+    isa: str
+    rss_bytes: int
+    weight_bytes: int
+    kv_bytes: int
+    misplaced_pages: int  # memory pages of weights and KV found on another node than the rank's own
+
+
+class WorkerStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="stats"):
+    """Sent from time to time for /metrics."""
+
+    rank: int
+    rss_bytes: int
+    misplaced_pages: int
+
+
+class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="failure"):
+    """Something failed. With `step_id` >= 0 the requests of that step failed and the worker goes on; otherwise the
+    worker is about to exit. `message` tells the operator what to do next."""
+
+    rank: int
+    step_id: int
+    message: str
+
+
+class Shutdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="shutdown"):
+    """Asks a worker to exit with status 0."""
+
+
+ToWorker = Launch | StepPlan | Shutdown
+FromWorker = LoadProgress | Ready | StepResult | WorkerStats | Failure
+
+_encoder = msgspec.msgpack.Encoder()
+_to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)
+_from_worker: msgspec.msgpack.Decoder[FromWorker] = msgspec.msgpack.Decoder(FromWorker)
+
+T = TypeVar("T")
+
+
+def encode(message: ToWorker | FromWorker) -> bytes:
+    """The frame of a message."""
+    return bytes([PROTOCOL_VERSION]) + _encoder.encode(message)
+
+
+def decode_to_worker(frame: bytes) -> ToWorker:
+    """Decode what a worker receives. Raises `ProtocolError` for any frame that is not such a message."""
+    return _decode(_to_worker, frame)
+
+
+def decode_from_worker(frame: bytes) -> FromWorker:
+    """Decode what the front end receives. Raises `ProtocolError` for any frame that is not such a message."""
+    return _decode(_from_worker, frame)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], frame: bytes) -> T:
+    if not frame or frame[0] != PROTOCOL_VERSION:
+        raise ProtocolError(f"not a frame of protocol version {PROTOCOL_VERSION}")
+    try:
+        return decoder.decode(memoryview(frame)[1:])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(str(error)) from error

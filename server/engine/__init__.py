@@ -1,0 +1,1 @@
+"""Admits requests, runs the step loop, detokenizes and streams."""

@@ -1,0 +1,93 @@
+"""What the HTTP layer asks of the engine and what it gets back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from numaserve.workers.protocol import SamplingParams, TokenLogprobs
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class EngineError(Exception):
+    """A request that the engine could not serve; the message is meant for the client."""
+
+
+class QueueFull(EngineError):
+    """As many requests wait as may: HTTP 429. `retry_after` is in whole seconds."""
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class NotReady(EngineError):
+    """Loading, restarting or draining: HTTP 503."""
+
+
+class RequestTooLong(EngineError):
+    """Prompt and output do not fit the context or the KV cache: HTTP 400."""
+
+
+class GenerationFailed(EngineError):
+    """The request was admitted and could not be completed: HTTP 500, or an error event in a stream."""
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """One sequence to generate. OpenAI's `n` is n of these with different seeds."""
+
+    request_id: str
+    prompt: list[int]  # token ids, never empty
+    sampling: SamplingParams
+    max_new_tokens: int
+    min_new_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: frozenset[int] = frozenset()  # end-of-sequence ids are in here unless ignore_eos
+    prompt_logprobs: bool = False
+    skip_special_tokens: bool = True
+    cache_salt: str = ""  # requests share cached prefixes only with equal salt
+
+
+@dataclass
+class GenerationChunk:
+    """What one step added to a sequence. `text` may be empty while bytes of a character or a possible stop string are
+    held back; `token_ids` and `logprobs` are those of the step."""
+
+    text: str
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # on the first chunk, for positions 1..
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None  # the token id or string that ended it
+    cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+
+
+class EngineProtocol(Protocol):
+    """The engine as the HTTP layer sees it."""
+
+    def admit(self, request: GenerationRequest) -> AsyncIterator[GenerationChunk]:
+        """Admit a request or raise at once: `QueueFull`, `NotReady`, `RequestTooLong`.
+
+        The iterator ends after the chunk that has a `finish_reason`, or raises `GenerationFailed`. Closing it early
+        (``aclose``) aborts the request and frees its pages within a step.
+        """
+        ...
+
+    def is_ready(self) -> bool:
+        """Whether requests are served now (loaded, not restarting, not draining)."""
+        ...
+
+    def is_alive(self) -> bool:
+        """False only when the engine has given up for good."""
+        ...
+
+    async def flush_cache(self) -> bool:
+        """Forget cached prefixes that no request uses; False when a request was running and nothing was done."""
+        ...
+
+    def server_info(self) -> dict[str, object]:
+        """Configuration, topology, versions and live counters, for GET /server_info."""
+        ...

@@ -1,0 +1,44 @@
+"""What the rest of the front end asks of a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class TokenizerError(Exception):
+    """A tokenizer that cannot be loaded; the message says to the operator what to change."""
+
+
+class ChatTemplateError(ValueError):
+    """A conversation that cannot be rendered: there is no template, it refuses the messages, or it went past a limit."""
+
+
+class TokenizerProtocol(Protocol):
+    """A loaded tokenizer with its chat template. Every method may be called from several threads at once."""
+
+    vocab_size: int  # number of token ids; every id is in [0, vocab_size)
+    eos_token_ids: frozenset[int]
+    bos_token_id: int | None
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`; special tokens written out in `text` are recognised."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of `token_ids`."""
+        ...
+
+    def token_text(self, token_id: int) -> str:
+        """How the vocabulary spells the token, for example `Ġthe`, `▁the`, `<0x0A>` or `<|im_end|>`."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes the token adds to a text, which need not be valid UTF-8 on their own."""
+        ...
+
+    def render_chat(
+        self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
+    ) -> list[int]:
+        """Token ids of the conversation as the model's own template writes it; raises `ChatTemplateError`."""
+        ...

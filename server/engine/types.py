@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -65,15 +64,26 @@ class GenerationChunk:
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache
 
 
+class GenerationStream(Protocol):
+    """The chunks of one admitted sequence."""
+
+    def __aiter__(self) -> GenerationStream: ...
+
+    async def __anext__(self) -> GenerationChunk:
+        """The next chunk. Ends after the one that has a `finish_reason`, or raises `GenerationFailed`."""
+        ...
+
+    async def aclose(self) -> None:
+        """Abort the sequence if it has not ended; its pages are free within a step. Works before the first chunk was
+        asked for (a plain async generator's ``aclose`` would run none of its body then), and more than once."""
+        ...
+
+
 class EngineProtocol(Protocol):
     """The engine as the HTTP layer sees it."""
 
-    def admit(self, request: GenerationRequest) -> AsyncIterator[GenerationChunk]:
-        """Admit a request or raise at once: `QueueFull`, `NotReady`, `RequestTooLong`.
-
-        The iterator ends after the chunk that has a `finish_reason`, or raises `GenerationFailed`. Closing it early
-        (``aclose``) aborts the request and frees its pages within a step.
-        """
+    def admit(self, request: GenerationRequest) -> GenerationStream:
+        """Admit a request or raise at once: `QueueFull`, `NotReady`, `RequestTooLong`."""
         ...
 
     def is_ready(self) -> bool:

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import multiprocessing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from numaserve.workers import numa
+
+PAGES = 64
+NBYTES = PAGES * mmap.PAGESIZE
+
+
+@pytest.fixture(autouse=True)
+def forget_what_was_found() -> Iterator[None]:
+    yield
+    numa._function.cache_clear()
+    numa._log_unavailable.cache_clear()
+
+
+@pytest.fixture
+def touched() -> Iterator[int]:
+    """The address of `PAGES` resident pages."""
+    with mmap.mmap(-1, NBYTES) as memory:
+        view = ctypes.c_char.from_buffer(memory)
+        ctypes.memset(ctypes.addressof(view), 1, NBYTES)
+        yield ctypes.addressof(view)
+        del view
+
+
+@pytest.fixture(params=["libnuma", "raw system calls"])
+def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to the kernel, and only where the kernel has NUMA."""
+    if request.param == "raw system calls":
+        without_libnuma(monkeypatch)
+    if not numa.bind_range(0, 0, 0):
+        pytest.skip("the kernel has no NUMA system calls")
+
+
+def without_libnuma(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ctypes.CDLL
+
+    def missing(name: str | None, **options: Any) -> ctypes.CDLL:
+        if name is not None:
+            raise OSError(f"{name}: not found")
+        return real(name, **options)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+
+
+@pytest.mark.usefixtures("route")
+def test_pages_on_their_node_are_not_misplaced(touched: int) -> None:
+    assert numa.bind_range(touched, NBYTES, 0)
+    assert numa.misplaced_pages(touched, NBYTES, 0) == 0
+
+
+@pytest.mark.usefixtures("route")
+def test_pages_on_another_node_are_counted(touched: int) -> None:
+    assert numa.bind_range(touched, NBYTES, 0)
+    assert numa.misplaced_pages(touched, NBYTES, 1) == PAGES
+    assert numa.misplaced_pages(touched + 1, NBYTES - 1, 1) == PAGES
+
+
+@pytest.mark.usefixtures("route")
+def test_a_sample_is_scaled_up_to_the_whole_range(touched: int) -> None:
+    assert numa.bind_range(touched, NBYTES, 0)
+    assert numa.misplaced_pages(touched, NBYTES, 1, sample=5) == PAGES
+
+
+@pytest.mark.usefixtures("route")
+def test_untouched_pages_are_not_misplaced() -> None:
+    with mmap.mmap(-1, NBYTES) as memory:
+        view = ctypes.c_char.from_buffer(memory)
+        assert numa.misplaced_pages(ctypes.addressof(view), NBYTES, 1) == 0
+        del view
+
+
+@pytest.mark.usefixtures("route")
+def test_a_node_that_does_not_exist_is_refused(touched: int) -> None:
+    with pytest.raises(OSError, match="Invalid argument"):
+        numa.bind_range(touched, NBYTES, 1023)
+    with pytest.raises(OSError, match="no such NUMA node"):
+        numa.bind_range(touched, NBYTES, 5000)
+
+
+def _bound_process(node: int) -> None:
+    raise SystemExit(0 if numa.bind_memory_to(node) else 77)
+
+
+def test_a_process_binds_all_its_memory_to_a_node() -> None:
+    process = multiprocessing.get_context("spawn").Process(target=_bound_process, args=(0,))
+    process.start()
+    process.join()
+    assert process.exitcode in (0, 77)  # 77: a kernel without NUMA
+
+
+def test_a_machine_without_the_calls_is_a_logged_no_op(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, touched: int
+) -> None:
+    without_libnuma(monkeypatch)
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    numa._function.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert not numa.bind_memory_to(0)
+        assert not numa.bind_range(touched, NBYTES, 0)
+        assert numa.misplaced_pages(touched, NBYTES, 1) == 0
+    assert "riscv64" in caplog.text
+    assert len(caplog.records) == 1

@@ -1,0 +1,127 @@
+"""Memory policy: libnuma through ctypes, or the same system calls where libnuma is not installed.
+
+On a kernel without NUMA, or in a sandbox that forbids the calls, every function does nothing, once with a logged
+reason: the server then still works, only placement is up to the kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import logging
+import mmap
+import os
+import platform
+from collections.abc import Callable
+
+_MPOL_BIND = 2  # linux/mempolicy.h
+_MPOL_MF_MOVE = 2
+_MASK_NODES = 1024  # more than any kernel's MAX_NUMNODES
+_SYSCALLS = {
+    "x86_64": {"mbind": 237, "set_mempolicy": 238, "move_pages": 279},
+    "aarch64": {"mbind": 235, "set_mempolicy": 237, "move_pages": 239},
+}
+_UNAVAILABLE = {errno.ENOSYS, errno.EPERM}
+_QUERY_PAGES = 4096
+
+_log = logging.getLogger(__name__)
+
+
+def bind_memory_to(node: int) -> bool:
+    """Take all memory that this process allocates from now on from `node` only.
+
+    Returns whether the kernel was told so. Raises OSError for a node that does not exist or is not allowed.
+    """
+    mask = _mask(node)
+    return _call("set_mempolicy", ctypes.c_int(_MPOL_BIND), mask, ctypes.c_ulong(_MASK_NODES + 1))
+
+
+def bind_range(address: int, nbytes: int, node: int) -> bool:
+    """Bind the pages of ``address .. address + nbytes`` to `node`, moving those that are already elsewhere.
+
+    `address` is rounded down to a page. Returns whether the kernel was told so; raises OSError when it refuses.
+    """
+    start = address - address % mmap.PAGESIZE
+    return _call(
+        "mbind",
+        ctypes.c_void_p(start),
+        ctypes.c_ulong(address + nbytes - start),
+        ctypes.c_int(_MPOL_BIND),
+        _mask(node),
+        ctypes.c_ulong(_MASK_NODES + 1),
+        ctypes.c_uint(_MPOL_MF_MOVE),
+    )
+
+
+def misplaced_pages(address: int, nbytes: int, node: int, sample: int | None = None) -> int:
+    """How many resident memory pages of ``address .. address + nbytes`` are not on `node`.
+
+    Pages that were never touched count as well placed. With `sample`, at most that many pages, evenly spread, are
+    looked at and the count is scaled up to the whole range. Returns 0 where the kernel cannot tell.
+    """
+    first = address // mmap.PAGESIZE
+    total = (address + nbytes + mmap.PAGESIZE - 1) // mmap.PAGESIZE - first
+    looked_at = total if sample is None else min(sample, total)
+    if looked_at <= 0:
+        return 0
+    pages = [(first + index * total // looked_at) * mmap.PAGESIZE for index in range(looked_at)]
+    wrong = 0
+    for begin in range(0, looked_at, _QUERY_PAGES):
+        chunk = pages[begin : begin + _QUERY_PAGES]
+        wrong += sum(1 for found in _nodes_of(chunk) if found >= 0 and found != node)
+    return round(wrong * total / looked_at)
+
+
+def _nodes_of(pages: list[int]) -> list[int]:
+    """The node of each page address, or a negative errno for a page that is not resident."""
+    addresses = (ctypes.c_void_p * len(pages))(*pages)
+    status = (ctypes.c_int * len(pages))(*([-errno.ENOENT] * len(pages)))
+    # A null list of target nodes turns move_pages into a query.
+    _call("move_pages", ctypes.c_int(0), ctypes.c_ulong(len(pages)), addresses, None, status, ctypes.c_int(0))
+    return list(status)
+
+
+def _mask(node: int) -> ctypes.Array[ctypes.c_ulong]:
+    bits = 8 * ctypes.sizeof(ctypes.c_ulong)
+    if not 0 <= node < _MASK_NODES:
+        raise OSError(errno.EINVAL, f"no such NUMA node: {node}")
+    mask = (ctypes.c_ulong * (_MASK_NODES // bits + 1))()
+    mask[node // bits] = 1 << (node % bits)
+    return mask
+
+
+def _call(name: str, *arguments: object) -> bool:
+    """Make one of the system calls. False when this machine has none of them; OSError when it refuses the values."""
+    function = _function(name)
+    if function is None:
+        return False
+    if function(*arguments) >= 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _UNAVAILABLE:
+        _log_unavailable(os.strerror(code))
+        return False
+    raise OSError(code, f"{name}: {os.strerror(code)}")
+
+
+@functools.cache
+def _function(name: str) -> Callable[..., int] | None:
+    """libnuma's wrapper of a system call, else libc's generic one."""
+    try:
+        wrapper = getattr(ctypes.CDLL("libnuma.so.1", use_errno=True), name)
+    except (OSError, AttributeError):
+        number = _SYSCALLS.get(platform.machine(), {}).get(name)
+        if number is None:
+            _log_unavailable(f"neither libnuma.so.1 nor a known system call number on {platform.machine()}")
+            return None
+        syscall = ctypes.CDLL(None, use_errno=True).syscall
+        syscall.restype = ctypes.c_long
+        return functools.partial(syscall, ctypes.c_long(number))
+    wrapper.restype = ctypes.c_long if name != "move_pages" else ctypes.c_int
+    return wrapper  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _log_unavailable(reason: str) -> None:
+    _log.warning("memory is placed by the kernel, not bound to NUMA nodes: %s", reason)

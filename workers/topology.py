@@ -1,0 +1,234 @@
+"""What processors and memory this process may use, read from procfs, sysfs and cgroups.
+
+The machine is not asked what it has but what this process was given: the affinity mask, the cgroup's cpuset and its
+memory limit. Every reader takes the root of the file system, so that tests describe other machines as folders.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path("/")
+_UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number rounded down to a page
+
+
+@dataclass(frozen=True)
+class Node:
+    """A NUMA node as this process may use it. Memory is in bytes."""
+
+    id: int
+    cpus: tuple[int, ...]  # one per physical core: its lowest allowed hyperthread
+    siblings_left_out: tuple[int, ...]  # allowed, but the second hyperthread of a core in `cpus`
+    memory_bytes: int
+    free_bytes: int  # free, or page cache that the kernel gives back
+
+
+@dataclass(frozen=True)
+class HugePages:
+    """The machine's huge page settings."""
+
+    transparent: str  # "always", "madvise", "never" or "unavailable"
+    reserved: tuple[tuple[int, int], ...]  # (page size in bytes, number of pages), over all nodes
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Every node with at least one processor and memory for this process, by rising id."""
+
+    nodes: tuple[Node, ...]
+    cgroup_free_bytes: int | None  # None without a cgroup memory limit
+    huge_pages: HugePages
+    memlock_bytes: int | None  # None is unlimited
+
+    @property
+    def cores(self) -> int:
+        """Physical cores that the process may use."""
+        return sum(len(node.cpus) for node in self.nodes)
+
+
+def read_topology(root: Path = ROOT, affinity: Iterable[int] | None = None) -> Topology:
+    """Read what this process may use. `affinity` replaces the process's own mask."""
+    allowed = set(os.sched_getaffinity(0) if affinity is None else affinity)
+    # The kernel keeps the mask inside the cpuset and the online processors; a sandbox that fakes one of them does not.
+    for limit in (_read_cpuset(root, "cpus"), parse_cpu_list(_read(root / "sys/devices/system/cpu/online"))):
+        if limit:
+            allowed &= limit
+    return Topology(
+        nodes=_read_nodes(root, allowed),
+        cgroup_free_bytes=_cgroup_free_bytes(root),
+        huge_pages=_read_huge_pages(root),
+        memlock_bytes=_memlock_bytes(),
+    )
+
+
+def parse_cpu_list(text: str) -> set[int]:
+    """Parse the kernel's list format, such as ``0-3,8,10-11``. An empty text is the empty set."""
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        if part:
+            first, _, last = part.partition("-")
+            cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def format_cpu_list(cpus: Iterable[int]) -> str:
+    """The inverse of `parse_cpu_list`: ``0-3,8``."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and runs[-1][1] == cpu - 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def _read_nodes(root: Path, allowed: set[int]) -> tuple[Node, ...]:
+    machine = _read_meminfo(root / "proc/meminfo")
+    folder = root / "sys/devices/system/node"
+    cpus_of: dict[int, set[int]] = {}
+    memory_of: dict[int, dict[str, int]] = {}
+    allowed_nodes = _allowed_memory_nodes(root)
+    for path in folder.glob("node[0-9]*"):
+        number = int(path.name.removeprefix("node"))
+        cpus_of[number] = parse_cpu_list(_read(path / "cpulist")) & allowed
+        memory = _read_meminfo(path / "meminfo")
+        if memory.get("MemTotal") and (allowed_nodes is None or number in allowed_nodes):
+            memory_of[number] = memory
+    if not memory_of:  # a kernel without NUMA, or a sandbox that hides it
+        cpus_of, memory_of = {0: allowed}, {0: machine}
+    elif len(memory_of) == 1:
+        # The node's own figures leave out memory that a hypervisor plugged in later; the machine's do not.
+        only = next(iter(memory_of))
+        memory_of[only] = max(memory_of[only], machine, key=_available)
+    for orphan in sorted(cpus_of.keys() - memory_of.keys()):
+        # A node without memory of its own: its cores work from the nearest node that has some.
+        nearest = _nearest(folder, orphan, sorted(memory_of))
+        cpus_of[nearest] = cpus_of.get(nearest, set()) | cpus_of[orphan]
+    nodes = []
+    for number in sorted(memory_of):
+        cpus, siblings = _split_hyperthreads(root, cpus_of.get(number, set()))
+        if cpus:
+            memory = memory_of[number]
+            nodes.append(Node(number, cpus, siblings, memory.get("MemTotal", 0), _available(memory)))
+    return tuple(nodes)
+
+
+def _nearest(folder: Path, node: int, candidates: list[int]) -> int:
+    """The candidate with the smallest ACPI distance. The distance file lists the online nodes in order."""
+    distances = [int(word) for word in _read(folder / f"node{node}/distance").split()]
+    online = sorted(parse_cpu_list(_read(folder / "online")))
+    by_node = dict(zip(online, distances, strict=False))
+    return min(candidates, key=lambda candidate: (by_node.get(candidate, 255), candidate))
+
+
+def _split_hyperthreads(root: Path, cpus: set[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The lowest allowed hyperthread of each core, and the rest."""
+    first: list[int] = []
+    rest: list[int] = []
+    seen: set[int] = set()
+    for cpu in sorted(cpus):
+        (rest if cpu in seen else first).append(cpu)
+        seen |= parse_cpu_list(_read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
+        seen.add(cpu)
+    return tuple(first), tuple(rest)
+
+
+def _read_meminfo(path: Path) -> dict[str, int]:
+    """Parse /proc/meminfo or a node's meminfo into bytes."""
+    figures: dict[str, int] = {}
+    for line in _read(path).splitlines():
+        key, _, value = line.partition(":")
+        words = value.split()
+        if words and words[-1] == "kB":
+            figures[key.split()[-1]] = int(words[0]) * 1024
+    return figures
+
+
+def _available(memory: dict[str, int]) -> int:
+    """Free memory and page cache: a model file that was just downloaded must not count as memory in use."""
+    if "MemAvailable" in memory:
+        return memory["MemAvailable"]
+    return sum(memory.get(key, 0) for key in ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable"))
+
+
+def _allowed_memory_nodes(root: Path) -> set[int] | None:
+    """The nodes whose memory the process may allocate, or None when nothing restricts them."""
+    for line in _read(root / "proc/self/status").splitlines():
+        if line.startswith("Mems_allowed_list:"):
+            return parse_cpu_list(line.partition(":")[2]) or None
+    return _read_cpuset(root, "mems")
+
+
+def _read_cpuset(root: Path, what: str) -> set[int] | None:
+    """The effective cpuset of the process's cgroup, v2 or v1; None where there is none."""
+    for folder in _cgroup_folders(root, "cpuset"):
+        for name in (f"cpuset.{what}.effective", f"cpuset.effective_{what}", f"cpuset.{what}"):
+            found = parse_cpu_list(_read(folder / name))
+            if found:
+                return found
+    return None
+
+
+def _cgroup_free_bytes(root: Path) -> int | None:
+    """What the tightest memory limit of the process's cgroup and its ancestors leaves, page cache not counted."""
+    free: list[int] = []
+    for folder in _cgroup_folders(root, "memory"):
+        for limit_name, usage_name, cache_key in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            limit = _read(folder / limit_name).strip()
+            if limit.isdigit() and int(limit) < _UNLIMITED:
+                usage = int(_read(folder / usage_name).strip() or 0)
+                stat = dict(line.split(maxsplit=1) for line in _read(folder / "memory.stat").splitlines())
+                free.append(max(0, int(limit) - usage + int(stat.get(cache_key, 0))))
+    return min(free, default=None)
+
+
+def _cgroup_folders(root: Path, controller: str) -> list[Path]:
+    """The process's cgroup folders for a controller, innermost first, up to the root of the hierarchy."""
+    folders: list[Path] = []
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        hierarchy, controllers, path = line.split(":", 2)
+        if hierarchy == "0":
+            base = root / "sys/fs/cgroup"
+            if not (base / "cgroup.controllers").exists():
+                base = base / "unified"
+        elif controller in controllers.split(","):
+            base = root / "sys/fs/cgroup" / controllers
+            if not base.exists():
+                base = root / "sys/fs/cgroup" / controller
+        else:
+            continue
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        folders += [base.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+    return folders
+
+
+def _read_huge_pages(root: Path) -> HugePages:
+    mode = "unavailable"
+    for word in _read(root / "sys/kernel/mm/transparent_hugepage/enabled").split():
+        if word.startswith("["):
+            mode = word.strip("[]")
+    reserved = []
+    for path in (root / "sys/kernel/mm/hugepages").glob("hugepages-*kB"):
+        size = int(path.name.removeprefix("hugepages-").removesuffix("kB")) * 1024
+        reserved.append((size, int(_read(path / "nr_hugepages").strip() or 0)))
+    return HugePages(mode, tuple(sorted(reserved)))
+
+
+def _memlock_bytes() -> int | None:
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def _read(path: Path) -> str:
+    """The file's text, or nothing where it cannot be read: holes in sysfs are normal, not errors."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,111 @@
+"""The server's configuration: defaults, overridden by a YAML file, overridden by the command line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from numaserve.workers.errors import OperatorError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return text
+
+
+NonBlank = Annotated[str, AfterValidator(_not_blank)]
+
+
+class ServeConfig(BaseModel):
+    """Every option of ``numaserve serve``. A key is the option's name with underscores."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    model: NonBlank = Field(description="Hugging Face folder, .gguf file, hub id, or 'demo'.")
+    tp: int | None = Field(None, ge=1, le=64, description="Tensor-parallel ranks. Default: one per usable NUMA node.")
+    host: NonBlank = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
+    served_model_name: NonBlank | None = Field(None, description="Name in the API. Default: the model's own.")
+    context_length: int | None = Field(None, ge=32, le=1 << 24, description="Longest sequence, prompt and output.")
+    max_running_requests: int = Field(64, ge=1, le=4096, description="Sequences in a batch.")
+    max_queued_requests: int = Field(512, ge=0, le=1 << 20, description="Waiting requests; beyond, clients get 429.")
+    chunked_prefill_size: int = Field(512, ge=16, le=8192, description="Tokens in one step, prompt and output.")
+    kv_cache_gib: float | None = Field(None, gt=0, le=1 << 14, description="KV cache of all ranks together, in GiB.")
+    mem_fraction_static: float = Field(
+        0.85, gt=0, le=0.98, description="Part of a node's free memory for weights and KV cache."
+    )
+    api_key_file: Path | None = Field(None, description="File of API keys, one a line. Default: no key is asked for.")
+    log_level: LogLevel = Field("info", description="debug, info, warning or error.")
+    threads_per_worker: int | None = Field(None, ge=1, le=1024, description="At most so many cores for each rank.")
+    reserve_core: bool = Field(False, description="Keep one core of the first node for the front end.")
+    drain_seconds: float = Field(30.0, ge=0, le=86400, description="How long running requests may finish at SIGTERM.")
+    step_deadline_seconds: float = Field(60.0, ge=1, le=3600, description="A step that takes longer is a dead worker.")
+    overlap: bool = Field(True, description="Plan one step ahead of the workers.")
+    enable_prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
+    log_prompts: bool = Field(False, description="Write prompts to the log.")
+
+
+def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServeConfig:
+    """Merge defaults, `file` and `options` (those that are not None), the later winning.
+
+    Raises `OperatorError` with one line that names the key and what it may be.
+    """
+    values: dict[str, Any] = {} if file is None else _read_yaml(file)
+    given = {key: value for key, value in options.items() if value is not None}
+    where = {**dict.fromkeys(values, f"{file}: "), **dict.fromkeys(given, "")}
+    try:
+        return ServeConfig.model_validate({**values, **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        raise OperatorError(where.get(key, "") + _explain(key, first)) from None
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
+    try:
+        loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OperatorError(f"cannot read the configuration file {file}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise OperatorError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from None
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
+        raise OperatorError(f"{file} must hold 'key: value' lines, such as 'port: 8000'")
+    # The file may spell a key as the command line does.
+    return {key.replace("-", "_"): value for key, value in loaded.items()}
+
+
+def _explain(key: str, error: Any) -> str:
+    """One line for a pydantic error on a top-level key."""
+    if error["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(key, ServeConfig.model_fields, n=1, cutoff=0.5)
+        hint = f"did you mean '{close[0]}'?" if close else "the keys are " + ", ".join(ServeConfig.model_fields)
+        return f"unknown key '{key}': {hint}"
+    if error["type"] == "missing":
+        return f"'{key}' is not set: name it on the command line or in the configuration file"
+    allowed = _allowed_range(key)
+    message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    reason = f"must be {allowed}" if allowed else message
+    return f"{key} {reason}, not {str(error['input'])[:80]!r}"
+
+
+def _allowed_range(key: str) -> str:
+    """The bounds of a numeric key, as in 'between 1 and 64'."""
+    bounds: dict[str, Any] = {}
+    for constraint in ServeConfig.model_fields[key].metadata:
+        for name in ("ge", "gt", "le"):
+            if hasattr(constraint, name):
+                bounds[name] = getattr(constraint, name)
+    if "ge" in bounds:
+        return f"between {bounds['ge']} and {bounds['le']}"
+    if "gt" in bounds:
+        return f"above {bounds['gt']} and at most {bounds['le']}"
+    return ""

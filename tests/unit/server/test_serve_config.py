@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numaserve.server.config import ServeConfig, load_config
+from numaserve.workers.errors import OperatorError
+from pydantic import ValidationError
+
+
+def yaml_file(folder: Path, text: str) -> Path:
+    path = folder / "numaserve.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_are_safe_to_run() -> None:
+    config = load_config({"model": "demo"})
+    assert config.host == "127.0.0.1"
+    assert config.tp is None
+    assert not config.log_prompts
+
+
+def test_the_command_line_wins_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+    path = yaml_file(tmp_path, "model: a\nport: 1234\nmax-queued-requests: 8\n")
+    config = load_config({"model": "demo", "port": 4321, "tp": None}, path)
+    assert (config.model, config.port, config.max_queued_requests) == ("demo", 4321, 8)
+    assert config.chunked_prefill_size == ServeConfig.model_fields["chunked_prefill_size"].default
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    config = load_config({"model": "demo"})
+    with pytest.raises(ValidationError):
+        config.port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "demo", "tp": 0}, "tp must be between 1 and 64, not '0'"),
+        ({"model": "demo", "port": 70000}, "port must be between 0 and 65535, not '70000'"),
+        ({"model": "demo", "mem_fraction_static": 1.5}, "mem_fraction_static must be above 0 and at most 0.98"),
+        ({"model": "demo", "kv_cache_gib": float("nan")}, "kv_cache_gib must be above 0"),
+        ({"model": "demo", "log_level": "loud"}, "log_level must be 'debug', 'info', 'warning' or 'error'"),
+        ({"model": " "}, "model must not be blank"),
+        ({}, "'model' is not set"),
+    ],
+)
+def test_an_impossible_value_names_the_key_and_what_it_may_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OperatorError) as caught:
+        load_config(options)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_runing_requests: 4", "unknown key 'max_runing_requests': did you mean 'max_running_requests'?"),
+        ("zzz: 4", "unknown key 'zzz': the keys are model, tp"),
+        ("port: many", "port must be between 0 and 65535, not 'many'"),
+        ("- a\n- b", "must hold 'key: value' lines"),
+        ("a: [", "is not a YAML file"),
+        ("1: 2", "must hold 'key: value' lines"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line_naming_the_file(tmp_path: Path, text: str, message: str) -> None:
+    path = yaml_file(tmp_path, text)
+    with pytest.raises(OperatorError) as caught:
+        load_config({"model": "demo"}, path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_an_operator_error(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="No such file"):
+        load_config({"model": "demo"}, tmp_path / "none.yaml")

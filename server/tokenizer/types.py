@@ -20,6 +20,7 @@ class TokenizerProtocol(Protocol):
     vocab_size: int  # number of token ids; every id is in [0, vocab_size)
     eos_token_ids: frozenset[int]
     bos_token_id: int | None
+    special_token_ids: frozenset[int]  # tokens that `skip_special_tokens` leaves out
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`; special tokens written out in `text` are recognised."""

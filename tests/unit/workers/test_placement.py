@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machines import GIB, one_node, three_uneven_clusters, two_sockets_with_hyperthreads
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.placement import place_ranks
+from numaserve.workers.topology import HugePages, Node, Topology, read_topology
+
+
+def topology_of(*sizes: int) -> Topology:
+    """Nodes with so many cores each, numbered 0, 1, ..."""
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    nodes = tuple(
+        Node(index, tuple(range(start, start + size)), (), 64 * GIB, 48 * GIB)
+        for index, (start, size) in enumerate(zip(starts, sizes, strict=True))
+    )
+    return Topology(nodes, None, HugePages("madvise", ()), None)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.integers(1, 64), st.booleans())
+def test_every_core_has_at_most_one_owner_and_every_rank_a_core(sizes: list[int], tp: int, reserve: bool) -> None:
+    topology = topology_of(*sizes)
+    if tp > sum(sizes) - reserve or (reserve and sum(sizes) < 2):
+        with pytest.raises(OperatorError):
+            place_ranks(topology, tp, None, reserve)
+        return
+    placement = place_ranks(topology, tp, None, reserve)
+    owned = [cpu for rank in placement.ranks for cpu in rank.cpus] + list(placement.front_end_cpus)
+    assert len(owned) == len(set(owned))
+    assert len(placement.ranks) == tp
+    by_node = {node.id: set(node.cpus) for node in topology.nodes}
+    assert all(rank.cpus and set(rank.cpus) <= by_node[rank.node] for rank in placement.ranks)
+
+
+def test_the_default_is_one_rank_for_each_node(tmp_path: Path) -> None:
+    placement = place_ranks(read_topology(three_uneven_clusters(tmp_path), range(128)), None, None, False)
+    assert [(rank.node, len(rank.cpus)) for rank in placement.ranks] == [(0, 43), (1, 43), (2, 42)]
+    assert placement.notes == ()
+
+
+def test_more_ranks_than_nodes_are_equal_virtual_nodes(tmp_path: Path) -> None:
+    topology = read_topology(two_sockets_with_hyperthreads(tmp_path), range(16))
+    ranks = place_ranks(topology, 4, None, False).ranks
+    assert [(rank.node, rank.cpus) for rank in ranks] == [(0, (0, 1)), (0, (2, 3)), (1, (4, 5)), (1, (6, 7))]
+
+
+def test_two_ranks_run_on_two_cores(tmp_path: Path) -> None:
+    ranks = place_ranks(read_topology(one_node(tmp_path), range(2)), 2, None, False).ranks
+    assert [rank.cpus for rank in ranks] == [(0,), (1,)]
+
+
+def test_a_further_rank_goes_where_cores_are_plentiful() -> None:
+    ranks = place_ranks(topology_of(4, 12), 4, None, False).ranks
+    assert [(rank.node, len(rank.cpus)) for rank in ranks] == [(0, 4), (1, 4), (1, 4), (1, 4)]
+
+
+def test_fewer_ranks_use_the_largest_nodes_and_say_so() -> None:
+    placement = place_ranks(topology_of(2, 8, 8), 2, None, False)
+    assert [rank.node for rank in placement.ranks] == [1, 2]
+    assert "node 0 stays idle" in placement.notes[0]
+
+
+def test_more_ranks_than_cores_are_refused_with_the_most_that_fit() -> None:
+    with pytest.raises(OperatorError, match="lower --tp to at most 2"):
+        place_ranks(topology_of(2), 3, None, False)
+
+
+def test_threads_per_worker_caps_every_rank() -> None:
+    assert [len(rank.cpus) for rank in place_ranks(topology_of(8, 3), None, 4, False).ranks] == [4, 3]
+
+
+def test_a_reserved_core_is_the_first_of_the_first_node() -> None:
+    placement = place_ranks(topology_of(4, 4), None, None, True)
+    assert placement.front_end_cpus == (0,)
+    assert [rank.cpus for rank in placement.ranks] == [(1, 2, 3), (4, 5, 6, 7)]
+
+
+def test_the_only_core_cannot_be_reserved() -> None:
+    with pytest.raises(OperatorError, match="at least two cores"):
+        place_ranks(topology_of(1), None, None, True)
+
+
+def test_a_process_without_any_node_is_told_to_widen_its_cpuset() -> None:
+    with pytest.raises(OperatorError, match="cpuset"):
+        place_ranks(topology_of(), None, None, False)

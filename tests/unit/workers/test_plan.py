@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from machines import GIB
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.spec import ModelConfig, RopeConfig
+from numaserve.workers.plan import GroupPlan, PlanOptions, make_plan
+from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.topology import HugePages, Node, Topology
+from numaserve.workers.weights.sharding import kv_bytes_per_page, weight_bytes
+
+# The shape of SmolLM2-135M: 9 query heads and 3 KV heads do not divide by 2.
+SMALL = ModelConfig(
+    architecture="LlamaForCausalLM",
+    family="llama",
+    hidden_size=576,
+    num_layers=30,
+    num_qo_heads=9,
+    num_kv_heads=3,
+    head_dim=64,
+    intermediate_size=1536,
+    vocab_size=49152,
+    rms_norm_eps=1e-5,
+    max_position=8192,
+    tie_word_embeddings=True,
+    activation="silu",
+    rope=RopeConfig(rotary_dim=64),
+    layer_kinds=("full",) * 30,
+    query_scale=0.125,
+)
+LARGE = replace(
+    SMALL, hidden_size=8192, num_layers=80, num_qo_heads=64, num_kv_heads=8, head_dim=128, intermediate_size=28672,
+    layer_kinds=("full",) * 80, max_position=131072,
+)  # fmt: skip
+OPTIONS = PlanOptions(
+    model="/models/m", max_running_requests=64, max_step_tokens=512, mem_fraction_static=0.85, step_deadline_s=60.0
+)
+
+
+def machine(*sizes: int, free_gib: float = 48, cgroup_gib: float | None = None) -> Topology:
+    nodes = []
+    for index, size in enumerate(sizes):
+        start = sum(sizes[:index])
+        nodes.append(Node(index, tuple(range(start, start + size)), (), 64 * GIB, int(free_gib * GIB)))
+    limit = None if cgroup_gib is None else int(cgroup_gib * GIB)
+    return Topology(tuple(nodes), limit, HugePages("madvise", ()), None)
+
+
+def used_bytes(plan: GroupPlan, node: int) -> int:
+    return sum(r.weight_bytes + r.kv_bytes + r.scratch_bytes for r in plan.ranks if r.node == node)
+
+
+def test_launches_tell_every_rank_the_whole_group() -> None:
+    plan = make_plan(OPTIONS, SMALL, machine(43, 43, 42))
+    assert [launch.rank for launch in plan.launches] == [0, 1, 2]
+    for launch in plan.launches:
+        assert launch.world_size == 3
+        assert launch.weights == [43, 43, 42]
+        assert launch.nodes == [0, 1, 2]
+        assert [len(cpus) for cpus in launch.cpus] == [43, 43, 42]
+        assert (launch.ring_fd, launch.ring_nonce) == (-1, 0)
+        assert launch.num_pages == plan.num_pages
+    assert plan.ring_lanes == 42
+
+
+def test_bytes_of_each_rank_are_those_of_its_shard() -> None:
+    plan = make_plan(replace(OPTIONS, tp=2), SMALL, machine(2))
+    for rank in plan.ranks:
+        assert rank.weight_bytes == weight_bytes(SMALL, [1, 1], rank.rank)
+        assert rank.kv_bytes == plan.num_pages * kv_bytes_per_page(SMALL, [1, 1], rank.rank)
+    assert plan.ranks[0].kv_bytes == 2 * plan.ranks[1].kv_bytes  # 3 KV heads are 2 + 1
+
+
+def test_a_ring_slot_holds_the_largest_message_in_whole_pages() -> None:
+    plan = make_plan(replace(OPTIONS, max_step_tokens=8192), SMALL, machine(2, 2))
+    assert plan.ring_slot_bytes == 8192 * 576 * 4
+    plan = make_plan(OPTIONS, SMALL, machine(2, 2))
+    assert plan.ring_slot_bytes == 64 * (49152 // 2) * 4
+    assert plan.ring_slot_bytes % 4096 == 0
+
+
+def test_a_small_model_takes_no_more_pages_than_its_batch_can_use() -> None:
+    plan = make_plan(replace(OPTIONS, max_running_requests=4), SMALL, machine(8, free_gib=500))
+    assert plan.num_pages == 4 * 8192 // PAGE_SIZE + 1
+
+
+def test_kv_takes_what_weights_and_scratch_leave_of_the_fraction() -> None:
+    plan = make_plan(OPTIONS, LARGE, machine(40, 40, free_gib=200))
+    per_page = plan.ranks[0].kv_bytes // plan.num_pages
+    assert used_bytes(plan, 0) <= 0.85 * 200 * GIB < used_bytes(plan, 0) + 2 * per_page
+
+
+def test_virtual_nodes_share_their_node_memory() -> None:
+    plan = make_plan(replace(OPTIONS, tp=2), SMALL, machine(2, free_gib=4))
+    assert used_bytes(plan, 0) <= 0.85 * 4 * GIB
+    assert plan.num_pages > 8192 // PAGE_SIZE
+
+
+def test_a_cgroup_limit_counts_for_all_ranks_together() -> None:
+    plan = make_plan(OPTIONS, SMALL, machine(4, 4, free_gib=48, cgroup_gib=4))
+    assert used_bytes(plan, 0) + used_bytes(plan, 1) <= 0.85 * 4 * GIB
+
+
+def test_kv_cache_gib_is_the_size_of_all_ranks_together() -> None:
+    plan = make_plan(replace(OPTIONS, kv_cache_gib=1.0), SMALL, machine(4, 4))
+    per_page = sum(rank.kv_bytes for rank in plan.ranks) // plan.num_pages
+    assert GIB - per_page < sum(rank.kv_bytes for rank in plan.ranks) <= GIB
+
+
+def test_too_little_memory_for_the_weights_says_what_to_change() -> None:
+    with pytest.raises(OperatorError, match=r"too little memory on node 0: weights of 1\d\d\.\d GiB.*smaller model"):
+        make_plan(OPTIONS, LARGE, machine(8, free_gib=16))
+
+
+def test_a_cgroup_limit_too_small_for_the_weights_is_named() -> None:
+    with pytest.raises(OperatorError, match="the cgroup's memory limit"):
+        make_plan(OPTIONS, LARGE, machine(8, 8, free_gib=500, cgroup_gib=64))
+
+
+def test_too_large_a_kv_cache_is_refused_with_the_largest_that_fits() -> None:
+    with pytest.raises(OperatorError, match="lower it to at most") as caught:
+        make_plan(replace(OPTIONS, kv_cache_gib=100.0), SMALL, machine(4, free_gib=8))
+    largest = float(str(caught.value).split("at most ")[1].split(",")[0])
+    make_plan(replace(OPTIONS, kv_cache_gib=largest - 0.01), SMALL, machine(4, free_gib=8))
+
+
+def test_a_default_context_shrinks_to_what_the_cache_holds_and_says_so() -> None:
+    plan = make_plan(replace(OPTIONS, kv_cache_gib=0.1), SMALL, machine(4))
+    assert 1024 <= plan.context_length < 8192
+    assert plan.num_pages == plan.context_length // PAGE_SIZE + 1
+    assert "raise --kv-cache-gib" in plan.notes[0]
+
+
+def test_a_wished_context_that_the_cache_cannot_hold_is_refused_with_the_longest_that_fits() -> None:
+    options = replace(OPTIONS, kv_cache_gib=0.1, context_length=8192)
+    with pytest.raises(OperatorError, match="set --context-length to at most") as caught:
+        make_plan(options, SMALL, machine(4))
+    longest = int(str(caught.value).rsplit(" ", 1)[1])
+    assert make_plan(replace(options, context_length=longest), SMALL, machine(4)).context_length == longest
+
+
+def test_a_cache_too_small_for_any_useful_context_is_refused() -> None:
+    with pytest.raises(OperatorError, match="raise --kv-cache-gib"):
+        make_plan(replace(OPTIONS, kv_cache_gib=0.001), SMALL, machine(4))
+
+
+def test_a_context_beyond_the_model_is_refused() -> None:
+    with pytest.raises(OperatorError, match="more than the model's 8192"):
+        make_plan(replace(OPTIONS, context_length=9000), SMALL, machine(4))
+
+
+def test_a_step_has_room_for_one_token_of_every_running_request() -> None:
+    plan = make_plan(replace(OPTIONS, max_step_tokens=16, max_running_requests=64), SMALL, machine(4))
+    assert plan.launches[0].max_step_tokens == 64

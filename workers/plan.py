@@ -1,0 +1,243 @@
+"""Which cores and how much memory each rank gets, decided before any weight is read.
+
+The plan needs only the model's configuration and the machine's topology, so that an impossible wish is answered at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.placement import RankCores, place_ranks
+from numaserve.workers.protocol import PAGE_SIZE, Launch
+from numaserve.workers.topology import Topology
+from numaserve.workers.weights.sharding import kv_bytes_per_page, make_shard, round_up, weight_bytes
+
+MIB = 1 << 20
+GIB = 1 << 30
+RING_SLOTS = 3
+LOGIT_ROWS_UNIT = 16
+MIN_LOGIT_ROWS = 64
+PROCESS_BYTES = 256 * MIB  # interpreter, libraries and message buffers of a worker
+USEFUL_CONTEXT = 1024  # a default context is not reduced below this
+MEMORY_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What the operator may wish for. None leaves the choice to the plan."""
+
+    model: str  # what the workers open: a folder or a .gguf file
+    max_running_requests: int
+    max_step_tokens: int  # prompt and output tokens in one step
+    mem_fraction_static: float
+    step_deadline_s: float
+    tp: int | None = None
+    threads_per_worker: int | None = None
+    reserve_core: bool = False
+    context_length: int | None = None
+    kv_cache_gib: float | None = None  # of all ranks together
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """One rank's cores and memory; `scratch_bytes` is an estimate and includes the rank's part of the ring."""
+
+    rank: int
+    node: int
+    cpus: tuple[int, ...]
+    weight_bytes: int
+    kv_bytes: int
+    scratch_bytes: int
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """Everything the supervisor needs to start the workers."""
+
+    launches: list[Launch]  # by rank; ring_fd is -1 and ring_nonce 0 until a ring exists
+    ring_lanes: int  # threads that every rank has
+    ring_slot_bytes: int
+    ranks: list[RankPlan]
+    num_pages: int
+    context_length: int
+    front_end_cpus: tuple[int, ...]  # kept for the front end; empty without a reserved core
+    notes: tuple[str, ...]  # what the operator may want to know about the choices made
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Memory that some ranks share: a node's, or what a cgroup limit leaves."""
+
+    name: str
+    free_bytes: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """Bytes by rank."""
+
+    weights: list[int]
+    scratch: list[int]
+    per_page: list[int]
+
+
+def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> GroupPlan:
+    """Plan the worker group. Raises `OperatorError` for too few cores, too little memory or too long a context."""
+    placement = place_ranks(topology, options.tp, options.threads_per_worker, options.reserve_core)
+    ranks = placement.ranks
+    shares = [len(rank.cpus) for rank in ranks]
+    slot_bytes = _ring_slot_bytes(options, model, shares)
+    needs = _needs(options, model, shares, slot_bytes)
+    fitting = _pages_that_fit(options, _pools(topology, ranks), needs)
+    context, context_notes = _choose_context(options, model, fitting, sum(needs.per_page))
+    num_pages = min(fitting, options.max_running_requests * _pages_of(context) + 1)
+    launches = [
+        Launch(
+            rank=rank,
+            world_size=len(ranks),
+            model=options.model,
+            cpus=[list(each.cpus) for each in ranks],
+            nodes=[each.node for each in ranks],
+            weights=shares,
+            num_pages=num_pages,
+            context_length=context,
+            max_running_requests=options.max_running_requests,
+            max_step_tokens=max(options.max_step_tokens, options.max_running_requests),
+            ring_fd=-1,
+            ring_nonce=0,
+            step_deadline_s=options.step_deadline_s,
+        )
+        for rank in range(len(ranks))
+    ]
+    rank_plans = [
+        RankPlan(rank, each.node, each.cpus, needs.weights[rank], needs.per_page[rank] * num_pages, needs.scratch[rank])
+        for rank, each in enumerate(ranks)
+    ]
+    return GroupPlan(
+        launches=launches,
+        ring_lanes=min(shares),
+        ring_slot_bytes=slot_bytes,
+        ranks=rank_plans,
+        num_pages=num_pages,
+        context_length=context,
+        front_end_cpus=placement.front_end_cpus,
+        notes=(*placement.notes, *context_notes),
+    )
+
+
+def max_logit_rows(max_running_requests: int) -> int:
+    """Rows of logits that one step may produce."""
+    return round_up(max(max_running_requests, MIN_LOGIT_ROWS), LOGIT_ROWS_UNIT)
+
+
+def format_bytes(nbytes: int) -> str:
+    """Bytes as an operator reads them: MiB below one GiB."""
+    return f"{nbytes / GIB:.1f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.0f} MiB"
+
+
+def _largest_vocab_shard(model: ModelConfig, shares: Sequence[int]) -> int:
+    return max(len(make_shard(model, shares, rank).vocab) for rank in range(len(shares)))
+
+
+def _ring_slot_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence[int]) -> int:
+    """The largest message of a step: the residual stream of all tokens, or one rank's logits, both fp32."""
+    tokens = max(options.max_step_tokens, options.max_running_requests)
+    logits = max_logit_rows(options.max_running_requests) * _largest_vocab_shard(model, shares)
+    return round_up(4 * max(tokens * model.hidden_size, logits), MEMORY_PAGE)
+
+
+def _needs(options: PlanOptions, model: ModelConfig, shares: Sequence[int], slot_bytes: int) -> _Needs:
+    ranks = range(len(shares))
+    ring = RING_SLOTS * slot_bytes if len(shares) > 1 else 0
+    return _Needs(
+        weights=[weight_bytes(model, shares, rank) for rank in ranks],
+        scratch=[PROCESS_BYTES + ring + _activation_bytes(options, model, shares, rank) for rank in ranks],
+        per_page=[kv_bytes_per_page(model, shares, rank) for rank in ranks],
+    )
+
+
+def _activation_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence[int], rank: int) -> int:
+    """An upper estimate of a step's intermediate results, as if no two of them shared memory."""
+    shard = make_shard(model, shares, rank)
+    tokens = max(options.max_step_tokens, options.max_running_requests)
+    attention = (len(shard.q_heads) * 2 + len(shard.kv_heads) * 2) * model.head_dim
+    per_token = 4 * (3 * model.hidden_size + attention + 3 * len(shard.intermediate))
+    # Rank 0 gathers the logits of all ranks.
+    columns = model.vocab_size if rank == 0 else len(shard.vocab)
+    return tokens * per_token + 2 * 4 * max_logit_rows(options.max_running_requests) * columns
+
+
+def _pools(topology: Topology, ranks: Sequence[RankCores]) -> list[_Pool]:
+    pools = [
+        _Pool(f"node {node.id}", node.free_bytes, members)
+        for node in topology.nodes
+        if (members := tuple(rank for rank, each in enumerate(ranks) if each.node == node.id))
+    ]
+    if topology.cgroup_free_bytes is not None:
+        pools.append(_Pool("the cgroup's memory limit", topology.cgroup_free_bytes, tuple(range(len(ranks)))))
+    return pools
+
+
+def _pages_that_fit(options: PlanOptions, pools: Sequence[_Pool], needs: _Needs) -> int:
+    """KV pages that every pool can hold next to weights and scratch, or as many as `kv_cache_gib` asks for."""
+    fitting: list[int] = []
+    for pool in pools:
+        usable = int(pool.free_bytes * options.mem_fraction_static)
+        weights = sum(needs.weights[rank] for rank in pool.ranks)
+        scratch = sum(needs.scratch[rank] for rank in pool.ranks)
+        left = usable - weights - scratch
+        page = sum(needs.per_page[rank] for rank in pool.ranks)
+        if left < 2 * page:
+            raise OperatorError(
+                f"too little memory on {pool.name}: weights of {format_bytes(weights)} and scratch of"
+                f" {format_bytes(scratch)} do not fit {format_bytes(usable)} ({options.mem_fraction_static:.0%} of what"
+                " is free); free some memory, raise --mem-fraction-static, spread over more nodes with --tp, or take"
+                " a smaller model"
+            )
+        if page:
+            fitting.append(left // page)
+    most = min(fitting)
+    if options.kv_cache_gib is None:
+        return most
+    total = sum(needs.per_page)
+    wanted = int(options.kv_cache_gib * GIB) // total
+    if wanted > most:
+        raise OperatorError(
+            f"--kv-cache-gib {options.kv_cache_gib:g} does not fit next to the weights: lower it to at most"
+            f" {most * total / GIB:.2f}, or raise --mem-fraction-static"
+        )
+    return wanted
+
+
+def _choose_context(
+    options: PlanOptions, model: ModelConfig, pages: int, bytes_per_page: int
+) -> tuple[int, tuple[str, ...]]:
+    """The context length, and what to tell about it. One sequence of full length and one spare page must fit."""
+    wanted = options.context_length or model.max_position
+    if wanted > model.max_position:
+        raise OperatorError(
+            f"--context-length {wanted} is more than the model's {model.max_position}: lower it to at most that"
+        )
+    holds = (pages - 1) * PAGE_SIZE
+    if wanted <= holds:
+        return wanted, ()
+    needed = format_bytes((_pages_of(wanted) + 1) * bytes_per_page)
+    remedy = "raise --kv-cache-gib" if options.kv_cache_gib else "free some memory or raise --mem-fraction-static"
+    if options.context_length is not None or holds < min(USEFUL_CONTEXT, wanted):
+        raise OperatorError(
+            f"the KV cache holds {max(holds, 0)} tokens, but a sequence of {wanted} needs {needed}: {remedy},"
+            f" or set --context-length to at most {max(holds, 0)}"
+        )
+    note = (
+        f"the context is {holds} tokens instead of the model's {wanted}, for that is what the KV cache holds: {remedy}"
+    )
+    return holds, (note,)
+
+
+def _pages_of(tokens: int) -> int:
+    return -(-tokens // PAGE_SIZE)

@@ -1,0 +1,87 @@
+"""Proves that the scheduler's books add up. Slow: for tests, and for a server that is being debugged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+from numaserve.server.scheduler.errors import SchedulerIntegrityError
+from numaserve.server.scheduler.kv_cache import KVCache
+from numaserve.server.scheduler.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import Sequence, SequenceState
+
+
+def check_integrity(scheduler: Scheduler) -> None:
+    """Raise `SchedulerIntegrityError` unless every page and slot is in one place and every lock has a holder."""
+    check_tree(scheduler.kv.tree, Counter(_locked_paths(scheduler.running)))
+    _check_pages(scheduler.kv, scheduler.running, scheduler.config.page_size)
+    _check_slots(scheduler)
+    _check_queues(scheduler)
+
+
+def check_tree(tree: RadixTree, locks: Counter[Node]) -> None:
+    """Check the tree's structure, and that its nodes have just the `locks` given (those not named have none)."""
+    nodes = list(tree.nodes())
+    order = {node: index for index, node in enumerate(tree.evictable())}
+    _require(locks.keys() <= set(nodes), "a sequence holds a node that is not in the tree")
+    _require(sum(node.parent is not None for node in nodes) == tree.num_pages, "the tree miscounts its pages")
+    for node in nodes:
+        _require(node.locks == locks[node], f"page {node.page} has {node.locks} locks and {locks[node]} holders")
+        if node.parent is None:
+            _require(bool(node.children) or node.locks > 0, "an empty root was kept")
+            _require(node not in order, "a root is to be evicted")
+            continue
+        _require(node.parent.children.get(node.key) is node, "a node is not its parent's child")
+        _require(node.depth == node.parent.depth + 1 and node.salt == node.parent.salt, "a node is out of place")
+        _require((node in order) == (node.locks == 0), "evictable and unlocked are not the same")
+        if node.locks == 0:
+            _require(order[node] < order.get(node.parent, len(order)), "a parent would be evicted before its child")
+    _require(order.keys() <= set(nodes), "a node that is not in the tree is to be evicted")
+
+
+def _locked_paths(running: list[Sequence]) -> list[Node]:
+    path = []
+    for seq in running:
+        node = seq.node
+        _require(node is not None, f"{seq.request_id!r} runs without a place in the tree")
+        while node is not None:
+            path.append(node)
+            node = node.parent
+    return path
+
+
+def _check_pages(kv: KVCache, running: list[Sequence], page_size: int) -> None:
+    places = Counter(kv.allocator.free_pages)
+    places.update(node.page for node in kv.tree.nodes() if node.parent is not None)
+    for seq in running:
+        shared = [] if seq.node is None else kv.tree.path_pages(seq.node)
+        _require(seq.pages[: len(shared)] == shared, f"{seq.request_id!r} has other pages than it has locked")
+        _require(seq.num_computed <= len(seq.pages) * page_size, f"{seq.request_id!r} is computed beyond its pages")
+        places.update(seq.pages[len(shared) :])
+    wrong = {page: places[page] for page in {*places, *range(kv.allocator.num_pages)} if places[page] != 1}
+    _require(places.keys() == set(range(kv.allocator.num_pages)) and not wrong, f"pages not in one place: {wrong}")
+
+
+def _check_slots(scheduler: Scheduler) -> None:
+    slots = sorted([*scheduler.free_slots, *(seq.slot for seq in scheduler.running)])
+    _require(slots == list(range(scheduler.config.max_running_requests)), f"slots not in one place: {slots}")
+
+
+def _check_queues(scheduler: Scheduler) -> None:
+    waiting = list(scheduler.waiting)
+    everybody = [*scheduler.running, *waiting]
+    _require(all(a.arrival < b.arrival for a, b in pairwise(everybody)), "the queues are out of order of arrival")
+    _require(all(seq.state is SequenceState.RUNNING for seq in scheduler.running), "not all that run are RUNNING")
+    for seq in waiting:
+        idle = seq.state is SequenceState.WAITING and seq.slot == -1 and not seq.pages and seq.node is None
+        _require(idle and seq.num_computed == 0, f"{seq.request_id!r} waits and holds something")
+    pending = Counter(entry.seq for record in scheduler.in_flight for entry in record.entries if entry.sample)
+    for seq in everybody:
+        _require(seq.num_pending == pending[seq], f"{seq.request_id!r} miscounts its samples in flight")
+        _require(len(seq.tokens) + seq.num_pending <= seq.max_tokens, f"{seq.request_id!r} is planned past its end")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise SchedulerIntegrityError(message)

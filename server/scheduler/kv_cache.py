@@ -1,0 +1,145 @@
+"""Who holds which page: the free list, the radix tree and the running sequences' own pages."""
+
+from __future__ import annotations
+
+from numaserve.server.scheduler.errors import SchedulerIntegrityError
+from numaserve.server.scheduler.page_allocator import PageAllocator
+from numaserve.server.scheduler.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+
+
+class KVCache:
+    """Every page is in exactly one of: the free list, the radix tree, one running sequence."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._config = config
+        self.allocator = PageAllocator(config.num_pages)
+        self.tree = RadixTree(config.page_size)
+        self._fresh: set[Node] = set()  # pages that the plan in the making writes
+        self.query_tokens = 0
+        self.hit_tokens = 0
+
+    def begin_step(self) -> None:
+        """A new plan is being made: what the plans before it write may be shared from now on."""
+        self._fresh.clear()
+
+    def admit(self, seq: Sequence, headroom: int) -> bool:
+        """Give `seq` the pages of its longest cached prefix and new ones for all its other tokens.
+
+        False, and nothing changed, when that would leave fewer than `headroom` pages to be had, or when the prefix is
+        being computed by the very plan in the making: one step later it can be shared, which is cheaper than
+        computing it twice.
+        """
+        node = self.tree.match_prefix(seq.cache_salt, seq.tokens, self._max_cached_pages(seq))
+        if node in self._fresh:
+            return False
+        self.tree.lock(node)
+        need = -(-len(seq.tokens) // self._config.page_size) - node.depth
+        if self._num_available < need + headroom:
+            self.tree.unlock(node)
+            return False
+        seq.node = node
+        seq.pages = self.tree.path_pages(node) + self._take(need)
+        seq.num_computed = node.depth * self._config.page_size
+        self._count_lookup(seq)
+        return True
+
+    def grow(self, seq: Sequence) -> list[int] | None:
+        """The page that position `num_computed` lacks, if it does ([] or [page]); None when there is none to be had."""
+        if seq.num_computed < len(seq.pages) * self._config.page_size:
+            return []
+        if self._num_available == 0:
+            return None
+        pages = self._take(1)
+        seq.pages += pages
+        return pages
+
+    def publish(self, seq: Sequence) -> None:
+        """Move the own pages that are full and whose tokens are known to the tree, to be shared by later plans.
+
+        They are written only when the plan runs. That is soon enough: workers run plans in the order in which they are
+        made, so whoever finds the pages in the tree reads them in a later plan.
+        """
+        node = _locked_node(seq)
+        full = self._num_full(seq)
+        while node.depth < full:
+            key, page = self._key(seq, node.depth), seq.pages[node.depth]
+            if key in node.children:
+                # Another sequence computed the same page at the same time. Ours stays ours until the end: the worker's
+                # page table only grows, and to lock the other one for nothing could lock up all of a small cache.
+                break
+            node = self.tree.insert(node, key, page)
+            self._fresh.add(node)
+        seq.node = node
+
+    # The page table of a sequence when it is released (finished, aborted or retracted), and what becomes of it:
+    #
+    #     0 ............ node.depth ............. full ..................... len(pages)
+    #     |  the tree's, | own, full, tokens known |  own: partly written, or  |
+    #     |  locked by us| and computed            |  of unknown tokens, or unused |
+    #     |              |                         |                           |
+    #     |  unlock      | to the tree; freed if   |  freed                    |
+    #     |              | the tree has that page  |                           |
+    #
+    # `full` counts a page when every position in it is planned (num_computed) and every token in it known: the token
+    # that a plan in flight samples may be computed by the next plan before the front end has seen its id.
+    def release(self, seq: Sequence) -> None:
+        """Take all pages from `seq`. They may be given out again at once, see `Scheduler` on plans in flight."""
+        node = _locked_node(seq)
+        full = self._num_full(seq)
+        duplicates = []
+        while node.depth < full:
+            page = seq.pages[node.depth]
+            node = self.tree.insert(node, self._key(seq, node.depth), page)
+            if node.page != page:
+                duplicates.append(page)
+        self.allocator.free(duplicates)
+        self.allocator.free(seq.pages[full:])
+        self.tree.unlock(node)
+        seq.node = None
+        seq.pages = []
+        seq.num_computed = 0
+
+    def flush(self) -> None:
+        """Free every page that no running sequence uses."""
+        self.allocator.free(self.tree.evict(self.tree.num_evictable))
+
+    @property
+    def _num_available(self) -> int:
+        return self.allocator.num_free + self.tree.num_evictable
+
+    def _take(self, count: int) -> list[int]:
+        self.allocator.free(self.tree.evict(count - self.allocator.num_free))
+        return self.allocator.allocate(count)
+
+    def _max_cached_pages(self, seq: Sequence) -> int:
+        if not self._config.enable_prefix_cache:
+            return 0
+        # At least one token is computed, since a sample needs the logits of the last position.
+        positions = len(seq.tokens) - 1
+        if seq.prompt_logprobs:  # and these need the logits of every position whose row has not been asked for
+            positions = min(positions, seq.logprob_rows_planned)
+        return positions // self._config.page_size
+
+    def _num_full(self, seq: Sequence) -> int:
+        if not self._config.enable_prefix_cache:
+            return 0
+        return min(seq.num_computed, len(seq.tokens)) // self._config.page_size
+
+    def _key(self, seq: Sequence, index: int) -> tuple[int, ...]:
+        size = self._config.page_size
+        return tuple(seq.tokens[index * size : (index + 1) * size])
+
+    def _count_lookup(self, seq: Sequence) -> None:
+        # A resumed sequence finds its own pages again: no merit of the cache, and its user has been told already.
+        if seq.cached_tokens is None:
+            seq.cached_tokens = seq.num_computed
+            if self._config.enable_prefix_cache and not seq.prompt_logprobs:
+                self.query_tokens += len(seq.tokens)
+                self.hit_tokens += seq.num_computed
+
+
+def _locked_node(seq: Sequence) -> Node:
+    if seq.node is None:
+        raise SchedulerIntegrityError(f"sequence {seq.request_id!r} holds no pages: it is {seq.state.value}")
+    return seq.node

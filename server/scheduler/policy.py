@@ -1,0 +1,74 @@
+"""How one step's tokens and logit rows are shared out among sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from numaserve.server.scheduler.sequence import Sequence
+
+
+class Chunk(NamedTuple):
+    """A sequence's part of a step: `length` positions, the first `logprob_rows` of them with prompt logprobs."""
+
+    length: int
+    sample: bool
+    logprob_rows: int
+
+
+class StepBudget:
+    """What is left of a step.
+
+    Sequences take their turn oldest first; while a long prefill takes all it can get, one token and one row are kept
+    for each sequence in decode whose turn comes later, so that no prefill ever holds up a decode.
+    """
+
+    def __init__(self, tokens: int, rows: int, running: Iterable[Sequence]) -> None:
+        self._tokens = tokens
+        self._rows = rows
+        self._kept = sum(seq.num_remaining == 1 for seq in running)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether one more sequence could have at least one token of any kind."""
+        return self._tokens > self._kept and self._rows > self._kept
+
+    def take_running(self, seq: Sequence) -> Chunk:
+        """The chunk of a running sequence, in its turn; of length 0 when it has to sit this step out."""
+        if seq.num_remaining == 1:
+            self._kept -= 1
+        return self.take(seq)
+
+    def drop_kept(self) -> None:
+        """Every running sequence had its turn, or was retracted before it came."""
+        self._kept = 0
+
+    def take(self, seq: Sequence) -> Chunk:
+        """As many of the sequence's remaining positions as fit: at least one while the budget `is_open`."""
+        remaining = seq.num_remaining
+        rows = self._rows - self._kept
+        length = min(remaining, self._tokens - self._kept)
+        logprob_rows = 0
+        if seq.prompt_logprobs:
+            length, logprob_rows = _with_prompt_logprobs(seq, length, rows)
+        sample = length == remaining and seq.wants_sample
+        if sample and logprob_rows == rows:
+            length, sample = length - 1, False
+        self._tokens -= length
+        self._rows -= logprob_rows + sample
+        return Chunk(length, sample, logprob_rows)
+
+
+def _with_prompt_logprobs(seq: Sequence, length: int, rows: int) -> tuple[int, int]:
+    """The chunk's length and number of prompt logprob rows: its positions need either all a row or none.
+
+    The last position of the prompt has no next token and needs none; positions before `logprob_rows_planned` are
+    computed again after a retraction and need none.
+    """
+    start, end = seq.num_computed, seq.prompt_len - 1
+    if start < seq.logprob_rows_planned:
+        return min(length, seq.logprob_rows_planned - start), 0
+    if start < end:
+        length = min(length, rows)
+        return length, max(0, min(length, end - start))
+    return length, 0

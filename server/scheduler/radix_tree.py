@@ -1,0 +1,156 @@
+"""Cached prefixes: a tree of full pages, keyed by the tokens that they hold.
+
+A node is one page. Edges of several pages (the textbook radix tree) would save a pointer hop per 32 tokens, but would
+have to be split when prompts diverge and when their cold end is evicted, both while sequences hold them.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+from numaserve.server.scheduler.errors import SchedulerIntegrityError
+
+
+class Node:
+    """One full page of tokens after those of `parent`. A root (depth 0) has no page and stands for one cache salt."""
+
+    __slots__ = ("children", "depth", "key", "locks", "page", "parent", "salt")
+
+    def __init__(self, parent: Node | None, salt: str, key: tuple[int, ...] = (), page: int = -1) -> None:
+        self.parent = parent
+        self.salt = salt
+        self.key = key
+        self.page = page
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.children: dict[tuple[int, ...], Node] = {}
+        self.locks = 0
+
+
+class RadixTree:
+    """Prefixes of `page_size`-token pages, one root per cache salt, evicted least recently used first.
+
+    Children are found by the tuple of their tokens: equality of tokens, so that no hash collision can hand one
+    prompt's pages to another.
+
+    A lock on a node holds its whole path, so an unlocked node has only unlocked descendants. Nodes join `_evictable`
+    when their last lock goes, a child before its parent: hence every node in it comes after all of its children, the
+    first one is always a leaf, and eviction needs neither a heap nor a clock.
+    """
+
+    def __init__(self, page_size: int) -> None:
+        self.page_size = page_size
+        self._roots: dict[str, Node] = {}
+        self._evictable: OrderedDict[Node, None] = OrderedDict()
+        self._num_pages = 0
+
+    @property
+    def num_pages(self) -> int:
+        """How many pages the tree holds, locked or not."""
+        return self._num_pages
+
+    @property
+    def num_evictable(self) -> int:
+        """How many of them `evict` could give back now."""
+        return len(self._evictable)
+
+    def match_prefix(self, salt: str, tokens: Sequence[int], max_pages: int) -> Node:
+        """The deepest node whose path is a prefix of `tokens`, at most `max_pages` deep; a root when nothing matches.
+
+        Changes nothing: lock the node before anything else is evicted.
+        """
+        size = self.page_size
+        node = self._roots.get(salt) or Node(None, salt)
+        limit = min(max_pages, len(tokens) // size)
+        while node.depth < limit:
+            start = node.depth * size
+            child = node.children.get(tuple(tokens[start : start + size]))
+            if child is None:
+                break
+            node = child
+        return node
+
+    def insert(self, parent: Node, key: tuple[int, ...], page: int) -> Node:
+        """The child of `parent` for the tokens `key`, made from `page` when there is none, with one more lock.
+
+        The caller holds a lock on `parent`, and from now on holds the child in its place. When the child was there
+        already, it has another page with the same content, and `page` remains the caller's.
+        """
+        if parent.locks == 0 or len(key) != self.page_size:
+            raise ValueError("only a full page can be inserted, under a node that the caller has locked")
+        child = parent.children.get(key)
+        if child is None:
+            child = parent.children[key] = Node(parent, parent.salt, key, page)
+            self._num_pages += 1
+        elif child.locks == 0:
+            del self._evictable[child]
+        child.locks += 1
+        return child
+
+    def lock(self, node: Node) -> None:
+        """Keep `node` and its path from being evicted, until the matching `unlock`."""
+        step: Node | None = node
+        while step is not None:
+            if step.locks == 0:
+                self._leave_evictable(step)
+            step.locks += 1
+            step = step.parent
+
+    def unlock(self, node: Node) -> None:
+        """Undo one `lock` (or `insert`); the path becomes the most recently used one where nobody else holds it."""
+        step: Node | None = node
+        while step is not None:
+            step.locks -= 1
+            if step.locks == 0:
+                if step.parent is None:
+                    self._drop_empty_root(step)
+                else:
+                    self._evictable[step] = None
+            step = step.parent
+
+    def evict(self, count: int) -> list[int]:
+        """Forget up to `count` unlocked pages, least recently used first; the pages are the caller's."""
+        pages = []
+        for _ in range(min(count, len(self._evictable))):
+            node, _ = self._evictable.popitem(last=False)
+            parent = node.parent
+            if parent is None or node.children:
+                raise SchedulerIntegrityError("a node would be evicted before its children")
+            del parent.children[node.key]
+            self._num_pages -= 1
+            pages.append(node.page)
+            if parent.parent is None and parent.locks == 0:
+                self._drop_empty_root(parent)
+        return pages
+
+    def path_pages(self, node: Node) -> list[int]:
+        """The pages from the root to `node`, in token order."""
+        pages = []
+        while node.parent is not None:
+            pages.append(node.page)
+            node = node.parent
+        pages.reverse()
+        return pages
+
+    def nodes(self) -> Iterator[Node]:
+        """Every node, roots too, parents first."""
+        stack = list(self._roots.values())
+        while stack:
+            node = stack.pop()
+            yield node
+            stack.extend(node.children.values())
+
+    def evictable(self) -> Iterator[Node]:
+        """The unlocked nodes, in the order in which they would go."""
+        return iter(self._evictable)
+
+    def _leave_evictable(self, node: Node) -> None:
+        if node.parent is not None:
+            del self._evictable[node]
+        elif self._roots.setdefault(node.salt, node) is not node:
+            raise ValueError("the tree has changed since this node was matched")
+
+    def _drop_empty_root(self, root: Node) -> None:
+        # Salts come from clients: a root that holds nothing must not stay, or the dictionary would grow for ever.
+        if not root.children:
+            del self._roots[root.salt]

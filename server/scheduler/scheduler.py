@@ -1,0 +1,269 @@
+"""Continuous batching: which sequences run in the next step, and what the step's result means for them."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong
+from numaserve.server.scheduler.kv_cache import KVCache
+from numaserve.server.scheduler.policy import Chunk
+from numaserve.server.scheduler.sequence import (
+    SchedulerConfig,
+    SchedulerStats,
+    Sequence,
+    SequenceState,
+    SequenceUpdate,
+)
+from numaserve.server.scheduler.step import Entry, InFlight, StepBuilder, slot_init
+from numaserve.workers.protocol import SeqResult, SlotInit, StepPlan, StepResult
+
+MAX_IN_FLIGHT = 2
+
+
+class Scheduler:
+    """Decides what runs. First come, first served; nothing here waits, reads a clock or talks to anyone.
+
+    Plain loop: ``plan = schedule()``, run it, ``apply(result)``. One step ahead: `schedule` is called once more before
+    the result is in; a sequence whose sample is in flight is then planned with `from_previous`, one position further.
+
+    **Plans in flight, and why pages and slots are reused at once.** Workers run plans strictly in the order in which
+    they are made, and change a slot's page table when they run a plan, not when they receive it. So what counts is
+    who held a page when a plan was *made*: a plan touches only pages that its sequences held then. When a sequence
+    ends or is retracted while plan N+1 still names it, its pages and slot are given out again from plan N+2 on, and
+    every access of N+1, the surplus ones too, happens before every access of N+2. The new holder reads only positions
+    that it has itself written since, or pages found in the tree, which plans made earlier have written. Keeping pages
+    back until N+1 is answered would add a state to every page and protect nothing.
+
+    What is late is only the knowledge of token ids. A result for a sequence that has ended is dropped. A result for
+    a retracted sequence is kept (its tokens are the same whatever the batch), and the sequence is admitted again only
+    after it has come. Ends by length are known ahead, so nothing is planned past them.
+
+    Nothing deadlocks: sequences run in order of arrival, a page that is lacking is taken from the cache and then from
+    the youngest sequence, and the oldest alone has room for its whole length (`add` sees to that).
+    """
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config = config
+        self.kv = KVCache(config)
+        self.waiting: deque[Sequence] = deque()  # in order of arrival, as `running`; all of it arrived later
+        self.running: list[Sequence] = []
+        self.in_flight: deque[InFlight] = deque()
+        self.free_slots = list(range(config.max_running_requests - 1, -1, -1))
+        self.newly_admitted: list[Sequence] = []  # for the first time, by the last `schedule`
+        self._sequences: dict[str, Sequence] = {}
+        self._arrivals = 0
+        self._next_step = 0
+        self._retractions = 0
+
+    @property
+    def has_sequences(self) -> bool:
+        """Whether any sequence has not ended yet."""
+        return bool(self._sequences)
+
+    def add(self, seq: Sequence) -> None:
+        """Queue a new sequence. Raises `SequenceTooLong` when it could never run, `ValueError` for an id in use."""
+        if seq.request_id in self._sequences:
+            raise ValueError(f"request id {seq.request_id!r} is in use")
+        limit = self.config.max_sequence_tokens
+        room = limit - min(1, seq.max_new_tokens)
+        if not 0 < seq.prompt_len <= room:
+            raise SequenceTooLong(
+                f"the prompt has {seq.prompt_len} tokens; from 1 to {room} can be served here "
+                f"(context length {self.config.context_length}, KV cache of "
+                f"{self.config.num_pages * self.config.page_size} tokens)"
+            )
+        seq.max_tokens = min(seq.prompt_len + max(0, seq.max_new_tokens), limit)
+        seq.arrival = self._arrivals
+        self._arrivals += 1
+        self._sequences[seq.request_id] = seq
+        self.waiting.append(seq)
+
+    def finish(self, request_id: str) -> bool:
+        """End a sequence (a stop token or string was found): its full pages stay cached, the rest is free at once.
+
+        False when there is none of this id any more: an end by length, or an abort, may have been faster.
+        """
+        seq = self._sequences.get(request_id)
+        if seq is None:
+            return False
+        self._end(seq)
+        return True
+
+    def abort(self, request_id: str) -> bool:
+        """End a sequence that nobody wants any more, running or waiting; results in flight for it are dropped."""
+        return self.finish(request_id)
+
+    def schedule(self) -> StepPlan | None:
+        """The next plan, to be sent at once; None when there is nothing to run before the next result."""
+        self.newly_admitted = []
+        if len(self.in_flight) == MAX_IN_FLIGHT:
+            return None
+        self.kv.begin_step()
+        step = StepBuilder(self._next_step, self.config, self.running)
+        self._continue_running(step)
+        self._admit_waiting(step)
+        if not step.plans:
+            return None
+        self._next_step += 1
+        self.in_flight.append(step.in_flight)
+        return StepPlan(step_id=step.in_flight.step_id, seqs=step.plans)
+
+    def apply(self, result: StepResult) -> list[SequenceUpdate]:
+        """Take in rank 0's result of the oldest plan in flight; what it brought, for sequences that still live.
+
+        A sequence that has reached its length is released here (`finished`); for others the caller looks for stop
+        tokens and strings and calls `finish`. Raises `ResultMismatch`, and changes nothing, if it is not the answer.
+        """
+        record = self._expect(result)
+        self.in_flight.popleft()
+        updates = []
+        for entry, answer in zip(record.entries, result.seqs, strict=False):  # no entries when it is void
+            update = None if entry.seq.state is SequenceState.FINISHED else self._apply_one(entry, answer)
+            if update is not None:
+                updates.append(update)
+        return updates
+
+    def fail_step(self, step_id: int) -> list[Sequence]:
+        """The workers could not run the oldest plan in flight, but go on: its sequences end, and are returned.
+
+        What the plan should have written may be shared already, so the cache is dropped and all other sequences are
+        computed again; the result of the plan behind it is ignored when it comes. [] when the plan is not in flight.
+        """
+        if not self.in_flight or self.in_flight[0].step_id != step_id:
+            return []
+        failed, *later = self.in_flight
+        self.reset_workers()
+        self.in_flight.extend(InFlight(record.step_id, void=True) for record in later)
+        ended = [entry.seq for entry in failed.entries if entry.seq.state is not SequenceState.FINISHED]
+        for seq in ended:
+            self._end(seq)
+        return ended
+
+    def reset_workers(self) -> None:
+        """The workers have been restarted: KV and plans in flight are gone, every sequence resumes from its tokens."""
+        self.in_flight.clear()
+        for seq in reversed(self.running):
+            self._suspend(seq)
+        self.running.clear()
+        for seq in self.waiting:
+            seq.num_pending = 0
+            seq.logprob_rows_planned = seq.logprob_rows_received
+        self.kv.flush()
+
+    def flush_cache(self) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while a sequence runs."""
+        if self.running:
+            return False
+        self.kv.flush()
+        return True
+
+    def stats(self) -> SchedulerStats:
+        """Counters for /metrics."""
+        free, cached = self.kv.allocator.num_free, self.kv.tree.num_evictable
+        return SchedulerStats(
+            pages_free=free,
+            pages_cached=cached,
+            pages_active=self.config.num_pages - free - cached,
+            running=len(self.running),
+            waiting=len(self.waiting),
+            prefix_query_tokens=self.kv.query_tokens,
+            prefix_hit_tokens=self.kv.hit_tokens,
+            retractions=self._retractions,
+        )
+
+    def _continue_running(self, step: StepBuilder) -> None:
+        for seq in list(self.running):
+            if seq.state is not SequenceState.RUNNING:
+                break  # retracted for an older one's sake, and with it all that are younger
+            if seq.num_remaining == 0:
+                continue
+            chunk = step.budget.take_running(seq)
+            pages = self._grow(seq) if chunk.length else None
+            if pages is not None:
+                self._plan(step, seq, chunk, pages)
+
+    def _admit_waiting(self, step: StepBuilder) -> None:
+        step.budget.drop_kept()
+        while self.waiting and len(self.running) < self.config.max_running and step.budget.is_open:
+            seq = self.waiting[0]
+            first_time = seq.cached_tokens is None
+            # One page per running sequence is left over: else it would be retracted as soon as the others grow.
+            if seq.num_pending or not self.kv.admit(seq, headroom=len(self.running)):
+                return
+            self.waiting.popleft()
+            self.running.append(seq)
+            seq.state = SequenceState.RUNNING
+            seq.slot = self.free_slots.pop()
+            if first_time:
+                self.newly_admitted.append(seq)
+            self._plan(step, seq, step.budget.take(seq), list(seq.pages), slot_init(seq))
+
+    def _plan(
+        self, step: StepBuilder, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None = None
+    ) -> None:
+        start = seq.num_computed
+        end = start + chunk.length
+        step.add(seq, chunk, pages, init)
+        seq.num_computed = end
+        seq.num_pending += chunk.sample
+        seq.logprob_rows_planned += chunk.logprob_rows
+        self.kv.publish(seq)
+
+    def _grow(self, seq: Sequence) -> list[int] | None:
+        """Pages for the next position, at the cost of younger sequences; None when `seq` itself had to go."""
+        while (pages := self.kv.grow(seq)) is None:
+            victim = self.running.pop()
+            self._suspend(victim)
+            self._retractions += 1
+            if victim is seq:
+                return None
+        return pages
+
+    def _suspend(self, seq: Sequence) -> None:
+        """Send a sequence, just taken from `running`, back to the front of the queue with all its tokens."""
+        self._release(seq)
+        seq.state = SequenceState.WAITING
+        self.waiting.appendleft(seq)
+
+    def _end(self, seq: Sequence) -> None:
+        if seq.state is SequenceState.RUNNING:
+            self.running.remove(seq)
+            self._release(seq)
+        else:
+            self.waiting.remove(seq)
+        seq.state = SequenceState.FINISHED
+        del self._sequences[seq.request_id]
+
+    def _release(self, seq: Sequence) -> None:
+        self.kv.release(seq)
+        self.free_slots.append(seq.slot)
+        seq.slot = -1
+
+    def _expect(self, result: StepResult) -> InFlight:
+        """The plan that `result` answers, checked entry by entry."""
+        record = self.in_flight[0] if self.in_flight else None
+        if record is None or record.step_id != result.step_id:
+            raise ResultMismatch(f"result of step {result.step_id}, awaited {record.step_id if record else 'none'}")
+        if not record.void:
+            if len(record.entries) != len(result.seqs):
+                raise ResultMismatch(
+                    f"step {result.step_id} has {len(record.entries)} sequences, not {len(result.seqs)}"
+                )
+            for entry, answer in zip(record.entries, result.seqs, strict=True):
+                if (answer.token >= 0) != entry.sample or len(answer.prompt_logprobs) != entry.logprob_rows:
+                    raise ResultMismatch(f"step {result.step_id} answers {entry.seq.request_id!r} not as planned")
+        return record
+
+    def _apply_one(self, entry: Entry, answer: SeqResult) -> SequenceUpdate | None:
+        seq = entry.seq
+        seq.logprob_rows_received += entry.logprob_rows
+        if entry.sample:
+            seq.num_pending -= 1
+            seq.tokens.append(answer.token)
+        finished = len(seq.tokens) >= seq.max_tokens and entry.end >= seq.prompt_len
+        if finished:
+            self._end(seq)
+        if not (entry.sample or entry.logprob_rows or finished):
+            return None
+        token = answer.token if entry.sample else None
+        return SequenceUpdate(seq, token, answer.logprobs, answer.prompt_logprobs, finished)

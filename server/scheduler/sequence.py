@@ -1,0 +1,132 @@
+"""The scheduler's data types: a sequence, what a step did to it, and the limits."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import InitVar, dataclass, field
+
+from numaserve.server.scheduler.radix_tree import Node
+from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """The limits that a plan keeps to."""
+
+    num_pages: int
+    context_length: int  # prompt and output tokens of one sequence
+    max_running_requests: int = 64  # slots
+    max_step_tokens: int = 512
+    max_logit_rows: int = 512  # positions of one step whose logits are computed: samples and prompt logprobs
+    enable_prefix_cache: bool = True
+    page_size: int = PAGE_SIZE  # smaller in tests only, where short sequences should cross many pages
+
+    def __post_init__(self) -> None:
+        sizes = (
+            "num_pages",
+            "context_length",
+            "max_running_requests",
+            "max_step_tokens",
+            "max_logit_rows",
+            "page_size",
+        )
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+
+    @property
+    def max_running(self) -> int:
+        """How many sequences run at once: each must find a token and a logit row in every step."""
+        return min(self.max_running_requests, self.max_step_tokens, self.max_logit_rows)
+
+    @property
+    def max_sequence_tokens(self) -> int:
+        """Prompt and output tokens of the longest sequence that can run: the context, or the whole KV cache if it is
+        smaller."""
+        return min(self.context_length, self.num_pages * self.page_size)
+
+
+class SequenceState(enum.Enum):
+    """Where a sequence is. A retracted one is WAITING again."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One prompt and what was generated after it. The caller fills in the first fields, the scheduler the others."""
+
+    request_id: str
+    prompt: InitVar[Iterable[int]]
+    sampling: SamplingParams
+    max_new_tokens: int  # 0: the prompt is computed (for its logprobs) and nothing is sampled
+    prompt_logprobs: bool = False
+    cache_salt: str = ""
+
+    tokens: list[int] = field(init=False)  # prompt and then output, as far as it is known
+    prompt_len: int = field(init=False)
+    max_tokens: int = field(init=False, default=0)  # the length at which the sequence ends, prompt and output
+    arrival: int = field(init=False, default=-1)
+    state: SequenceState = field(init=False, default=SequenceState.WAITING)
+    cached_tokens: int | None = field(init=False, default=None)  # found in the cache at first admission; None before
+    slot: int = field(init=False, default=-1)  # -1 unless running
+    # The slot's page table on the workers: first the pages of `node`'s path, which the radix tree owns and `node`
+    # locks; then this sequence's own. None and empty unless running.
+    pages: list[int] = field(init=False, default_factory=list)
+    node: Node | None = field(init=False, default=None)
+    num_computed: int = field(init=False, default=0)  # positions whose KV is written once every plan sent has run
+    num_pending: int = field(
+        init=False, default=0
+    )  # tokens sampled by plans in flight: they exist, their ids do not yet
+    # Positions whose prompt logprobs were asked for, and came. They outlive a retraction: no row is delivered twice.
+    logprob_rows_planned: int = field(init=False, default=0)
+    logprob_rows_received: int = field(init=False, default=0)
+
+    def __post_init__(self, prompt: Iterable[int]) -> None:
+        self.tokens = list(prompt)
+        self.prompt_len = len(self.tokens)
+
+    @property
+    def output(self) -> list[int]:
+        """The generated tokens known so far."""
+        return self.tokens[self.prompt_len :]
+
+    @property
+    def wants_sample(self) -> bool:
+        """Whether, after the tokens that exist, one more is to be sampled: the length is known ahead of the result."""
+        return len(self.tokens) + self.num_pending < self.max_tokens
+
+    @property
+    def num_remaining(self) -> int:
+        """Positions to compute now: 1 in decode, more in prefill, 0 when only results are awaited."""
+        total = len(self.tokens) + self.num_pending
+        # The last token of a sequence is sampled and never computed, unless nothing is sampled at all.
+        return (total if total < self.max_tokens else self.prompt_len) - self.num_computed
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceUpdate:
+    """What one result brought to a sequence."""
+
+    sequence: Sequence
+    token: int | None  # appended to `sequence.tokens`; None when the step sampled nothing
+    logprobs: TokenLogprobs | None
+    prompt_logprobs: list[TokenLogprobs]  # of the next prompt positions, from position 1 on, each once
+    finished: bool  # the length is reached and the sequence released; stop tokens and strings are the caller's to find
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStats:
+    """Counters for /metrics. Pages: free + cached + active = all."""
+
+    pages_free: int
+    pages_cached: int  # in the tree, used by no running sequence
+    pages_active: int
+    running: int
+    waiting: int
+    prefix_query_tokens: int
+    prefix_hit_tokens: int
+    retractions: int

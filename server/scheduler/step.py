@@ -1,0 +1,66 @@
+"""A plan in the making, and what is remembered of it until its result comes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from numaserve.server.scheduler.policy import Chunk, StepBudget
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.workers.protocol import SeqPlan, SlotInit
+
+
+class Entry(NamedTuple):
+    """What one `SeqPlan` asked for; refers to the sequence and not to its slot, which may be another's by then."""
+
+    seq: Sequence
+    end: int  # the position after the last one planned
+    sample: bool
+    logprob_rows: int
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A plan sent whose result is awaited."""
+
+    step_id: int
+    entries: list[Entry] = field(default_factory=list)
+    void: bool = False  # its result is to be ignored
+
+
+class StepBuilder:
+    """A plan in the making, and the record of what its result must bring."""
+
+    def __init__(self, step_id: int, config: SchedulerConfig, running: list[Sequence]) -> None:
+        self.budget = StepBudget(config.max_step_tokens, config.max_logit_rows, running)
+        self.in_flight = InFlight(step_id)
+        self.plans: list[SeqPlan] = []
+
+    def add(self, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None) -> None:
+        """Plan the sequence's next `chunk`."""
+        start = seq.num_computed
+        end = start + chunk.length
+        self.plans.append(
+            SeqPlan(
+                slot=seq.slot,
+                start=start,
+                tokens=seq.tokens[start:end],
+                from_previous=start >= len(seq.tokens),
+                pages=pages,
+                init=init,
+                sample=chunk.sample,
+                prompt_logprobs=seq.tokens[start + 1 : start + 1 + chunk.logprob_rows],
+            )
+        )
+        self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows))
+
+
+def slot_init(seq: Sequence) -> SlotInit:
+    """What starts `seq` in a slot, or starts it again: the tokens before count for the penalties."""
+    if not seq.sampling.has_penalties:
+        return SlotInit(sampling=seq.sampling)
+    return SlotInit(
+        sampling=seq.sampling,
+        prompt_history=seq.tokens[: seq.prompt_len],
+        output_history=seq.tokens[seq.prompt_len :],
+    )

@@ -46,17 +46,19 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     @property
     def has_penalties(self) -> bool:
         """Whether the sampler needs to know which tokens came before."""
-        return (
-            self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
-        )
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
 
 
 class SlotInit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Starts a sequence in a slot, forgetting whatever the slot held. `pages` is its page table so far: pages of
-    a cached prefix, then the first own ones."""
+    a cached prefix, then the first own ones.
+
+    The histories are for the penalties: with `sampling.has_penalties` they are the whole prompt and all output tokens
+    so far (a resumed sequence has some), whatever part of them the plans bring as `tokens`; otherwise both are empty.
+    A worker counts from them, adds each token that it samples afterwards, and counts no `tokens` of a plan.
+    """
 
     sampling: SamplingParams
-    # Token ids the penalties look at which the plan does not otherwise bring; empty without penalties.
     prompt_history: list[int] = []
     output_history: list[int] = []
 
@@ -65,7 +67,8 @@ class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """One sequence's part of a step: `len(tokens)` new tokens at positions `start`, `start + 1`, ...
 
     With `from_previous` the sequence has exactly one new token, the one that this slot sampled last, and `tokens` is
-    empty. `pages` are appended to the slot's page table before the step.
+    empty. `pages` are appended to the slot's page table before the step: when the plan is run, not when it is received,
+    since a plan may give a slot or a page to another sequence while the plan before it still runs.
     """
 
     slot: int
@@ -75,7 +78,9 @@ class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     pages: list[int] = []
     init: SlotInit | None = None
     sample: bool = False  # whether to sample a token after the last position
-    prompt_logprobs: list[int] = []  # the true next token of each position, when echo wants their logprobs
+    # When echo wants logprobs: the true next token of each position. Empty, or as long as `tokens`, but shorter where
+    # the chunk goes on past the last position but one of the prompt.
+    prompt_logprobs: list[int] = []
 
 
 class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="plan"):

@@ -1,0 +1,91 @@
+"""One structured line a request. Prompts and outputs are not in it unless the operator asked for prompts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from starlette.types import Scope
+
+_SAFE_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
+_logger = logging.getLogger("numaserve.request")
+
+
+class JsonFormatter(logging.Formatter):
+    """A log record as one line of JSON. Line breaks inside values are escaped, so no value can forge a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+@dataclass
+class RequestRecord:
+    """What becomes of one HTTP request. Durations in seconds."""
+
+    request_id: str
+    method: str
+    started: float = field(default_factory=time.perf_counter)
+    status: int = 0  # 0 when the client left before an answer
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    finish_reason: str | None = None
+    ttft: float | None = None
+    prompt: object = None
+
+    def saw_output(self) -> None:
+        """The first tokens of the request are here."""
+        if self.ttft is None:
+            self.ttft = time.perf_counter() - self.started
+
+    def write(self, route: str) -> None:
+        """Log the line; probes and scrapes, which come every few seconds, only at level debug."""
+        fields: dict[str, object] = {
+            "request_id": self.request_id,
+            "method": self.method,
+            "route": route,
+            "status": self.status,
+            "duration": round(time.perf_counter() - self.started, 6),
+        }
+        if self.prompt_tokens:
+            fields |= {
+                "prompt_tokens": self.prompt_tokens,
+                "cached_tokens": self.cached_tokens,
+                "output_tokens": self.output_tokens,
+                "finish_reason": self.finish_reason,
+                "ttft": None if self.ttft is None else round(self.ttft, 6),
+            }
+        if self.prompt is not None:
+            fields["prompt"] = self.prompt
+        level = logging.INFO if self.method == "POST" or self.status >= 400 else logging.DEBUG
+        _logger.log(level, "request", extra={"fields": fields})
+
+
+def request_id_of(scope: Scope) -> str:
+    """The client's X-Request-Id when it is short and harmless, else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            if _SAFE_ID.fullmatch(value):
+                return str(value.decode("ascii"))
+            break
+    return f"req-{secrets.token_hex(16)}"
+
+
+def route_of(scope: Scope) -> str:
+    """The route's template: the path itself is the client's text and has no bound on its variety."""
+    return str(getattr(scope.get("route"), "path", "unmatched"))

@@ -1,0 +1,57 @@
+"""API keys: read from a file, compared in constant time, asked for on every route but the health probes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+from pathlib import Path
+
+from numaserve.workers.errors import OperatorError
+
+OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
+
+
+class ApiKeys:
+    """The keys that are accepted; never printed, never compared byte by byte."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._digests = tuple(_digest(key.encode()) for key in keys)
+        if not self._digests:
+            raise ValueError("at least one API key is needed")
+
+    @classmethod
+    def from_file(cls, path: Path) -> ApiKeys:
+        """Keys of a file, one a line; empty lines and lines that start with ``#`` are skipped.
+
+        Raises `OperatorError` when the file cannot be read or has no usable key: serving without a check because a
+        file was empty would be the wrong way to fail.
+        """
+        try:
+            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise OperatorError(f"cannot read the API key file {path}: {error}") from error
+        keys = [line for line in lines if line and not line.startswith("#")]
+        if not keys:
+            raise OperatorError(f"the API key file {path} has no key; write one key a line")
+        if any(not key.isascii() or not key.isprintable() or " " in key for key in keys):
+            raise OperatorError(
+                f"a key in {path} has a character that no HTTP header may carry; use ASCII without spaces"
+            )
+        return cls(keys)
+
+    def accept(self, authorization: list[bytes]) -> bool:
+        """Whether the values of a request's Authorization headers are exactly one ``Bearer KEY`` with a known key."""
+        if len(authorization) != 1:
+            return False
+        scheme, _, presented = authorization[0].partition(b" ")
+        if scheme.lower() != b"bearer":
+            return False
+        # Digests have equal lengths and every key is compared, so neither a key's length nor its place shows in time.
+        digest = _digest(presented.strip())
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return any(matches)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

@@ -1,0 +1,60 @@
+"""The body of POST /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from numaserve.server.api.schemas import Neutral, SamplingFields, TokenId, TopLogprobs, conflict, neutral
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+DEFAULT_MAX_TOKENS = 16
+
+
+def _as_prompts(value: object) -> object:
+    """One string or one list of token ids as a list of one prompt."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
+        return [value]
+    if not isinstance(value, list) or not (
+        all(isinstance(item, str) for item in value) or all(isinstance(item, list) for item in value)
+    ):
+        raise ValueError("expected a string, a list of strings, a list of token ids or a list of lists of token ids")
+    return value
+
+
+def _kind_of_prompts(value: list[object]) -> str:
+    return "[tokens]" if value and isinstance(value[0], list) else "[text]"
+
+
+Tokens = Annotated[list[TokenId], Field(min_length=1)]
+# Tags, so that an error is about the kind of prompt that was sent and not about the other one; with brackets, so that
+# `param_of` leaves them out.
+Prompts = Annotated[
+    Annotated[list[str], Tag("[text]")] | Annotated[list[Tokens], Tag("[tokens]")],
+    Discriminator(_kind_of_prompts),
+    BeforeValidator(_as_prompts),
+    Field(min_length=1),
+]
+
+
+class CompletionRequest(SamplingFields):
+    """POST /v1/completions."""
+
+    prompt: Prompts
+    echo: bool | None = None
+    logprobs: TopLogprobs | None = None
+
+    best_of: Annotated[int, Field(ge=1, le=20)] | None = None  # as many as are returned: nothing to choose from
+    suffix: Annotated[Neutral, neutral("")] = None
+
+    @model_validator(mode="after")
+    def _fields_fit_together(self) -> CompletionRequest:
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise conflict("best_of", "'best_of' is not supported by this server; leave it out or set it to 'n'")
+        return self
+
+    @property
+    def output_limit(self) -> int | None:
+        """How many tokens to generate at most, None for the default of 16 or as many as fit."""
+        return self.max_tokens

@@ -1,0 +1,155 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from numaserve.server.api.answers import Frame, check_servable, check_text_length, record_of, wants_usage
+from numaserve.server.api.completion_schema import DEFAULT_MAX_TOKENS, CompletionRequest
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.errors import bad_request
+from numaserve.server.api.generation import Generation
+from numaserve.server.api.logprobs import CompletionLogprobs, TokenNames, joined
+from numaserve.server.api.sampling import Wanted, check_token_ids, generation_requests, output_limit
+from numaserve.server.api.streaming import EventStream, json_response, until_disconnect
+from numaserve.server.engine.types import GenerationChunk, GenerationRequest
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    tokens: list[int]
+    text: str  # what echo repeats
+
+
+def completions_router(context: ApiContext) -> APIRouter:
+    """The route of this file."""
+    router = APIRouter(tags=["generation"])
+
+    @router.post("/v1/completions")
+    async def create_completion(body: CompletionRequest, request: Request) -> Response:
+        check_servable(context, body.model)
+        record = record_of(request)
+        sequences = len(body.prompt) * (body.n or 1)
+        if sequences > context.limits.max_sequences:
+            message = f"{sequences} sequences are asked for at once; at most {context.limits.max_sequences} are served."
+            raise bad_request(message, "prompt")
+        if context.log_prompts:
+            record.prompt = body.prompt
+        prompts = await _prompts(context, body)
+        answer = _CompletionAnswer(context, body, prompts)
+        requests = [_requests(context, body, prompt.tokens, f"{answer.id}-{i}") for i, prompt in enumerate(prompts)]
+        generation = await Generation.admit(context.engine, requests, record, drop_output=body.max_tokens == 0)
+        if body.stream:
+            return EventStream(answer.stream(generation), generation)
+        try:
+            return await until_disconnect(request, answer.complete(generation))
+        finally:
+            await generation.aclose()
+
+    return router
+
+
+async def _prompts(context: ApiContext, body: CompletionRequest) -> list[_Prompt]:
+    prompts = []
+    for given in body.prompt:
+        if isinstance(given, str):
+            check_text_length(context, len(given), "prompt")
+            tokens, text = await asyncio.to_thread(context.tokenizer.encode, given), given
+        else:
+            tokens = given
+            check_token_ids(tokens, context.vocab_size, "prompt")
+            text = await asyncio.to_thread(context.tokenizer.decode, tokens) if body.echo else ""
+        if not tokens:
+            raise bad_request("A prompt is empty, and this model has no token that starts a text.", "prompt")
+        prompts.append(_Prompt(tokens, text))
+    return prompts
+
+
+def _requests(
+    context: ApiContext, body: CompletionRequest, prompt: list[int], request_id: str
+) -> list[GenerationRequest]:
+    limit = output_limit(len(prompt), body.output_limit, DEFAULT_MAX_TOKENS, context.limits.context_length, "prompt")
+    with_logprobs = body.logprobs is not None
+    wanted = Wanted(limit, -1 if body.logprobs is None else body.logprobs, bool(body.echo) and with_logprobs)
+    return generation_requests(context, body, prompt, wanted, request_id)
+
+
+@dataclass
+class _Choice:
+    """One sequence of the answer, as far as it has come."""
+
+    prompt: _Prompt
+    logprobs: CompletionLogprobs
+    begun: bool = False
+    texts: list[str] = field(default_factory=list)
+    parts: list[dict[str, list[object]]] = field(default_factory=list)
+    finish_reason: str | None = None
+
+
+class _CompletionAnswer:
+    """Writes the chunks of a generation in the shape of text completions. Choice p * n + i is sample i of prompt p."""
+
+    def __init__(self, context: ApiContext, body: CompletionRequest, prompts: list[_Prompt]) -> None:
+        self._frame = Frame.new(context, "cmpl", "text_completion")
+        names = TokenNames(context.tokenizer)
+        self._choices = [_Choice(prompt, CompletionLogprobs(names)) for prompt in prompts for _ in range(body.n or 1)]
+        self._echo = body.echo is True
+        self._with_logprobs = body.logprobs is not None
+        self._with_usage = wants_usage(body)
+
+    @property
+    def id(self) -> str:
+        """The answer's id."""
+        return self._frame.id
+
+    async def complete(self, generation: Generation) -> Response:
+        """The whole answer at once."""
+        async with aclosing(generation.chunks()) as chunks:
+            async for index, chunk in chunks:
+                choice = self._choices[index]
+                text, logprobs = self._contents(choice, chunk)
+                choice.texts.append(text)
+                choice.parts += [] if logprobs is None else [logprobs]
+                choice.finish_reason = chunk.finish_reason or choice.finish_reason
+        choices = [
+            self._choice(
+                index, "".join(choice.texts), joined(choice.parts) if choice.parts else None, choice.finish_reason
+            )
+            for index, choice in enumerate(self._choices)
+        ]
+        return json_response(self._frame.wrap(choices, usage=generation.usage()))
+
+    async def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
+        """The chunks as they come; at last usage."""
+        async with aclosing(generation.chunks()) as chunks:
+            async for index, chunk in chunks:
+                text, logprobs = self._contents(self._choices[index], chunk)
+                if text or chunk.finish_reason is not None or (logprobs is not None and logprobs["tokens"]):
+                    choice = self._choice(index, text, logprobs, chunk.finish_reason)
+                    yield self._frame.wrap([choice], usage=None) if self._with_usage else self._frame.wrap([choice])
+        if self._with_usage:
+            yield self._frame.wrap([], usage=generation.usage())
+
+    def _contents(self, choice: _Choice, chunk: GenerationChunk) -> tuple[str, dict[str, list[object]] | None]:
+        """Text and logprobs of a chunk; of the first with the echoed prompt before it."""
+        text = chunk.text
+        logprobs: list[dict[str, list[object]]] = []
+        if self._echo and not choice.begun:
+            text = choice.prompt.text + text
+            if self._with_logprobs:
+                logprobs.append(choice.logprobs.prompt(choice.prompt.tokens[0], chunk.prompt_logprobs))
+        choice.begun = True
+        if not self._with_logprobs:
+            return text, None
+        return text, joined([*logprobs, choice.logprobs.output(chunk.logprobs)])
+
+    @staticmethod
+    def _choice(
+        index: int, text: str, logprobs: dict[str, list[object]] | None, finish_reason: str | None
+    ) -> dict[str, object]:
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}

@@ -1,0 +1,153 @@
+"""Every error in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from fastapi import HTTPException
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from numaserve.server.engine.types import EngineError, NotReady, QueueFull, RequestTooLong
+from numaserve.server.metrics.metrics import Refusal
+
+
+class ApiError(HTTPException):
+    """An answer other than 2xx. `refusal` is the reason it is counted under, None for one that is not counted.
+
+    It is an `HTTPException` because FastAPI turns any other exception that reading the body raises into a 400.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        refusal: Refusal | None = "invalid",
+    ) -> None:
+        super().__init__(status, message, dict(headers) if headers else None)
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.refusal = refusal
+
+    def body(self) -> dict[str, object]:
+        """The JSON object clients get, also as an event in the middle of a stream."""
+        return {"error": {"message": self.detail, "type": self.kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> Response:
+        """The HTTP answer."""
+        content = msgspec.json.encode(self.body())
+        return Response(content, self.status_code, self.headers, media_type="application/json")
+
+
+def bad_request(message: str, param: str | None, code: str | None = None) -> ApiError:
+    """A value of the request that cannot be served; `param` names the field."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def context_length_exceeded(message: str, param: str | None) -> ApiError:
+    """Prompt and output do not fit."""
+    return ApiError(400, message, param=param, code="context_length_exceeded", refusal="too_long")
+
+
+def model_not_found(model: str) -> ApiError:
+    """The request names another model than the one served."""
+    return ApiError(404, f"The model '{model[:256]}' does not exist.", param="model", code="model_not_found")
+
+
+def unauthorized() -> ApiError:
+    """No key, or not one of ours; the answer does not say which."""
+    return ApiError(
+        401,
+        "A valid API key is needed. Send it as 'Authorization: Bearer KEY'.",
+        code="invalid_api_key",
+        headers={"WWW-Authenticate": "Bearer"},
+        refusal="unauthorized",
+    )
+
+
+def not_ready(message: str) -> ApiError:
+    """Loading, restarting or draining."""
+    return ApiError(503, message, kind="server_error", code="not_ready", refusal="not_ready")
+
+
+def internal_error() -> ApiError:
+    """Something unexpected; what it was stands in the log, under the request id, and nowhere else."""
+    return ApiError(
+        500,
+        "The server had an error while processing your request. The log has it under this answer's X-Request-Id.",
+        kind="server_error",
+        code="internal_error",
+        refusal=None,
+    )
+
+
+def from_engine(error: EngineError) -> ApiError:
+    """What the engine refused or could not finish."""
+    if isinstance(error, QueueFull):
+        return ApiError(
+            429,
+            str(error),
+            kind="rate_limit_error",
+            code="rate_limit_exceeded",
+            headers={"Retry-After": str(error.retry_after)},
+            refusal="queue_full",
+        )
+    if isinstance(error, NotReady):
+        return not_ready(str(error))
+    if isinstance(error, RequestTooLong):
+        return context_length_exceeded(str(error), None)
+    # The engine counts the end of what it admitted; counting it here too would count it twice.
+    return ApiError(500, str(error), kind="server_error", code="generation_failed", refusal=None)
+
+
+def from_http(status: int, detail: str, headers: Mapping[str, str] | None, method: str, path: str) -> ApiError:
+    """What the framework itself answers: no such route, wrong method, unreadable body."""
+    if status == 404:
+        return ApiError(404, f"Unknown request URL: {method} {path[:256]}.", code="unknown_url", refusal=None)
+    if status == 405:
+        message = f"Not allowed to {method} on {path[:256]}."
+        return ApiError(405, message, code="method_not_supported", headers=headers, refusal=None)
+    return ApiError(status, detail, headers=headers)
+
+
+def from_validation(error: RequestValidationError) -> ApiError:
+    """The first thing that is wrong with a body, without echoing the body."""
+    first = error.errors()[0]
+    kind = str(first["type"])
+    if kind == "json_invalid":
+        return bad_request("The body is not valid JSON.", None)
+    if kind == "conflict":
+        return bad_request(f"{first['msg']}.", first["ctx"]["param"], "invalid_value")
+    param = param_of(first["loc"])
+    if param is None:
+        return bad_request("The body must be a JSON object, sent with 'Content-Type: application/json'.", None)
+    if kind == "extra_forbidden":
+        return bad_request(f"Unknown or unsupported field: {param}.", param, "unknown_parameter")
+    if kind == "missing":
+        return bad_request(f"Missing required field: {param}.", param, "missing_required_parameter")
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return bad_request(f"Invalid value for '{param}': {message}.", param, "invalid_value")
+
+
+def param_of(location: Sequence[str | int]) -> str | None:
+    """The field an error is about, as ``messages[0].content``; None when it is the whole body.
+
+    Stops at the names that pydantic gives to the branches of a union, which mean nothing to a client.
+    """
+    param = ""
+    for part in location[1:]:
+        if isinstance(part, int):
+            param += f"[{part}]" if param else ""
+        elif part.isidentifier() and part not in ("str", "int"):
+            param += f".{part}" if param else part
+        else:
+            # The key of a mapping or an unknown field that is no identifier; either is the client's own text.
+            param = param or part[:64]
+            break
+    return param[:256] or None

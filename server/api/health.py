@@ -1,0 +1,41 @@
+"""GET /health, /livez, /readyz (open to all, they say nothing but yes or no) and /version."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.errors import ApiError
+from numaserve.server.api.streaming import json_response
+
+
+def health_router(context: ApiContext) -> APIRouter:
+    """The routes of this file."""
+    router = APIRouter(tags=["health"])
+
+    def ready() -> Response:
+        if context.engine.is_ready():
+            return json_response({"status": "ok"})
+        # Not counted as a refused request: nobody wanted tokens.
+        message = "The server is loading, restarting or shutting down."
+        return ApiError(503, message, kind="server_error", code="not_ready").response()
+
+    @router.get("/health")
+    async def health() -> Response:
+        return ready()
+
+    @router.get("/readyz")
+    async def readyz() -> Response:
+        return ready()
+
+    @router.get("/livez")
+    async def livez() -> Response:
+        if context.engine.is_alive():
+            return json_response({"status": "ok"})
+        return ApiError(503, "The engine has given up.", kind="server_error", code="not_alive").response()
+
+    @router.get("/version")
+    async def version() -> Response:
+        return json_response({"version": context.version})
+
+    return router

@@ -1,0 +1,110 @@
+"""Log-probabilities in the two shapes OpenAI has for them."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from numaserve.server.tokenizer.types import TokenizerProtocol
+from numaserve.workers.protocol import TokenLogprobs
+
+_LOWEST = -9999.0  # JSON has no -infinity; OpenAI writes this
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, _LOWEST)
+
+
+class TokenNames:
+    """How token ids are written in answers."""
+
+    def __init__(self, tokenizer: TokenizerProtocol) -> None:
+        self._tokenizer = tokenizer
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes a token stands for; none for ids that a padded vocabulary has and the tokenizer has not."""
+        return self._tokenizer.token_bytes(token) if token < self._tokenizer.vocab_size else b""
+
+    def text_of(self, token: int, prefix: str = "") -> str:
+        """The token as text, or as ``\\xe2\\x82`` when its bytes are not a whole character."""
+        data = self.bytes_of(token)
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError:
+            return prefix + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def chat_logprobs(names: TokenNames, tokens: Sequence[TokenLogprobs]) -> dict[str, object]:
+    """The `logprobs` of a chat choice, or of one chunk of it."""
+
+    def entry(token: int, logprob: float) -> dict[str, object]:
+        return {
+            "token": names.text_of(token),
+            "logprob": _finite(logprob),
+            "bytes": list(names.bytes_of(token)),
+        }
+
+    content = [
+        {
+            **entry(item.token, item.logprob),
+            "top_logprobs": [
+                entry(token, logprob) for token, logprob in zip(item.top_ids, item.top_logprobs, strict=True)
+            ],
+        }
+        for item in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+class CompletionLogprobs:
+    """The `logprobs` of a text completion, chunk after chunk: `text_offset` counts on through the text, in characters.
+
+    The first token of an echoed prompt has no log-probability: nothing stands before it.
+    """
+
+    def __init__(self, names: TokenNames) -> None:
+        self._names = names
+        self._characters = 0
+        # A character may be spread over tokens; each starts where the text known so far ends.
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def prompt(self, first_token: int, rest: Sequence[TokenLogprobs]) -> dict[str, list[object]]:
+        """An echoed prompt."""
+        columns = self._empty()
+        self._append(columns, first_token, None, None)
+        self._extend(columns, rest)
+        return columns
+
+    def output(self, tokens: Sequence[TokenLogprobs]) -> dict[str, list[object]]:
+        """Generated tokens."""
+        columns = self._empty()
+        self._extend(columns, tokens)
+        return columns
+
+    def _empty(self) -> dict[str, list[object]]:
+        return {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+
+    def _extend(self, columns: dict[str, list[object]], tokens: Sequence[TokenLogprobs]) -> None:
+        for item in tokens:
+            top: dict[str, object] = {}
+            for token, logprob in zip(item.top_ids, item.top_logprobs, strict=True):
+                top.setdefault(self._text(token), _finite(logprob))  # the most likely of tokens that look alike
+            top.setdefault(self._text(item.token), _finite(item.logprob))
+            self._append(columns, item.token, _finite(item.logprob), top)
+
+    def _append(
+        self, columns: dict[str, list[object]], token: int, logprob: float | None, top: dict[str, object] | None
+    ) -> None:
+        columns["tokens"].append(self._text(token))
+        columns["token_logprobs"].append(logprob)
+        columns["top_logprobs"].append(top)
+        columns["text_offset"].append(self._characters)
+        self._characters += len(self._decoder.decode(self._names.bytes_of(token)))
+
+    def _text(self, token: int) -> str:
+        return self._names.text_of(token, prefix="bytes:")
+
+
+def joined(parts: Sequence[dict[str, list[object]]]) -> dict[str, list[object]]:
+    """Chunks of a text completion's `logprobs` as one."""
+    return {key: [value for part in parts for value in part[key]] for key in parts[0]}

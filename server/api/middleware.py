@@ -1,0 +1,115 @@
+"""What surrounds every request: its id and log line, the last catch of errors, the key, the size of the body.
+
+Written against ASGI directly: Starlette's ``BaseHTTPMiddleware`` hides the client's disconnect from the endpoint, and
+a disconnect must abort a generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from numaserve.server.api.access_log import RequestRecord, request_id_of, route_of
+from numaserve.server.api.auth import OPEN_PATHS
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.errors import ApiError, internal_error, unauthorized
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_logger = logging.getLogger("numaserve.api")
+
+
+class RequestScope:
+    """Gives a request its id and its log line, and answers 500 to what nobody else caught."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; other kinds of connection than HTTP do not exist here."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = RequestRecord(request_id_of(scope), scope["method"])
+        scope.setdefault("state", {})["record"] = record
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                record.status = message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = record.request_id
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception:
+            _logger.exception("request failed", extra={"fields": {"request_id": record.request_id}})
+            if record.status:
+                raise  # too late for an answer: the connection must break so that the client notices
+            await internal_error().response()(scope, receive, send_with_id)
+        finally:
+            record.write(route_of(scope))
+
+
+class RequireKey:
+    """Refuses every route, known or not, without an accepted key; only the probes are open."""
+
+    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
+        self._app = app
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on or answer 401."""
+        keys = self._context.api_keys
+        if scope["type"] != "http" or keys is None or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        if keys.accept([value for name, value in scope["headers"] if name == b"authorization"]):
+            await self._app(scope, receive, send)
+            return
+        self._context.metrics.request_refused("unauthorized")
+        await unauthorized().response()(scope, receive, send)
+
+
+class BodyLimit:
+    """Refuses a body that is too large, by its announced length or as it arrives, or too slow."""
+
+    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
+        self._app = app
+        self._limits = context.limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on with a `receive` that raises `ApiError` where the body goes past a limit."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        too_large = announced.isdigit() and int(announced[:20]) > self._limits.max_body_bytes
+        received = 0
+        complete = False
+        deadline = asyncio.get_running_loop().time() + self._limits.body_timeout_seconds
+
+        async def limited_receive() -> Message:
+            nonlocal received, complete
+            if complete:
+                return await receive()
+            if too_large:
+                raise self._too_large()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise ApiError(408, "The body did not arrive in time.", code="request_timeout") from None
+            received += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
+            if received > self._limits.max_body_bytes:
+                raise self._too_large()
+            return message
+
+        await self._app(scope, limited_receive, send)
+
+    def _too_large(self) -> ApiError:
+        message = f"The body is larger than {self._limits.max_body_bytes} bytes."
+        return ApiError(413, message, code="request_too_large", refusal="too_large", headers={"Connection": "close"})

@@ -1,0 +1,34 @@
+"""GET /v1/models and /v1/models/{model}."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+from numaserve.server.api.answers import check_model
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.streaming import json_response
+
+
+def models_router(context: ApiContext) -> APIRouter:
+    """The routes of this file."""
+    router = APIRouter(tags=["models"])
+    model: dict[str, object] = {
+        "id": context.model_name,
+        "object": "model",
+        "created": context.created,
+        "owned_by": "numaserve",
+        "root": context.model_path,
+        "parent": None,
+        "max_model_len": context.limits.context_length,
+    }
+
+    @router.get("/v1/models")
+    async def list_models() -> Response:
+        return json_response({"object": "list", "data": [model]})
+
+    @router.get("/v1/models/{name:path}")
+    async def retrieve_model(name: str) -> Response:
+        check_model(context, name)
+        return json_response(model)
+
+    return router

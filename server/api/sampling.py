@@ -1,0 +1,129 @@
+"""From the fields of a request to what the engine and the sampler take."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.errors import bad_request, context_length_exceeded
+from numaserve.server.api.schemas import SamplingFields
+from numaserve.server.engine.types import GenerationRequest
+from numaserve.workers.protocol import SamplingParams
+
+_SEED_MASK = 2**63 - 1
+# Logits divided by less overflow a float; the tokens are those of greedy long before that.
+_GREEDY_BELOW = 1e-5
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the two endpoints decide differently."""
+
+    output_limit: int  # tokens; 0 to score the prompt only
+    logprobs: int  # as in `SamplingParams`
+    prompt_logprobs: bool = False
+
+
+def output_limit(prompt_tokens: int, asked: int | None, default: int | None, context_length: int, param: str) -> int:
+    """How many tokens may be generated after a prompt: what was asked for, else `default`, else all that fits.
+
+    Raises `ApiError` with OpenAI's code when the prompt, or prompt and asked output, exceed the context.
+    """
+    room = context_length - prompt_tokens
+    if room < 1 or (asked is not None and asked > room):
+        output = f" and {asked} are asked for as output" if asked is not None and room >= 1 else ""
+        raise context_length_exceeded(
+            f"This model's maximum context length is {context_length} tokens, at least one of them for output, "
+            f"but the prompt has {prompt_tokens} tokens{output}. Shorten the prompt or ask for less output.",
+            param,
+        )
+    if asked is not None:
+        return asked
+    return room if default is None else min(default, room)
+
+
+def generation_requests(
+    context: ApiContext, body: SamplingFields, prompt: list[int], wanted: Wanted, request_id: str
+) -> list[GenerationRequest]:
+    """The `n` sequences of one prompt. Sequence i has seed `seed + i`, the seed being random when none was given."""
+    if body.min_tokens is not None and body.min_tokens > wanted.output_limit:
+        raise bad_request("'min_tokens' is larger than the number of tokens that may be generated.", "min_tokens")
+    seed = secrets.randbits(63) if body.seed is None else body.seed
+    eos = frozenset[int]() if body.ignore_eos else context.tokenizer.eos_token_ids
+    stop_ids = eos | _stop_token_ids(body, context.vocab_size)
+    logit_bias = _logit_bias(body, context.vocab_size)
+    return [
+        GenerationRequest(
+            request_id=f"{request_id}-{index}",
+            prompt=prompt,
+            sampling=_sampling(
+                body,
+                seed=(seed + index) & _SEED_MASK,
+                logit_bias=logit_bias,
+                logprobs=wanted.logprobs,
+                prompt_tokens=len(prompt),
+                stop_ids=sorted(stop_ids),
+            ),
+            # The engine has no notion of a sequence without output: one token is generated and dropped.
+            max_new_tokens=max(1, wanted.output_limit),
+            min_new_tokens=body.min_tokens or 0,
+            stop=tuple(body.stop or ()),
+            stop_token_ids=stop_ids,
+            prompt_logprobs=wanted.prompt_logprobs,
+            skip_special_tokens=body.skip_special_tokens is not False,
+            cache_salt=body.cache_salt or "",
+        )
+        for index in range(body.n or 1)
+    ]
+
+
+def _sampling(
+    body: SamplingFields,
+    *,
+    seed: int,
+    logit_bias: dict[int, float],
+    logprobs: int,
+    prompt_tokens: int,
+    stop_ids: list[int],
+) -> SamplingParams:
+    temperature = 1.0 if body.temperature is None else body.temperature
+    top_p = 1.0 if body.top_p is None else body.top_p
+    top_k = max(0, body.top_k or 0)
+    if top_p == 0.0:  # the smallest set of tokens that has any probability: the most likely one
+        top_p, top_k = 1.0, 1
+    return SamplingParams(
+        temperature=0.0 if temperature < _GREEDY_BELOW else temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=body.min_p or 0.0,
+        repetition_penalty=body.repetition_penalty or 1.0,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        seed=seed,
+        logit_bias=logit_bias,
+        logprobs=logprobs,
+        min_position=prompt_tokens + body.min_tokens if body.min_tokens else 0,
+        suppress=stop_ids if body.min_tokens else [],
+    )
+
+
+def _logit_bias(body: SamplingFields, vocab_size: int) -> dict[int, float]:
+    bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
+    for token in bias:
+        if token >= vocab_size:
+            raise bad_request(f"'logit_bias' has token id {token}; ids are below {vocab_size}.", "logit_bias")
+    return bias
+
+
+def _stop_token_ids(body: SamplingFields, vocab_size: int) -> frozenset[int]:
+    ids = frozenset(body.stop_token_ids or ())
+    if ids and max(ids) >= vocab_size:
+        raise bad_request(f"'stop_token_ids' has {max(ids)}; token ids are below {vocab_size}.", "stop_token_ids")
+    return ids
+
+
+def check_token_ids(tokens: list[int], vocab_size: int, param: str) -> None:
+    """Raise `ApiError` unless every id is in the vocabulary."""
+    if tokens and max(tokens) >= vocab_size:
+        raise bad_request(f"'{param}' has token id {max(tokens)}; ids are below {vocab_size}.", param)

@@ -1,0 +1,43 @@
+"""The decoder that the families share: attention and a gated MLP around a residual stream, RMS norms before each (and,
+where the weights have them, after each)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from numaserve.workers.models.spec import ModelConfig
+
+if TYPE_CHECKING:
+    from numaserve.workers.program import ProgramBuilder
+    from numaserve.workers.weights.weights import Weights
+
+
+def forward(b: ProgramBuilder, config: ModelConfig, weights: Weights) -> None:
+    """Append the whole forward pass, from token ids to samples, to the program."""
+    eps = config.rms_norm_eps
+    residual = b.embed(weights.embedding, first_row=weights.shard.vocab.start, scale=config.embedding_scale)
+    x = b.rms_norm(residual, weights.layers[0].input_norm, eps)
+    # A norm is fused into the all-reduce before it: each layer ends with the norm that the next one begins with.
+    next_norms = [layer.input_norm for layer in weights.layers[1:]] + [weights.final_norm]
+    for index, (layer, next_norm) in enumerate(zip(weights.layers, next_norms, strict=True)):
+        qkv = b.linear(x, layer.qkv, layer.qkv_bias)
+        q = b.qkv_rope(qkv, layer=index, rope=weights.rope_of(index), q_norm=layer.q_norm, k_norm=layer.k_norm, eps=eps)
+        heads = b.attention(
+            q, layer=index, scale=config.query_scale, window=config.window(index), softcap=config.attention_softcap
+        )
+        x = b.add_all_reduce(
+            residual,
+            b.linear_partial(heads, layer.o),
+            norm=layer.mlp_norm,
+            eps=eps,
+            post_norm=layer.post_attention_norm,
+            bias=layer.o_bias,
+        )
+        x = b.add_all_reduce(
+            residual,
+            b.gated_mlp(x, layer.gate_up, layer.down, config.activation),
+            norm=next_norm,
+            eps=eps,
+            post_norm=layer.post_mlp_norm,
+        )
+    b.sample(b.lm_head(x, weights.lm_head, softcap=config.final_softcap))

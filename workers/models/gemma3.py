@@ -1,0 +1,76 @@
+"""Gemma 3, text: Gemma 2 without soft caps, with q/k norms, five sliding layers to one full, and a rope for each kind.
+
+The text part of the multimodal checkpoints is served too; their vision tower is left out.
+"""
+
+from __future__ import annotations
+
+from numaserve.workers.models import decoder
+from numaserve.workers.models.family import Family
+from numaserve.workers.models.fields import Fields
+from numaserve.workers.models.gemma2 import NAMES, gemma_values
+from numaserve.workers.models.hf_config import read_common, read_head_dim, read_layer_count, read_layer_kinds
+from numaserve.workers.models.rope_config import rope_from
+from numaserve.workers.models.spec import LayerKind, ModelConfig, RopeConfig
+
+# Published multimodal checkpoints spell out only what differs from these.
+_DEFAULTS = {
+    "vocab_size": 262208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": True,
+}
+
+
+def configure(fields: Fields, architecture: str) -> ModelConfig:
+    """Map config.json, of the text model or of the multimodal one that holds it as `text_config`."""
+    if architecture == "Gemma3ForConditionalGeneration":
+        outer = {key: fields.values[key] for key in ("eos_token_id", "bos_token_id") if fields.has(key)}
+        fields = fields.child("text_config").with_defaults(**outer)
+    fields = fields.with_defaults(**_DEFAULTS)
+    pattern = fields.integer("sliding_window_pattern", 1, 2**10, 6)
+    every_nth: tuple[LayerKind, ...] = tuple(
+        "sliding" if (layer + 1) % pattern else "full" for layer in range(read_layer_count(fields))
+    )
+    full, sliding = _read_ropes(fields)
+    return read_common(
+        fields,
+        "gemma3",
+        architecture,
+        layer_kinds=read_layer_kinds(fields, every_nth),
+        rope=full,
+        rope_sliding=sliding,
+        qk_norm=True,
+        **gemma_values(fields),
+    )
+
+
+def _read_ropes(fields: Fields) -> tuple[RopeConfig, RopeConfig]:
+    head_dim = read_head_dim(fields)
+    theta = fields.number("rope_theta", 1.0, 1e12, 1e6)
+    theta_sliding = fields.number("rope_local_base_freq", 1.0, 1e12, 1e4)
+    nested = fields.child("rope_parameters")
+    # In the older spelling the scaling is of the full layers only.
+    full = fields.child("rope_scaling") if fields.has("rope_scaling") else nested.child("full_attention")
+    sliding = nested.child("sliding_attention")
+    return (
+        rope_from(fields, full, head_dim, theta=theta),
+        rope_from(fields, sliding, head_dim, theta=theta_sliding),
+    )
+
+
+FAMILY = Family(
+    name="gemma3",
+    architectures=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
+    gguf_architecture="gemma3",
+    configure=configure,
+    forward=decoder.forward,
+    names=NAMES,
+    prefixes=("model.", "language_model.model.", "model.language_model."),
+    ignored_prefixes=("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."),
+)

@@ -1,0 +1,126 @@
+"""Reads a model's configuration from a GGUF file's metadata.
+
+The metadata is put in the words of Hugging Face's config.json and then mapped by the family, so that each family has
+one mapping and one set of checks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.fields import Fields
+from numaserve.workers.models.registry import GGUF_ARCHITECTURES, family_of
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.weights.gguf_file import GGUFFile, open_gguf
+
+# GGUF's key after "<architecture>." to config.json's.
+_KEYS = {
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "context_length": "max_position_embeddings",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+    "attention.sliding_window": "sliding_window",
+    "attention.sliding_window_pattern": "sliding_window_pattern",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "rope.freq_base": "rope_theta",
+    "rope.freq_base_swa": "rope_local_base_freq",
+}
+# Gemma's 27B models divide by the hidden size per head instead of the head's; the file does not say so.
+_GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
+
+
+def load_gguf_config(path: Path) -> ModelConfig:
+    """The configuration of a .gguf file. Raises `OperatorError` as `load_model_config` does."""
+    file = open_gguf(path)
+    name = file.scalar("general.architecture")
+    if not isinstance(name, str):
+        raise OperatorError(f"{path}: general.architecture is missing; this is not a language model")
+    family = family_of(name, str(path), GGUF_ARCHITECTURES)
+    fields = Fields(_as_config_json(file, name, str(path)), str(path))
+    config = family.configure(fields, family.architectures[0])
+    # The converter has added the one already.
+    return replace(config, norm_plus_one=False)
+
+
+def _as_config_json(file: GGUFFile, name: str, where: str) -> dict[str, object]:
+    metadata = Fields({key: file.scalar(key) for key in file.fields}, where)
+    metadata.refuse(f"{name}.expert_count", 0)
+    tensors = {tensor.name: tensor for tensor in file.tensors}
+    if "token_embd.weight" not in tensors:
+        raise metadata.error("tensor token_embd.weight is missing; this is not a language model")
+    values: dict[str, object] = {
+        key: value for source, key in _KEYS.items() if (value := file.scalar(f"{name}.{source}")) is not None
+    }
+    values["vocab_size"] = int(tensors["token_embd.weight"].shape[-1])
+    values["tie_word_embeddings"] = "output.weight" not in tensors
+    values["attention_bias"] = "blk.0.attn_q.bias" in tensors
+    values["eos_token_id"] = _end_ids(file)
+    values["bos_token_id"] = file.scalar("tokenizer.ggml.bos_token_id")
+    fields = Fields(values, where)
+    hidden = fields.integer("hidden_size", 1, 2**17)
+    heads = fields.integer("num_attention_heads", 1, 2**10)
+    head_dim = fields.integer("head_dim", 1, 2**10, max(1, hidden // heads))
+    metadata.refuse(f"{name}.attention.value_length", head_dim)
+    if name in _GEMMA_27B_LAYERS:
+        is_27b = values.get("num_hidden_layers") == _GEMMA_27B_LAYERS[name]
+        values["query_pre_attn_scalar"] = hidden // heads if is_27b else head_dim
+    rotary = metadata.integer(f"{name}.rope.dimension_count", 1, head_dim, head_dim)
+    values["partial_rotary_factor"] = rotary / head_dim
+    values["rope_scaling"] = _rope_scaling(file, metadata, name, rotary)
+    return values
+
+
+def _end_ids(file: GGUFFile) -> list[object]:
+    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
+    ids = [file.scalar(f"tokenizer.ggml.{key}") for key in keys]
+    return list(dict.fromkeys(item for item in ids if item is not None))
+
+
+def _rope_scaling(file: GGUFFile, metadata: Fields, name: str, rotary: int) -> dict[str, object] | None:
+    scaling = f"{name}.rope.scaling"
+    length = metadata.values.get(f"{name}.context_length")
+    original = metadata.values.get(f"{scaling}.original_context_length") or length
+    attention_factor = metadata.values.get(f"{scaling}.attn_factor")
+    if (factors := _factors(file, "rope_freqs.weight", rotary)) is not None:
+        # Llama 3's scaling comes as the divisor of each frequency: longrope with one set of factors.
+        return _longrope(factors, factors, original, 1.0)
+    long = _factors(file, "rope_factors_long.weight", rotary)
+    short = _factors(file, "rope_factors_short.weight", rotary)
+    if long is not None and short is not None:
+        return _longrope(short, long, original, attention_factor)
+    kind = metadata.text(f"{scaling}.type", "none")
+    if kind == "none":
+        return None
+    return {
+        "rope_type": kind,
+        "factor": metadata.values.get(f"{scaling}.factor"),
+        "original_max_position_embeddings": original,
+        "beta_fast": metadata.values.get(f"{scaling}.yarn_beta_fast"),
+        "beta_slow": metadata.values.get(f"{scaling}.yarn_beta_slow"),
+    }
+
+
+def _longrope(short: list[float], long: list[float], original: object, attention_factor: object) -> dict[str, object]:
+    return {
+        "rope_type": "longrope",
+        "short_factor": short,
+        "long_factor": long,
+        "original_max_position_embeddings": original,
+        "attention_factor": attention_factor,
+    }
+
+
+def _factors(file: GGUFFile, name: str, rotary: int) -> list[float] | None:
+    for tensor in file.tensors:
+        if tensor.name == name and tensor.data.dtype == np.float32 and tensor.data.shape == (rotary // 2,):
+            factors: list[float] = tensor.data.tolist()
+            return factors
+    return None

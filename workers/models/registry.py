@@ -1,0 +1,29 @@
+"""All families, and which of them runs an architecture. A new family is a file beside the others and a line here."""
+
+from __future__ import annotations
+
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models import gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3
+from numaserve.workers.models.family import Family
+
+FAMILIES: dict[str, Family] = {
+    module.FAMILY.name: module.FAMILY for module in (llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3)
+}
+ARCHITECTURES: dict[str, Family] = {
+    architecture: family for family in FAMILIES.values() for architecture in family.architectures
+}
+GGUF_ARCHITECTURES: dict[str, Family] = {
+    family.gguf_architecture: family for family in FAMILIES.values() if family.gguf_architecture is not None
+}
+
+
+def family_of(architecture: str, where: str, known: dict[str, Family]) -> Family:
+    """The family that runs `architecture`, looked up in one of the tables above.
+
+    Raises `OperatorError` with the list of those supported.
+    """
+    if architecture not in known:
+        raise OperatorError(
+            f"{where}: architecture {architecture[:100]!r} is not supported; supported are: {', '.join(sorted(known))}"
+        )
+    return known[architecture]

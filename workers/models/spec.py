@@ -1,0 +1,75 @@
+"""What the rest of the program knows about a model: plain, validated numbers. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Activation = Literal["silu", "gelu_tanh"]
+LayerKind = Literal["full", "sliding"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary position embedding of one kind of layer; the scaling fields are those of transformers."""
+
+    kind: RopeKind = "default"
+    theta: float = 10000.0
+    rotary_dim: int = 0  # how many leading dimensions of a head are rotated
+    factor: float = 1.0
+    attention_factor: float | None = None  # yarn, longrope; None: derived from the factor
+    original_max_position: int = 0  # llama3, yarn, longrope
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    mscale: float | None = None  # yarn
+    mscale_all_dim: float | None = None  # yarn
+    truncate: bool = True  # yarn
+    short_factor: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
+    long_factor: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """One model, whatever its file format. `architecture` is Hugging Face's name, `family` the file that runs it."""
+
+    architecture: str
+    family: str
+    hidden_size: int
+    num_layers: int
+    num_qo_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    rms_norm_eps: float
+    max_position: int
+    tie_word_embeddings: bool
+    activation: Activation
+    rope: RopeConfig
+    layer_kinds: tuple[LayerKind, ...]
+    query_scale: float  # factor on the attention scores
+    rope_sliding: RopeConfig | None = None  # of sliding layers, where it differs
+    sliding_window: int | None = None  # tokens a sliding layer looks back at, the current one included
+    qkv_bias: bool = False
+    attention_output_bias: bool = False
+    qk_norm: bool = False  # RMS norm of each query and key head before rope
+    post_norms: bool = False  # RMS norm of each sub-layer's output, before it joins the residual stream
+    norm_plus_one: bool = False  # the file stores norm weights minus one
+    attention_softcap: float | None = None
+    final_softcap: float | None = None
+    embedding_scale: float = 1.0
+    eos_token_ids: tuple[int, ...] = ()
+    bos_token_id: int | None = None
+
+    def window(self, layer: int) -> int | None:
+        """How many tokens layer `layer` looks back at, the current one included; None: all."""
+        return self.sliding_window if self.layer_kinds[layer] == "sliding" else None
+
+    def rope_of(self, layer: int) -> RopeConfig:
+        """The rotary embedding of layer `layer`."""
+        if self.layer_kinds[layer] == "sliding" and self.rope_sliding is not None:
+            return self.rope_sliding
+        return self.rope

@@ -1,0 +1,1 @@
+"""Weights: file formats, the model hub, and how tensors are divided over the ranks."""

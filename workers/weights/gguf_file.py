@@ -1,0 +1,71 @@
+"""A GGUF file's metadata and tensor table, read with the gguf package and checked against the file's size."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGUFReader, GGUFValueType
+from numaserve.workers.errors import OperatorError
+
+_MAX_ARRAY_ITEMS = 2**24
+
+
+class GGUFFile(GGUFReader):
+    """A memory-mapped GGUF file. Arrays in the metadata are skipped, not read: building an object for each token and
+    merge of the vocabulary takes seconds, and neither the configuration nor the weights need them."""
+
+    def scalar(self, key: str) -> object:
+        """The number, text or truth value of a metadata key; None where it is missing or an array."""
+        field = self.fields.get(key)
+        if field is None or field.types[0] == GGUFValueType.ARRAY:
+            return None
+        value: object = field.contents()
+        return value
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[GGUFValueType]]:
+        if GGUFValueType(raw_type) != GGUFValueType.ARRAY:
+            size, parts, indices, types = super()._get_field_parts(orig_offs, raw_type)
+            return size, parts, indices, types
+        buffer = self.data.data
+        header = struct.unpack_from("<IQ", buffer, orig_offs)
+        item, count = GGUFValueType(header[0]), header[1]
+        if count > _MAX_ARRAY_ITEMS:
+            raise ValueError(f"an array of {count} items in the metadata")
+        end = orig_offs + 12
+        if item == GGUFValueType.STRING:
+            for _ in range(count):
+                end += 8 + struct.unpack_from("<Q", buffer, end)[0]
+        elif item in self.gguf_scalar_to_np:
+            end += count * self.gguf_scalar_to_np[item]().itemsize
+        else:
+            raise ValueError("an array of arrays in the metadata")
+        if end > len(self.data):
+            raise ValueError("an array that goes past the end of the file")
+        return end - orig_offs, [], [], [GGUFValueType.ARRAY, item]
+
+
+def open_gguf(path: Path) -> GGUFFile:
+    """Open a GGUF file.
+
+    Raises `OperatorError` when it cannot be read, is damaged, lies about its sizes, or is one part of several.
+    """
+    try:
+        with np.errstate(over="raise"):  # an offset near 2**64 must not wrap round to the file's start
+            file = GGUFFile(path)
+        for tensor in file.tensors:
+            dims = [int(dim) for dim in tensor.shape]
+            if math.prod(dims) != tensor.n_elements or tensor.data_offset + tensor.n_bytes > len(file.data):
+                raise ValueError(f"tensor {tensor.name!r} of shape {dims} goes past the end of the file")
+    except OSError as error:
+        raise OperatorError(f"{path}: cannot be read ({error.strerror})") from error
+    # Reading past the end shows as any of these in the gguf package, which checks no bounds of its own.
+    except (ValueError, IndexError, KeyError, ArithmeticError, RecursionError, struct.error) as error:
+        raise OperatorError(f"{path}: not a sound GGUF file ({error}); fetch it again") from error
+    parts = file.scalar("split.count")
+    if isinstance(parts, int) and parts > 1:
+        raise OperatorError(f"{path}: one of {parts} parts; join them with `llama-gguf-split --merge` first")
+    return file

@@ -1,0 +1,128 @@
+"""Which part of each tensor a rank owns. Pure functions of the model's configuration and the ranks' weights.
+
+A rank's *weight* is its number of cores. Attention is divided by KV head, each with its group of query heads; the MLP
+in units of 32 columns, the vocabulary in units of 16 rows: the kernels' tiles. Fewer KV heads than ranks: a KV head is
+held by several ranks, which divide its query heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.protocol import PAGE_SIZE
+
+TILE_ROWS = 16
+TILE_COLUMNS = 32
+BF16_BYTES = 2
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What rank `rank` of `world_size` owns. Ranges are of the whole model's heads, columns and rows; they may be empty
+    where there are more ranks than parts."""
+
+    rank: int
+    world_size: int
+    q_heads: range
+    kv_heads: range
+    intermediate: range
+    vocab: range
+
+
+def round_up(value: int, unit: int) -> int:
+    """The smallest multiple of `unit` that is at least `value`."""
+    return -(-value // unit) * unit
+
+
+def apportion(count: int, weights: Sequence[int], minimum: int = 0) -> list[int]:
+    """Divide `count` indivisible things in proportion to `weights` (largest remainder, the lower rank first), each part
+    at least `minimum` where `count` allows it."""
+    if not weights or min(weights) <= 0:
+        raise ValueError("weights must be positive")
+    if count < minimum * len(weights):
+        minimum = 0
+    total = sum(weights)
+    # Remainders are compared as integers: floats would make the split depend on rounding.
+    parts = [max(minimum, count * weight // total) for weight in weights]
+    while (missing := count - sum(parts)) != 0:
+        step = 1 if missing > 0 else -1
+        candidates = [rank for rank, part in enumerate(parts) if step > 0 or part > minimum]
+        best = max(candidates, key=lambda rank: (step * (count * weights[rank] - parts[rank] * total), -step * rank))
+        parts[best] += step
+    return parts
+
+
+def split(total: int, weights: Sequence[int], unit: int) -> list[range]:
+    """Contiguous ranges that cover `range(total)`, cut at multiples of `unit`, in proportion to `weights`."""
+    return _ranges(apportion(-(-total // unit), weights), unit, total)
+
+
+def split_heads(num_qo_heads: int, num_kv_heads: int, weights: Sequence[int]) -> list[tuple[range, range]]:
+    """Each rank's query heads and KV heads. Both are empty on a rank only where there are more ranks than query heads
+    to divide."""
+    group = num_qo_heads // num_kv_heads
+    world = len(weights)
+    if num_kv_heads >= world:
+        kv_ranges = _ranges(apportion(num_kv_heads, weights, minimum=1), 1, num_kv_heads)
+        return [(range(kv.start * group, kv.stop * group), kv) for kv in kv_ranges]
+    heads: list[tuple[range, range]] = []
+    for kv_head, ranks in enumerate(_ranges(apportion(world, [1] * num_kv_heads), 1, world)):
+        parts = apportion(group, [weights[rank] for rank in ranks], minimum=1)
+        for q in _ranges(parts, 1, group):
+            first = kv_head * group
+            heads.append((range(first + q.start, first + q.stop), range(kv_head, kv_head + (1 if q else 0))))
+    return heads
+
+
+def make_shard(config: ModelConfig, weights: Sequence[int], rank: int) -> Shard:
+    """The part of the model that `rank` owns; `weights` has one entry per rank."""
+    q_heads, kv_heads = split_heads(config.num_qo_heads, config.num_kv_heads, weights)[rank]
+    return Shard(
+        rank=rank,
+        world_size=len(weights),
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        intermediate=split(config.intermediate_size, weights, TILE_COLUMNS)[rank],
+        vocab=split(config.vocab_size, weights, TILE_ROWS)[rank],
+    )
+
+
+def matrix_bytes(n: int, k: int) -> int:
+    """Memory of a packed bf16 matrix of n output and k input features: padded to whole tiles."""
+    return round_up(n, TILE_ROWS) * round_up(k, TILE_COLUMNS) * BF16_BYTES
+
+
+def weight_bytes(config: ModelConfig, weights: Sequence[int], rank: int) -> int:
+    """Memory of the packed matrices of one rank; norms and biases, a few kB per layer, are left out."""
+    shard = make_shard(config, weights, rank)
+    hidden, inter = config.hidden_size, len(shard.intermediate)
+    q_columns = len(shard.q_heads) * config.head_dim
+    kv_columns = len(shard.kv_heads) * config.head_dim
+    layer = (
+        matrix_bytes(q_columns + 2 * kv_columns, hidden)
+        + matrix_bytes(hidden, q_columns)
+        + matrix_bytes(2 * round_up(inter, TILE_ROWS), hidden)
+        + matrix_bytes(hidden, inter)
+    )
+    vocab = matrix_bytes(len(shard.vocab), hidden)
+    return config.num_layers * layer + vocab * (1 if config.tie_word_embeddings else 2)
+
+
+def kv_bytes_per_page(config: ModelConfig, weights: Sequence[int], rank: int) -> int:
+    """Memory of one page of KV cache on one rank: bf16 keys and values of `PAGE_SIZE` tokens in all layers, each head
+    padded to whole tiles."""
+    kv_heads = len(make_shard(config, weights, rank).kv_heads)
+    head_bytes = round_up(config.head_dim, TILE_COLUMNS) * BF16_BYTES
+    return 2 * config.num_layers * kv_heads * PAGE_SIZE * head_bytes
+
+
+def _ranges(parts: Sequence[int], unit: int, total: int) -> list[range]:
+    ranges: list[range] = []
+    start = 0
+    for part in parts:
+        stop = start + part
+        ranges.append(range(min(start * unit, total), min(stop * unit, total)))
+        start = stop
+    return ranges

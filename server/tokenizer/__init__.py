@@ -1,1 +1,22 @@
 """Tokenizers, chat templates, incremental detokenization and stop strings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from numaserve.server.tokenizer.gguf import load_gguf
+from numaserve.server.tokenizer.hf import load_folder
+from numaserve.server.tokenizer.tokenizer import Tokenizer
+from numaserve.server.tokenizer.types import TokenizerError
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of the model at `path`: a Hugging Face folder or a .gguf file.
+
+    Raises `TokenizerError`, whose message tells the operator what to do.
+    """
+    if path.is_dir():
+        return load_folder(path)
+    if path.suffix == ".gguf":
+        return load_gguf(path)
+    raise TokenizerError(f"{path} is neither a model folder nor a .gguf file; give the path of one of these")

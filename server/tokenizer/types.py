@@ -11,7 +11,7 @@ class TokenizerError(Exception):
 
 
 class ChatTemplateError(ValueError):
-    """A conversation that cannot be rendered: there is no template, it refuses the messages, or it went past a limit."""
+    """A conversation that cannot be rendered: no template, a template that refuses it, or a limit."""
 
 
 class TokenizerProtocol(Protocol):

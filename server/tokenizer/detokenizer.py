@@ -1,0 +1,34 @@
+"""Text of a sequence that grows token by token."""
+
+from __future__ import annotations
+
+import codecs
+
+from numaserve.server.tokenizer.types import TokenizerProtocol
+
+
+class IncrementalDetokenizer:
+    """Turns generated tokens into text, byte-exactly, in constant time per token.
+
+    Bytes of an unfinished character are held back; bytes that cannot become a character are U+FFFD, by the rule of
+    `tokenizers` and of Unicode (one per maximal ill-formed part). A leading space is kept: the text continues a prompt,
+    and only a whole text's first space is an artefact of sentencepiece.
+
+    It joins the tokens' bytes. Decoding a window of tokens and cutting off what was shown before, as others do, costs
+    more and goes wrong where a window starts inside a character.
+    """
+
+    def __init__(self, tokenizer: TokenizerProtocol, skip_special_tokens: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset[int]()
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        """The text that is certain now that `token_id` has come; may be empty."""
+        if token_id in self._skipped:
+            return ""
+        return self._decoder.decode(self._tokenizer.token_bytes(token_id))
+
+    def flush(self) -> str:
+        """The end of the text: an unfinished character becomes U+FFFD."""
+        return self._decoder.decode(b"", final=True)

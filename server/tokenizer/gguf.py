@@ -1,0 +1,182 @@
+"""A tokenizer from the metadata of a GGUF file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar, cast
+
+import tokenizers
+from gguf.constants import Keys, TokenType
+from numaserve.server.tokenizer.gguf_metadata import Value, read_metadata
+from numaserve.server.tokenizer.pre_tokenizers import pre_tokenization
+from numaserve.server.tokenizer.tokenizer import Tokenizer
+from numaserve.server.tokenizer.types import TokenizerError
+from tokenizers import AddedToken, decoders, models, normalizers, processors
+from tokenizers import pre_tokenizers as splitters
+
+# Control tokens that end a turn. Files name one end-of-sequence id, often that of the base model; llama.cpp stops at
+# these as well.
+_END_OF_TURN = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<end_of_turn>")
+_SPACE = "\u2581"  # sentencepiece's
+_T = TypeVar("_T")
+
+
+class _Metadata:
+    """Typed look-ups; a key of a wrong type is a `TokenizerError`."""
+
+    def __init__(self, path: Path) -> None:
+        self._values = read_metadata(path)
+        self._path = path
+        self.architecture = self.scalar(Keys.General.ARCHITECTURE, str) or ""
+        self.tokens = self.array(Keys.Tokenizer.LIST, str)
+        self.types = self.array(Keys.Tokenizer.TOKEN_TYPE, int) or [int(TokenType.NORMAL)] * len(self.tokens)
+        if not self.tokens or len(self.types) != len(self.tokens):
+            raise self.error("it carries no complete vocabulary")
+
+    def scalar(self, key: str, kind: type[_T]) -> _T | None:
+        value: Value | None = self._values.get(key)
+        if value is not None and not isinstance(value, kind):
+            raise self.error(f"{key} is not of type {kind.__name__}")
+        return value
+
+    def array(self, key: str, kind: type[_T]) -> list[_T]:
+        values = self._values.get(key, [])
+        if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
+            raise self.error(f"{key} is not an array of {kind.__name__}")
+        return cast(list[_T], values)
+
+    def token_id(self, key: str) -> int | None:
+        value = self.scalar(key, int)
+        if value is not None and not 0 <= value < len(self.tokens):
+            raise self.error(f"{key} is {value}, outside the vocabulary of {len(self.tokens)} tokens")
+        return value
+
+    def error(self, what: str) -> TokenizerError:
+        return TokenizerError(f"the tokenizer in {self._path} cannot be used: {what}; use another copy of the model")
+
+
+def load_gguf(path: Path) -> Tokenizer:
+    """The tokenizer that the GGUF file at `path` carries; raises `TokenizerError` when it cannot be built."""
+    metadata = _Metadata(path)
+    model = metadata.scalar(Keys.Tokenizer.MODEL, str)
+    if model not in _BUILDERS:
+        raise metadata.error(f"its kind is {model!r}; known are {', '.join(sorted(_BUILDERS))}")
+    try:
+        backend, adds_bos = _BUILDERS[model](metadata)
+    except TokenizerError:
+        raise
+    except Exception as error:  # the Rust library raises plain Exception, for example for a merge of unknown tokens
+        raise metadata.error(str(error)) from error
+    bos = metadata.token_id(Keys.Tokenizer.BOS_ID)
+    adds_bos = adds_bos if (stated := metadata.scalar(Keys.Tokenizer.ADD_BOS, bool)) is None else stated
+    if bos is not None and adds_bos:
+        text = metadata.tokens[bos]
+        backend.post_processor = processors.TemplateProcessing(single=[text, "$A"], special_tokens=[(text, bos)])
+    return Tokenizer(
+        backend,
+        eos_token_ids=_end_ids(metadata),
+        bos_token_id=bos,
+        eos_token_id=metadata.token_id(Keys.Tokenizer.EOS_ID),
+        chat_template=metadata.scalar(Keys.Tokenizer.CHAT_TEMPLATE, str),
+        vocab_size=len(metadata.tokens),
+    )
+
+
+def _end_ids(metadata: _Metadata) -> frozenset[int]:
+    keys = (Keys.Tokenizer.EOS_ID, Keys.Tokenizer.EOT_ID, Keys.Tokenizer.EOM_ID)
+    named = {token_id for key in keys if (token_id := metadata.token_id(key)) is not None}
+    return frozenset(named | {i for i in _of_type(metadata, TokenType.CONTROL) if metadata.tokens[i] in _END_OF_TURN})
+
+
+def _of_type(metadata: _Metadata, kind: TokenType) -> list[int]:
+    return [token_id for token_id, value in enumerate(metadata.types) if value == kind]
+
+
+def _byte_level(metadata: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
+    """Byte-level BPE with the file's merges, and whether it adds a first token when the file does not say."""
+    way = pre_tokenization(metadata.scalar(Keys.Tokenizer.PRE, str) or "default")
+    merges = [cast(tuple[str, str], tuple(merge.split(" ", 1))) for merge in _merges_of(metadata)]
+    vocabulary = {token: token_id for token_id, token in enumerate(metadata.tokens)}
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=way.whole_words))
+    if way.normalizer is not None:
+        backend.normalizer = way.normalizer
+    backend.pre_tokenizer = way.build()
+    backend.decoder = decoders.ByteLevel()
+    _add_tokens(backend, metadata, metadata.tokens)
+    return backend, way.adds_bos
+
+
+def _merges_of(metadata: _Metadata) -> list[str]:
+    merges = metadata.array(Keys.Tokenizer.MERGES, str)
+    if not all(" " in merge for merge in merges):
+        raise metadata.error("a merge has one part only")
+    return merges
+
+
+def _sentencepiece(metadata: _Metadata) -> tuple[tokenizers.Tokenizer, bool]:
+    """Sentencepiece BPE: merges follow from the scores, and what no token spells falls back to byte tokens."""
+    gemma = metadata.architecture.startswith("gemma")
+    tokens = [_SPACE * len(token) if gemma and token.isspace() and " " in token else token for token in metadata.tokens]
+    # Gemma's scores do not follow its merge order; the order of its tokens does.
+    scores: Sequence[float] = (
+        [-i for i in range(len(tokens))] if gemma else metadata.array(Keys.Tokenizer.SCORES, float)
+    )
+    if len(scores) != len(tokens):
+        raise metadata.error("it has no score for every token")
+    vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
+    unknown = metadata.token_id(Keys.Tokenizer.UNK_ID)
+    backend = tokenizers.Tokenizer(
+        models.BPE(
+            vocab=vocabulary,
+            merges=_merges_from_scores(vocabulary, scores),
+            unk_token=None if unknown is None else tokens[unknown],
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    prefixed = not gemma and metadata.scalar(Keys.Tokenizer.ADD_PREFIX, bool) is not False
+    _mark_spaces(backend, prefixed=prefixed, at_every_fragment=metadata.architecture == "phi3")
+    _add_tokens(backend, metadata, tokens)
+    return backend, True
+
+
+def _mark_spaces(backend: tokenizers.Tokenizer, *, prefixed: bool, at_every_fragment: bool) -> None:
+    """Spell spaces as sentencepiece does; `prefixed` puts one before the text (Phi-3: after each special token too)."""
+    marks = [normalizers.Replace(" ", _SPACE)]
+    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if prefixed:
+        steps.append(decoders.Strip(" ", 1, 0))
+    if prefixed and not at_every_fragment:
+        backend.pre_tokenizer = splitters.Metaspace(replacement=_SPACE, prepend_scheme="first", split=False)
+    else:
+        backend.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), *marks] if prefixed else marks)
+    backend.decoder = decoders.Sequence(steps)
+
+
+def _merges_from_scores(vocabulary: dict[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """Every way to build a token of two others, best score first.
+
+    Ties are ordered as by transformers' converters, whose order the models' tokenizer.json files have.
+    """
+    merges = []
+    for token, token_id in vocabulary.items():
+        cuts = ((token[:i], token[i:]) for i in range(1, len(token)))
+        pairs = [(left, right) for left, right in cuts if left in vocabulary and right in vocabulary]
+        pairs.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
+        merges += [(scores[token_id], len(left), len(right), left, right) for left, right in pairs]
+    merges.sort(key=lambda merge: merge[:3], reverse=True)
+    return [(left, right) for _, _, _, left, right in merges]
+
+
+def _add_tokens(backend: tokenizers.Tokenizer, metadata: _Metadata, tokens: Sequence[str]) -> None:
+    """Make control and user-defined tokens match whole wherever they are written; only control tokens are special."""
+    # A respelled token (see Gemma above) is reached through merges; its first spelling is not in the vocabulary.
+    defined = [i for i in _of_type(metadata, TokenType.USER_DEFINED) if tokens[i] == metadata.tokens[i]]
+    backend.add_special_tokens(
+        [AddedToken(tokens[i], normalized=False, special=True) for i in _of_type(metadata, TokenType.CONTROL)]
+    )
+    backend.add_tokens([AddedToken(tokens[i], normalized=False, special=False) for i in defined])
+
+
+_BUILDERS = {"gpt2": _byte_level, "llama": _sentencepiece}

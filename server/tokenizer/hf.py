@@ -1,0 +1,121 @@
+"""A tokenizer from a model folder in Hugging Face's layout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from numaserve.server.tokenizer.tokenizer import Tokenizer
+from numaserve.server.tokenizer.types import TokenizerError
+from tokenizers import AddedToken, processors
+
+
+def load_folder(folder: Path) -> Tokenizer:
+    """The tokenizer of the model in `folder`; raises `TokenizerError` when there is none or it cannot be used.
+
+    Reads data only: `auto_map` and other code that a folder may offer is not looked at.
+    """
+    backend = _backend(folder)
+    config = _read_json(folder / "tokenizer_config.json")
+    special = {**_read_json(folder / "special_tokens_map.json"), **config}
+    _add_configured_tokens(backend, config, folder)
+    bos, eos = (_token_id(backend, special.get(name)) for name in ("bos_token", "eos_token"))
+    _set_bos(backend, bos, config.get("add_bos_token"))
+    return Tokenizer(
+        backend,
+        eos_token_ids=_end_ids(folder, eos),
+        bos_token_id=bos,
+        eos_token_id=eos,
+        chat_template=_chat_template(folder, config),
+    )
+
+
+def _backend(folder: Path) -> tokenizers.Tokenizer:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise TokenizerError(
+            f"{folder} has no tokenizer.json; download it with the model, or make it with "
+            "transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+        )
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the Rust library raises plain Exception
+        raise TokenizerError(f"{path} cannot be read ({error}); download it again") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in the file at `path`, empty when there is no file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise TokenizerError(f"{path} cannot be read ({error}); download it again") from error
+    if not isinstance(value, dict):
+        raise TokenizerError(f"{path} does not hold a JSON object; download it again")
+    return value
+
+
+def _add_configured_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any], folder: Path) -> None:
+    """Add the tokens that tokenizer_config.json lists beyond those of tokenizer.json, as transformers does."""
+    known = backend.get_added_tokens_decoder()
+    listed: dict[str, dict[str, Any]] = config.get("added_tokens_decoder") or {}
+    for token_id, fields in sorted((int(key), value) for key, value in listed.items()):
+        if token_id in known:
+            continue
+        flags = {
+            name: bool(fields[name]) for name in ("lstrip", "rstrip", "normalized", "single_word") if name in fields
+        }
+        add = backend.add_special_tokens if fields.get("special") else backend.add_tokens
+        add([AddedToken(fields["content"], special=bool(fields.get("special")), **flags)])
+        if backend.token_to_id(fields["content"]) != token_id:
+            raise TokenizerError(
+                f"{folder}: tokenizer_config.json gives {fields['content']!r} the id {token_id}, "
+                "which does not fit tokenizer.json; download both from the same model"
+            )
+
+
+def _content(token: object) -> str | None:
+    """Text of a token, which is written as a string or as an object."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+def _token_id(backend: tokenizers.Tokenizer, token: object) -> int | None:
+    content = _content(token)
+    return None if content is None else backend.token_to_id(content)
+
+
+def _set_bos(backend: tokenizers.Tokenizer, bos: int | None, wanted: bool | None) -> None:
+    """Follow `add_bos_token` where tokenizer.json says otherwise; None leaves tokenizer.json's way."""
+    if wanted is None or bos is None or (backend.encode("").ids[:1] == [bos]) == wanted:
+        return
+    text = backend.id_to_token(bos)
+    single = [text, "$A"] if wanted else ["$A"]
+    backend.post_processor = processors.TemplateProcessing(single=single, special_tokens=[(text, bos)])
+
+
+def _end_ids(folder: Path, eos: int | None) -> frozenset[int]:
+    """All ids that end a generation: the tokenizer's and those of the model's and of the generation's configuration."""
+    ids = set() if eos is None else {eos}
+    for name in ("config.json", "generation_config.json"):
+        value = _read_json(folder / name).get("eos_token_id")
+        ids |= {token_id for token_id in (value if isinstance(value, list) else [value]) if isinstance(token_id, int)}
+    return frozenset(ids)
+
+
+def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
+    """The model's template: its own file, or the configuration's string, or the one called default of a list."""
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise TokenizerError(f"{path} cannot be read ({error}); download it again") from error
+    template = config.get("chat_template")
+    if isinstance(template, list):
+        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) else None

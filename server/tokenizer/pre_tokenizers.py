@@ -1,0 +1,86 @@
+"""How a byte-level vocabulary's text is cut before merging, by the name that GGUF files give it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from numaserve.server.tokenizer.types import TokenizerError
+from tokenizers import Regex, normalizers, pre_tokenizers
+
+# The expressions are those of the models' own tokenizer.json.
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_GPT4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SUFFIX}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True)
+class PreTokenization:
+    """What a name in `tokenizer.ggml.pre` stands for besides the vocabulary."""
+
+    build: Callable[[], pre_tokenizers.PreTokenizer]
+    whole_words: bool = False  # a word that is a token is never built by merges (tokenizers: ignore_merges)
+    adds_bos: bool = False  # when the file does not say
+    normalizer: normalizers.Normalizer | None = None
+
+
+def _gpt2() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+
+
+def _single_digits() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
+
+
+def _split_by(expression: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
+    return lambda: pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(expression), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+_GPT2_WAY = PreTokenization(_gpt2)
+_LLAMA3_WAY = PreTokenization(_split_by(_LLAMA3), whole_words=True, adds_bos=True)
+_QWEN2_WAY = PreTokenization(_split_by(_QWEN2), normalizer=normalizers.NFC())
+
+_BY_NAME = {
+    "default": _GPT2_WAY,
+    "gpt-2": _GPT2_WAY,
+    "smollm": PreTokenization(_single_digits),
+    "llama3": _LLAMA3_WAY,
+    "llama-v3": _LLAMA3_WAY,
+    "llama-bpe": _LLAMA3_WAY,
+    "falcon3": _LLAMA3_WAY,
+    "pixtral": _LLAMA3_WAY,
+    "smaug-bpe": PreTokenization(_split_by(_LLAMA3)),
+    "dbrx": PreTokenization(_split_by(_LLAMA3)),  # Phi-4
+    "qwen2": _QWEN2_WAY,  # Qwen2, 2.5 and 3
+    "deepseek-r1-qwen": _QWEN2_WAY,
+    "tekken": PreTokenization(_split_by(_TEKKEN), whole_words=True, adds_bos=True),  # Mistral Nemo and later
+    "gpt-4o": PreTokenization(_split_by(_GPT4O)),  # Phi-4-mini
+}
+
+
+def pre_tokenization(name: str) -> PreTokenization:
+    """The pre-tokenization called `name`; raises `TokenizerError` listing those that are known."""
+    if name not in _BY_NAME:
+        known = ", ".join(sorted(_BY_NAME))
+        raise TokenizerError(
+            f"the pre-tokenizer {name!r} of this GGUF file is not supported (known are {known}); "
+            "use the model's Hugging Face folder, which holds a tokenizer.json"
+        )
+    return _BY_NAME[name]

@@ -1,0 +1,45 @@
+"""Stop strings, which may span tokens."""
+
+from __future__ import annotations
+
+
+class StopMatcher:
+    """Finds the first stop string in a text that comes in pieces, and never lets a part of one out.
+
+    The first is the one that is complete first; of two that end together, the longer. So the outcome depends on
+    the text alone, not on where it was cut into pieces.
+    """
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        if not all(stops):
+            raise ValueError("a stop string cannot be empty")
+        self._stops = stops
+        self._longest_part = max(map(len, stops), default=1) - 1
+        self._held = ""  # end of the text so far that may be the start of a stop string
+
+    def push(self, text: str) -> tuple[str, str | None]:
+        """Take the next piece; the text that is certainly before any stop string, and the stop string if one came.
+
+        After a match the rest of the text is dropped.
+        """
+        text = self._held + text
+        self._held = ""
+        found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if found:
+            _, start, stop = min(found)
+            return text[:start], stop
+        cut = len(text) - self._part_at_end(text)
+        self._held = text[cut:]
+        return text[:cut], None
+
+    def flush(self) -> str:
+        """The end of the text: what was held back is no stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _part_at_end(self, text: str) -> int:
+        """Length of the longest end of `text` that is the start of a stop string."""
+        for length in range(min(self._longest_part, len(text)), 0, -1):
+            if any(stop.startswith(text[-length:]) for stop in self._stops):
+                return length
+        return 0

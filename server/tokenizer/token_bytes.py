@@ -1,0 +1,59 @@
+"""Which bytes a token adds to a text: the inverse of how a vocabulary spells its tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeAlias
+
+from numaserve.server.tokenizer.types import TokenizerError
+from tokenizers import Tokenizer
+
+TokenSpelling: TypeAlias = Callable[[str], bytes]  # vocabulary entry -> the bytes it stands for
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@cache
+def byte_alphabet() -> dict[str, int]:
+    """GPT-2's alphabet, in which byte-level vocabularies are written: each of 256 characters stands for one byte.
+
+    Printable Latin-1 characters stand for themselves; the other bytes, in order, are U+0100 and the ones after it.
+    """
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    others = (byte for byte in range(256) if byte not in printable)
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def byte_level_bytes(token: str) -> bytes:
+    """Bytes of an entry of a byte-level vocabulary; an entry with a character outside the alphabet is plain text."""
+    alphabet = byte_alphabet()
+    try:
+        return bytes(alphabet[character] for character in token)
+    except KeyError:
+        return token.encode()
+
+
+def sentencepiece_bytes(token: str) -> bytes:
+    """Bytes of an entry of a sentencepiece vocabulary: `<0xNN>` is a byte and U+2581 is a space."""
+    byte = _BYTE_TOKEN.fullmatch(token)
+    return bytes([int(byte[1], 16)]) if byte else token.replace("\u2581", " ").encode()
+
+
+def spelling_of(backend: Tokenizer) -> TokenSpelling:
+    """The spelling that the tokenizer's decoder undoes; raises `TokenizerError` for a decoder of another kind."""
+    # The decoder's pickle state is its JSON. That of the whole tokenizer would hold the vocabulary too: half a second.
+    state: Any = backend.decoder.__getstate__() if backend.decoder is not None else '{"type": null}'
+    decoder = json.loads(state)
+    steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    kinds = {step["type"] for step in steps}
+    if "ByteLevel" in kinds:
+        return byte_level_bytes
+    if kinds & {"ByteFallback", "Metaspace"}:
+        return sentencepiece_bytes
+    raise TokenizerError(
+        f"the tokenizer's decoder ({', '.join(sorted(map(str, kinds)))}) is neither byte-level nor sentencepiece; "
+        "use a model with one of these two kinds of tokenizer"
+    )

@@ -1,0 +1,100 @@
+"""The tokenizer that the front end uses, whatever file it was read from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tokenizers
+from numaserve.server.tokenizer.chat_template import ChatTemplate, flatten_content
+from numaserve.server.tokenizer.token_bytes import spelling_of
+from numaserve.server.tokenizer.types import ChatTemplateError
+
+ALLOWED_TEMPLATE_ARGUMENTS = frozenset({"enable_thinking"})
+
+
+class Tokenizer:
+    """A `tokenizers.Tokenizer`, which does the work without holding the interpreter lock, and its chat template.
+
+    Implements `TokenizerProtocol`. Nothing changes after construction, so threads need no lock, except for
+    rendering, which `ChatTemplate` serialises.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        eos_token_ids: frozenset[int],
+        bos_token_id: int | None,
+        eos_token_id: int | None,
+        chat_template: str | None,
+        vocab_size: int | None = None,
+    ) -> None:
+        """`eos_token_id` is the one that templates know as `eos_token`; `vocab_size` defaults to the highest id + 1."""
+        # A tokenizer.json may carry the cut and the padding of the model's training.
+        backend.no_truncation()
+        backend.no_padding()
+        added = backend.get_added_tokens_decoder()
+        self._backend = backend
+        self._bytes_of = spelling_of(backend)
+        self.vocab_size = vocab_size or max(backend.get_vocab_size(with_added_tokens=False), *(i + 1 for i in added), 1)
+        self.eos_token_ids = eos_token_ids
+        self.bos_token_id = bos_token_id
+        self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        # HF gives `tools` and `documents` as None, and templates ask `is not none`. A token that the model lacks is
+        # left undefined, as None would be written out.
+        self._template_constants: dict[str, object] = {"tools": None, "documents": None}
+        if bos_token_id is not None:
+            self._template_constants["bos_token"] = self.token_text(bos_token_id)
+        if eos_token_id is not None:
+            self._template_constants["eos_token"] = self.token_text(eos_token_id)
+        self._chat_template = ChatTemplate(chat_template) if chat_template is not None else None
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`; special tokens written out in `text` are recognised."""
+        return self._backend.encode(_without_surrogates(text), add_special_tokens=add_special_tokens).ids
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of `token_ids`; ids outside the vocabulary add nothing."""
+        return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def token_text(self, token_id: int) -> str:
+        """How the vocabulary spells the token; empty for an id outside the vocabulary."""
+        return self._backend.id_to_token(token_id) or ""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes the token adds to a text; empty for an id outside the vocabulary."""
+        return self._bytes_of(self.token_text(token_id))
+
+    def render_chat(
+        self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
+    ) -> list[int]:
+        """Token ids of the conversation as the model's own template writes it.
+
+        May take as long as the template's time limit: not for an event loop's thread. Raises `ChatTemplateError` when
+        there is no template, when it refuses the messages or goes past a limit, and for an argument not in
+        `ALLOWED_TEMPLATE_ARGUMENTS`.
+        """
+        if self._chat_template is None:
+            raise ChatTemplateError("this model has no chat template; use /v1/completions with a prompt of your own")
+        if unknown := allowed_args.keys() - ALLOWED_TEMPLATE_ARGUMENTS:
+            allowed = ", ".join(sorted(ALLOWED_TEMPLATE_ARGUMENTS))
+            raise ChatTemplateError(f"{', '.join(sorted(unknown))}: not a chat template argument; known are {allowed}")
+        text = self._chat_template.render(
+            {
+                **self._template_constants,
+                **allowed_args,
+                "messages": flatten_content(messages),
+                "add_generation_prompt": add_generation_prompt,
+            }
+        )
+        # The template writes the special tokens itself.
+        return self.encode(text, add_special_tokens=False)
+
+
+def _without_surrogates(text: str) -> str:
+    """`text`, with lone surrogates, which JSON can smuggle into a string but UTF-8 cannot hold, as U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -1,0 +1,77 @@
+// How a thread waits for a word of another process: pause, then umwait where the processor has it, then sched_yield.
+#pragma once
+
+#include <cpuid.h>
+#include <sched.h>
+#include <time.h>
+#include <x86intrin.h>
+
+#include <atomic>
+#include <cstdint>
+
+namespace numaserve::ring {
+
+inline std::uint64_t monotonic_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000ULL + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+inline std::uint64_t cycles() { return __rdtsc(); }
+
+inline bool probe_waitpkg() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (ecx & (1U << 5)) != 0;
+}
+
+// Sleeps in the light state C0.1 until `word` is written or some microseconds have passed. Inline assembly and not the
+// intrinsic: the intrinsic needs the whole file compiled for processors that have it.
+inline void umwait_word(const std::atomic<std::uint64_t>& word, std::uint64_t seen) {
+  constexpr std::uint64_t kMaxCycles = 20'000;  // some 8 us: an abort is noticed that late at most
+  asm volatile("umonitor %0" : : "r"(&word) : "memory");
+  if (word.load(std::memory_order_relaxed) != seen) return;  // written before the monitor was armed
+  const std::uint64_t until = cycles() + kMaxCycles;
+  asm volatile("umwait %0"
+               :
+               : "r"(1U), "a"(static_cast<std::uint32_t>(until)), "d"(static_cast<std::uint32_t>(until >> 32))
+               : "cc", "memory");
+}
+
+enum class Status : std::uint8_t { ok = 0, aborted = 1, deadline = 2 };
+
+struct WaitPolicy {
+  std::uint64_t deadline_ns = 60'000'000'000ULL;
+  bool waitpkg = probe_waitpkg();
+};
+
+// Waits until `epoch` reaches `target`; `seen` receives the value that satisfied it. `stop` is the abort word.
+// The pauses cover a peer that is a few microseconds late, which is the case that latency rests on; the yields cover a
+// peer whose thread is not running at all (more threads than cores, as in tests). No futex: the waker would then pay a
+// system call for every collective, and workers do not wait here when they are idle.
+inline Status await_epoch(const std::atomic<std::uint64_t>& epoch, std::uint64_t target,
+                          const std::atomic<std::uint32_t>& stop, const WaitPolicy& policy, std::uint64_t& seen) {
+  constexpr int kPauses = 1000;
+  constexpr int kUmwaits = 64;
+  for (int i = 0; i < kPauses; ++i) {
+    seen = epoch.load(std::memory_order_acquire);
+    if (seen >= target) return Status::ok;
+    _mm_pause();
+  }
+  const std::uint64_t limit = monotonic_ns() + policy.deadline_ns;
+  for (std::uint64_t round = 0;; ++round) {
+    seen = epoch.load(std::memory_order_acquire);
+    if (seen >= target) return Status::ok;
+    if (stop.load(std::memory_order_acquire) != 0) return Status::aborted;
+    if (policy.waitpkg && round < kUmwaits) {
+      umwait_word(epoch, seen);
+      continue;
+    }
+    if (monotonic_ns() > limit) return Status::deadline;
+    sched_yield();
+  }
+}
+
+}  // namespace numaserve::ring

@@ -1,0 +1,109 @@
+"""The ring's native module. Arrays must be C-contiguous and in processor memory; every collective releases the GIL."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+class RingError(RuntimeError):
+    """A segment that is not the one meant, or a collective that could not be finished."""
+
+class RingAborted(RingError):
+    """A peer or the supervisor aborted the ring while this rank waited."""
+
+class RingDeadline(RingError):
+    """A peer did not come within the deadline; the message names it."""
+
+class RingBase:
+    """numaserve::ring::Ring, which other native modules take."""
+
+class Ring(RingBase):
+    """A rank's end of the ring. Keep it alive as long as native code uses it."""
+
+    def __init__(self, fd: int, rank: int, nonce: int, world_size: int | None = None) -> None:
+        """Map the segment and take `rank`. Raises RingError when the segment, nonce, rank or world size do not fit."""
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def slot_bytes(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def base_address(self) -> int: ...
+    @property
+    def position(self) -> int:
+        """Number of the next collective, equal on all ranks between collectives."""
+    @property
+    def aborted(self) -> bool: ...
+    def part_range(self, rank: int) -> tuple[int, int]:
+        """Offset and length in bytes of a rank's part, page-aligned: bind base_address + offset to the rank's node."""
+    def prefault(self) -> None:
+        """Touch the own slots so that they exist before the first collective; after the part was bound."""
+    def set_deadline(self, seconds: float) -> None:
+        """Set the longest that one wait may take."""
+    def beat(self) -> None:
+        """Record that this rank makes progress; shown by ring-stat."""
+    def abort(self, reason: str) -> None:
+        """End every wait of every rank with RingAborted."""
+    def wait_ns(self, lane: int) -> int:
+        """Nanoseconds that a lane has spent waiting for its peers since it attached."""
+    def all_reduce(self, array: npt.NDArray[np.float32], one_shot_bytes: int | None = None) -> None:
+        """Sum `array` (float32) over the ranks in rank order, in place; the same bits on every rank.
+
+        Up to `one_shot_bytes` bytes every rank sums everything; above, each sums a share and the shares are gathered.
+        """
+    def all_gather(self, mine: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
+        """Write the ranks' `mine`, one after the other in rank order, to `out`."""
+    def broadcast(self, data: npt.NDArray[Any], root: int) -> None:
+        """Overwrite `data` with the root's."""
+    def barrier(self) -> None:
+        """Return when every rank has called it."""
+
+class RankSnapshot:
+    """One rank, seen from outside. Epochs count collectives; min and max are over the lanes."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def arrived_min(self) -> int: ...
+    @property
+    def arrived_max(self) -> int: ...
+    @property
+    def done_min(self) -> int: ...
+    @property
+    def done_max(self) -> int: ...
+    @property
+    def waits(self) -> int: ...
+    @property
+    def wait_seconds(self) -> float: ...
+    @property
+    def wait_share(self) -> float: ...
+    @property
+    def beat_age_seconds(self) -> float: ...
+
+class RingSnapshot:
+    """A ring, seen from outside."""
+
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def lanes(self) -> int: ...
+    @property
+    def slot_bytes(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def aborted(self) -> bool: ...
+    @property
+    def abort_reason(self) -> str: ...
+    @property
+    def ranks(self) -> list[RankSnapshot]: ...
+
+def inspect(fd: int) -> RingSnapshot: ...
+def segment_bytes(world_size: int, lanes: int, slot_bytes: int) -> int: ...
+def format_segment(fd: int, world_size: int, lanes: int, slot_bytes: int, nonce: int) -> None: ...
+def abort_segment(fd: int, reason: str) -> bool: ...

@@ -1,0 +1,217 @@
+// Sampling one token from a row of logits. Included inside the anonymous namespace of an instruction set, after
+// simd/f32x16.h.
+//
+// Order of the stages, each skipped when its parameter is neutral:
+//   repetition penalty (prompt and output; positive logits are divided, others multiplied, as transformers does),
+//   frequency and presence penalty (output), bias, suppression, temperature, min-p (relative to the most likely token),
+//   top-k, top-p (of what is left, renormalised), draw.
+// This is the order of vLLM. Where tokens are equally likely the lower id comes first everywhere: greedy, the k of
+// top-k and the last token of top-p are all unambiguous.
+//
+// The draw inverts the cumulative distribution at u = Philox(seed, position). With top-k, top-p or min-p it runs over
+// the candidates from the most to the least likely; over the whole vocabulary it runs in the order of ids, which needs
+// no sort. Arithmetic has one order and calls no libm: the same logits give the same token on every instruction set.
+//
+// No value of a logit can lead out of the vocabulary: NaN is never chosen while there is anything else, and a row
+// without a finite maximum is answered with its argmax (0 if all is NaN).
+
+#include "kernels/ops/logprobs.inl"
+
+constexpr int64_t kMaximaPerBlock = 16;
+constexpr float kLowestTemperature = 1e-5f;  // below it sampling is greedy, as in vLLM
+
+// Uniform in [0, 1) with 53 random bits: Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
+// (SC 2011), with the position as its counter and the seed as its key.
+double uniform_at(uint64_t seed, int64_t position) {
+  const uint64_t counter = static_cast<uint64_t>(position);
+  uint32_t c0 = static_cast<uint32_t>(counter), c1 = static_cast<uint32_t>(counter >> 32), c2 = 0, c3 = 0;
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t product0 = uint64_t{0xD2511F53} * c0, product1 = uint64_t{0xCD9E8D57} * c2;
+    c0 = static_cast<uint32_t>(product1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(product1);
+    c2 = static_cast<uint32_t>(product0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(product0);
+    k0 += 0x9E3779B9;
+    k1 += 0xBB67AE85;
+  }
+  const uint64_t bits = (static_cast<uint64_t>(c0 >> 5) << 26) | (c1 >> 6);
+  return static_cast<double>(bits) * 0x1p-53;
+}
+
+// The index at which the running sum, starting from `below`, exceeds `target`. Rounding may leave none: then the last
+// one that has any weight.
+int64_t find_in_cumulative(const float* weights, int64_t count, double below, double target) {
+  int64_t last = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!(weights[i] > 0.0f)) continue;
+    below += static_cast<double>(weights[i]);
+    last = i;
+    if (below > target) break;
+  }
+  return last;
+}
+
+int32_t draw_from_all(const float* x, int64_t vocab, const Softmax& softmax, double u, float* blocks) {
+  const double target = u * softmax.total(x, vocab, blocks);
+  const int64_t num_blocks = ceil_div(vocab, kSampleBlock);
+  double below = 0.0;
+  int64_t block = 0;
+  while (block + 1 < num_blocks && below + static_cast<double>(blocks[block]) <= target)
+    below += static_cast<double>(blocks[block++]);
+  const int64_t begin = block * kSampleBlock;
+  const int64_t count = vocab - begin < kSampleBlock ? vocab - begin : kSampleBlock;
+  alignas(64) float weights[kSampleBlock];
+  for (int64_t i = 0; i < count; i += 16) softmax.weights(load_logits(x + begin, i, count)).store(weights + i);
+  return static_cast<int32_t>(begin + find_in_cumulative(weights, count, below, target));
+}
+
+// Smaller for larger x; the two zeros are one.
+uint32_t descending_key(float x) {
+  const float value = x + 0.0f;
+  uint32_t bits;
+  __builtin_memcpy(&bits, &value, sizeof bits);
+  return ~(bits ^ ((bits >> 31) != 0 ? 0xffffffffu : 0x80000000u));
+}
+
+// Sorts ids by value, largest first; equal values keep their order. The result is in `sorted`, `ids` is overwritten.
+// A radix sort, because flat distributions make many candidates and its time grows with their number only.
+void sort_descending(const float* values, int32_t* ids, int32_t* sorted, int64_t count) {
+  constexpr int kDigitBits = 11;
+  constexpr uint32_t kDigits = 1u << kDigitBits;
+  uint32_t offsets[kDigits];
+  int32_t* from = ids;
+  int32_t* to = sorted;
+  for (int shift = 0; shift < 32; shift += kDigitBits) {
+    for (uint32_t& offset : offsets) offset = 0;
+    for (int64_t i = 0; i < count; ++i) ++offsets[(descending_key(values[from[i]]) >> shift) % kDigits];
+    uint32_t sum = 0;
+    for (uint32_t& offset : offsets) {
+      const uint32_t size = offset;
+      offset = sum;
+      sum += size;
+    }
+    for (int64_t i = 0; i < count; ++i) to[offsets[(descending_key(values[from[i]]) >> shift) % kDigits]++] = from[i];
+    int32_t* const other = from;
+    from = to;
+    to = other;
+  }
+}
+
+// A lower bound of the k-th largest logit: the k-th largest maximum of disjoint groups of 64 tokens, which k logits at
+// least reach. Close to the k-th largest as long as k is well below the number of groups. Overwrites 3 * vocab / 64
+// entries of scratch.
+float lower_bound_of_top(const float* x, int64_t vocab, int64_t k, int32_t* scratch) {
+  const int64_t groups = vocab / kSampleBlock * kMaximaPerBlock;
+  if (k > groups) return kMinusInfinity;
+  float* const maxima = reinterpret_cast<float*>(scratch);
+  int32_t* const ids = scratch + groups;
+  int32_t* const sorted = ids + groups;
+  for (int64_t group = 0; group < groups; group += kMaximaPerBlock) {
+    const int64_t begin = group / kMaximaPerBlock * kSampleBlock;
+    lane_maxima(x, begin, begin + kSampleBlock).store(maxima + group);
+  }
+  for (int64_t i = 0; i < groups; ++i) ids[i] = static_cast<int32_t>(i);
+  sort_descending(maxima, ids, sorted, groups);
+  return maxima[sorted[k - 1]];
+}
+
+// Draws with top-k, top-p or min-p. Candidates are first narrowed down to the tokens whose logit is at most
+// -`depth` below the peak, a superset of those wanted; only these are sorted.
+int32_t draw_from_top(const float* x, int64_t vocab, const Softmax& softmax, const SamplingState& state, double u,
+                      int32_t* scratch) {
+  const bool limit_k = state.top_k > 0 && state.top_k < vocab, limit_min = state.min_p > 0.0f;
+  const double temperature = static_cast<double>(state.temperature);
+  float depth = kMinusInfinity;
+  double total = 0.0;
+  if (limit_k) depth = lower_bound_of_top(x, vocab, state.top_k, scratch) - softmax.peak;
+  if (limit_min) {
+    const float min_depth = static_cast<float>(temperature * log_of(static_cast<double>(state.min_p)));
+    if (min_depth > depth) depth = min_depth;
+  }
+  if (!limit_k && !limit_min) {
+    // Tokens that weigh less than (1 - p) total / vocab together weigh less than (1 - p) total: top-p can do without
+    // them. The slack of 0.001 covers the rounding of weights.
+    total = softmax.total(x, vocab, nullptr);
+    const double lightest = (1.0 - static_cast<double>(state.top_p)) * total / static_cast<double>(vocab);
+    depth = static_cast<float>(temperature * (log_of(lightest) - 1e-3));
+  }
+  if (depth > 0.0f) depth = 0.0f;  // parameters out of range: the peak always stays
+
+  int32_t* const ids = scratch;
+  int32_t* const sorted = scratch + vocab;
+  int64_t count = 0;
+  for (int64_t i = 0; i < vocab; ++i) {
+    ids[count] = static_cast<int32_t>(i);
+    count += x[i] - softmax.peak >= depth;
+  }
+  sort_descending(x, ids, sorted, count);
+  if (limit_k && count > state.top_k) count = state.top_k;
+
+  float* const weights = reinterpret_cast<float*>(ids);
+  for (int64_t i = 0; i < count; i += 16) {
+    alignas(64) float logits[16];
+    const int lanes = static_cast<int>(count - i < 16 ? count - i : 16);
+    for (int lane = 0; lane < 16; ++lane) logits[lane] = lane < lanes ? x[sorted[i + lane]] : kMinusInfinity;
+    softmax.weights(F32x16::load(logits)).store_head(weights + i, lanes);
+  }
+  if (limit_k || limit_min)
+    for (int64_t i = 0; i < count; ++i) total += static_cast<double>(weights[i]);
+  const double wanted = state.top_p < 1.0f ? static_cast<double>(state.top_p) * total : __builtin_inf();
+  double kept = 0.0;
+  int64_t num_kept = 0;
+  do kept += static_cast<double>(weights[num_kept++]);
+  while (num_kept < count && kept < wanted);
+  return sorted[find_in_cumulative(weights, num_kept, 0.0, u * kept)];
+}
+
+bool in_vocabulary(int32_t id, int64_t vocab) { return id >= 0 && id < vocab; }
+
+// Writes the logits after penalties, bias and suppression to `out`.
+void adjust_logits(const float* logits, int64_t vocab, int64_t position, const SamplingState& state, float* out) {
+  if (state.output_counts != nullptr) {
+    for (int64_t i = 0; i < vocab; ++i) {
+      float x = logits[i];
+      if (state.prompt_counts[i] > 0 || state.output_counts[i] > 0)
+        x = x > 0.0f ? x / state.repetition_penalty : x * state.repetition_penalty;
+      if (state.output_counts[i] > 0)
+        x = x - state.frequency_penalty * static_cast<float>(state.output_counts[i]) - state.presence_penalty;
+      out[i] = x;
+    }
+  } else {
+    __builtin_memcpy(out, logits, static_cast<size_t>(vocab) * sizeof(float));
+  }
+  for (int i = 0; i < state.num_bias; ++i)
+    if (in_vocabulary(state.bias_ids[i], vocab)) out[state.bias_ids[i]] += state.bias_values[i];
+  if (position >= state.min_position) return;
+  for (int i = 0; i < state.num_suppress; ++i)
+    if (in_vocabulary(state.suppress_ids[i], vocab)) out[state.suppress_ids[i]] = kMinusInfinity;
+}
+
+// `scratch`: 3 * vocab entries: two lists of candidates and, with penalties, bias or suppression, the changed logits.
+void sample(const float* logits, int64_t vocab, int64_t position, const SamplingState& state, int32_t* scratch,
+            SampledRow* out) {
+  const bool suppresses = state.num_suppress > 0 && position < state.min_position;
+  const float* x = logits;
+  if (state.output_counts != nullptr || state.num_bias > 0 || suppresses) {
+    float* const adjusted = reinterpret_cast<float*>(scratch + 2 * vocab);
+    adjust_logits(logits, vocab, position, state, adjusted);
+    x = adjusted;
+  }
+  const Peak peak = find_peak(x, vocab);
+  int32_t token = peak.token;
+  if (state.temperature >= kLowestTemperature && peak.value - peak.value == 0.0f) {
+    const Softmax softmax{peak.value, 1.0f / state.temperature};
+    const double u = uniform_at(state.seed, position);
+    const bool narrowed = state.top_p < 1.0f || state.min_p > 0.0f || (state.top_k > 0 && state.top_k < vocab);
+    token = narrowed ? draw_from_top(x, vocab, softmax, state, u, scratch)
+                     : draw_from_all(x, vocab, softmax, u, reinterpret_cast<float*>(scratch));
+  }
+  if (state.num_logprobs >= 0) {
+    token_logprobs(logits, vocab, token, state.num_logprobs, out);
+    return;
+  }
+  out->token = token;
+  out->logprob = 0.0f;
+  out->num_top = 0;
+}

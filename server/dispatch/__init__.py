@@ -1,0 +1,1 @@
+"""Carries plans to the workers and their answers back over ZeroMQ."""

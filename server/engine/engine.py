@@ -1,0 +1,331 @@
+"""The engine: admits requests, lets the step loop run them on the worker group, and survives the group's death."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from numaserve.server.engine.gauges import Gauges
+from numaserve.server.engine.info import limits_info, workers_info
+from numaserve.server.engine.live import LiveRequest
+from numaserve.server.engine.steps import StepHooks, StepLoop
+from numaserve.server.engine.stream import Stream
+from numaserve.server.engine.throughput import Throughput
+from numaserve.server.engine.types import GenerationRequest, NotReady, QueueFull, RequestTooLong
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.errors import SequenceTooLong
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
+from numaserve.server.scheduler.sequence import SequenceUpdate
+from numaserve.server.supervisor.group import RingFactory
+from numaserve.server.supervisor.policy import RestartPolicy
+from numaserve.server.supervisor.process import DEFAULT_COMMAND
+from numaserve.server.supervisor.supervisor import Supervisor
+from numaserve.server.tokenizer.types import TokenizerProtocol
+from numaserve.workers.protocol import Failure, Launch, Ready, StepResult, WorkerStats
+
+logger = logging.getLogger(__name__)
+
+_STOP_GRACE_S = 5.0
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """What the engine itself is told; the limits of a step are the scheduler's."""
+
+    model: str  # its name in metrics and server_info
+    version: str
+    max_queued_requests: int = 512
+    step_deadline_s: float = 60.0
+    overlap: bool = True  # plan one step ahead
+
+
+@dataclass(frozen=True)
+class EngineCallbacks:
+    """What the command line wants to hear. All are called in the event loop."""
+
+    load_progress: Callable[[int, int], None] = lambda _done, _total: None  # bytes of packed weights, all ranks
+    given_up: Callable[[str], None] = lambda _reason: None  # the workers failed too often; the process should exit
+
+
+class Engine:
+    """Implements `EngineProtocol` over the workers of `launches`.
+
+    May be made outside of an event loop; `start` and everything after it belong to one. `ring_factory` makes the ring
+    of a group and is called at every (re)start; None with one rank.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        launches: Sequence[Launch],
+        scheduler: Scheduler,
+        tokenizer: TokenizerProtocol,
+        metrics: Metrics,
+        *,
+        ring_factory: RingFactory | None = None,
+        callbacks: EngineCallbacks | None = None,
+        worker_command: Sequence[str] = DEFAULT_COMMAND,
+        restart_policy: RestartPolicy | None = None,
+    ) -> None:
+        self._config = config
+        self._launches = launches
+        self._scheduler = scheduler
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+        self._callbacks = callbacks or EngineCallbacks()
+        self._supervisor = Supervisor(
+            launches, self, ring_factory=ring_factory, command=worker_command, policy=restart_policy
+        )
+        self._steps = StepLoop(
+            scheduler,
+            StepHooks(
+                send=self._supervisor.send_plan,
+                admitted=self._on_admitted,
+                updated=self._on_updated,
+                failed=self._on_step_failed,
+                broken=self._supervisor.fail,
+                settled=self._on_settled,
+            ),
+            metrics,
+            world_size=len(launches),
+            depth=2 if config.overlap else 1,
+            deadline_s=config.step_deadline_s,
+        )
+        self._capacity = scheduler.config.max_running + config.max_queued_requests
+        self._live: dict[str, LiveRequest] = {}
+        self._ids = itertools.count()
+        self._throughput = Throughput()
+        self._gauges = Gauges(metrics, scheduler)
+        self._ready: dict[int, Ready] = {}
+        self._state = "loading"
+        self._draining = False
+        self._no_live = asyncio.Event()
+        self._no_live.set()
+
+    # --- what the HTTP layer asks -------------------------------------------------------------------------------
+
+    def admit(self, request: GenerationRequest) -> Stream:
+        """Admit a request or raise at once: `QueueFull`, `NotReady`, `RequestTooLong`."""
+        if not self.is_ready():
+            raise NotReady(f"The server is {self.state}; try again later.")
+        now = time.monotonic()
+        if len(self._live) >= self._capacity:
+            waiting = len(self._scheduler.waiting)
+            raise QueueFull(
+                f"{len(self._live)} requests are running or queued, which is as many as may.",
+                self._throughput.retry_after(waiting, now),
+            )
+        # The client's id is not used as a key: two clients may choose the same one.
+        sequence = ScheduledSequence(
+            f"{next(self._ids)}",
+            request.prompt,
+            request.sampling,
+            request.max_new_tokens,
+            request.prompt_logprobs,
+            request.cache_salt,
+        )
+        live = LiveRequest(
+            request,
+            sequence,
+            self._tokenizer,
+            self._metrics,
+            now=now,
+            on_end=self._on_end,
+            on_close=self._on_close,
+        )
+        try:
+            self._scheduler.add(sequence)
+        except SequenceTooLong as error:
+            raise RequestTooLong(str(error)) from error
+        self._live[sequence.request_id] = live
+        self._no_live.clear()
+        self._steps.wake()
+        return live.stream
+
+    def is_ready(self) -> bool:
+        """Whether requests are served now."""
+        return self.state == "serving"
+
+    def is_alive(self) -> bool:
+        """False only when the engine has given up for good."""
+        return self._state != "failed"
+
+    async def flush_cache(self) -> bool:
+        """Forget cached prefixes; False when a request was running and nothing was done."""
+        done = self._scheduler.flush_cache()
+        self._gauges.set()
+        return done
+
+    def server_info(self) -> dict[str, object]:
+        """Configuration, topology and live counters."""
+        return {
+            "model": self._config.model,
+            "version": self._config.version,
+            "state": self.state,
+            "tp": len(self._launches),
+            "max_queued_requests": self._config.max_queued_requests,
+            "overlap": self._config.overlap,
+            **limits_info(self._scheduler.config),
+            "workers": workers_info(self._launches, self._supervisor.pids, self._ready),
+            "restarts": self._supervisor.restarts,
+            "dropped_frames": self._supervisor.garbage_frames,
+            "steps": self._steps.steps,
+            **asdict(self._scheduler.stats()),
+        }
+
+    # --- what the command line asks -----------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """loading, serving, restarting, draining, stopped or failed."""
+        return "draining" if self._draining and self._state in ("serving", "restarting") else self._state
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids by rank; empty while there is no group."""
+        return self._supervisor.pids
+
+    async def start(self) -> None:
+        """Start the workers and wait until they serve.
+
+        Raises `GroupFailed` when they cannot be started and `OperatorError` when there is no place for their sockets;
+        nothing is left running then.
+        """
+        try:
+            await self._supervisor.start()
+        except BaseException:
+            self._state = "failed"
+            raise
+
+    async def drain(self, seconds: float) -> bool:
+        """Refuse new requests, let the others finish for `seconds`, then stop. Whether all of them finished."""
+        self._draining = True
+        try:
+            await asyncio.wait_for(self._no_live.wait(), seconds)
+        except TimeoutError:
+            logger.warning("%d requests did not finish within %g s", len(self._live), seconds)
+        finished = not self._live
+        await self.stop()
+        return finished
+
+    async def stop(self) -> None:
+        """End what still runs with an error and end the workers."""
+        if self._state != "failed":
+            self._state = "stopped"
+        self._steps.halt()
+        self._fail(list(self._live.values()), "The server is shutting down.")
+        await self._supervisor.stop(_STOP_GRACE_S)
+        self._set_workers_down()
+        self._gauges.set()
+
+    def seconds_without_progress(self) -> float:
+        """For a watchdog: seconds since workers that have something to do last answered; 0 while they have not."""
+        return self._steps.seconds_without_progress()
+
+    # --- what the supervisor tells ------------------------------------------------------------------------------
+
+    def on_answer(self, message: StepResult | Failure) -> None:
+        """A rank answered a step."""
+        self._steps.on_answer(message)
+
+    def on_worker(self, message: Ready | WorkerStats) -> None:
+        """A rank tells about itself."""
+        if isinstance(message, Ready):
+            self._ready[message.rank] = message
+        self._metrics.worker(
+            message.rank, up=True, rss_bytes=message.rss_bytes, misplaced_pages=message.misplaced_pages
+        )
+
+    def on_load(self, done: int, total: int) -> None:
+        """Bytes of weights loaded by all ranks."""
+        self._callbacks.load_progress(done, total)
+
+    def on_up(self) -> None:
+        """Every rank is ready and holds no sequence."""
+        self._metrics.describe(
+            version=self._config.version,
+            model=self._config.model,
+            isa=",".join(sorted({ready.isa for ready in self._ready.values()})),
+            tp=len(self._launches),
+        )
+        self._state = "serving"
+        self._gauges.set()
+        self._steps.start()
+
+    def on_down(self, reason: str) -> None:
+        """The group failed.
+
+        Requests that had begun end with an error instead of being computed again: if it was one of them that brought
+        the workers down, it would do so for ever. Those still in the queue stay there.
+        """
+        self._state = "restarting"
+        self._steps.halt()
+        begun = [live for live in self._live.values() if live.sequence.cached_tokens is not None]
+        self._fail(begun, f"The request was lost because a worker process failed ({reason}). Please send it again.")
+        self._scheduler.reset_workers()
+        self._set_workers_down()
+        self._gauges.set()
+
+    def on_given_up(self, reason: str) -> None:
+        """The group failed too often."""
+        self._state = "failed"
+        self._fail(list(self._live.values()), f"The server has given up: {reason}.")
+        self._gauges.set()
+        self._callbacks.given_up(reason)
+
+    # --- what the step loop and the requests tell ---------------------------------------------------------------
+
+    def _on_admitted(self, sequence: ScheduledSequence, now: float) -> None:
+        live = self._live.get(sequence.request_id)
+        if live is not None:
+            live.scheduled(now)
+
+    def _on_updated(self, updates: list[SequenceUpdate], now: float) -> None:
+        live_requests = self._live
+        for update in updates:
+            live = live_requests.get(update.sequence.request_id)
+            if live is None:
+                continue
+            try:
+                live.advance(update, now)
+            except Exception:
+                logger.exception("a request failed while its output was processed")
+                live.fail("The server failed to process the output of this request.", now)
+
+    def _on_step_failed(self, sequences: list[ScheduledSequence], message: str, now: float) -> None:
+        for sequence in sequences:
+            live = self._live.get(sequence.request_id)
+            if live is not None:
+                live.fail(f"The request could not be computed: {message}", now)
+
+    def _on_end(self, live: LiveRequest) -> None:
+        """The one place where a request leaves, whoever ended it."""
+        del self._live[live.sequence.request_id]
+        self._scheduler.finish(live.sequence.request_id)
+        self._throughput.ended(time.monotonic())
+        if not self._live:
+            self._no_live.set()
+        self._steps.wake()  # there is room for another one
+
+    def _on_close(self, live: LiveRequest) -> None:
+        live.abort(time.monotonic())
+
+    def _on_settled(self) -> None:
+        if self._steps.idle:
+            self._gauges.set()
+        else:
+            self._gauges.set_if_due()
+
+    def _fail(self, requests: list[LiveRequest], message: str) -> None:
+        now = time.monotonic()
+        for live in requests:
+            live.fail(message, now)
+
+    def _set_workers_down(self) -> None:
+        for launch in self._launches:
+            self._metrics.worker(launch.rank, up=False)

@@ -1,0 +1,40 @@
+"""What GET /server_info shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.workers.protocol import Launch, Ready
+
+
+def limits_info(limits: SchedulerConfig) -> dict[str, object]:
+    """The limits, under the names of the command line's options where there is one."""
+    return {
+        "context_length": limits.context_length,
+        "num_pages": limits.num_pages,
+        "page_size": limits.page_size,
+        "max_running_requests": limits.max_running,
+        "chunked_prefill_size": limits.max_step_tokens,
+        "enable_prefix_cache": limits.enable_prefix_cache,
+    }
+
+
+def workers_info(
+    launches: Sequence[Launch], pids: Sequence[int], ready: Mapping[int, Ready]
+) -> list[dict[str, object]]:
+    """Process, place and sizes of each rank that runs."""
+    workers: list[dict[str, object]] = []
+    for launch, pid in zip(launches, pids, strict=False):  # there are no processes between two lives of the group
+        rank = launch.rank
+        worker: dict[str, object] = {
+            "rank": rank,
+            "pid": pid,
+            "node": launch.nodes[rank],
+            "cpus": launch.cpus[rank],
+        }
+        if rank in ready:
+            told = ready[rank]
+            worker |= {"isa": told.isa, "weight_bytes": told.weight_bytes, "kv_bytes": told.kv_bytes}
+        workers.append(worker)
+    return workers

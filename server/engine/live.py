@@ -1,0 +1,127 @@
+"""A request between admission and its one end: from token ids to chunks of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numaserve.server.engine.stream import Stream
+from numaserve.server.engine.types import FinishReason, GenerationChunk, GenerationFailed, GenerationRequest
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
+from numaserve.server.tokenizer.detokenizer import IncrementalDetokenizer
+from numaserve.server.tokenizer.stop import StopMatcher
+from numaserve.server.tokenizer.types import TokenizerProtocol
+from numaserve.workers.protocol import TokenLogprobs
+
+
+class LiveRequest:
+    """Detokenizes, looks for the end and feeds the stream. It ends in `_end` and nowhere else, once.
+
+    `on_end` is called then, with the request; `now` is always the monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        sequence: Sequence,
+        tokenizer: TokenizerProtocol,
+        metrics: Metrics,
+        *,
+        now: float,
+        on_end: Callable[[LiveRequest], None],
+        on_close: Callable[[LiveRequest], None],
+    ) -> None:
+        self.request = request
+        self.sequence = sequence
+        self.admitted_at = now
+        self.ended = False
+        self.stream = Stream(lambda: on_close(self))
+        self._metrics = metrics
+        self._on_end = on_end
+        self._detokenizer = IncrementalDetokenizer(tokenizer, request.skip_special_tokens)
+        self._stops = StopMatcher(request.stop) if request.stop else None
+        self._generated = 0
+        self._last_token_at = now
+        self._prompt_logprobs: list[TokenLogprobs] = []
+
+    def scheduled(self, now: float) -> None:
+        """It left the queue for the first time."""
+        self._metrics.request_scheduled(queue_seconds=now - self.admitted_at, prompt_tokens=self.sequence.prompt_len)
+
+    def advance(self, update: SequenceUpdate, now: float) -> None:
+        """Take in what a step brought; the request may end here."""
+        if update.prompt_logprobs:
+            self._prompt_logprobs += update.prompt_logprobs
+        token = update.token
+        if token is None and not update.finished:
+            return  # a chunk of the prompt; its logprobs wait for the first chunk
+        chunk = GenerationChunk("", cached_tokens=self.sequence.cached_tokens or 0)
+        if self._prompt_logprobs:
+            chunk.prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, []
+        if token is not None:
+            self._count_token(now)
+            chunk.token_ids.append(token)
+            if update.logprobs is not None:
+                chunk.logprobs.append(update.logprobs)
+            self._add_text(chunk, token)
+        if update.finished and chunk.finish_reason is None:
+            self._flush_text(chunk, "length")
+        if chunk.finish_reason is None:
+            self.stream.push(chunk)
+        else:
+            self._end(chunk.finish_reason, now, chunk)
+
+    def fail(self, message: str, now: float) -> None:
+        """It cannot be completed; `message` is for the client."""
+        self._end("error", now, GenerationFailed(message))
+
+    def abort(self, now: float) -> None:
+        """Nobody wants it any more."""
+        self._end("abort", now, None)
+
+    def _end(self, reason: FinishReason, now: float, last: GenerationChunk | GenerationFailed | None) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        self._metrics.request_finished(reason, e2e_seconds=now - self.admitted_at)
+        if isinstance(last, GenerationChunk):
+            self.stream.push(last)
+        elif last is not None:
+            self.stream.fail(last)
+        self._on_end(self)
+
+    def _count_token(self, now: float) -> None:
+        if self._generated:
+            self._metrics.inter_token(now - self._last_token_at)
+        else:
+            self._metrics.first_token(now - self.admitted_at)
+        self._generated += 1
+        self._last_token_at = now
+
+    def _add_text(self, chunk: GenerationChunk, token: int) -> None:
+        may_stop = self._generated >= self.request.min_new_tokens
+        if may_stop and token in self.request.stop_token_ids:
+            self._flush_text(chunk, "stop")  # the text before it; its own is not part of the answer
+            if chunk.stop_reason is None:
+                chunk.stop_reason = token
+            return
+        text = self._detokenizer.push(token)
+        if self._stops is None or self._generated < self.request.min_new_tokens:
+            chunk.text = text
+            return
+        chunk.text, chunk.stop_reason = self._stops.push(text)
+        if chunk.stop_reason is not None:
+            chunk.finish_reason = "stop"
+
+    def _flush_text(self, chunk: GenerationChunk, reason: FinishReason) -> None:
+        chunk.finish_reason = reason
+        text = self._detokenizer.flush()
+        if self._stops is None:
+            chunk.text += text
+            return
+        out, stop = self._stops.push(text)
+        chunk.text += out
+        if stop is None:
+            chunk.text += self._stops.flush()
+        else:
+            chunk.finish_reason, chunk.stop_reason = "stop", stop

@@ -1,0 +1,172 @@
+"""The step loop: which plans are in flight, who answered them, when the next one leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from numaserve.server.engine.timing import StepTimes, phase_of
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
+from numaserve.server.supervisor.progress import ProgressWatch
+from numaserve.workers.protocol import Failure, StepPlan, StepResult
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Step:
+    plan: StepPlan
+    times: StepTimes
+    waiting_for: set[int] = field(default_factory=set)
+    result: StepResult | None = None  # rank 0's
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class StepHooks:
+    """What the loop tells. All are called in the event loop."""
+
+    send: Callable[[StepPlan], None]
+    admitted: Callable[[Sequence, float], None]  # left the queue for the first time
+    updated: Callable[[list[SequenceUpdate], float], None]
+    failed: Callable[[list[Sequence], str, float], None]  # by a step that the workers survived
+    broken: Callable[[str], None]  # the workers can no longer be used
+    settled: Callable[[], None]  # after each result, and when the loop falls idle
+
+
+class StepLoop:
+    """Drives the scheduler. It is woken by results and requests and has no task and no timer of its own while idle.
+
+    With `depth` 1 a plan leaves when the one before it was answered and processed: the plain loop, and the oracle for
+    `depth` 2, in which plan N+1 leaves before the answer to plan N is in.
+
+    A step counts as answered when every rank has answered. The next plan would wait for the slowest one anyway, and so
+    an error of any rank is known before the result is used.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        hooks: StepHooks,
+        metrics: Metrics,
+        *,
+        world_size: int,
+        depth: int,
+        deadline_s: float,
+    ) -> None:
+        self._scheduler = scheduler
+        self._hooks = hooks
+        self._metrics = metrics
+        self._ranks = frozenset(range(world_size))
+        self._depth = depth
+        self._deadline_s = deadline_s
+        self._in_flight: deque[_Step] = deque()
+        self._watch = ProgressWatch(deadline_s, self._stalled)
+        self._running = False
+        self._wake_planned = False
+        self._last_answered = 0.0
+        self.steps = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no answer is awaited."""
+        return not self._in_flight
+
+    def seconds_without_progress(self) -> float:
+        """Seconds since the workers last answered or were first asked; 0 while idle."""
+        if not self._in_flight:
+            return 0.0
+        return time.monotonic() - max(self._in_flight[0].times.sent, self._last_answered)
+
+    def start(self) -> None:
+        """Workers without any state are ready."""
+        self._running = True
+        self.wake()
+
+    def halt(self) -> None:
+        """The workers are gone, and with them what was in flight."""
+        self._running = False
+        self._in_flight.clear()
+        self._watch.stop()
+
+    def wake(self) -> None:
+        """There may be something to run. What arrives in the same turn of the event loop goes into the same step."""
+        if self._running and not self._wake_planned:
+            self._wake_planned = True
+            asyncio.get_running_loop().call_soon(self._woken)
+
+    def on_answer(self, message: StepResult | Failure) -> None:
+        """A rank answered a step."""
+        step = next((step for step in self._in_flight if step.plan.step_id == message.step_id), None)
+        if step is None or message.rank not in step.waiting_for:
+            logger.warning("worker %d answered step %d, which was not asked", message.rank, message.step_id)
+            return
+        step.waiting_for.discard(message.rank)
+        self._watch.answered()
+        if isinstance(message, Failure):
+            step.failure = step.failure or message
+        elif message.rank == 0:
+            step.result = message
+        try:
+            while self._in_flight and not self._in_flight[0].waiting_for:
+                self._complete(self._in_flight.popleft())
+            self._pump()
+        except Exception as error:
+            # The books of this process are in doubt; a new group starts from clean ones.
+            logger.exception("the step loop failed")
+            self._hooks.broken(f"internal error in the step loop: {error!r}")
+
+    def _woken(self) -> None:
+        self._wake_planned = False
+        try:
+            self._pump()
+        except Exception as error:
+            logger.exception("planning a step failed")
+            self._hooks.broken(f"internal error in planning a step: {error!r}")
+        if self.idle:
+            self._hooks.settled()
+
+    def _pump(self) -> None:
+        while self._running and len(self._in_flight) < self._depth:
+            scheduling = time.monotonic()
+            plan = self._scheduler.schedule()
+            if plan is None:
+                return
+            scheduled = time.monotonic()
+            self._hooks.send(plan)
+            sent = time.monotonic()
+            self._in_flight.append(_Step(plan, StepTimes(scheduling, scheduled, sent), set(self._ranks)))
+            self._watch.expect(len(self._ranks))
+            for sequence in self._scheduler.newly_admitted:
+                self._hooks.admitted(sequence, scheduling)
+
+    def _complete(self, step: _Step) -> None:
+        answered = time.monotonic()
+        begun = max(step.times.sent, self._last_answered)
+        self._last_answered = answered
+        self.steps += 1
+        if step.failure is not None:
+            logger.error("step %d failed in worker %d: %s", step.plan.step_id, step.failure.rank, step.failure.message)
+            self._hooks.failed(self._scheduler.fail_step(step.plan.step_id), step.failure.message, answered)
+        elif step.result is not None:
+            self._hooks.updated(self._scheduler.apply(step.result), answered)
+            step.times.record(
+                self._metrics,
+                phase_of(step.plan),
+                step.result,
+                begun=begun,
+                answered=answered,
+                processed=time.monotonic(),
+            )
+        self._hooks.settled()
+
+    def _stalled(self) -> None:
+        missing = sorted(self._in_flight[0].waiting_for) if self._in_flight else []
+        ranks = ", ".join(map(str, missing))
+        self._hooks.broken(f"no answer to a step from worker {ranks} for {self._deadline_s:g} s")

@@ -1,0 +1,65 @@
+"""The chunks of one sequence on their way from the step loop to the HTTP layer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from numaserve.server.engine.types import EngineError, GenerationChunk
+
+
+class Stream:
+    """Implements `GenerationStream`. One producer, the step loop, which never waits; one consumer.
+
+    It is not an `asyncio.Queue`, because its end has to be told from its chunks, and not bounded, because a sequence
+    is: by its output length. `on_close` is called when the consumer leaves before the end.
+    """
+
+    def __init__(self, on_close: Callable[[], None]) -> None:
+        self._chunks: deque[GenerationChunk] = deque()
+        self._error: EngineError | None = None
+        self._ended = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._on_close = on_close
+
+    def push(self, chunk: GenerationChunk) -> None:
+        """Hand over a chunk; one with a `finish_reason` is the last."""
+        self._chunks.append(chunk)
+        self._ended = chunk.finish_reason is not None
+        self._wake()
+
+    def fail(self, error: EngineError) -> None:
+        """End with an error, after the chunks that are already there."""
+        self._error = error
+        self._ended = True
+        self._wake()
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> GenerationChunk:
+        """The next chunk."""
+        while not self._chunks:
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            if self._ended:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._chunks.popleft()
+
+    async def aclose(self) -> None:
+        """Stop the sequence if it has not ended."""
+        self._chunks.clear()
+        self._error = None
+        if not self._ended:
+            self._ended = True
+            self._on_close()
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)

@@ -1,0 +1,30 @@
+"""How fast requests leave, to tell refused clients when to come back."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+_REMEMBERED = 64
+_MAX_SECONDS = 60
+
+
+class Throughput:
+    """Remembers when the last requests ended (monotonic seconds)."""
+
+    def __init__(self) -> None:
+        self._ends: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def ended(self, now: float) -> None:
+        """A request ended."""
+        self._ends.append(now)
+
+    def retry_after(self, waiting: int, now: float) -> int:
+        """Whole seconds, 1 to 60, until about half of `waiting` requests have been served at the recent pace.
+
+        Half: told to come back when the queue is empty, clients would leave the server idle at that moment.
+        """
+        if len(self._ends) < 2:
+            return 1
+        seconds_each = (now - self._ends[0]) / len(self._ends)
+        return min(_MAX_SECONDS, max(1, math.ceil(seconds_each * waiting / 2)))

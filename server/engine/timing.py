@@ -1,0 +1,48 @@
+"""How long a step and its parts took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numaserve.server.metrics.metrics import Metrics, Phase
+from numaserve.workers.protocol import StepPlan, StepResult
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Monotonic seconds of one step."""
+
+    scheduling: float  # when planning began
+    scheduled: float
+    sent: float
+
+    def record(
+        self, metrics: Metrics, phase: Phase, result: StepResult, *, begun: float, answered: float, processed: float
+    ) -> None:
+        """Report the step to the metrics.
+
+        `begun` is when the workers could start on it: when it was sent, or later when they were still busy with the
+        step before. So the steps of a busy server add up to the time that went by, one ahead or not, and `receive` is
+        what of it was not spent in the worker: the way there and back, and waiting for the front end's attention.
+        """
+        worker = result.worker_ns * 1e-9
+        metrics.step(
+            phase,
+            answered - begun,
+            {
+                "schedule": self.scheduled - self.scheduling,
+                "send": self.sent - self.scheduled,
+                "native": result.native_ns * 1e-9,
+                "all_reduce": result.all_reduce_ns * 1e-9,
+                "receive": max(0.0, answered - begun - worker),
+                "detokenize": processed - answered,
+            },
+        )
+
+
+def phase_of(plan: StepPlan) -> Phase:
+    """Whether a plan computes prompts, output tokens or both. A prompt's last single token counts as output."""
+    decoding = sum(seq.from_previous or (seq.init is None and len(seq.tokens) == 1) for seq in plan.seqs)
+    if decoding == len(plan.seqs):
+        return "decode"
+    return "mixed" if decoding else "prefill"

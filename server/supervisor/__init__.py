@@ -1,0 +1,1 @@
+"""Starts the worker processes, watches that they live and progress, and ends them."""

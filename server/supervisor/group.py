@@ -1,0 +1,251 @@
+"""One life of a worker group: its sockets, its ring and its processes, from exec to the last one reaped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+from numaserve.server.dispatch.channel import WorkerGroupChannel
+from numaserve.server.supervisor.process import WorkerProcess
+from numaserve.server.supervisor.progress import ProgressWatch
+from numaserve.workers.protocol import (
+    Failure,
+    FromWorker,
+    Launch,
+    LoadProgress,
+    Ready,
+    Shutdown,
+    StepPlan,
+    StepResult,
+    WorkerStats,
+)
+
+logger = logging.getLogger(__name__)
+
+# Loading reports progress all the time; minutes without any mean that it is stuck, for example on a dead file system.
+LOAD_DEADLINE_S = 300.0
+# A worker writes its Failure before it exits, but the exit may be seen first.
+_LAST_WORDS_S = 0.1
+_TERM_GRACE_S = 2.0
+
+
+class RingSegment(Protocol):
+    """The ring's memory as the supervisor sees it (`numaserve.shm_comm.Segment`)."""
+
+    @property
+    def fd(self) -> int:
+        """Descriptor of the memory, inherited by the workers."""
+        ...
+
+    @property
+    def nonce(self) -> int:
+        """Told to the workers apart from the memory, so that a stale segment is noticed."""
+        ...
+
+    def abort(self, reason: int) -> None:
+        """End every wait in the ring with an error."""
+        ...
+
+    def close(self) -> None:
+        """Unmap and close."""
+        ...
+
+
+RingFactory = Callable[[], RingSegment]
+
+
+class GroupFailed(Exception):
+    """The group cannot serve (any more); the message names the rank and the reason."""
+
+
+class GroupListener(Protocol):
+    """Who hears from a group. All methods are called in the event loop."""
+
+    def on_answer(self, message: StepResult | Failure) -> None:
+        """A rank answered a step; a `Failure` here always has a step id."""
+        ...
+
+    def on_worker(self, message: Ready | WorkerStats) -> None:
+        """A rank tells about itself."""
+        ...
+
+    def on_load(self, done: int, total: int) -> None:
+        """Bytes of packed weights in all ranks that have reported so far."""
+        ...
+
+
+class WorkerGroup:
+    """Starts the workers of `launches` and reports the first thing that goes wrong to `on_failure`, once.
+
+    `launches` come without the ring's fields, which are new in every life. `ring_factory` makes the ring; None with
+    one rank. Must be made inside a running event loop.
+    """
+
+    def __init__(
+        self,
+        launches: Sequence[Launch],
+        listener: GroupListener,
+        on_failure: Callable[[str], None],
+        *,
+        command: Sequence[str],
+        ring_factory: RingFactory | None,
+    ) -> None:
+        self._launches = launches
+        self._listener = listener
+        self._on_failure = on_failure
+        self._command = command
+        self._ring_factory = ring_factory
+        self._ring: RingSegment | None = None
+        self._channel: WorkerGroupChannel | None = None
+        self._processes: list[WorkerProcess] = []
+        self._lifeline = -1
+        self._loading: dict[int, LoadProgress] = {}
+        self._ready: dict[int, Ready] = {}
+        self._all_ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._first_failed: int | None = None
+        self._over = False
+        self._load_watch = ProgressWatch(LOAD_DEADLINE_S, self._load_stalled)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids by rank."""
+        return [process.pid for process in self._processes]
+
+    @property
+    def garbage_frames(self) -> int:
+        """Frames that were dropped because they are no message."""
+        return self._channel.garbage_frames if self._channel else 0
+
+    async def start(self) -> None:
+        """Spawn the workers and wait until every rank has loaded; raises `GroupFailed`.
+
+        `end` must be called afterwards in any case.
+        """
+        world_size = len(self._launches)
+        self._channel = WorkerGroupChannel(world_size, self._on_message)
+        self._ring = self._ring_factory() if self._ring_factory and world_size > 1 else None
+        ring_fd, nonce = (self._ring.fd, self._ring.nonce) if self._ring else (-1, 0)
+        read_end, self._lifeline = os.pipe()
+        self._load_watch.expect(world_size)
+        try:
+            for launch in self._launches:
+                endpoint = self._channel.endpoint(launch.rank)
+                self._channel.send(launch.rank, msgspec.structs.replace(launch, ring_fd=ring_fd, ring_nonce=nonce))
+                process = WorkerProcess(
+                    launch.rank,
+                    self._command,
+                    endpoint,
+                    lifeline_fd=read_end,
+                    ring_fd=ring_fd,
+                    on_exit=self._on_exit,
+                )
+                self._processes.append(process)
+        except OSError as error:
+            raise GroupFailed(f"a worker could not be started: {error}") from error
+        finally:
+            os.close(read_end)
+        await self._all_ready
+
+    def send_plan(self, plan: StepPlan) -> None:
+        """Send a plan to every rank."""
+        if self._channel is not None:
+            self._channel.broadcast(plan)
+
+    def fail(self, reason: str) -> None:
+        """Declare the group broken: the ring is aborted and `on_failure` called, unless that has happened."""
+        self._abort_ring()
+        if self._over:
+            return
+        self._over = True
+        self._load_watch.stop()
+        if self._all_ready.done():
+            self._on_failure(reason)
+        else:
+            self._all_ready.set_exception(GroupFailed(reason))
+
+    async def end(self, *, grace_s: float = 0.0) -> None:
+        """End every process, ask them first when `grace_s` > 0, and release everything. May be called twice."""
+        self._over = True
+        self._load_watch.stop()
+        if not self._all_ready.done():
+            self._all_ready.cancel()
+        alive = [process.exited for process in self._processes if not process.exited.done()]
+        if grace_s > 0 and alive and self._channel is not None:
+            self._channel.broadcast(Shutdown())
+            await asyncio.wait(alive, timeout=grace_s)
+        self._abort_ring()
+        await asyncio.gather(*(process.end(_TERM_GRACE_S) for process in self._processes))
+        if self._channel is not None:
+            self._channel.close()
+        if self._ring is not None:
+            self._ring.close()
+            self._ring = None
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def kill_now(self) -> None:
+        """SIGKILL every worker without waiting, for an event loop that is about to end."""
+        for process in self._processes:
+            process.signal(signal.SIGKILL)
+
+    def _abort_ring(self) -> None:
+        if self._ring is not None:
+            self._ring.abort(1)
+
+    def _on_message(self, message: FromWorker) -> None:
+        if self._over and not isinstance(message, Failure):
+            return
+        match message:
+            case StepResult():
+                self._listener.on_answer(message)
+            case Failure(step_id=step_id) if step_id >= 0:
+                self._listener.on_answer(message)
+            case Failure():
+                self._on_last_words(message)
+            case LoadProgress():
+                self._on_progress(message)
+            case Ready():
+                self._on_ready(message)
+            case WorkerStats():
+                self._listener.on_worker(message)
+
+    def _on_progress(self, message: LoadProgress) -> None:
+        self._load_watch.touch()
+        self._loading[message.rank] = message
+        parts = self._loading.values()
+        self._listener.on_load(sum(part.done for part in parts), sum(part.total for part in parts))
+
+    def _on_ready(self, message: Ready) -> None:
+        if message.rank in self._ready:
+            return
+        self._ready[message.rank] = message
+        self._load_watch.answered()
+        self._listener.on_worker(message)
+        if len(self._ready) == len(self._launches) and not self._all_ready.done():
+            self._load_watch.stop()
+            self._all_ready.set_result(None)
+
+    def _on_last_words(self, message: Failure) -> None:
+        # When one rank is gone the others fail too, in the aborted ring. The first one is the cause.
+        if self._first_failed in (None, message.rank):
+            self._first_failed = message.rank
+            self.fail(f"worker {message.rank}: {message.message}")
+
+    def _on_exit(self, rank: int) -> None:
+        if self._over or self._first_failed is not None:
+            return
+        self._first_failed = rank
+        self._abort_ring()
+        reason = f"worker {rank} {self._processes[rank].ending()}"
+        logger.error("%s", reason)
+        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.fail, reason)
+
+    def _load_stalled(self) -> None:
+        missing = sorted(set(range(len(self._launches))) - set(self._ready))
+        self.fail(f"workers {missing} made no progress in loading for {LOAD_DEADLINE_S:.0f} s; is the disk readable?")

@@ -1,0 +1,29 @@
+"""When to stop restarting."""
+
+from __future__ import annotations
+
+from collections import deque
+
+MAX_FAILURES = 3
+WINDOW_S = 60.0
+
+
+class RestartPolicy:
+    """Gives up after three failures within a minute, and after three starts in a row that never became ready.
+
+    The second rule is for models that take longer than twenty seconds to load: with the first one alone they would
+    be loaded for ever.
+    """
+
+    def __init__(self, max_failures: int = MAX_FAILURES, window_s: float = WINDOW_S) -> None:
+        self._max_failures = max_failures
+        self._window_s = window_s
+        self._times: deque[float] = deque(maxlen=max_failures)
+        self._never_ready = 0
+
+    def failed(self, now: float, *, was_ready: bool) -> bool:
+        """Note a failure of the group at the monotonic time `now`; True when it is to be given up."""
+        self._times.append(now)
+        self._never_ready = 0 if was_ready else self._never_ready + 1
+        in_window = len(self._times) == self._max_failures and now - self._times[0] <= self._window_s
+        return in_window or self._never_ready >= self._max_failures

@@ -1,0 +1,89 @@
+"""One worker process: started by exec, watched through its pidfd, ended without leaving anything behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+# Libraries that would start threads of their own beside the pinned team.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+# systemd's notification socket belongs to the main process; a worker that wrote to it would feed the watchdog.
+_NOT_INHERITED = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID"})
+
+DEFAULT_COMMAND: tuple[str, ...] = (sys.executable, "-m", "numaserve.workers.main")
+
+
+def worker_environment(base: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a worker, made from that of the front end."""
+    return {key: value for key, value in base.items() if key not in _NOT_INHERITED} | _ONE_THREAD
+
+
+class WorkerProcess:
+    """A running worker. `on_exit` is called once in the event loop when it has ended, however that came about.
+
+    Besides the ring's descriptor the worker inherits the read end of a pipe, `lifeline_fd`, of which only the front
+    end has the write end: end of file there means that the front end is gone, by SIGKILL too. (PR_SET_PDEATHSIG was
+    rejected: it fires when the *thread* that forked ends, and is lost when the parent dies before the call.)
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        command: Sequence[str],
+        endpoint: str,
+        *,
+        lifeline_fd: int,
+        ring_fd: int,
+        on_exit: Callable[[int], None],
+    ) -> None:
+        self.rank = rank
+        self._on_exit = on_exit
+        self._loop = asyncio.get_running_loop()
+        arguments = ["--rank", str(rank), "--endpoint", endpoint, "--lifeline-fd", str(lifeline_fd)]
+        # A session of its own, so that Ctrl-C in a terminal reaches the front end only, which then drains.
+        self._popen = subprocess.Popen(
+            [*command, *arguments],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[fd for fd in (lifeline_fd, ring_fd) if fd >= 0],
+            env=worker_environment(os.environ),
+            start_new_session=True,
+        )
+        self.exited: asyncio.Future[None] = self._loop.create_future()
+        self._pidfd = os.pidfd_open(self._popen.pid)
+        self._loop.add_reader(self._pidfd, self._reap)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._popen.pid
+
+    def ending(self) -> str:
+        """How the process ended, for a message; only after `exited`."""
+        status = self._popen.returncode
+        if status is None or status >= 0:
+            return f"exited with status {status}"
+        text = f"was ended by {signal.Signals(-status).name}"
+        return text + " (out of memory?)" if status == -signal.SIGKILL else text
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; nothing happens once the process has ended."""
+        if not self.exited.done():
+            self._popen.send_signal(number)
+
+    async def end(self, grace_s: float) -> None:
+        """SIGTERM, and SIGKILL after `grace_s` seconds; returns when the process has been reaped."""
+        self.signal(signal.SIGTERM)
+        await asyncio.wait([self.exited], timeout=grace_s)
+        self.signal(signal.SIGKILL)
+        await self.exited
+
+    def _reap(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._popen.wait()  # returns at once: the pidfd is readable only after the process has ended
+        self.exited.set_result(None)
+        self._on_exit(self.rank)

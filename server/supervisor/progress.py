@@ -1,0 +1,59 @@
+"""Notices that steps no longer come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class ProgressWatch:
+    """Calls `on_stall` when a step was sent and no answer of any kind arrived for `deadline_s` seconds.
+
+    It is fed by the step loop itself, so that a worker that only answers pings does not count as alive. While
+    nothing is in flight no timer runs: idle costs nothing. While steps come and go one timer is re-armed about once per
+    deadline, not once per step.
+    """
+
+    def __init__(self, deadline_s: float, on_stall: Callable[[], None]) -> None:
+        self._deadline_s = deadline_s
+        self._on_stall = on_stall
+        self._timer: asyncio.TimerHandle | None = None
+        self._outstanding = 0
+        self._last = 0.0
+
+    def expect(self, answers: int) -> None:
+        """A step was sent that `answers` workers must answer."""
+        if not self._outstanding:
+            self._last = asyncio.get_running_loop().time()
+        self._outstanding += answers
+        if self._timer is None:
+            self._arm()
+
+    def answered(self) -> None:
+        """One worker answered one step."""
+        self._outstanding -= 1
+        self._last = asyncio.get_running_loop().time()
+
+    def touch(self) -> None:
+        """Something moved without completing an answer, such as a part of the weights that was loaded."""
+        self._last = asyncio.get_running_loop().time()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        self._outstanding = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_at(self._last + self._deadline_s, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        if not self._outstanding:
+            return
+        if asyncio.get_running_loop().time() >= self._last + self._deadline_s:
+            self._outstanding = 0
+            self._on_stall()
+        else:
+            self._arm()

@@ -1,0 +1,134 @@
+"""Keeps one worker group serving: starts it, restarts it when it fails, gives up when that does not help."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from numaserve.server.supervisor.group import GroupFailed, GroupListener, RingFactory, WorkerGroup
+from numaserve.server.supervisor.policy import RestartPolicy
+from numaserve.server.supervisor.process import DEFAULT_COMMAND
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.protocol import Launch, StepPlan
+
+logger = logging.getLogger(__name__)
+
+
+class SupervisorListener(GroupListener, Protocol):
+    """Who hears from the supervisor; the engine."""
+
+    def on_up(self) -> None:
+        """Every rank is ready and holds no sequence."""
+        ...
+
+    def on_down(self, reason: str) -> None:
+        """The group failed: every plan in flight is lost and the KV cache with it."""
+        ...
+
+    def on_given_up(self, reason: str) -> None:
+        """The group failed too often and is not started again."""
+        ...
+
+
+class Supervisor:
+    """Supervises the group of `launches`. `command` is what is executed for a worker, without its arguments."""
+
+    def __init__(
+        self,
+        launches: Sequence[Launch],
+        listener: SupervisorListener,
+        *,
+        ring_factory: RingFactory | None,
+        command: Sequence[str] = DEFAULT_COMMAND,
+        policy: RestartPolicy | None = None,
+    ) -> None:
+        self._launches = launches
+        self._listener = listener
+        self._command = command
+        self._ring_factory = ring_factory
+        self._policy = policy or RestartPolicy()
+        self._group: WorkerGroup | None = None
+        self._restarting: asyncio.Task[None] | None = None
+        self._stopped = False
+        self.restarts = 0
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers by rank; empty between two lives."""
+        return self._group.pids if self._group else []
+
+    @property
+    def garbage_frames(self) -> int:
+        """Frames of the present group that were dropped because they are no message."""
+        return self._group.garbage_frames if self._group else 0
+
+    async def start(self) -> None:
+        """Start the group for the first time. A failure here is final: raises `GroupFailed`."""
+        try:
+            await self._start_group()
+        except BaseException:
+            await self._end_group()
+            raise
+        self._listener.on_up()
+
+    def send_plan(self, plan: StepPlan) -> None:
+        """Send a plan to every rank."""
+        if self._group is not None:
+            self._group.send_plan(plan)
+
+    def fail(self, reason: str) -> None:
+        """Declare the present group broken, for example because it no longer answers."""
+        if self._group is not None:
+            self._group.fail(reason)
+
+    async def stop(self, grace_s: float) -> None:
+        """End the group for good; workers get `grace_s` seconds to exit by themselves."""
+        self._stopped = True
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.wait([self._restarting])
+        await self._end_group(grace_s)
+
+    async def _start_group(self) -> None:
+        self._group = WorkerGroup(
+            self._launches,
+            self._listener,
+            self._on_failure,
+            command=self._command,
+            ring_factory=self._ring_factory,
+        )
+        await self._group.start()
+
+    async def _end_group(self, grace_s: float = 0.0) -> None:
+        group = self._group
+        if group is not None:
+            # Shielded: a cancelled caller must not leave processes behind.
+            await asyncio.shield(group.end(grace_s=grace_s))
+            self._group = None
+
+    def _on_failure(self, reason: str) -> None:
+        if self._stopped:
+            return
+        logger.error("the worker group failed: %s", reason)
+        self._listener.on_down(reason)
+        self._restarting = asyncio.get_running_loop().create_task(self._restart(reason))
+
+    async def _restart(self, reason: str) -> None:
+        was_ready = True
+        while True:
+            await self._end_group()
+            if self._policy.failed(asyncio.get_running_loop().time(), was_ready=was_ready):
+                logger.critical("giving up: the worker group failed too often, last because %s", reason)
+                self._listener.on_given_up(reason)
+                return
+            self.restarts += 1
+            try:
+                await self._start_group()
+            except (GroupFailed, OperatorError, OSError) as error:
+                reason, was_ready = str(error), False
+                logger.error("the worker group could not be restarted: %s", reason)
+                continue
+            self._listener.on_up()
+            return

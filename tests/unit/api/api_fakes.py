@@ -1,0 +1,172 @@
+"""An engine that replies with a fixed text and a tokenizer whose tokens are bytes, to test the HTTP layer alone."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from numaserve.server.api.app import ApiContext, ApiLimits
+from numaserve.server.api.auth import ApiKeys
+from numaserve.server.engine.types import EngineError, FinishReason, GenerationChunk, GenerationRequest
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.tokenizer.types import ChatTemplateError
+from numaserve.workers.protocol import TokenLogprobs
+
+BOS, EOS, TURN = 256, 257, 258
+VOCAB = 260
+CONTEXT = 200
+MODEL = "tiny/bytes"
+REPLY = "Hé 世界!"
+
+
+class ByteTokenizer:
+    """Token i below 256 is byte i. A conversation is TURN, role, newline, content, per message."""
+
+    vocab_size = VOCAB
+    eos_token_ids = frozenset({EOS})
+    bos_token_id: int | None = BOS
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [BOS, *text.encode()] if add_special_tokens else list(text.encode())
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        special = {} if skip_special_tokens else {BOS: b"<s>", EOS: b"</s>", TURN: b"<t>"}
+        return b"".join(bytes([t]) if t < 256 else special.get(t, b"") for t in token_ids).decode(errors="replace")
+
+    def token_text(self, token_id: int) -> str:
+        return f"<{token_id}>"
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else b""
+
+    def render_chat(
+        self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
+    ) -> list[int]:
+        if messages[-1]["content"] == "refuse me":
+            raise ChatTemplateError("roles must alternate")
+        tokens: list[int] = [ord("T")] if allowed_args.get("enable_thinking") else []
+        for message in messages:
+            tokens += [TURN, *f"{message['role']}\n{message['content']}".encode()]
+        return [*tokens, TURN] if add_generation_prompt else tokens
+
+
+class FakeStream:
+    """One token a chunk; text is held back until a character is whole, as the real engine does it."""
+
+    def __init__(self, engine: FakeEngine, request: GenerationRequest) -> None:
+        self._engine = engine
+        self._request = request
+        self._tokens = [*engine.reply.encode(), EOS]
+        self._sent = 0
+        self._ended = False
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+
+    def __aiter__(self) -> FakeStream:
+        return self
+
+    async def __anext__(self) -> GenerationChunk:
+        if self._ended:
+            raise StopAsyncIteration
+        if self._engine.pause_after is not None and self._sent >= self._engine.pause_after:
+            await asyncio.Event().wait()
+        if self._engine.fail_after is not None and self._sent >= self._engine.fail_after:
+            raise self._engine.failure
+        await asyncio.sleep(0)
+        return self._next()
+
+    def _next(self) -> GenerationChunk:
+        token = self._tokens[self._sent]
+        reason: FinishReason | None = None
+        if token in self._request.stop_token_ids:
+            reason = "stop"
+        elif self._sent + 1 == min(self._request.max_new_tokens, len(self._tokens)):
+            reason = "length"
+        text = self._decoder.decode(bytes([token]) if token < 256 else b"")
+        chunk = GenerationChunk(text, [token], finish_reason=self._engine.finish_reason or reason)
+        if self._request.sampling.logprobs >= 0:
+            chunk.logprobs = [self._logprobs(token)]
+        if self._sent == 0:
+            chunk.cached_tokens = self._engine.cached_tokens
+            if self._request.prompt_logprobs:
+                chunk.prompt_logprobs = [self._logprobs(token) for token in self._request.prompt[1:]]
+        self._sent += 1
+        self._ended = chunk.finish_reason is not None
+        return chunk
+
+    def _logprobs(self, token: int) -> TokenLogprobs:
+        top = self._request.sampling.logprobs
+        return TokenLogprobs(token, -0.5, [token, *range(top - 1)][:top], [-0.5, *[float("-inf")] * (top - 1)][:top])
+
+    async def aclose(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._engine.aborted.append(self._request.request_id)
+
+
+@dataclass
+class FakeEngine:
+    """Replies with `reply` to everything; the fields make it misbehave."""
+
+    reply: str = REPLY
+    ready: bool = True
+    alive: bool = True
+    idle: bool = True
+    refusal: Exception | None = None
+    refuse_after: int = 0  # sequences admitted before `refusal` is raised
+    failure: Exception = field(default_factory=lambda: EngineError("unused"))
+    fail_after: int | None = None
+    pause_after: int | None = None
+    finish_reason: FinishReason | None = None
+    cached_tokens: int = 0
+    admitted: list[GenerationRequest] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
+
+    def admit(self, request: GenerationRequest) -> FakeStream:
+        if self.refusal is not None and len(self.admitted) >= self.refuse_after:
+            raise self.refusal
+        self.admitted.append(request)
+        return FakeStream(self, request)
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+    async def flush_cache(self) -> bool:
+        return self.idle
+
+    def server_info(self) -> dict[str, object]:
+        return {"tp": 2}
+
+
+def make_context(
+    engine: FakeEngine,
+    *,
+    keys: Sequence[str] = (),
+    max_body_bytes: int = 2**20,
+    max_sequences: int = 512,
+    body_timeout_seconds: float = 60.0,
+    log_prompts: bool = False,
+) -> ApiContext:
+    """A context over `engine` and byte tokens."""
+    return ApiContext(
+        engine=engine,
+        tokenizer=ByteTokenizer(),
+        metrics=Metrics(),
+        model_name=MODEL,
+        model_path="/models/tiny",
+        version="1.2.3",
+        limits=ApiLimits(CONTEXT, VOCAB, max_sequences, max_body_bytes, body_timeout_seconds),
+        api_keys=ApiKeys(keys) if keys else None,
+        log_prompts=log_prompts,
+    )
+
+
+def outcomes(context: ApiContext, reason: str) -> float:
+    """How often `reason` was counted."""
+    value = context.metrics.registry.get_sample_value("numaserve_request_outcomes_total", {"reason": reason})
+    assert value is not None
+    return value

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from api_fakes import FakeEngine, make_context
+from numaserve.server.api.app import ApiContext, create_app
+from starlette.testclient import TestClient
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def context(engine: FakeEngine) -> ApiContext:
+    return make_context(engine)
+
+
+@pytest.fixture
+def client(context: ApiContext) -> Iterator[TestClient]:
+    with TestClient(create_app(context), raise_server_exceptions=False) as client:
+        yield client

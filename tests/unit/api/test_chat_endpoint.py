@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from api_fakes import CONTEXT, EOS, MODEL, REPLY, TURN, FakeEngine
+from starlette.testclient import TestClient
+
+USER = [{"role": "user", "content": "hi"}]
+PROMPT = [TURN, *b"user\nhi", TURN]
+
+
+def chat(client: TestClient, **fields: Any) -> Any:
+    return client.post("/v1/chat/completions", json={"model": MODEL, "messages": USER, **fields})
+
+
+def events(text: str) -> list[Any]:
+    assert text.endswith("data: [DONE]\n\n")
+    return [json.loads(line.removeprefix("data: ")) for line in text.split("\n\n")[:-2]]
+
+
+def test_an_answer_has_exactly_openai_s_shape(client: TestClient, engine: FakeEngine) -> None:
+    engine.cached_tokens = 4
+    answer = chat(client).json()
+    assert answer.pop("id").startswith("chatcmpl-")
+    assert isinstance(answer.pop("created"), int)
+    generated = len(REPLY.encode()) + 1
+    assert answer == {
+        "object": "chat.completion",
+        "model": MODEL,
+        "system_fingerprint": "numaserve-1.2.3",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": REPLY, "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {
+            "prompt_tokens": len(PROMPT),
+            "completion_tokens": generated,
+            "total_tokens": len(PROMPT) + generated,
+            "prompt_tokens_details": {"cached_tokens": 4},
+        },
+    }
+
+
+def test_a_stream_begins_with_the_role_and_ends_with_the_reason(client: TestClient) -> None:
+    answer = chat(client, stream=True)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    chunks = events(answer.text)
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert all("usage" not in chunk for chunk in chunks)
+    choices = [chunk["choices"][0] for chunk in chunks]
+    assert choices[0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
+    assert "".join(choice["delta"].get("content", "") for choice in choices) == REPLY
+    assert choices[-1]["delta"] == {}
+    assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + ["stop"]
+
+
+def test_a_stream_with_usage_ends_with_a_chunk_without_choices(client: TestClient) -> None:
+    chunks = events(chat(client, stream=True, stream_options={"include_usage": True}).text)
+    assert all(chunk["usage"] is None for chunk in chunks[:-1])
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["completion_tokens"] == len(REPLY.encode()) + 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_logprobs_have_an_entry_a_token(client: TestClient, stream: bool) -> None:
+    answer = chat(client, logprobs=True, top_logprobs=2, stream=stream)
+    choices = [c["choices"][0] for c in events(answer.text)] if stream else [answer.json()["choices"][0]]
+    content = [entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]]
+    assert bytes(byte for entry in content for byte in entry["bytes"]) == REPLY.encode()
+    assert content[0] == {
+        "token": "H",
+        "logprob": -0.5,
+        "bytes": [72],
+        "top_logprobs": [
+            {"token": "H", "logprob": -0.5, "bytes": [72]},
+            {"token": "\0", "logprob": -9999.0, "bytes": [0]},
+        ],
+    }
+    assert content[1]["token"] == "\\xc3"  # half of a character
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_n_gives_n_choices_with_consecutive_seeds(client: TestClient, engine: FakeEngine, stream: bool) -> None:
+    answer = chat(client, n=3, seed=7, stream=stream, max_tokens=1)
+    assert [request.sampling.seed for request in engine.admitted] == [7, 8, 9]
+    assert len({request.request_id for request in engine.admitted}) == 3
+    if stream:
+        ends = [c["choices"][0]["index"] for c in events(answer.text) if c["choices"][0]["finish_reason"]]
+        assert sorted(ends) == [0, 1, 2]
+    else:
+        assert [choice["index"] for choice in answer.json()["choices"]] == [0, 1, 2]
+        assert answer.json()["usage"]["prompt_tokens"] == len(PROMPT)
+        assert answer.json()["usage"]["completion_tokens"] == 3
+
+
+def test_without_a_limit_all_of_the_context_may_be_filled(client: TestClient, engine: FakeEngine) -> None:
+    chat(client)
+    assert engine.admitted[0].prompt == PROMPT
+    assert engine.admitted[0].max_new_tokens == CONTEXT - len(PROMPT)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"max_tokens": CONTEXT}, {"messages": [{"role": "user", "content": "x" * CONTEXT}]}]
+)
+def test_what_does_not_fit_the_context_is_refused(client: TestClient, fields: dict[str, Any]) -> None:
+    answer = chat(client, **fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert answer.json()["error"]["param"] == "messages"
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenized(client: TestClient, engine: FakeEngine) -> None:
+    answer = chat(client, messages=[{"role": "user", "content": "x" * (CONTEXT * 256 + 1)}])
+    assert "characters" in answer.json()["error"]["message"]
+
+
+def test_content_may_be_a_list_of_text_parts(client: TestClient, engine: FakeEngine) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    chat(client, messages=[{"role": "developer", "content": parts}])
+    assert engine.admitted[0].prompt == [TURN, *b"system\na\nb", TURN]
+
+
+def test_thinking_is_passed_to_the_template(client: TestClient, engine: FakeEngine) -> None:
+    chat(client, chat_template_kwargs={"enable_thinking": True})
+    assert engine.admitted[0].prompt == [ord("T"), *PROMPT]
+
+
+def test_an_assistant_message_as_clients_echo_it_is_taken(client: TestClient) -> None:
+    echoed = {"role": "assistant", "content": "yes", "refusal": None, "tool_calls": None, "annotations": []}
+    assert chat(client, messages=[*USER, echoed, *USER]).status_code == 200
+
+
+def test_the_template_s_refusal_is_the_client_s_error(client: TestClient) -> None:
+    answer = chat(client, messages=[{"role": "user", "content": "refuse me"}])
+    assert answer.status_code == 400
+    assert "roles must alternate" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == "messages"
+
+
+def test_end_of_sequence_ids_stop_unless_ignored(client: TestClient, engine: FakeEngine) -> None:
+    chat(client, stop_token_ids=[5])
+    chat(client, stop_token_ids=[5], ignore_eos=True)
+    assert [request.stop_token_ids for request in engine.admitted] == [{EOS, 5}, {5}]

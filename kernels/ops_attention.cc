@@ -1,0 +1,143 @@
+// The operations on the KV cache, one by one; see ops_module.cc.
+#include <string>
+#include <vector>
+
+#include "kernels/ops_module.h"
+#include "kernels/runtime/memory.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace numaserve {
+namespace {
+
+// Caches are [pages, kv_heads, elements of a page and head].
+KvLayer kv_layer(const Array<bf16, 3>& k, const Array<bf16, 3>& v, int64_t kv_heads, int64_t head_dim) {
+  const int64_t elements = round_up(head_dim, kTileK) * kPageTokens;
+  for (const Array<bf16, 3>* cache : {&k, &v})
+    require(size(*cache, 1) == kv_heads && size(*cache, 2) == elements, "a cache has the wrong shape");
+  return {.k = k.data(), .v = v.data(), .page_stride = kv_heads * elements, .head_stride = elements};
+}
+
+void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_heads, int32_t kv_heads, int32_t head_dim,
+                Array<const float, 2> cos, Array<const float, 2> sin, Maybe<const float, 1> q_norm,
+                Maybe<const float, 1> k_norm, float eps, Array<const int32_t, 2> runs, Array<bf16, 3> q,
+                Array<bf16, 3> k_cache, Array<bf16, 3> v_cache, int threads) {
+  const KernelTable& table = *table_by_name(isa);
+  require(head_dim >= 1 && head_dim <= kMaxHeadDim && size(cos, 1) * 2 <= head_dim, "a head has the wrong size");
+  require(size(qkv, 1) >= (q_heads + 2 * kv_heads) * head_dim, "qkv has too few columns");
+  require(size(cos, 0) == size(sin, 0) && size(cos, 1) == size(sin, 1), "cos and sin differ in shape");
+  require(size(q, 0) >= size(qkv, 0) && size(q, 1) == q_heads && size(q, 2) == round_up(head_dim, kTileK),
+          "q has the wrong shape");
+  require((!q_norm || size(*q_norm, 0) >= head_dim) && (!k_norm || size(*k_norm, 0) >= head_dim),
+          "a norm is too short");
+  require(size(runs, 1) == 4, "a run is row, count, position, page");
+  std::vector<PageRun> page_runs;
+  for (int64_t i = 0; i < size(runs, 0); ++i) {
+    const int32_t* run = runs.data() + 4 * i;
+    require(run[0] >= 0 && run[1] >= 1 && run[0] + run[1] <= size(qkv, 0) && run[2] >= 0 &&
+                run[2] % kPageTokens + run[1] <= kPageTokens && run[2] + run[1] <= size(cos, 0) && run[3] >= 0 &&
+                run[3] < size(k_cache, 0) && run[3] < size(v_cache, 0),
+            "a run is out of range");
+    page_runs.push_back({.row = run[0], .count = run[1], .position = run[2], .page = run[3]});
+  }
+  const RopeStoreArgs args{.qkv = qkv.data(),
+                           .ld = size(qkv, 1),
+                           .q_heads = q_heads,
+                           .kv_heads = kv_heads,
+                           .head_dim = head_dim,
+                           .head_tiles = static_cast<int32_t>(ceil_div(head_dim, kTileK)),
+                           .cos = cos.data(),
+                           .sin = sin.data(),
+                           .rot_dim = static_cast<int32_t>(2 * size(cos, 1)),
+                           .q_norm = data_or_null(q_norm),
+                           .k_norm = data_or_null(k_norm),
+                           .eps = eps,
+                           .q = q.data(),
+                           .kv = kv_layer(k_cache, v_cache, kv_heads, head_dim),
+                           .runs = page_runs.data(),
+                           .num_runs = static_cast<int64_t>(page_runs.size())};
+  play_threads(table, threads, [&](int thread) { table.rope_store(args, thread, threads); });
+}
+
+// All work of one block of query rows: in one item, or in an item for each block of KV and a merge.
+void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bool by_blocks, std::byte* scratch) {
+  const AttentionSequence& sequence = args.sequences[item.sequence];
+  item.partial = 0;
+  item.block = -1;
+  if (!by_blocks) {
+    table.attention_item(args, item, scratch);
+    return;
+  }
+  const int64_t num_blocks = ceil_div(sequence.start + sequence.q_len, kAttentionBlock);
+  const int64_t row_floats = args.head_tiles * kTileK + 16;
+  const LargeBuffer partial(static_cast<size_t>(num_blocks * item.num_rows * row_floats) * sizeof(float));
+  args.partial = partial.as<float>();
+  for (int32_t block = 0; block < num_blocks; ++block) {
+    AttentionItem part = item;
+    part.block = block;
+    part.partial = block * item.num_rows;
+    table.attention_item(args, part, scratch);
+  }
+  table.attention_merge(args, item, static_cast<int>(num_blocks), item.num_rows);
+}
+
+void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim, Array<bf16, 3> k_cache,
+               Array<bf16, 3> v_cache, Array<const int32_t, 2> sequences, Array<const int32_t, 2> pages, float scale,
+               float softcap, int32_t window, bool by_blocks, int32_t rows_per_item, Array<bf16, 2> out) {
+  const KernelTable& table = *table_by_name(isa);
+  const int32_t q_heads = static_cast<int32_t>(size(q, 1)), kv_heads = static_cast<int32_t>(size(k_cache, 1));
+  require(kv_heads >= 1 && q_heads % kv_heads == 0, "query heads are not a multiple of KV heads");
+  require(head_dim >= 1 && head_dim <= kMaxHeadDim && size(q, 2) == round_up(head_dim, kTileK),
+          "q has the wrong shape");
+  require(size(out, 0) >= size(q, 0) && size(out, 1) >= q_heads * head_dim, "the output is too small");
+  require(size(sequences, 1) == 3 && size(pages, 0) == size(sequences, 0), "a sequence is row, q_len, start");
+  require(rows_per_item >= 1 && rows_per_item <= kAttentionRows, "an item has 1 to 32 rows");
+  const int64_t num_pages = size(k_cache, 0) < size(v_cache, 0) ? size(k_cache, 0) : size(v_cache, 0);
+  for (int64_t i = 0; i < size(pages, 0) * size(pages, 1); ++i)
+    require(pages.data()[i] >= 0 && pages.data()[i] < num_pages, "a page is out of range");
+  std::vector<AttentionSequence> all;
+  for (int64_t i = 0; i < size(sequences, 0); ++i) {
+    const int32_t* s = sequences.data() + 3 * i;
+    require(
+        s[0] >= 0 && s[1] >= 1 && s[0] + s[1] <= size(q, 0) && s[2] >= 0 && s[2] + s[1] <= size(pages, 1) * kPageTokens,
+        "a sequence is out of range");
+    all.push_back({.row = s[0], .q_len = s[1], .start = s[2], .pages = pages.data() + i * size(pages, 1)});
+  }
+  const AttentionArgs args{.q = q.data(),
+                           .q_heads = q_heads,
+                           .kv_heads = kv_heads,
+                           .head_dim = head_dim,
+                           .head_tiles = static_cast<int32_t>(ceil_div(head_dim, kTileK)),
+                           .scale = scale,
+                           .softcap = softcap,
+                           .window = window,
+                           .kv = kv_layer(k_cache, v_cache, kv_heads, head_dim),
+                           .sequences = all.data(),
+                           .out = out.data(),
+                           .ldo = size(out, 1),
+                           .partial = nullptr};
+  const LargeBuffer scratch(static_cast<size_t>(table.attention_scratch));
+  table.thread_begin();
+  for (int32_t i = 0; i < static_cast<int32_t>(all.size()); ++i) {
+    const int32_t rows = all[static_cast<size_t>(i)].q_len * (q_heads / kv_heads);
+    for (int32_t head = 0; head < kv_heads; ++head)
+      for (int32_t first = 0; first < rows; first += rows_per_item) {
+        const int32_t count = rows - first < rows_per_item ? rows - first : rows_per_item;
+        attend(table, args,
+               {.sequence = i, .kv_head = head, .first_row = first, .num_rows = count, .block = -1, .partial = 0},
+               by_blocks, scratch.data());
+      }
+  }
+}
+
+}  // namespace
+
+void bind_attention_ops(nb::module_& ops) {
+  ops.def("rope_store", &rope_store, "isa"_a, "qkv"_a, "q_heads"_a, "kv_heads"_a, "head_dim"_a, "cos"_a, "sin"_a,
+          "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "runs"_a, "q"_a, "k_cache"_a, "v_cache"_a, "threads"_a);
+  ops.def("attention", &attention, "isa"_a, "q"_a, "head_dim"_a, "k_cache"_a, "v_cache"_a, "sequences"_a, "pages"_a,
+          "scale"_a, "softcap"_a, "window"_a, "by_blocks"_a, "rows_per_item"_a, "out"_a);
+}
+
+}  // namespace numaserve

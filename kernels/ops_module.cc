@@ -1,0 +1,209 @@
+// The operations of a kernel table one by one, on NumPy arrays: what the tests of kernels/ call.
+//
+// A call plays all threads of a team one after the other on the calling thread: the parts of an operation are
+// independent between two barriers, so the result is that of a real team. Arrays come padded as the kernels want
+// them; results are written to arrays of the caller.
+#include "kernels/ops_module.h"
+
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/runtime/memory.h"
+#include "kernels/runtime/packed_matrix.h"
+#include "kernels/runtime/team.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace numaserve {
+namespace {
+
+// Rows of bf16 weights packed as a worker packs them: one matrix, or the gate and up halves of `weights` interleaved.
+PackedMatrix pack(const Array<const bf16, 2>& weights, bool gated) {
+  const int64_t n = size(weights, 0), k = size(weights, 1), half = gated ? n / 2 : n;
+  PackedMatrix packed(n, k);
+  Team team({-1});
+  for (int64_t part = 0; part < (gated ? 2 : 1); ++part) {
+    std::vector<int32_t> rows(static_cast<size_t>(half));
+    std::iota(rows.begin(), rows.end(), static_cast<int32_t>(part * half));
+    const PackSource source{.data = reinterpret_cast<const uint8_t*>(weights.data()),
+                            .bytes = n * k * static_cast<int64_t>(sizeof(bf16)),
+                            .type = SourceType::kBf16,
+                            .cols = k,
+                            .rows = rows.data(),
+                            .num_rows = half,
+                            .first_col = 0};
+    packed.pack(team, source, {.dst_row = 0, .panel_stride = gated ? 2 : 1, .panel_offset = part});
+  }
+  return packed;
+}
+
+Activation activation_of(const std::string& name) {
+  if (name == "none") return Activation::kNone;
+  if (name == "silu") return Activation::kSilu;
+  if (name == "gelu_tanh") return Activation::kGeluTanh;
+  throw std::invalid_argument("an activation is none, silu or gelu_tanh");
+}
+
+void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, Array<const bf16, 2> b, Maybe<const float, 1> bias,
+          const std::string& activation, Maybe<float, 2> out_f32, Maybe<bf16, 2> out_bf16, int threads) {
+  const KernelTable& table = *table_by_name(isa);
+  const Activation act = activation_of(activation);
+  const bool gated = act != Activation::kNone;
+  const PackedMatrix packed = pack(b, gated);
+  const int64_t columns = gated ? packed.padded_n() / 2 : packed.padded_n();
+  require(m >= 1 && size(a, 0) >= round_up(m, kPad) && size(a, 1) >= packed.k_tiles() * kTileK, "a is not padded");
+  require(out_f32.has_value() != out_bf16.has_value() && !(gated && out_f32), "one output: bf16 with an activation");
+  require(!bias || size(*bias, 0) >= packed.padded_n(), "bias is not padded");
+  const int64_t rows_out = out_f32 ? size(*out_f32, 0) : size(*out_bf16, 0);
+  const int64_t ldo = out_f32 ? size(*out_f32, 1) : size(*out_bf16, 1);
+  require(rows_out >= m && ldo >= columns, "the output is too small");
+  const GemmArgs args{.a = a.data(),
+                      .lda = size(a, 1),
+                      .b = packed.data(),
+                      .m = m,
+                      .n_panels = packed.n_panels(),
+                      .k_tiles = packed.k_tiles(),
+                      .bias = data_or_null(bias),
+                      .activation = act,
+                      .out_f32 = data_or_null(out_f32),
+                      .out_bf16 = data_or_null(out_bf16),
+                      .ldo = ldo};
+  const LargeBuffer scratch(static_cast<size_t>(table.gemm_scratch) * sizeof(float));
+  play_threads(table, threads, [&](int thread) { table.gemm(args, scratch.as<float>(), thread, threads); });
+}
+
+void rms_norm(const std::string& isa, Array<const float, 2> x, Array<const float, 1> weight, float eps,
+              Array<bf16, 2> out, int threads) {
+  const KernelTable& table = *table_by_name(isa);
+  require(size(out, 0) >= size(x, 0) && size(out, 1) >= round_up(size(weight, 0), kPad), "the output is too small");
+  require(size(x, 1) >= size(weight, 0), "x has fewer columns than weight");
+  const NormArgs args{.x = x.data(),
+                      .ldx = size(x, 1),
+                      .weight = weight.data(),
+                      .out = out.data(),
+                      .ldo = size(out, 1),
+                      .rows = size(x, 0),
+                      .cols = size(weight, 0),
+                      .eps = eps};
+  play_threads(table, threads, [&](int thread) { table.rms_norm(args, thread, threads); });
+}
+
+void add_reduced(const std::string& isa, Array<const float, 3> parts, Array<float, 2> residual, int64_t cols,
+                 Maybe<const float, 1> bias, Maybe<const float, 1> post_norm, float eps, bool assign, int threads) {
+  const KernelTable& table = *table_by_name(isa);
+  const int64_t rows = size(residual, 0), ld = size(residual, 1);
+  require(size(parts, 0) >= 1 && size(parts, 1) == rows && size(parts, 2) == ld, "parts and residual differ in shape");
+  require(ld % kPad == 0 && cols <= ld, "rows are not padded");
+  require((!bias || size(*bias, 0) >= cols) && (!post_norm || size(*post_norm, 0) >= cols), "a vector is too short");
+  std::vector<const float*> pointers;
+  for (int64_t part = 0; part < size(parts, 0); ++part) pointers.push_back(parts.data() + part * rows * ld);
+  const LargeBuffer sum(static_cast<size_t>(rows * ld) * sizeof(float));
+  const ReduceArgs args{.parts = pointers.data(),
+                        .num_parts = static_cast<int32_t>(pointers.size()),
+                        .residual = residual.data(),
+                        .ld = ld,
+                        .rows = rows,
+                        .cols = cols,
+                        .bias = data_or_null(bias),
+                        .post_norm = data_or_null(post_norm),
+                        .sum = sum.as<float>(),
+                        .eps = eps,
+                        .assign = assign};
+  play_threads(table, threads, [&](int thread) { table.reduce_add(args, thread, threads); });
+  if (post_norm) play_threads(table, threads, [&](int thread) { table.post_norm_add(args, thread, threads); });
+}
+
+void embed(const std::string& isa, Array<const int32_t, 1> tokens, Array<const bf16, 2> rows, int64_t first_row,
+           float scale, Array<float, 2> out, int threads) {
+  const KernelTable& table = *table_by_name(isa);
+  const PackedMatrix packed = pack(rows, false);
+  require(size(out, 0) >= size(tokens, 0) && size(out, 1) >= packed.k_tiles() * kTileK, "the output is too small");
+  const EmbedArgs args{.tokens = tokens.data(),
+                       .table = packed.data(),
+                       .k_tiles = packed.k_tiles(),
+                       .first_row = first_row,
+                       .num_rows = packed.n(),
+                       .scale = scale,
+                       .out = out.data(),
+                       .ld = size(out, 1),
+                       .rows = size(tokens, 0)};
+  play_threads(table, threads, [&](int thread) { table.embed(args, thread, threads); });
+}
+
+void softcap(const std::string& isa, Array<float, 1> x, float cap) {
+  table_by_name(isa)->softcap(x.data(), size(x, 0), cap);
+}
+
+// (token, logprob, top ids, top logprobs)
+nb::tuple row_of(const SampledRow& row) {
+  const std::vector<int32_t> ids(row.top_ids, row.top_ids + row.num_top);
+  const std::vector<float> logprobs(row.top_logprobs, row.top_logprobs + row.num_top);
+  return nb::make_tuple(row.token, row.logprob, ids, logprobs);
+}
+
+nb::tuple sample(const std::string& isa, Array<const float, 1> logits, int64_t position, float temperature,
+                 int32_t top_k, float top_p, float min_p, float repetition_penalty, float presence_penalty,
+                 float frequency_penalty, uint64_t seed, const std::vector<int32_t>& bias_ids,
+                 const std::vector<float>& bias_values, const std::vector<int32_t>& suppress, int32_t min_position,
+                 int32_t logprobs, Maybe<const int32_t, 1> prompt_counts, Maybe<const int32_t, 1> output_counts) {
+  const int64_t vocab = size(logits, 0);
+  require(vocab >= 1 && bias_ids.size() == bias_values.size(), "a bias has an id and a value");
+  require(prompt_counts.has_value() == output_counts.has_value(), "counts come in pairs");
+  require(!prompt_counts || (size(*prompt_counts, 0) == vocab && size(*output_counts, 0) == vocab),
+          "counts are too short");
+  const SamplingState state{.temperature = temperature,
+                            .top_p = top_p,
+                            .min_p = min_p,
+                            .top_k = top_k,
+                            .repetition_penalty = repetition_penalty,
+                            .presence_penalty = presence_penalty,
+                            .frequency_penalty = frequency_penalty,
+                            .seed = seed,
+                            .bias_ids = bias_ids.data(),
+                            .bias_values = bias_values.data(),
+                            .num_bias = static_cast<int32_t>(bias_ids.size()),
+                            .suppress_ids = suppress.data(),
+                            .num_suppress = static_cast<int32_t>(suppress.size()),
+                            .min_position = min_position,
+                            .num_logprobs = logprobs,
+                            .prompt_counts = data_or_null(prompt_counts),
+                            .output_counts = data_or_null(output_counts)};
+  std::vector<int32_t> scratch(static_cast<size_t>(3 * vocab));
+  SampledRow row{};
+  table_by_name(isa)->sample(logits.data(), vocab, position, state, scratch.data(), &row);
+  return row_of(row);
+}
+
+nb::tuple token_logprobs(const std::string& isa, Array<const float, 1> logits, int32_t token, int32_t num_top) {
+  require(token >= 0 && token < size(logits, 0), "the token is not in the vocabulary");
+  SampledRow row{};
+  table_by_name(isa)->token_logprobs(logits.data(), size(logits, 0), token, num_top, &row);
+  return row_of(row);
+}
+
+}  // namespace
+
+void bind_ops(nb::module_& module) {
+  nb::module_ ops =
+      module.def_submodule("ops", "Single operations of an instruction set on padded NumPy arrays, for tests.");
+  ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "b"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
+          "out_bf16"_a.none(), "threads"_a);
+  ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "threads"_a);
+  ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),
+          "post_norm"_a.none(), "eps"_a, "assign"_a, "threads"_a);
+  ops.def("embed", &embed, "isa"_a, "tokens"_a, "rows"_a, "first_row"_a, "scale"_a, "out"_a, "threads"_a);
+  ops.def("softcap", &softcap, "isa"_a, "x"_a, "cap"_a);
+  ops.def("sample", &sample, "isa"_a, "logits"_a, "position"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a,
+          "repetition_penalty"_a, "presence_penalty"_a, "frequency_penalty"_a, "seed"_a, "bias_ids"_a, "bias_values"_a,
+          "suppress"_a, "min_position"_a, "logprobs"_a, "prompt_counts"_a.none(), "output_counts"_a.none());
+  ops.def("token_logprobs", &token_logprobs, "isa"_a, "logits"_a, "token"_a, "num_top"_a);
+  bind_attention_ops(ops);
+}
+
+}  // namespace numaserve

@@ -1,0 +1,49 @@
+// What the two files of the test bindings share; see ops_module.cc.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+#include <stdexcept>
+
+#include "kernels/cpu_features.h"
+#include "kernels/include/kernel_table.h"
+
+namespace numaserve {
+
+// Adds the submodule `ops` to the native module.
+void bind_ops(nanobind::module_& module);
+
+// Adds rope_store and attention to `ops`.
+void bind_attention_ops(nanobind::module_& ops);
+
+template <class T, int kDims>
+using Array = nanobind::ndarray<T, nanobind::ndim<kDims>, nanobind::c_contig, nanobind::device::cpu>;
+template <class T, int kDims>
+using Maybe = std::optional<Array<T, kDims>>;
+
+inline void require(bool holds, const char* what) {
+  if (!holds) throw std::invalid_argument(what);
+}
+
+template <class A>
+int64_t size(const A& array, size_t dim) {
+  return static_cast<int64_t>(array.shape(dim));
+}
+
+template <class A>
+auto data_or_null(const std::optional<A>& array) -> decltype(array->data()) {
+  return array ? array->data() : nullptr;
+}
+
+template <class Body>
+void play_threads(const KernelTable& table, int threads, Body body) {
+  require(threads >= 1, "a team has at least one thread");
+  table.thread_begin();
+  for (int thread = 0; thread < threads; ++thread) body(thread);
+}
+
+}  // namespace numaserve

@@ -21,7 +21,7 @@ def forward(b: ProgramBuilder, config: ModelConfig, weights: Weights) -> None:
     next_norms = [layer.input_norm for layer in weights.layers[1:]] + [weights.final_norm]
     for index, (layer, next_norm) in enumerate(zip(weights.layers, next_norms, strict=True)):
         qkv = b.linear(x, layer.qkv, layer.qkv_bias)
-        q = b.qkv_rope(qkv, layer=index, rope=weights.rope_of(index), q_norm=layer.q_norm, k_norm=layer.k_norm, eps=eps)
+        q = b.qkv_rope(qkv, layer=index, rope=weights.ropes[index], q_norm=layer.q_norm, k_norm=layer.k_norm, eps=eps)
         heads = b.attention(
             q, layer=index, scale=config.query_scale, window=config.window(index), softcap=config.attention_softcap
         )

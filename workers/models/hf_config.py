@@ -75,7 +75,7 @@ def read_head_dim(fields: Fields) -> int:
 
 
 def read_sliding_window(fields: Fields, default: int | None = None) -> int | None:
-    """`sliding_window`, `default` where it is missing; None where it is null or hides nothing of the longest context."""
+    """`sliding_window`, `default` where it is missing; None where it is null or covers the longest context."""
     if "sliding_window" in fields.values:
         default = None
     window = fields.optional_integer("sliding_window", 1, MAX_POSITION) or default

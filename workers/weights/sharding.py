@@ -15,6 +15,7 @@ from numaserve.workers.protocol import PAGE_SIZE
 
 TILE_ROWS = 16
 TILE_COLUMNS = 32
+MATRIX_PAD = 32  # rows and columns of packed matrices are padded to this
 BF16_BYTES = 2
 
 
@@ -91,7 +92,7 @@ def make_shard(config: ModelConfig, weights: Sequence[int], rank: int) -> Shard:
 
 def matrix_bytes(n: int, k: int) -> int:
     """Memory of a packed bf16 matrix of n output and k input features: padded to whole tiles."""
-    return round_up(n, TILE_ROWS) * round_up(k, TILE_COLUMNS) * BF16_BYTES
+    return round_up(n, MATRIX_PAD) * round_up(k, MATRIX_PAD) * BF16_BYTES
 
 
 def weight_bytes(config: ModelConfig, weights: Sequence[int], rank: int) -> int:
@@ -103,7 +104,7 @@ def weight_bytes(config: ModelConfig, weights: Sequence[int], rank: int) -> int:
     layer = (
         matrix_bytes(q_columns + 2 * kv_columns, hidden)
         + matrix_bytes(hidden, q_columns)
-        + matrix_bytes(2 * round_up(inter, TILE_ROWS), hidden)
+        + matrix_bytes(2 * round_up(inter, TILE_COLUMNS), hidden)
         + matrix_bytes(hidden, inter)
     )
     vocab = matrix_bytes(len(shard.vocab), hidden)

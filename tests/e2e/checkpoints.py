@@ -1,0 +1,150 @@
+"""Tiny random checkpoints, made on the spot with transformers: one for each family and for each feature of one.
+
+The sizes are odd on purpose: heads that no number of ranks divides, widths that are no multiple of a tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+import transformers as hf
+
+VOCAB = 499
+MAX_POSITION = 512
+COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "max_position_embeddings": MAX_POSITION,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+
+
+def _sizes(hidden: int, heads: int, kv_heads: int, intermediate: int, layers: int = 2, **more: Any) -> dict[str, Any]:
+    return COMMON | {
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        **more,
+    }
+
+
+def _rope(kind: str, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **more}}
+
+
+_LLAMA3 = _rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+_YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=128)
+_LINEAR = _rope("linear", factor=4.0)
+_LONGROPE = _rope(
+    "longrope",
+    short_factor=[1.0 + 0.05 * i for i in range(30)],
+    long_factor=[1.0 + 0.5 * i for i in range(30)],
+    original_max_position_embeddings=256,
+    partial_rotary_factor=0.75,
+)
+_GEMMA3_ROPE = {
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+}
+
+CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
+    "llama-tied": lambda: hf.LlamaConfig(**_sizes(576, 9, 3, 416, tie_word_embeddings=True)),
+    "llama-untied": lambda: hf.LlamaConfig(**_sizes(96, 4, 2, 164, head_dim=24)),
+    "llama3-rope": lambda: hf.LlamaConfig(**_sizes(96, 3, 1, 160, head_dim=32, attention_bias=True), **_LLAMA3),
+    "llama-linear-rope": lambda: hf.LlamaConfig(**_sizes(96, 2, 2, 96, head_dim=48), **_LINEAR),
+    "llama-yarn": lambda: hf.LlamaConfig(**_sizes(128, 4, 4, 224), **_YARN),
+    "mistral": lambda: hf.MistralConfig(**_sizes(256, 8, 2, 352, sliding_window=16)),
+    "qwen2": lambda: hf.Qwen2Config(**_sizes(192, 6, 3, 256)),
+    "qwen3": lambda: hf.Qwen3Config(**_sizes(128, 4, 2, 224, head_dim=64, tie_word_embeddings=True)),
+    "gemma2": lambda: hf.Gemma2Config(
+        **_sizes(144, 6, 3, 192, head_dim=48, sliding_window=16, query_pre_attn_scalar=24, attn_logit_softcapping=5.0),
+        final_logit_softcapping=4.0,
+    ),
+    "gemma3": lambda: hf.Gemma3TextConfig(
+        **_sizes(128, 4, 1, 160, layers=3, head_dim=32, sliding_window=16, query_pre_attn_scalar=32),
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        **_GEMMA3_ROPE,
+    ),
+    "phi3": lambda: hf.Phi3Config(**_sizes(160, 2, 1, 224, original_max_position_embeddings=256), **_LONGROPE),
+}
+GGUF_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
+
+
+def random_model(case: str, seed: int = 0) -> hf.PreTrainedModel:
+    """A model of `CASES` in fp32 whose weights are random bf16 values, spread so that its predictions are neither flat
+    nor certain."""
+    model = hf.AutoModelForCausalLM.from_config(CASES[case](), dtype=torch.float32, attn_implementation="eager").eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim == 1:
+                is_unit_norm = name.endswith("norm.weight") and not case.startswith("gemma")
+                value = 0.2 * noise + (1.0 if is_unit_norm else 0.0)
+            elif "embed_tokens" in name:
+                value = 0.08 * noise  # more, and a tied head would predict the token it was given
+            else:
+                value = noise * 1.5 * parameter.shape[1] ** -0.5
+            parameter.copy_(value.to(torch.bfloat16).float())
+    return model
+
+
+def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> Path:
+    """Save a model as bf16 safetensors, in one file or in several with an index."""
+    model.to(torch.bfloat16).save_pretrained(folder, max_shard_size="100KB" if sharded else "1GB")
+    model.float()
+    return folder
+
+
+def save_gguf(model: hf.PreTrainedModel, path: Path, kind: str) -> Path:
+    """Write a Llama or Qwen2 model as a GGUF file whose matrices are of `kind`, and give the model the values that the
+    file holds, rounded to bf16: it stays the reference."""
+    config = model.config
+    arch = config.model_type
+    writer = gguf.GGUFWriter(path, arch)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_eos_token_id(config.eos_token_id)
+    writer.add_bos_token_id(config.bos_token_id)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch.upper()), config.num_hidden_layers)
+    for name, parameter in model.named_parameters():
+        array = parameter.detach().numpy()
+        part = name.split(".")[-2]
+        permuted = array
+        if arch == "llama" and part in heads:
+            halves = array.reshape(heads[part], 2, head_dim // 2, -1)
+            permuted = halves.swapaxes(1, 2).reshape(array.shape)
+        qtype = gguf.GGMLQuantizationType[kind if array.ndim == 2 else "F32"]
+        data = gguf.quants.quantize(np.ascontiguousarray(permuted), qtype)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), data, raw_dtype=qtype)
+        values = gguf.quants.dequantize(data, qtype).reshape(permuted.shape)
+        if permuted is not array:
+            values = values.reshape(heads[part], head_dim // 2, 2, -1).swapaxes(1, 2).reshape(array.shape)
+        with torch.no_grad():
+            parameter.copy_(torch.from_numpy(values.copy()).to(torch.bfloat16).float())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -1,0 +1,87 @@
+"""Rotary position embedding tables, computed in float64: in float32, far positions would lose digits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from numaserve.workers.models.spec import RopeConfig
+
+Floats = npt.NDArray[np.float64]
+
+
+def rope_tables(rope: RopeConfig, positions: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Cosine and sine of positions 0 .. `positions` - 1, each float32 [positions, rotary_dim / 2], attention factor
+    included.
+
+    Longrope has one set of frequencies for short contexts and one for long ones; the longest context served decides,
+    for every request. transformers decides by the length so far, which would make a token's logits depend on how its
+    cached keys were computed.
+    """
+    inverse, factor = frequencies(rope, positions)
+    angles = np.arange(positions, dtype=np.float64)[:, None] * inverse
+    return (np.cos(angles) * factor).astype(np.float32), (np.sin(angles) * factor).astype(np.float32)
+
+
+def frequencies(rope: RopeConfig, positions: int) -> tuple[Floats, float]:
+    """Radians per position of each rotated pair, [rotary_dim / 2], and the factor on cosine and sine."""
+    exponents = np.arange(0, rope.rotary_dim, 2, dtype=np.float64) / rope.rotary_dim
+    inverse: Floats = rope.theta**-exponents
+    match rope.kind:
+        case "default":
+            return inverse, 1.0
+        case "linear":
+            return inverse / rope.factor, 1.0
+        case "llama3":
+            return _llama3(rope, inverse), 1.0
+        case "yarn":
+            return _yarn(rope, inverse), _yarn_attention_factor(rope)
+        case "longrope":
+            is_long = positions > rope.original_max_position
+            return inverse / np.array(rope.long_factor if is_long else rope.short_factor), _longrope_factor(rope)
+
+
+def _llama3(rope: RopeConfig, inverse: Floats) -> Floats:
+    """Long wavelengths are divided by the factor, short ones kept, those between interpolated."""
+    turns = rope.original_max_position * inverse / (2 * math.pi)
+    smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    smooth = np.clip(smooth, 0.0, 1.0)
+    return (1 - smooth) * inverse / rope.factor + smooth * inverse
+
+
+def _yarn(rope: RopeConfig, inverse: Floats) -> Floats:
+    """A ramp over the dimensions, from the frequencies as they are to those divided by the factor."""
+
+    def dimension_with_turns(turns: float) -> float:
+        ratio = math.log(rope.original_max_position / (turns * 2 * math.pi))
+        return rope.rotary_dim * ratio / (2 * math.log(rope.theta))
+
+    low, high = dimension_with_turns(rope.beta_fast), dimension_with_turns(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.rotary_dim - 1)
+    if low == high:
+        high += 0.001  # a step instead of a division by zero, as in transformers
+    ramp = np.clip((np.arange(len(inverse)) - low) / (high - low), 0.0, 1.0)
+    scaled: Floats = inverse * (1 - ramp) + inverse / rope.factor * ramp
+    return scaled
+
+
+def _yarn_attention_factor(rope: RopeConfig) -> float:
+    def magnitude(scale: float) -> float:
+        return 1.0 if rope.factor <= 1 else 0.1 * scale * math.log(rope.factor) + 1.0
+
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    if rope.mscale and rope.mscale_all_dim:
+        return magnitude(rope.mscale) / magnitude(rope.mscale_all_dim)
+    return magnitude(1.0)
+
+
+def _longrope_factor(rope: RopeConfig) -> float:
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    if rope.factor <= 1.0:
+        return 1.0
+    return math.sqrt(1 + math.log(rope.factor) / math.log(rope.original_max_position))

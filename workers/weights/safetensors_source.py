@@ -1,0 +1,93 @@
+"""safetensors checkpoints: one file, or several with an index.
+
+The only module that imports torch: the safetensors library has zero-copy views of bf16 for torch alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.weights.source import DType, RawTensor
+from safetensors import SafetensorError, safe_open
+
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+_DTYPES: dict[str, DType] = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
+_MAX_INDEX_BYTES = 64 * 2**20
+
+
+class SafetensorsSource:
+    """The tensors of a Hugging Face folder. Raises `OperatorError` when it has no safetensors or they are damaged."""
+
+    interleaved_rope = False
+
+    def __init__(self, folder: Path) -> None:
+        self._where: dict[str, Path] = {}
+        self._files: dict[Path, Any] = {}
+        for path in _files_of(folder):
+            try:
+                handle: Any = safe_open(path, framework="pt")
+                self._files[path] = handle
+                self._where.update(dict.fromkeys(handle.keys(), path))
+            except (SafetensorError, OSError, ValueError) as error:
+                raise OperatorError(f"{path}: not a sound safetensors file ({error}); fetch it again") from error
+
+    def names(self) -> Collection[str]:
+        """The names of all tensors."""
+        return self._where.keys()
+
+    def tensor(self, name: str) -> RawTensor:
+        """The tensor of that name, as a view of the mapped file."""
+        path = self._where[name]
+        try:
+            dtype = self._files[path].get_slice(name).get_dtype()
+            if dtype not in _DTYPES:
+                raise OperatorError(
+                    f"{path}: tensor {name} is {dtype}; supported are {', '.join(_DTYPES)}: "
+                    "use the model's bf16 checkpoint"
+                )
+            values = self._files[path].get_tensor(name)
+        except SafetensorError as error:
+            raise OperatorError(f"{path}: tensor {name} cannot be read ({error}); fetch the file again") from error
+        data = values.reshape(-1).view(torch.uint8).numpy() if values.numel() else np.empty(0, np.uint8)
+        return RawTensor(name, data, _DTYPES[dtype], tuple(values.shape))
+
+
+def _files_of(folder: Path) -> list[Path]:
+    if (folder / _SINGLE).is_file():
+        return [folder / _SINGLE]
+    if not (folder / _INDEX).is_file():
+        pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
+        if pickles:
+            raise OperatorError(
+                f"{folder}: holds {pickles[0]} but no safetensors; pickled weights can run code and are never opened: "
+                "convert them to safetensors"
+            )
+        raise OperatorError(f"{folder}: there is no {_SINGLE} and no {_INDEX}; fetch the checkpoint again")
+    return [folder / name for name in _read_index(folder / _INDEX)]
+
+
+def _read_index(path: Path) -> list[str]:
+    try:
+        if path.stat().st_size > _MAX_INDEX_BYTES:
+            raise OperatorError(f"{path}: larger than {_MAX_INDEX_BYTES} bytes, this is not an index of tensors")
+        index = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise OperatorError(f"{path}: not valid JSON ({error}); fetch the checkpoint again") from error
+    files = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(files, dict) or not files:
+        raise OperatorError(f"{path}: weight_map is missing; fetch the checkpoint again")
+    names = sorted({str(name) for name in files.values()})
+    for name in names:
+        # Only files beside the index: a checkpoint must not reach elsewhere in the file system.
+        if Path(name).name != name or not name.endswith(".safetensors"):
+            raise OperatorError(f"{path}: {name[:100]!r} is not the name of a safetensors file in the same folder")
+        if not (path.parent / name).is_file():
+            raise OperatorError(f"{path.parent / name}: missing; fetch the checkpoint again")
+    return names

@@ -1,0 +1,35 @@
+"""What the loader asks of a checkpoint, whatever its format."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+DType = Literal["bf16", "f16", "f32", "q8_0", "q4_0", "q4_1"]
+
+
+@dataclass(frozen=True)
+class RawTensor:
+    """A tensor as it lies in its file. `data` is a view of the mapped file: nothing is read before it is touched."""
+
+    name: str  # as the file has it, for messages
+    data: npt.NDArray[np.uint8]  # [bytes], row-major
+    dtype: DType
+    shape: tuple[int, ...]  # of elements, out features first
+
+
+class TensorSource(Protocol):
+    """A checkpoint's tensors under Hugging Face's names."""
+
+    # Whether q and k rows are in the order of interleaved rope, pairs side by side, rather than in halves.
+    interleaved_rope: bool
+
+    def names(self) -> Collection[str]:
+        """The names of all tensors."""
+
+    def tensor(self, name: str) -> RawTensor:
+        """The tensor of that name. Raises `OperatorError` for an unsupported dtype or a damaged file."""

@@ -1,0 +1,41 @@
+"""One rank's part of a model, packed for its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from numaserve.workers.weights.sharding import Shard
+
+if TYPE_CHECKING:
+    from numaserve.kernels import PackedMatrix, RopeTable, Vector
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One decoder layer; matrices are [out features, in features] of this rank, vectors are whole unless noted."""
+
+    input_norm: Vector
+    qkv: PackedMatrix  # the rank's q heads, then its k heads, then its v heads
+    qkv_bias: Vector | None  # in the same order
+    q_norm: Vector | None  # [head_dim]
+    k_norm: Vector | None  # [head_dim]
+    o: PackedMatrix  # [hidden, the rank's q heads]
+    o_bias: Vector | None
+    post_attention_norm: Vector | None
+    mlp_norm: Vector
+    gate_up: PackedMatrix  # panels of 16 rows, alternately gate and up; padded to whole tiles of the MLP's columns
+    down: PackedMatrix  # [hidden, the rank's columns of the MLP]
+    post_mlp_norm: Vector | None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A rank's weights. With tied embeddings `lm_head` is the same object as `embedding`."""
+
+    shard: Shard
+    embedding: PackedMatrix  # [the rank's rows of the vocabulary, hidden]
+    layers: tuple[LayerWeights, ...]
+    ropes: tuple[RopeTable, ...]  # one for each layer; layers of a kind share theirs
+    final_norm: Vector
+    lm_head: PackedMatrix  # [the rank's rows of the vocabulary, hidden]

@@ -64,6 +64,8 @@ class GroupPlan:
     ranks: list[RankPlan]
     num_pages: int
     context_length: int
+    max_step_tokens: int
+    max_logit_rows: int  # positions of one step whose logits are computed
     front_end_cpus: tuple[int, ...]  # kept for the front end; empty without a reserved core
     notes: tuple[str, ...]  # what the operator may want to know about the choices made
 
@@ -96,6 +98,7 @@ def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> G
     fitting = _pages_that_fit(options, _pools(topology, ranks), needs)
     context, context_notes = _choose_context(options, model, fitting, sum(needs.per_page))
     num_pages = min(fitting, options.max_running_requests * _pages_of(context) + 1)
+    tokens = _step_tokens(options)
     launches = [
         Launch(
             rank=rank,
@@ -107,7 +110,7 @@ def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> G
             num_pages=num_pages,
             context_length=context,
             max_running_requests=options.max_running_requests,
-            max_step_tokens=max(options.max_step_tokens, options.max_running_requests),
+            max_step_tokens=tokens,
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=options.step_deadline_s,
@@ -125,6 +128,8 @@ def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> G
         ranks=rank_plans,
         num_pages=num_pages,
         context_length=context,
+        max_step_tokens=tokens,
+        max_logit_rows=max_logit_rows(options.max_running_requests),
         front_end_cpus=placement.front_end_cpus,
         notes=(*placement.notes, *context_notes),
     )
@@ -140,13 +145,18 @@ def format_bytes(nbytes: int) -> str:
     return f"{nbytes / GIB:.1f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.0f} MiB"
 
 
+def _step_tokens(options: PlanOptions) -> int:
+    """Every running request must find room for its next token in a step."""
+    return max(options.max_step_tokens, options.max_running_requests)
+
+
 def _largest_vocab_shard(model: ModelConfig, shares: Sequence[int]) -> int:
     return max(len(make_shard(model, shares, rank).vocab) for rank in range(len(shares)))
 
 
 def _ring_slot_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence[int]) -> int:
     """The largest message of a step: the residual stream of all tokens, or one rank's logits, both fp32."""
-    tokens = max(options.max_step_tokens, options.max_running_requests)
+    tokens = _step_tokens(options)
     logits = max_logit_rows(options.max_running_requests) * _largest_vocab_shard(model, shares)
     return round_up(4 * max(tokens * model.hidden_size, logits), MEMORY_PAGE)
 
@@ -164,7 +174,7 @@ def _needs(options: PlanOptions, model: ModelConfig, shares: Sequence[int], slot
 def _activation_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence[int], rank: int) -> int:
     """An upper estimate of a step's intermediate results, as if no two of them shared memory."""
     shard = make_shard(model, shares, rank)
-    tokens = max(options.max_step_tokens, options.max_running_requests)
+    tokens = _step_tokens(options)
     attention = (len(shard.q_heads) * 2 + len(shard.kv_heads) * 2) * model.head_dim
     per_token = 4 * (3 * model.hidden_size + attention + 3 * len(shard.intermediate))
     # Rank 0 gathers the logits of all ranks.

@@ -1,0 +1,31 @@
+"""Log set-up: text for a person at a terminal, one JSON object a line for everything else."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from numaserve.server.api.access_log import JsonFormatter
+from numaserve.server.config import LogLevel
+
+
+class TextFormatter(logging.Formatter):
+    """``12:00:01 INFO message key=value``. Line breaks inside values are escaped."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, with the record's fields behind its message."""
+        fields = getattr(record, "fields", {})
+        return " ".join([super().format(record), *(f"{key}={value!r}" for key, value in fields.items())])
+
+
+def set_up_logging(level: LogLevel) -> None:
+    """Send the log of this process to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(TextFormatter() if sys.stderr.isatty() else JsonFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # Both tell about every connection and request, which the server's own request log does once.
+    for chatty in ("uvicorn.error", "httpx"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -1,0 +1,54 @@
+"""The ``numaserve`` command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import typer
+from numaserve.server.cli.ring_stat import ring_stat
+from numaserve.server.cli.serve import serve
+from numaserve.server.cli.topology import topology
+from numaserve.server.cli.version import version
+from numaserve.server.tokenizer.types import TokenizerError
+from numaserve.workers.errors import OperatorError
+
+EXIT_MISTAKE = 2  # something the operator can mend; starting again without a change would not help
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="numaserve",
+    help="Serve large language models on the NUMA nodes of a Xeon host.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(serve)
+app.command()(topology)
+app.command("ring-stat")(ring_stat)
+app.command()(version)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command and exit. A mistake of the operator is one line on standard error and exit status 2."""
+    try:
+        # Typer's own error box is several lines; as an exception its message is one.
+        status = app(args=arguments, standalone_mode=False, prog_name="numaserve")
+    except typer.TyperException as error:
+        _complain(error.format_message())
+        status = EXIT_MISTAKE
+    except (OperatorError, TokenizerError) as error:
+        _complain(str(error))
+        status = EXIT_MISTAKE
+    except (typer.Abort, KeyboardInterrupt):
+        status = EXIT_INTERRUPTED
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _complain(message: str) -> None:
+    sys.stderr.write(f"numaserve: {' '.join(message.split())}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""``numaserve ring-stat PID``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from numaserve.shm_comm import RingError
+from numaserve.shm_comm.stat import render
+from numaserve.workers.errors import OperatorError
+from rich.console import Console
+
+
+def ring_stat(pid: Annotated[int, typer.Argument(help="The server's process or one of its workers.")]) -> None:
+    """Look into the ring of a running server: epochs, waits and the abort word."""
+    try:
+        Console().print(render(pid))
+    except RingError as error:
+        raise OperatorError(str(error)) from error

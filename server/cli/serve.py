@@ -1,0 +1,50 @@
+"""``numaserve serve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from numaserve.server.config import ServeConfig, load_config
+
+
+def _option(key: str, *names: str) -> Any:
+    """An option whose help is the configuration key's description; unset, so that the file or the default counts."""
+    default = ServeConfig.model_fields[key].default
+    shown = "" if default is None else f" [default: {default}]"
+    return typer.Option(*names, help=f"{ServeConfig.model_fields[key].description}{shown}", show_default=False)
+
+
+def serve(
+    model: Annotated[str | None, typer.Argument(help="Hugging Face folder, .gguf file, hub id, or 'demo'.")] = None,
+    *,
+    tp: Annotated[int | None, _option("tp")] = None,
+    host: Annotated[str | None, _option("host")] = None,
+    port: Annotated[int | None, _option("port")] = None,
+    served_model_name: Annotated[str | None, _option("served_model_name")] = None,
+    context_length: Annotated[int | None, _option("context_length")] = None,
+    max_running_requests: Annotated[int | None, _option("max_running_requests")] = None,
+    max_queued_requests: Annotated[int | None, _option("max_queued_requests")] = None,
+    chunked_prefill_size: Annotated[int | None, _option("chunked_prefill_size")] = None,
+    kv_cache_gib: Annotated[float | None, _option("kv_cache_gib")] = None,
+    mem_fraction_static: Annotated[float | None, _option("mem_fraction_static")] = None,
+    api_key_file: Annotated[Path | None, _option("api_key_file")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with any of these options.")] = None,
+    log_level: Annotated[str | None, _option("log_level")] = None,
+    threads_per_worker: Annotated[int | None, _option("threads_per_worker")] = None,
+    reserve_core: Annotated[bool | None, _option("reserve_core", "--reserve-core/--no-reserve-core")] = None,
+    drain_seconds: Annotated[float | None, _option("drain_seconds")] = None,
+    step_deadline_seconds: Annotated[float | None, _option("step_deadline_seconds")] = None,
+    overlap: Annotated[bool | None, _option("overlap", "--overlap/--no-overlap")] = None,
+    prefix_cache: Annotated[bool | None, _option("enable_prefix_cache", "--prefix-cache/--no-prefix-cache")] = None,
+    log_prompts: Annotated[bool | None, _option("log_prompts", "--log-prompts/--no-log-prompts")] = None,
+) -> None:
+    """Serve MODEL over the OpenAI API."""
+    options = {**locals(), "enable_prefix_cache": prefix_cache}
+    del options["config"], options["prefix_cache"]
+    serve_config = load_config(options, config)
+    # Mistakes in the options are told, and other commands run, without importing the engine.
+    from numaserve.server.cli.service import run_service  # noqa: PLC0415
+
+    raise typer.Exit(run_service(serve_config))

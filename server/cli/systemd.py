@@ -1,0 +1,47 @@
+"""What the service manager is told. Without systemd every call does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+import sdnotify
+
+
+class ServiceManager:
+    """systemd's notification protocol (sd_notify(3))."""
+
+    def __init__(self) -> None:
+        self._notifier = sdnotify.SystemdNotifier()
+        self._last_status = ""
+
+    def status(self, text: str) -> None:
+        """One line for ``systemctl status``."""
+        if text != self._last_status:
+            self._last_status = text
+            self._notifier.notify(f"STATUS={text}")
+
+    def ready(self, text: str) -> None:
+        """Requests are served from now on."""
+        self._notifier.notify(f"READY=1\nSTATUS={text}")
+
+    def stopping(self) -> None:
+        """The server is on its way out."""
+        self._notifier.notify("STOPPING=1\nSTATUS=draining")
+
+    async def feed_watchdog(self, is_healthy: Callable[[], bool]) -> None:
+        """Until cancelled, report life as long as `is_healthy`, twice in the time that systemd waits."""
+        interval = watchdog_seconds()
+        while interval is not None:
+            if is_healthy():
+                self._notifier.notify("WATCHDOG=1")
+            await asyncio.sleep(interval / 2)
+
+
+def watchdog_seconds() -> float | None:
+    """How long systemd waits for a sign of life; None when it does not."""
+    usec, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    if not usec.isdigit() or int(usec) == 0 or (pid and pid != str(os.getpid())):
+        return None
+    return int(usec) / 1e6

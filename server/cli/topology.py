@@ -1,0 +1,103 @@
+"""``numaserve topology``: what this process may use, and how a model would be spread over it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from numaserve import kernels
+from numaserve.server.cli.model_argument import served_name
+from numaserve.server.cli.planning import plan_options
+from numaserve.server.config import load_config
+from numaserve.workers.models.config import load_model_config
+from numaserve.workers.placement import place_ranks
+from numaserve.workers.plan import GroupPlan, format_bytes, make_plan
+from numaserve.workers.topology import Topology, format_cpu_list, read_topology
+from numaserve.workers.weights.hub import resolve_model
+from rich.console import Console
+from rich.table import Table
+
+
+def topology(
+    model: Annotated[
+        str | None, typer.Argument(help="Plan for this model: folder, .gguf file, hub id or 'demo'.")
+    ] = None,
+    *,
+    tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks. Default: one per usable node.")] = None,
+    context_length: Annotated[int | None, typer.Option(help="Longest sequence.")] = None,
+    max_running_requests: Annotated[int | None, typer.Option(help="Sequences in a batch.")] = None,
+    kv_cache_gib: Annotated[float | None, typer.Option(help="KV cache of all ranks together, in GiB.")] = None,
+    mem_fraction_static: Annotated[float | None, typer.Option(help="Part of free memory to use.")] = None,
+    threads_per_worker: Annotated[int | None, typer.Option(help="At most so many cores for each rank.")] = None,
+    reserve_core: Annotated[bool, typer.Option(help="Keep a core for the front end.")] = False,
+) -> None:
+    """Show nodes, cores, memory and instruction set, and the plan for a number of ranks."""
+    config = load_config(
+        {
+            "model": model or "none",
+            "tp": tp,
+            "context_length": context_length,
+            "max_running_requests": max_running_requests,
+            "kv_cache_gib": kv_cache_gib,
+            "mem_fraction_static": mem_fraction_static,
+            "threads_per_worker": threads_per_worker,
+            "reserve_core": reserve_core,
+        }
+    )
+    machine = read_topology()
+    console = Console()
+    console.print(_nodes_table(machine))
+    _print_facts(console, machine)
+    if model is None:
+        placement = place_ranks(machine, config.tp, config.threads_per_worker, config.reserve_core)
+        table = Table("rank", "node", "cores", title="Ranks (name a model to see memory)", title_justify="left")
+        for rank, each in enumerate(placement.ranks):
+            table.add_row(str(rank), str(each.node), format_cpu_list(each.cpus))
+        console.print(table)
+        _print_notes(console, placement.notes)
+        return
+    path = resolve_model(model)
+    plan = make_plan(plan_options(config, path), load_model_config(path), machine)
+    console.print(_plan_table(plan, served_name(model, path)))
+    _print_notes(console, plan.notes)
+
+
+def _nodes_table(machine: Topology) -> Table:
+    table = Table(
+        "node", "cores", "count", "hyperthreads left out", "memory", "free", title="NUMA nodes", title_justify="left"
+    )
+    for node in machine.nodes:
+        table.add_row(
+            str(node.id),
+            format_cpu_list(node.cpus),
+            str(len(node.cpus)),
+            format_cpu_list(node.siblings_left_out) or "none",
+            format_bytes(node.memory_bytes),
+            format_bytes(node.free_bytes),
+        )
+    return table
+
+
+def _print_facts(console: Console, machine: Topology) -> None:
+    reserved = ", ".join(f"{count} of {format_bytes(size)}" for size, count in machine.huge_pages.reserved if count)
+    limit, memlock = machine.cgroup_free_bytes, machine.memlock_bytes
+    console.print(f"instruction set     {kernels.isa()}")
+    console.print(f"cgroup memory left  {'no limit' if limit is None else format_bytes(limit)}")
+    console.print(f"huge pages          transparent: {machine.huge_pages.transparent}; reserved: {reserved or 'none'}")
+    console.print(f"memlock             {'unlimited' if memlock is None else format_bytes(memlock)}\n")
+
+
+def _plan_table(plan: GroupPlan, name: str) -> Table:
+    title = f"{name}: context {plan.context_length} tokens, {plan.num_pages} KV pages"
+    table = Table("rank", "node", "cores", "weights", "KV cache", "scratch (about)", title=title, title_justify="left")
+    for rank in plan.ranks:
+        sizes = (rank.weight_bytes, rank.kv_bytes, rank.scratch_bytes)
+        table.add_row(
+            str(rank.rank), str(rank.node), format_cpu_list(rank.cpus), *(format_bytes(size) for size in sizes)
+        )
+    return table
+
+
+def _print_notes(console: Console, notes: tuple[str, ...]) -> None:
+    for note in notes:
+        console.print(f"note: {note}")

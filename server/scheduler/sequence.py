@@ -104,7 +104,7 @@ class Sequence:
         """Positions to compute now: 1 in decode, more in prefill, 0 when only results are awaited."""
         total = len(self.tokens) + self.num_pending
         # The last token of a sequence is sampled and never computed, unless nothing is sampled at all.
-        return (total if total < self.max_tokens else self.prompt_len) - self.num_computed
+        return max(0, (total if total < self.max_tokens else self.prompt_len) - self.num_computed)
 
 
 @dataclass(frozen=True, slots=True)

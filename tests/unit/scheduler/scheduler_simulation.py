@@ -1,0 +1,203 @@
+"""A worker group made of dictionaries: it remembers what was written to each page, and trusts nothing it is told."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
+from numaserve.workers.protocol import (
+    SamplingParams,
+    SeqPlan,
+    SeqResult,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+    decode_to_worker,
+    encode,
+)
+
+VOCABULARY = 3
+
+
+@dataclass
+class Request:
+    """What the truth about a sequence is; found by its seed, which a plan names in `SlotInit`."""
+
+    seed: int
+    prompt: list[int]
+    max_new_tokens: int
+    salt: str = ""
+    prompt_logprobs: bool = False
+    penalties: bool = False
+    stop_after: int | None = None  # the caller finds a stop token after so many
+
+    received: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.truth = list(self.prompt)  # prompt and every token that the model would ever sample
+        self.digests: list[int] = []
+        digest = hash(self.salt)
+        for position in range(len(self.prompt) + self.max_new_tokens):
+            digest = hash((digest, self.truth[position]))
+            self.digests.append(digest)
+            if position >= len(self.prompt) - 1:
+                self.truth.append(hash((digest, self.seed)) % VOCABULARY)
+
+    def sequence(self) -> Sequence:
+        sampling = SamplingParams(seed=self.seed, repetition_penalty=1.5 if self.penalties else 1.0)
+        return Sequence(
+            str(self.seed), self.prompt, sampling, self.max_new_tokens, self.prompt_logprobs, cache_salt=self.salt
+        )
+
+
+@dataclass
+class Slot:
+    request: Request
+    pages: list[int]
+    last_sample: int | None
+    output_history: list[int]
+
+
+class SimulatedWorkers:
+    """Runs plans in order and checks that each position reads exactly the KV of the tokens before it.
+
+    Within a plan, sequences may run in any order: all read before any writes.
+    """
+
+    def __init__(self, config: SchedulerConfig, requests: dict[int, Request]) -> None:
+        self.config = config
+        self.requests = requests
+        self.memory: dict[tuple[int, int], int] = {}
+        self.slots: dict[int, Slot] = {}
+
+    def run(self, frame: bytes) -> StepResult:
+        plan = decode_to_worker(frame)
+        assert isinstance(plan, StepPlan)
+        self.check_limits(plan)
+        writes: dict[tuple[int, int], int] = {}
+        results = [self.run_one(seq, writes) for seq in plan.seqs]
+        self.memory.update(writes)
+        return StepResult(plan.step_id, 0, results, 0, 0, 0)
+
+    def check_limits(self, plan: StepPlan) -> None:
+        tokens = sum(max(1, len(seq.tokens)) for seq in plan.seqs)
+        rows = sum(seq.sample + len(seq.prompt_logprobs) for seq in plan.seqs)
+        assert 0 < tokens <= self.config.max_step_tokens
+        assert rows <= self.config.max_logit_rows
+        assert len({seq.slot for seq in plan.seqs}) == len(plan.seqs) <= self.config.max_running_requests
+        assert all(0 <= seq.slot < self.config.max_running_requests for seq in plan.seqs)
+
+    def run_one(self, plan: SeqPlan, writes: dict[tuple[int, int], int]) -> SeqResult:
+        slot = self.open_slot(plan)
+        request = slot.request
+        assert plan.from_previous != bool(plan.tokens)
+        tokens = [slot.last_sample] if plan.from_previous else plan.tokens
+        end = plan.start + len(tokens)
+        assert tokens == request.truth[plan.start : end]
+        for position in range(plan.start):
+            assert self.memory[self.cell(slot, position)] == request.digests[position], "stale or foreign KV was read"
+        for position in range(plan.start, end):
+            cell = self.cell(slot, position)
+            assert cell not in writes, "two sequences write the same position"
+            writes[cell] = request.digests[position]
+        assert plan.prompt_logprobs == request.truth[plan.start + 1 : plan.start + 1 + len(plan.prompt_logprobs)]
+        token = request.truth[end] if plan.sample else -1
+        if plan.sample:
+            assert slot.output_history == (request.truth[len(request.prompt) : end] if request.penalties else [])
+            slot.last_sample = token
+            slot.output_history += [token] * request.penalties
+        rows = [TokenLogprobs(row, -1.0) for row in plan.prompt_logprobs]
+        return SeqResult(token=token, prompt_logprobs=rows)
+
+    def write_garbage(self, plan: StepPlan) -> None:
+        for seq in plan.seqs:
+            slot = self.open_slot(seq)
+            for position in range(seq.start, seq.start + max(1, len(seq.tokens))):
+                self.memory[self.cell(slot, position)] = -1
+
+    def open_slot(self, plan: SeqPlan) -> Slot:
+        if plan.init is not None:
+            request = self.requests[plan.init.sampling.seed]
+            assert plan.init.prompt_history == (request.prompt if request.penalties else [])
+            self.slots[plan.slot] = Slot(request, [], None, list(plan.init.output_history))
+        slot = self.slots[plan.slot]
+        slot.pages += plan.pages
+        return slot
+
+    def cell(self, slot: Slot, position: int) -> tuple[int, int]:
+        return slot.pages[position // self.config.page_size], position % self.config.page_size
+
+
+class Service:
+    """A scheduler with its workers, and the part of the engine that finds stop tokens."""
+
+    def __init__(self, config: SchedulerConfig, ahead: bool = False) -> None:
+        self.config = config
+        self.ahead = ahead  # whether a plan leaves before the result of the one before it is in
+        self.scheduler = Scheduler(config)
+        self.requests: dict[int, Request] = {}
+        self.workers = SimulatedWorkers(config, self.requests)
+        self.sent: deque[bytes | StepResult] = deque()  # plans, or results that are there already
+
+    def add(self, prompt: list[int], max_new_tokens: int, **options: object) -> Request:
+        request = Request(len(self.requests), prompt, max_new_tokens, **options)  # type: ignore[arg-type]
+        self.scheduler.add(request.sequence())
+        self.requests[request.seed] = request
+        return request
+
+    def schedule(self) -> StepPlan | None:
+        plan = self.scheduler.schedule()
+        if plan is not None:
+            self.sent.append(encode(plan))  # as bytes: what the scheduler changes later is not in it
+        return plan
+
+    def receive(self) -> list[SequenceUpdate]:
+        frame = self.sent.popleft()
+        updates = self.scheduler.apply(self.workers.run(frame) if isinstance(frame, bytes) else frame)
+        for update in updates:
+            self.take_in(self.requests[int(update.sequence.request_id)], update)
+        return updates
+
+    def take_in(self, request: Request, update: SequenceUpdate) -> None:
+        request.rows += [row.token for row in update.prompt_logprobs]
+        if update.token is not None:
+            request.received.append(update.token)
+        if update.finished:
+            request.ends.append("length")
+        elif len(request.received) == request.stop_after:
+            self.end(request, "stop")
+
+    def end(self, request: Request, reason: str) -> None:
+        if self.scheduler.finish(str(request.seed)):
+            request.ends.append(reason)
+
+    def fail_step(self) -> None:
+        """The oldest plan fails half-way, and so does the one behind it: what they should have written is garbage."""
+        plans = [decode_to_worker(frame) for frame in self.sent if isinstance(frame, bytes)]
+        for plan in plans:
+            assert isinstance(plan, StepPlan)
+            self.workers.write_garbage(plan)
+        failed, *later = plans
+        self.sent = deque(StepResult(plan.step_id, 0, [], 0, 0, 0) for plan in later)
+        for sequence in self.scheduler.fail_step(failed.step_id):
+            self.requests[int(sequence.request_id)].ends.append("error")
+
+    def restart_workers(self) -> None:
+        self.sent.clear()
+        self.workers = SimulatedWorkers(self.config, self.requests)
+        self.scheduler.reset_workers()
+
+    def drain(self, max_steps: int = 5000) -> None:
+        """Run until nobody is left; a scheduler that stands still fails here."""
+        for _ in range(max_steps):
+            if not self.scheduler.has_sequences and not self.sent:
+                return
+            plan = self.schedule()
+            assert plan is not None or self.sent, "nothing runs, nothing is awaited, and sequences are left"
+            if self.sent and (plan is None or not self.ahead or len(self.sent) == 2):
+                self.receive()
+        raise AssertionError("the sequences do not come to an end")

@@ -1,0 +1,135 @@
+"""Random operations, with the workers simulated token by token."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from numaserve.server.scheduler.errors import SequenceTooLong
+from numaserve.server.scheduler.integrity import check_integrity
+from numaserve.server.scheduler.sequence import SchedulerConfig
+from scheduler_simulation import Request, Service
+
+# Few tokens and few beginnings: most prompts share pages with others.
+beginnings = st.sampled_from([[0] * 24, [0, 1, 2] * 8, [1] * 24])
+prompts = st.builds(
+    lambda beginning, length, rest: beginning[:length] + rest,
+    beginnings,
+    st.integers(0, 24),
+    st.lists(st.integers(0, 2), min_size=1, max_size=6),
+)
+configs = st.builds(
+    SchedulerConfig,
+    num_pages=st.integers(2, 24),
+    context_length=st.integers(8, 40),
+    max_running_requests=st.integers(1, 5),
+    max_step_tokens=st.integers(1, 24),
+    max_logit_rows=st.integers(1, 12),
+    enable_prefix_cache=st.sampled_from([True, True, True, False]),
+    page_size=st.sampled_from([1, 2, 4]),
+)
+
+
+class RandomService(RuleBasedStateMachine):
+    """Whatever happens, in whatever order, every request gets its own tokens and ends once."""
+
+    @initialize(config=configs, ahead=st.booleans())
+    def start(self, config: SchedulerConfig, ahead: bool) -> None:
+        self.service = Service(config, ahead)
+
+    @rule(
+        prompt=prompts,
+        max_new_tokens=st.integers(0, 12),
+        salt=st.sampled_from(["", "", "tenant"]),
+        prompt_logprobs=st.sampled_from([False, False, True]),
+        penalties=st.booleans(),
+        stop_after=st.none() | st.integers(1, 8),
+    )
+    def add(self, prompt: list[int], max_new_tokens: int, **options: object) -> None:
+        config = self.service.config
+        fits = len(prompt) + min(1, max_new_tokens) <= config.max_sequence_tokens
+        try:
+            self.service.add(prompt, max_new_tokens, **options)
+        except SequenceTooLong:
+            assert not fits
+        else:
+            assert fits
+
+    @precondition(lambda self: any(not request.ends for request in self.service.requests.values()))
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        live = [request for request in self.service.requests.values() if not request.ends]
+        self.service.end(data.draw(st.sampled_from(live)), "abort")
+
+    @rule(count=st.integers(1, 6))
+    def run_steps(self, count: int) -> None:
+        for _ in range(count):
+            self.schedule()
+            self.receive()
+
+    @rule()
+    def schedule(self) -> None:
+        if len(self.service.sent) < 1 + self.service.ahead:
+            self.service.schedule()
+            check_integrity(self.service.scheduler)
+
+    @rule()
+    def receive(self) -> None:
+        if len(self.service.sent) > self.service.ahead or not self.service.scheduler.has_sequences:
+            self.flush_one()
+
+    @precondition(lambda self: self.service.sent)
+    @rule()
+    def flush_one(self) -> None:
+        if self.service.sent:
+            self.service.receive()
+            check_integrity(self.service.scheduler)
+
+    @precondition(lambda self: self.service.sent and isinstance(self.service.sent[0], bytes))
+    @rule(really=st.sampled_from([True, False, False]))
+    def fail_step(self, really: bool) -> None:
+        if really:
+            self.service.fail_step()
+
+    @rule(really=st.sampled_from([True, False, False, False]))
+    def restart_workers(self, really: bool) -> None:
+        if really:
+            self.service.restart_workers()
+
+    @rule()
+    def flush_cache(self) -> None:
+        running = self.service.scheduler.stats().running
+        assert self.service.scheduler.flush_cache() == (running == 0)
+
+    @invariant()
+    def books_add_up(self) -> None:
+        if hasattr(self, "service"):
+            check_integrity(self.service.scheduler)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "service"):
+            return
+        self.service.drain()
+        for request in self.service.requests.values():
+            check_request(request, self.service.config)
+        scheduler = self.service.scheduler
+        check_integrity(scheduler)
+        assert scheduler.stats().pages_active == 0
+        assert scheduler.flush_cache()
+        assert scheduler.stats().pages_free == self.service.config.num_pages
+
+
+def check_request(request: Request, config: SchedulerConfig) -> None:
+    assert len(request.ends) == 1
+    assert request.received == request.truth[len(request.prompt) :][: len(request.received)]
+    expected_rows = request.prompt[1:] if request.prompt_logprobs else []
+    assert request.rows == expected_rows[: len(request.rows)]
+    if request.ends == ["length"]:
+        longest = min(len(request.prompt) + request.max_new_tokens, config.max_sequence_tokens)
+        assert len(request.prompt) + len(request.received) == longest
+    if request.ends in (["length"], ["stop"]):
+        assert request.rows == expected_rows
+
+
+TestRandomService = RandomService.TestCase
+TestRandomService.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

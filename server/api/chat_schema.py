@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from numaserve.server.api.schemas import MAX_INT, Neutral, SamplingFields, Strict, TopLogprobs, conflict, neutral
+from numaserve.server.api.schemas import MAX_INT, Neutral, SamplingFields, Strict, Text, TopLogprobs, conflict, neutral
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 _ROLES = {"developer": "system"}  # OpenAI's newer name for it; templates know the older one
@@ -29,8 +29,8 @@ class Message(Strict):
     """One message; fields that only tool calls, audio and refusals need are accepted empty, as clients echo them."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[str, BeforeValidator(_join_text_parts)]
-    name: Annotated[str, StringConstraints(max_length=256)] | None = None
+    content: Annotated[Text, BeforeValidator(_join_text_parts)]
+    name: Annotated[Text, StringConstraints(max_length=256)] | None = None
     refusal: Annotated[Neutral, neutral()] = None
     tool_calls: Annotated[Neutral, neutral([])] = None
     function_call: Annotated[Neutral, neutral()] = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from numaserve.server.api.schemas import Neutral, SamplingFields, TokenId, TopLogprobs, conflict, neutral
+from numaserve.server.api.schemas import Neutral, SamplingFields, Text, TokenId, TopLogprobs, conflict, neutral
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 DEFAULT_MAX_TOKENS = 16
@@ -31,7 +31,7 @@ Tokens = Annotated[list[TokenId], Field(min_length=1)]
 # Tags, so that an error is about the kind of prompt that was sent and not about the other one; with brackets, so that
 # `param_of` leaves them out.
 Prompts = Annotated[
-    Annotated[list[str], Tag("[text]")] | Annotated[list[Tokens], Tag("[tokens]")],
+    Annotated[list[Text], Tag("[text]")] | Annotated[list[Tokens], Tag("[tokens]")],
     Discriminator(_kind_of_prompts),
     BeforeValidator(_as_prompts),
     Field(min_length=1),

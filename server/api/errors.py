@@ -37,12 +37,19 @@ class ApiError(HTTPException):
 
     def body(self) -> dict[str, object]:
         """The JSON object clients get, also as an event in the middle of a stream."""
-        return {"error": {"message": self.detail, "type": self.kind, "param": self.param, "code": self.code}}
+        return {
+            "error": {"message": _utf8(self.detail), "type": self.kind, "param": _utf8(self.param), "code": self.code}
+        }
 
     def response(self) -> Response:
         """The HTTP answer."""
         content = msgspec.json.encode(self.body())
         return Response(content, self.status_code, self.headers, media_type="application/json")
+
+
+def _utf8(text: str | None) -> str | None:
+    # The name of an unknown field is the client's text and may not be encodable.
+    return None if text is None else text.encode(errors="replace").decode()
 
 
 def bad_request(message: str, param: str | None, code: str | None = None) -> ApiError:

@@ -53,12 +53,22 @@ def _no_float_overflow(value: object) -> object:
     return value
 
 
+def _whole_characters(value: str) -> str:
+    # JSON can spell half of a UTF-16 pair; no tokenizer and no UTF-8 answer can carry it.
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("the text has a lone surrogate, which is not a character") from None
+    return value
+
+
+Text = Annotated[str, AfterValidator(_whole_characters)]
 Number = Annotated[float, BeforeValidator(_no_float_overflow)]
-StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+StopString = Annotated[Text, StringConstraints(min_length=1, max_length=1024)]
 StopStrings = Annotated[list[StopString], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
 LogitBias = dict[Annotated[str, StringConstraints(pattern=r"^[0-9]{1,10}$")], Annotated[Number, Field(ge=-100, le=100)]]
-ShortText = Annotated[str, StringConstraints(max_length=1024)]
+ShortText = Annotated[Text, StringConstraints(max_length=1024)]
 
 
 class StreamOptions(Strict):
@@ -92,7 +102,7 @@ class SamplingFields(Strict):
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
     skip_special_tokens: bool | None = None
-    cache_salt: Annotated[str, StringConstraints(max_length=256)] | None = None
+    cache_salt: Annotated[Text, StringConstraints(max_length=256)] | None = None
 
     # Without effect on the result.
     user: ShortText | None = None

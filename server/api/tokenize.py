@@ -12,7 +12,7 @@ from numaserve.server.api.chat import render
 from numaserve.server.api.chat_schema import Message, TemplateArguments
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.sampling import check_token_ids
-from numaserve.server.api.schemas import ShortText, Strict, TokenId, conflict
+from numaserve.server.api.schemas import ShortText, Strict, Text, TokenId, conflict
 from numaserve.server.api.streaming import json_response
 from pydantic import Field, model_validator
 
@@ -21,7 +21,7 @@ class TokenizeRequest(Strict):
     """A text, or a conversation as the chat endpoint would render it."""
 
     model: ShortText | None = None
-    prompt: str | None = None
+    prompt: Text | None = None
     messages: Annotated[list[Message], Field(min_length=1, max_length=65536)] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True

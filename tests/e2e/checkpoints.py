@@ -5,6 +5,7 @@ The sizes are odd on purpose: heads that no number of ranks divides, widths that
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,8 +102,9 @@ def random_model(case: str, seed: int = 0) -> hf.PreTrainedModel:
 
 def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> Path:
     """Save a model as bf16 safetensors, in one file or in several with an index."""
-    model.to(torch.bfloat16).save_pretrained(folder, max_shard_size="100KB" if sharded else "1GB")
-    model.float()
+    # A copy: casting the model itself to bf16 and back would round its rope frequencies too.
+    rounded = copy.deepcopy(model).to(torch.bfloat16)
+    rounded.save_pretrained(folder, max_shard_size="100KB" if sharded else "1GB")
     return folder
 
 

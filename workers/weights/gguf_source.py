@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+import numpy as np
 from gguf import GGMLQuantizationType
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.family import Family, LayerNames
@@ -51,7 +52,7 @@ class GGUFSource:
             )
         data = self._file.data[found.data_offset : found.data_offset + found.n_bytes]
         shape = tuple(int(dim) for dim in reversed(found.shape))
-        return RawTensor(found.name, data.view(), _DTYPES[found.tensor_type], shape)
+        return RawTensor(found.name, np.asarray(data), _DTYPES[found.tensor_type], shape)
 
 
 def hugging_face_name(name: str, names: LayerNames) -> str:

@@ -1,0 +1,167 @@
+"""The vocabulary of a forward pass in plain numpy: runs what a family appends, at once and in fp32, to compare it with
+transformers without any kernel in between. Ranks are threads that meet in the sums."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.weights.sharding import Shard
+from numaserve.workers.weights.weights import Weights
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass
+class VectorValues:
+    """Stands in for the kernels' Vector, which keeps its values to itself."""
+
+    values: Floats
+
+
+@dataclass
+class RopeValues:
+    """Stands in for the kernels' RopeTable."""
+
+    cos: Floats
+    sin: Floats
+
+
+@dataclass
+class Ranks:
+    """Where the threads of a group add up their parts, in rank order."""
+
+    world_size: int
+    barrier: threading.Barrier = field(init=False)
+    parts: list[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.barrier = threading.Barrier(self.world_size, timeout=60)
+        self.parts = [None] * self.world_size
+
+    def gather(self, rank: int, part: Floats) -> list[Floats]:
+        self.parts[rank] = part
+        self.barrier.wait()
+        parts = list(self.parts)
+        self.barrier.wait()
+        return parts
+
+
+class NumpyBuilder:
+    """One rank's program over one sequence, `tokens`, from position 0; `logits` is [tokens, vocabulary]."""
+
+    def __init__(self, config: ModelConfig, shard: Shard, tokens: npt.NDArray[np.int64], ranks: Ranks) -> None:
+        self.config, self.shard, self.tokens, self.ranks = config, shard, tokens, ranks
+        self.keys_values: dict[int, tuple[Floats, Floats]] = {}
+        self.logits: Floats = np.empty((0, 0), np.float32)
+        self.sampled = False
+
+    def _sum(self, part: Floats) -> Floats:
+        return np.sum(self.ranks.gather(self.shard.rank, part), axis=0, dtype=np.float32)
+
+    def embed(self, table: Any, *, first_row: int, scale: float = 1.0) -> Floats:
+        rows = table.to_numpy()
+        mine = (self.tokens >= first_row) & (self.tokens < first_row + len(rows))
+        out = np.zeros((len(self.tokens), table.k), np.float32)
+        out[mine] = rows[self.tokens[mine] - first_row] * np.float32(scale)
+        return self._sum(out)
+
+    def rms_norm(self, x: Floats, weight: VectorValues, eps: float) -> Floats:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps)) * weight.values
+
+    def linear(self, x: Floats, weight: Any, bias: VectorValues | None = None) -> Floats:
+        return x @ weight.to_numpy().T + (0 if bias is None else bias.values)
+
+    def qkv_rope(
+        self,
+        qkv: Floats,
+        *,
+        layer: int,
+        rope: RopeValues,
+        q_norm: VectorValues | None = None,
+        k_norm: VectorValues | None = None,
+        eps: float = 0.0,
+    ) -> Floats:
+        heads, kv = len(self.shard.q_heads), len(self.shard.kv_heads)
+        split = qkv.reshape(len(qkv), heads + 2 * kv, self.config.head_dim)
+        q, k, v = split[:, :heads], split[:, heads : heads + kv], split[:, heads + kv :]
+        if q_norm is not None and k_norm is not None:
+            q, k = self.rms_norm(q, q_norm, eps), self.rms_norm(k, k_norm, eps)
+        self.keys_values[layer] = (self._rotate(k, rope), v)
+        return self._rotate(q, rope)
+
+    def _rotate(self, x: Floats, rope: RopeValues) -> Floats:
+        half = rope.cos.shape[1]
+        cos, sin = rope.cos[: len(x), None], rope.sin[: len(x), None]
+        first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
+
+    def attention(
+        self, q: Floats, *, layer: int, scale: float, window: int | None = None, softcap: float | None = None
+    ) -> Floats:
+        keys, values = self.keys_values[layer]
+        if q.shape[1] == 0:
+            return np.zeros((len(q), 0), np.float32)
+        group = q.shape[1] // keys.shape[1]
+        keys, values = (np.repeat(part, group, axis=1) for part in (keys, values))
+        scores = np.einsum("thd,shd->hts", q, keys) * np.float32(scale)
+        if softcap is not None:
+            scores = np.tanh(scores / softcap) * softcap
+        behind = np.arange(len(q))[:, None] - np.arange(len(q))[None, :]
+        seen = (behind >= 0) & (behind < (window or len(q)))
+        scores = np.where(seen, scores, -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        return np.einsum("hts,shd->thd", weights, values).reshape(len(q), -1)
+
+    def linear_partial(self, x: Floats, weight: Any) -> Floats:
+        return x @ weight.to_numpy().T
+
+    def gated_mlp(self, x: Floats, gate_up: Any, down: Any, activation: str) -> Floats:
+        panels = gate_up.to_numpy().reshape(-1, 2, 16, gate_up.k)
+        gate, up = (x @ panels[:, half].reshape(-1, gate_up.k)[: down.k].T for half in (0, 1))
+        if activation == "silu":
+            gate = gate / (1 + np.exp(-gate))
+        else:
+            gate = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+        return (gate * up) @ down.to_numpy().T
+
+    def add_all_reduce(
+        self,
+        residual: Floats,
+        partial: Floats,
+        *,
+        norm: VectorValues,
+        eps: float,
+        post_norm: VectorValues | None = None,
+        bias: VectorValues | None = None,
+    ) -> Floats:
+        total = self._sum(partial) + (0 if bias is None else bias.values)
+        residual += total if post_norm is None else self.rms_norm(total, post_norm, eps)
+        return self.rms_norm(residual, norm, eps)
+
+    def lm_head(self, x: Floats, weight: Any, *, softcap: float | None = None) -> Floats:
+        parts = self.ranks.gather(self.shard.rank, x @ weight.to_numpy().T)
+        logits = np.concatenate(parts, axis=-1)
+        return logits if softcap is None else np.tanh(logits / softcap) * softcap
+
+    def sample(self, logits: Floats) -> None:
+        self.logits, self.sampled = logits, True
+
+
+def run_group(
+    forward: Callable[..., None], config: ModelConfig, group: list[Weights], tokens: npt.NDArray[np.int64]
+) -> list[Floats]:
+    """Each rank's logits, [tokens, vocabulary]."""
+    ranks = Ranks(len(group))
+    builders = [NumpyBuilder(config, weights.shard, tokens, ranks) for weights in group]
+    with ThreadPoolExecutor(len(group)) as pool:
+        list(pool.map(lambda pair: forward(pair[0], config, pair[1]), zip(builders, group, strict=True)))
+    assert all(builder.sampled for builder in builders)
+    return [builder.logits for builder in builders]

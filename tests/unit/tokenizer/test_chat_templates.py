@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from numaserve.server.tokenizer.chat_template import ChatTemplate, flatten_content
+from numaserve.server.tokenizer.types import ChatTemplateError
+from tokenizer_builders import byte_level_backend, wrap
+
+CHATML = (
+    "{% for message in messages %}\n"
+    "    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' -}}\n"
+    "{% endfor %}\n"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+HELLO: list[dict[str, object]] = [{"role": "user", "content": "Hello"}]
+
+MakeTemplate = Callable[..., ChatTemplate]
+
+
+@pytest.fixture
+def make() -> Iterator[MakeTemplate]:
+    made: list[ChatTemplate] = []
+
+    def make_template(source: str, **limits: Any) -> ChatTemplate:
+        made.append(ChatTemplate(source, **limits))
+        return made[-1]
+
+    yield make_template
+    for template in made:
+        template.close()
+
+
+def test_a_usual_template_writes_what_transformers_writes(make: MakeTemplate) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    arguments = {"messages": [*HELLO, {"role": "assistant", "content": "<b>&\"'é😀"}], "add_generation_prompt": True}
+    source = (
+        CHATML
+        + "{{ messages | tojson }}{% generation %}x{% endgeneration %}{% for i in range(9) %}{% break %}{% endfor %}"
+    )
+    rendered = render_jinja_template([arguments["messages"]], chat_template=source, add_generation_prompt=True)[0]
+    assert make(source).render(arguments) == rendered[0]
+
+
+def test_the_template_is_ready_for_another_conversation(make: MakeTemplate) -> None:
+    template = make("{{ messages[0]['content'] }}")
+    texts = [template.render({"messages": [{"content": text}]}) for text in ("one", "two\n", "\ud800", "é" * 100_000)]
+    assert texts == ["one", "two\n", "\ud800", "é" * 100_000]
+
+
+def test_a_template_can_refuse_the_messages(make: MakeTemplate) -> None:
+    template = make("{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(ChatTemplateError, match="roles must alternate"):
+        template.render({"messages": HELLO})
+
+
+def test_the_date_can_be_asked_for(make: MakeTemplate) -> None:
+    assert make("{{ strftime_now('%Y') }}").render({}).startswith("20")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ cycler.__init__.__globals__.os.system('true') }}",
+        "{{ messages.append(1) }}",
+        "{{ self._TemplateReference__context }}{{ self.__init__.__globals__['sys'].exit() }}",
+        "{{ raise_exception.__globals__['sys'] }}",
+        "{% include '/etc/passwd' %}",
+        "{% import 'os' as os %}",
+    ],
+)
+def test_a_template_cannot_reach_the_interpreter(make: MakeTemplate, source: str) -> None:
+    template = make(source)
+    with pytest.raises(ChatTemplateError, match="refused"):
+        template.render({"messages": HELLO})
+
+
+@pytest.mark.parametrize("source", ["{{ '{0.__class__}'.format(1) }}", "{{ ('{0.__doc__}'|attr('format'))(range) }}"])
+def test_a_format_string_shows_nothing_of_the_interpreter(make: MakeTemplate, source: str) -> None:
+    assert make(source).render({}) == ""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{{ 7 ** 30000000 % 9 }}",
+        "{{ range(99999) | select('in', range(99999) | map('string') | list) | list }}",
+        "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+    ],
+)
+def test_a_template_that_runs_for_ever_is_stopped(make: MakeTemplate, source: str) -> None:
+    template = make(source, cpu_seconds=0.2)
+    for _ in range(2):  # the second conversation is answered too
+        with pytest.raises(ChatTemplateError, match=r"ran for more than 0\.2 s"):
+            template.render({"messages": HELLO})
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}", "characters"),
+        ("{{ 'x' * 10 ** 10 }}", "memory"),
+        ("{{ '%1000000000d' % 1 }}", "memory"),
+        ("{{ 'x'.ljust(10 ** 10) }}", "memory"),
+        (
+            "{% set s = namespace(t='x') %}{% for i in range(60) %}{% set s.t = s.t ~ s.t %}{% endfor %}{{ s.t }}",
+            "memory",
+        ),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
+        ("{{" + "(" * 5000 + "1" + ")" * 5000 + "}}", "RecursionError|killed"),
+        ("{% if %}", "refused"),
+    ],
+)
+def test_a_template_that_writes_or_keeps_too_much_is_stopped(make: MakeTemplate, source: str, complaint: str) -> None:
+    template = make(source)
+    with pytest.raises(ChatTemplateError, match=complaint):
+        template.render({"messages": HELLO})
+
+
+def test_arguments_that_are_not_json_are_refused(make: MakeTemplate) -> None:
+    nested: list[object] = []
+    for _ in range(sys.getrecursionlimit() * 10):
+        nested = [nested]
+    for content in (object(), nested):
+        with pytest.raises(ChatTemplateError, match="cannot be given"):
+            make("x").render({"messages": content})
+
+
+def test_the_process_can_be_killed_between_two_conversations(make: MakeTemplate) -> None:
+    template = make("{{ messages[0]['content'] }}")
+    assert template.render({"messages": HELLO}) == "Hello"
+    os.kill(template._process.pid, signal.SIGKILL)
+    assert template.render({"messages": HELLO}) == "Hello"
+
+
+def test_the_process_goes_with_the_template(make: MakeTemplate) -> None:
+    template = ChatTemplate("x")
+    process = template._process
+    del template
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_many_threads_can_render_at_once(make: MakeTemplate) -> None:
+    template = make("{{ messages }}")
+    with ThreadPoolExecutor(8) as pool:
+        texts = list(pool.map(lambda n: template.render({"messages": n}), range(200)))
+    assert texts == [str(n) for n in range(200)]
+
+
+def test_text_parts_are_joined() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert flatten_content([{"role": "user", "content": parts}]) == [{"role": "user", "content": "a\nb"}]
+
+
+@pytest.mark.parametrize("part", [{"type": "image_url", "image_url": {"url": "x"}}, {"type": "text"}, "text", None])
+def test_a_part_that_is_not_text_is_refused(part: object) -> None:
+    with pytest.raises(ChatTemplateError, match="only text"):
+        flatten_content([{"role": "user", "content": [part]}])
+
+
+def test_a_conversation_becomes_tokens_with_the_template_s_own_special_tokens() -> None:
+    tokenizer = wrap(
+        byte_level_backend(), "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ enable_thinking }}"
+    )
+    ids = tokenizer.render_chat(HELLO, enable_thinking=False)
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "<s>Hello</s>False"
+    assert ids[0] == tokenizer.bos_token_id
+    assert tokenizer.decode(ids) == "HelloFalse"
+
+
+def test_an_argument_that_is_not_allowed_is_refused() -> None:
+    tokenizer = wrap(byte_level_backend(), "x")
+    with pytest.raises(ChatTemplateError, match="chat_template: not a chat template argument"):
+        tokenizer.render_chat(HELLO, chat_template="{{ 1 }}")
+
+
+def test_a_model_without_a_template_cannot_chat() -> None:
+    with pytest.raises(ChatTemplateError, match="no chat template"):
+        wrap(byte_level_backend()).render_chat(HELLO)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numaserve.server.tokenizer import Tokenizer, load_tokenizer
+from numaserve.server.tokenizer.pre_tokenizers import pre_tokenization
+from numaserve.server.tokenizer.types import TokenizerError
+from tokenizer_builders import SAMPLES, demo_gguf, write_byte_level_gguf, write_sentencepiece_gguf
+
+# What transformers' conversion leaves out: SmolLM cuts every digit off, also those outside ASCII.
+OTHER_DIGITS = set("①②③½²٣")
+
+
+@pytest.fixture(scope="module")
+def demo() -> Tokenizer:
+    return load_tokenizer(demo_gguf())
+
+
+def reference(path: Path) -> Any:
+    """transformers' own conversion of the file."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+
+
+@pytest.mark.slow
+def test_the_demo_model_tokenizes_as_in_transformers(demo: Tokenizer) -> None:
+    oracle = reference(demo_gguf())
+    for sample in SAMPLES:
+        text = "".join(character for character in sample if character not in OTHER_DIGITS)
+        assert demo.encode(text) == oracle.encode(text)
+    messages: list[dict[str, object]] = [{"role": "user", "content": "Name the capital of France."}]
+    assert demo.render_chat(messages) == oracle.apply_chat_template(
+        messages, add_generation_prompt=True, return_dict=False
+    )
+
+
+def test_the_demo_model_takes_each_digit_by_itself(demo: Tokenizer) -> None:
+    assert demo.encode("12 ①x") == [token for part in ("1", "2", " ", "①", "x") for token in demo.encode(part)]
+
+
+@pytest.mark.parametrize("text", SAMPLES)
+def test_the_demo_model_gives_the_text_back(demo: Tokenizer, text: str) -> None:
+    ids = demo.encode(text)
+    assert demo.decode(ids, skip_special_tokens=False) == text
+    assert b"".join(map(demo.token_bytes, ids)) == text.encode()
+
+
+def test_the_demo_model_has_its_special_tokens(demo: Tokenizer) -> None:
+    assert demo.vocab_size == 49152
+    assert demo.bos_token_id == 1
+    assert {demo.token_text(i) for i in demo.eos_token_ids} == {"<|im_end|>", "<|endoftext|>"}
+    assert len(demo.special_token_ids) == 17
+    assert demo.encode("<|im_start|>") == [1]
+    assert demo.encode("a", add_special_tokens=False) == demo.encode("a")
+
+
+def test_many_threads_can_tokenize_at_once(demo: Tokenizer) -> None:
+    texts = [f"{sample} {n}" for n in range(50) for sample in SAMPLES]
+
+    def there_and_back(text: str) -> str:
+        return demo.decode(demo.encode(text), skip_special_tokens=False)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(there_and_back, texts)) == texts
+
+
+def test_loading_a_tokenizer_imports_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys; from pathlib import Path; from numaserve.server.tokenizer import load_tokenizer\n"
+        "load_tokenizer(Path(sys.argv[1])); sys.exit(len({'torch', 'transformers'} & sys.modules.keys()))"
+    )
+    subprocess.run([sys.executable, "-W", "error", "-c", code, demo_gguf()], check=True)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "phi3", "gemma3"])
+def test_a_sentencepiece_vocabulary_tokenizes_as_in_transformers(tmp_path: Path, architecture: str) -> None:
+    path = write_sentencepiece_gguf(tmp_path / "model.gguf", architecture)
+    tokenizer, oracle = load_tokenizer(path), reference(path)
+    for text in (*SAMPLES, "the then 123 in the def", "a<|assistant|> the<think>x"):
+        ids = tokenizer.encode(text)
+        assert ids == oracle.encode(text)
+        assert tokenizer.decode(ids) == oracle.decode(ids, skip_special_tokens=True)
+
+
+def test_a_sentencepiece_file_can_leave_out_the_space_and_the_first_token(tmp_path: Path) -> None:
+    flags = {"add_space_prefix": False, "add_bos_token": False}
+    tokenizer = load_tokenizer(write_sentencepiece_gguf(tmp_path / "model.gguf", **flags))
+    assert [tokenizer.token_text(i) for i in tokenizer.encode("the 123")] == ["t", "he", "▁", "123"]
+    assert tokenizer.decode(tokenizer.encode(" the")) == " the"
+
+
+def test_bytes_of_sentencepiece_tokens(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_sentencepiece_gguf(tmp_path / "model.gguf"))
+    ids = tokenizer.encode("the 😀", add_special_tokens=False)
+    assert b"".join(map(tokenizer.token_bytes, ids)) == " the 😀".encode()
+    assert tokenizer.token_bytes(3 + 0x0A) == b"\n"
+    assert tokenizer.token_text(3 + 0x0A) == "<0x0A>"
+
+
+@pytest.mark.parametrize(
+    ("pre", "pieces"),
+    [
+        ("gpt-2", "I|'|LL|Ġsay|Ġ12345|,|Ġok|!|Ċ|Ċ|CamelCase"),
+        ("smollm", "I|'|LL|Ġsay|Ġ|1|2|3|4|5|,|Ġok|!|Ċ|Ċ|CamelCase"),
+        ("llama-bpe", "I|'LL|Ġsay|Ġ|123|45|,|Ġok|!ĊĊ|CamelCase"),
+        ("qwen2", "I|'LL|Ġsay|Ġ|1|2|3|4|5|,|Ġok|!ĊĊ|CamelCase"),
+        ("tekken", "I|'LL|Ġsay|Ġ|1|2|3|4|5|,|Ġok|!ĊĊ|Camel|Case"),
+        ("gpt-4o", "I'LL|Ġsay|Ġ|123|45|,|Ġok|!ĊĊ|Camel|Case"),
+    ],
+)
+def test_each_pre_tokenizer_cuts_as_its_models_do(pre: str, pieces: str) -> None:
+    cut = pre_tokenization(pre).build().pre_tokenize_str("I'LL say 12345, ok!\n\nCamelCase")
+    assert [piece for piece, _ in cut] == pieces.split("|")
+
+
+@pytest.mark.parametrize("pre", ["default", "smollm", "llama-bpe", "dbrx", "qwen2", "tekken", "gpt-4o"])
+def test_a_byte_level_vocabulary_gives_any_text_back(tmp_path: Path, pre: str) -> None:
+    tokenizer = load_tokenizer(write_byte_level_gguf(tmp_path / "model.gguf", pre))
+    for text in SAMPLES:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_qwen_composes_characters(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_byte_level_gguf(tmp_path / "model.gguf", "qwen2"))
+    assert tokenizer.encode("e\u0301") == tokenizer.encode("é")
+
+
+def test_llama3_adds_its_first_token_unless_the_file_says_otherwise(tmp_path: Path) -> None:
+    llama = load_tokenizer(write_byte_level_gguf(tmp_path / "llama.gguf", "llama-bpe"))
+    qwen = load_tokenizer(write_byte_level_gguf(tmp_path / "qwen.gguf", "qwen2"))
+    assert llama.encode("")[:1] == [llama.bos_token_id]
+    assert qwen.encode("") == []
+
+
+def test_an_unknown_pre_tokenizer_is_named_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"'klingon' .*llama-bpe.*Hugging Face folder"):
+        load_tokenizer(write_byte_level_gguf(tmp_path / "model.gguf", "klingon"))
+
+
+def test_an_unknown_kind_of_tokenizer_is_named_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"'rwkv'; known are gpt2, llama"):
+        load_tokenizer(write_byte_level_gguf(tmp_path / "model.gguf", "gpt-2", model="rwkv"))

@@ -54,7 +54,7 @@ class ChatTemplate:
             raise ChatTemplateError("the chat template failed: its process was killed twice")
         reply = json.loads(answer)
         if "text" not in reply:
-            raise ChatTemplateError(f"the chat template refused the messages: {reply['error']}")
+            raise ChatTemplateError(reply["error"])
         return str(reply["text"])
 
     def close(self) -> None:

@@ -12,10 +12,10 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 from jinja2 import Template, TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
@@ -23,8 +23,6 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_ERROR_CHARS = 500
-
-Render: TypeAlias = Callable[[dict[str, Any]], str]
 
 
 class _GenerationTag(Extension):
@@ -71,36 +69,36 @@ def _environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def _confine(memory_bytes: int) -> None:
-    """Give up what a template does not need: memory beyond the limit, and opening anything."""
+def _prepare() -> None:
+    """What can be done before the configuration comes, with the first conversation."""
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, signal.SIG_IGN)  # sent to the whole group on shutdown, while requests still drain
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     # The time zone file and what jinja2 imports late must be read while files can be opened.
     time.localtime()
     with suppress(TemplateError):
         _environment().from_string("{{ raise_exception('\\n') }}").render()
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signal_number, signal.SIG_IGN)  # sent to the whole group on shutdown, while requests still drain
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+
+
+def _confine(memory_bytes: int) -> None:
+    """Give up what a template does not need: memory beyond the limit, and opening anything."""
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
 
 
-def _cpu_limit(seconds: float) -> Callable[[], AbstractContextManager[None]]:
-    """A context in which the kernel ends this process after `seconds` of processor time.
+@contextmanager
+def _cpu_limit(seconds: float) -> Iterator[None]:
+    """Within it, the kernel ends this process after `seconds` of processor time.
 
     The kernel's timer, rather than a check in loops and calls: one operation such as `10 ** 10 ** 10` or a filter over
     a large list never comes back to the interpreter. Processor time, rather than time of day: a busy machine must not
     turn good requests away.
     """
-
-    @contextmanager
-    def limited() -> Any:
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
-
-    return limited
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _bounded_text(template: Template, arguments: dict[str, Any], max_chars: int) -> str:
@@ -126,15 +124,15 @@ def _answer(work: Callable[[], str]) -> dict[str, str]:
 
 def main() -> None:
     """Serve renderings until the input ends."""
+    _prepare()
     config = json.loads(sys.stdin.readline())
     _confine(config["memory_bytes"])
-    limited = _cpu_limit(config["cpu_seconds"])
     template: Template | None = None
     for line in sys.stdin:
 
         def render(line: str = line) -> str:
             nonlocal template
-            with limited():
+            with _cpu_limit(config["cpu_seconds"]):
                 template = template or _environment().from_string(config["template"])
                 return _bounded_text(template, json.loads(line), config["max_chars"])
 

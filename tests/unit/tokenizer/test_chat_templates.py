@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,7 +80,7 @@ def test_the_date_can_be_asked_for(make: MakeTemplate) -> None:
 )
 def test_a_template_cannot_reach_the_interpreter(make: MakeTemplate, source: str) -> None:
     template = make(source)
-    with pytest.raises(ChatTemplateError, match="refused"):
+    with pytest.raises(ChatTemplateError, match=r"unsafe|no loader|undefined|no attribute"):
         template.render({"messages": HELLO})
 
 
@@ -116,7 +118,7 @@ def test_a_template_that_runs_for_ever_is_stopped(make: MakeTemplate, source: st
         ),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
         ("{{" + "(" * 5000 + "1" + ")" * 5000 + "}}", "RecursionError|killed"),
-        ("{% if %}", "refused"),
+        ("{% if %}", "[Ee]xpected"),
     ],
 )
 def test_a_template_that_writes_or_keeps_too_much_is_stopped(make: MakeTemplate, source: str, complaint: str) -> None:
@@ -146,6 +148,18 @@ def test_the_process_goes_with_the_template(make: MakeTemplate) -> None:
     process = template._process
     del template
     assert process.returncode == -signal.SIGKILL
+
+
+def test_the_process_does_not_outlive_a_server_that_is_killed() -> None:
+    code = (
+        "import os, signal; from numaserve.server.tokenizer.chat_template import ChatTemplate\n"
+        "t = ChatTemplate('x'); t.render({}); print(t._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    # The child inherits the error output, so this returns only when both have ended.
+    server = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert server.returncode == -signal.SIGKILL
+    child = Path("/proc", server.stdout.decode().strip(), "cmdline")
+    assert not child.exists() or not child.read_bytes()  # gone, or a zombie that waits for init
 
 
 def test_many_threads_can_render_at_once(make: MakeTemplate) -> None:

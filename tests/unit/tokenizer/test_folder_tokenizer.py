@@ -28,7 +28,8 @@ def test_a_folder_tokenizes_as_in_transformers(tmp_path: Path) -> None:
     folder = write_folder(
         tmp_path,
         tokenizer_config={
-            **CONFIG,
+            "bos_token": "<s>",
+            "eos_token": "</s>",
             "tokenizer_class": "PreTrainedTokenizerFast",
             "chat_template": "{{ bos_token }}{% for m in messages %}{{ m['role'] + ': ' + m['content'] }}{% endfor %}",
         },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from numaserve.server.scheduler.sequence import Sequence
@@ -19,40 +18,28 @@ class Chunk(NamedTuple):
 class StepBudget:
     """What is left of a step.
 
-    Sequences take their turn oldest first; while a long prefill takes all it can get, one token and one row are kept
-    for each sequence in decode whose turn comes later, so that no prefill ever holds up a decode.
+    Sequences take their turn oldest first. A prefill takes all it can get and need not spare anything for decodes: they
+    are older and had their turn, since nobody is admitted behind a prefill that has used up the budget.
     """
 
-    def __init__(self, tokens: int, rows: int, running: Iterable[Sequence]) -> None:
+    def __init__(self, tokens: int, rows: int) -> None:
         self._tokens = tokens
         self._rows = rows
-        self._kept = sum(seq.num_remaining == 1 for seq in running)
 
     @property
     def is_open(self) -> bool:
         """Whether one more sequence could have at least one token of any kind."""
-        return self._tokens > self._kept and self._rows > self._kept
-
-    def take_running(self, seq: Sequence) -> Chunk:
-        """The chunk of a running sequence, in its turn; of length 0 when it has to sit this step out."""
-        if seq.num_remaining == 1:
-            self._kept -= 1
-        return self.take(seq)
-
-    def drop_kept(self) -> None:
-        """Every running sequence had its turn, or was retracted before it came."""
-        self._kept = 0
+        return self._tokens > 0 and self._rows > 0
 
     def take(self, seq: Sequence) -> Chunk:
         """As many of the sequence's remaining positions as fit: at least one while the budget `is_open`."""
         remaining = seq.num_remaining
-        rows = self._rows - self._kept
-        length = min(remaining, self._tokens - self._kept)
+        length = min(remaining, self._tokens)
         logprob_rows = 0
         if seq.prompt_logprobs:
-            length, logprob_rows = _with_prompt_logprobs(seq, length, rows)
+            length, logprob_rows = _with_prompt_logprobs(seq, length, self._rows)
         sample = length == remaining and seq.wants_sample
-        if sample and logprob_rows == rows:
+        if sample and logprob_rows == self._rows:
             length, sample = length - 1, False
         self._tokens -= length
         self._rows -= logprob_rows + sample

@@ -99,7 +99,7 @@ class Scheduler:
         if len(self.in_flight) == MAX_IN_FLIGHT:
             return None
         self.kv.begin_step()
-        step = StepBuilder(self._next_step, self.config, self.running)
+        step = StepBuilder(self._next_step, self.config)
         self._continue_running(step)
         self._admit_waiting(step)
         if not step.plans:
@@ -177,13 +177,12 @@ class Scheduler:
                 break  # retracted for an older one's sake, and with it all that are younger
             if seq.num_remaining == 0:
                 continue
-            chunk = step.budget.take_running(seq)
+            chunk = step.budget.take(seq)
             pages = self._grow(seq) if chunk.length else None
             if pages is not None:
                 self._plan(step, seq, chunk, pages)
 
     def _admit_waiting(self, step: StepBuilder) -> None:
-        step.budget.drop_kept()
         while self.waiting and len(self.running) < self.config.max_running and step.budget.is_open:
             seq = self.waiting[0]
             first_time = seq.cached_tokens is None

@@ -31,8 +31,8 @@ class InFlight:
 class StepBuilder:
     """A plan in the making, and the record of what its result must bring."""
 
-    def __init__(self, step_id: int, config: SchedulerConfig, running: list[Sequence]) -> None:
-        self.budget = StepBudget(config.max_step_tokens, config.max_logit_rows, running)
+    def __init__(self, step_id: int, config: SchedulerConfig) -> None:
+        self.budget = StepBudget(config.max_step_tokens, config.max_logit_rows)
         self.in_flight = InFlight(step_id)
         self.plans: list[SeqPlan] = []
 

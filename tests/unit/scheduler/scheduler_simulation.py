@@ -38,9 +38,9 @@ class Request:
     ends: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.truth = list(self.prompt)  # prompt and every token that the model would ever sample
+        self.truth = list(self.prompt)  # prompt, every token that may be sampled, and one more
         self.digests: list[int] = []
-        digest = hash(self.salt)
+        digest = hash(tuple(self.salt.encode()))  # not of the string: that differs from process to process
         for position in range(len(self.prompt) + self.max_new_tokens):
             digest = hash((digest, self.truth[position]))
             self.digests.append(digest)

@@ -15,16 +15,16 @@ beginnings = st.sampled_from([[0] * 24, [0, 1, 2] * 8, [1] * 24])
 prompts = st.builds(
     lambda beginning, length, rest: beginning[:length] + rest,
     beginnings,
-    st.integers(0, 24),
+    st.integers(0, 16),
     st.lists(st.integers(0, 2), min_size=1, max_size=6),
 )
 configs = st.builds(
     SchedulerConfig,
-    num_pages=st.integers(2, 24),
-    context_length=st.integers(8, 40),
+    num_pages=st.integers(2, 16),
+    context_length=st.integers(8, 48),
     max_running_requests=st.integers(1, 5),
-    max_step_tokens=st.integers(1, 24),
-    max_logit_rows=st.integers(1, 12),
+    max_step_tokens=st.integers(1, 40),
+    max_logit_rows=st.integers(1, 16),
     enable_prefix_cache=st.sampled_from([True, True, True, False]),
     page_size=st.sampled_from([1, 2, 4]),
 )
@@ -39,11 +39,11 @@ class RandomService(RuleBasedStateMachine):
 
     @rule(
         prompt=prompts,
-        max_new_tokens=st.integers(0, 12),
+        max_new_tokens=st.integers(0, 24),
         salt=st.sampled_from(["", "", "tenant"]),
         prompt_logprobs=st.sampled_from([False, False, True]),
         penalties=st.booleans(),
-        stop_after=st.none() | st.integers(1, 8),
+        stop_after=st.none() | st.integers(1, 16),
     )
     def add(self, prompt: list[int], max_new_tokens: int, **options: object) -> None:
         config = self.service.config
@@ -61,7 +61,7 @@ class RandomService(RuleBasedStateMachine):
         live = [request for request in self.service.requests.values() if not request.ends]
         self.service.end(data.draw(st.sampled_from(live)), "abort")
 
-    @rule(count=st.integers(1, 6))
+    @rule(count=st.integers(1, 10))
     def run_steps(self, count: int) -> None:
         for _ in range(count):
             self.schedule()

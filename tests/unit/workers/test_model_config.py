@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import checkpoints
+import pytest
+import transformers as hf
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.registry import ARCHITECTURES
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 96,
+    "num_attention_heads": 3,
+    "num_hidden_layers": 2,
+    "intermediate_size": 160,
+    "vocab_size": 499,
+    "max_position_embeddings": 512,
+    "eos_token_id": 2,
+}
+
+
+def write(folder: Path, **values: object) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+@pytest.mark.parametrize("case", checkpoints.CASES)
+def test_each_family_reads_what_transformers_reads(case: str, tmp_path: Path) -> None:
+    expected = checkpoints.CASES[case]()
+    expected.architectures = [hf.AutoModelForCausalLM._model_mapping[type(expected)].__name__]
+    expected.save_pretrained(tmp_path)
+    config = load_model_config(tmp_path)
+    assert config.architecture == expected.architectures[0]
+    assert config.hidden_size == expected.hidden_size
+    assert config.num_layers == expected.num_hidden_layers
+    assert (config.num_qo_heads, config.num_kv_heads) == (expected.num_attention_heads, expected.num_key_value_heads)
+    assert config.head_dim == (
+        getattr(expected, "head_dim", None) or expected.hidden_size // expected.num_attention_heads
+    )
+    assert config.intermediate_size == expected.intermediate_size
+    assert config.vocab_size == expected.vocab_size
+    assert config.rms_norm_eps == expected.rms_norm_eps
+    assert config.tie_word_embeddings == expected.tie_word_embeddings
+    assert config.eos_token_ids == (2,)
+    assert config.bos_token_id == 1
+    kinds = getattr(expected, "layer_types", None)
+    if kinds is not None:
+        assert [f"{kind}_attention" for kind in config.layer_kinds] == kinds
+    assert config.final_softcap == getattr(expected, "final_logit_softcapping", None)
+    assert config.attention_softcap == getattr(expected, "attn_logit_softcapping", None)
+
+
+@pytest.mark.parametrize(
+    ("config_class", "architecture"),
+    [
+        (hf.MistralConfig, "MistralForCausalLM"),
+        (hf.Qwen3Config, "Qwen3ForCausalLM"),
+        (hf.Gemma2Config, "Gemma2ForCausalLM"),
+        (hf.Gemma3TextConfig, "Gemma3ForCausalLM"),
+        (hf.Phi3Config, "Phi3ForCausalLM"),
+    ],
+)
+def test_what_a_config_leaves_out_has_the_default_of_transformers(
+    config_class: type[hf.PreTrainedConfig], architecture: str, tmp_path: Path
+) -> None:
+    sizes = {key: LLAMA[key] for key in LLAMA if key not in ("architectures", "eos_token_id")} | {
+        "max_position_embeddings": 32768,
+        "num_key_value_heads": 3,
+    }
+    expected = config_class(**sizes, pad_token_id=0)
+    config = load_model_config(write(tmp_path, architectures=[architecture], **sizes))
+    assert config.head_dim == (getattr(expected, "head_dim", None) or 32)
+    assert config.rms_norm_eps == expected.rms_norm_eps
+    assert config.tie_word_embeddings == expected.tie_word_embeddings
+    assert config.final_softcap == getattr(expected, "final_logit_softcapping", None)
+    windows = [config.window(layer) for layer in range(2)]
+    kinds = getattr(expected, "layer_types", None) or ["sliding_attention"] * 2
+    assert windows == [expected.sliding_window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def test_a_multimodal_gemma_3_is_read_from_its_text_config(tmp_path: Path) -> None:
+    # As published: the text part spells out only what differs from the defaults of its class.
+    text = {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }
+    folder = write(tmp_path, architectures=["Gemma3ForConditionalGeneration"], text_config=text, eos_token_id=[1, 106])
+    expected = hf.Gemma3TextConfig(**text)
+    config = load_model_config(folder)
+    assert config.family == "gemma3"
+    assert (config.num_qo_heads, config.num_kv_heads, config.head_dim) == (8, 4, 256)
+    assert config.eos_token_ids == (1, 106)
+    assert [f"{kind}_attention" for kind in config.layer_kinds] == expected.layer_types
+    assert (config.rope.kind, config.rope.factor, config.rope.theta) == ("linear", 8.0, 1e6)
+    assert config.rope_sliding is not None
+    assert (config.rope_sliding.kind, config.rope_sliding.theta) == ("default", 1e4)
+    assert (config.window(0), config.window(5)) == (1024, None)
+
+
+def test_end_tokens_of_the_generation_config_are_added(tmp_path: Path) -> None:
+    write(tmp_path, **LLAMA)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 7, 9]}))
+    assert load_model_config(tmp_path).eos_token_ids == (2, 7, 9)
+
+
+def test_an_unknown_architecture_is_named_with_the_list_of_those_supported(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError) as error:
+        load_model_config(write(tmp_path, **LLAMA | {"architectures": ["MambaForCausalLM"]}))
+    assert "MambaForCausalLM" in str(error.value)
+    assert all(architecture in str(error.value) for architecture in ARCHITECTURES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"quantization_config": {"quant_method": "awq"}}, "awq"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not supported"),
+        ({"rope_scaling": {"rope_type": "linear"}}, "factor is missing"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": "4"}}, "factor must be a number"),
+        ({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}}, "short_factor"),
+        ({"rope_theta": 0}, "rope_theta"),
+        ({"rope_theta": float("nan")}, "rope_theta"),
+        ({"partial_rotary_factor": 0.01}, "rotated dimensions"),
+        ({"mlp_bias": True}, "mlp_bias=True is not supported"),
+        ({"hidden_act": "relu"}, "hidden_act='relu'"),
+        ({"num_key_value_heads": 2}, "multiple"),
+        ({"num_attention_heads": 0}, "num_attention_heads"),
+        ({"num_attention_heads": 5}, "head_dim is missing"),
+        ({"hidden_size": 2**40}, "hidden_size"),
+        ({"hidden_size": -96}, "hidden_size"),
+        ({"hidden_size": "96"}, "hidden_size"),
+        ({"hidden_size": True}, "hidden_size"),
+        ({"num_hidden_layers": 10**30}, "num_hidden_layers"),
+        ({"vocab_size": None}, "vocab_size is missing"),
+        ({"head_dim": 100000}, "head_dim"),
+        ({"eos_token_id": 499}, "eos_token_id"),
+        ({"eos_token_id": [2, -1]}, "eos_token_id"),
+        ({"rms_norm_eps": 1e400}, "rms_norm_eps"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+        ({"rope_scaling": "linear"}, "rope_scaling must be an object"),
+        ({"architectures": []}, "architectures"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures"),
+        ({"architectures": [7]}, "architectures"),
+    ],
+)
+def test_a_value_that_cannot_be_served_is_one_clear_line(
+    changes: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(OperatorError) as error:
+        load_model_config(write(tmp_path, **LLAMA | changes))
+    assert message in str(error.value)
+    assert str(tmp_path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_bidirectional_attention_is_refused(tmp_path: Path) -> None:
+    values = LLAMA | {"architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": True}
+    with pytest.raises(OperatorError, match="use_bidirectional_attention"):
+        load_model_config(write(tmp_path, **values))
+
+
+def test_a_layer_type_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    values = LLAMA | {"architectures": ["Qwen3ForCausalLM"], "layer_types": ["full_attention", "linear_attention"]}
+    with pytest.raises(OperatorError, match="linear_attention"):
+        load_model_config(write(tmp_path, **values))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": ' * 100_000, "\x00\xff"])
+def test_a_config_that_is_not_a_json_object_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text, encoding="latin-1")
+    with pytest.raises(OperatorError, match=r"config\.json"):
+        load_model_config(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["missing", "weights.bin", "empty"])
+def test_a_path_that_is_no_model_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(b"x")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(OperatorError, match=name):
+        load_model_config(tmp_path / name)
+
+
+@pytest.mark.parametrize("case", ["llama-tied", "llama-untied", "qwen2"])
+def test_a_gguf_file_gives_the_same_configuration_as_the_folder(case: str, tmp_path: Path) -> None:
+    model = checkpoints.random_model(case)
+    folder = load_model_config(checkpoints.save(model, tmp_path / "folder"))
+    file = load_model_config(checkpoints.save_gguf(model, tmp_path / "model.gguf", "BF16"))
+    assert file.rms_norm_eps == pytest.approx(folder.rms_norm_eps)
+    for field in (
+        "architecture",
+        "hidden_size",
+        "num_layers",
+        "num_qo_heads",
+        "num_kv_heads",
+        "head_dim",
+        "vocab_size",
+    ):
+        assert getattr(file, field) == getattr(folder, field)
+    for field in ("intermediate_size", "max_position", "tie_word_embeddings", "rope", "qkv_bias", "eos_token_ids"):
+        assert getattr(file, field) == getattr(folder, field)

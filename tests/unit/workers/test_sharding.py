@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numaserve.workers.models.spec import ModelConfig, RopeConfig
+from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.weights.sharding import (
+    apportion,
+    kv_bytes_per_page,
+    make_shard,
+    split,
+    split_heads,
+    weight_bytes,
+)
+
+RANKS = st.lists(st.integers(1, 128), min_size=1, max_size=9)
+
+
+def config(**changes: object) -> ModelConfig:
+    values: dict[str, object] = {
+        "architecture": "LlamaForCausalLM",
+        "family": "llama",
+        "hidden_size": 576,
+        "num_layers": 30,
+        "num_qo_heads": 9,
+        "num_kv_heads": 3,
+        "head_dim": 64,
+        "intermediate_size": 1536,
+        "vocab_size": 49152,
+        "rms_norm_eps": 1e-5,
+        "max_position": 8192,
+        "tie_word_embeddings": True,
+        "activation": "silu",
+        "rope": RopeConfig(rotary_dim=64),
+        "layer_kinds": ("full",) * 30,
+        "query_scale": 0.125,
+    }
+    return ModelConfig(**values | changes)  # type: ignore[arg-type]
+
+
+def sizes(heads: list[tuple[range, range]]) -> list[tuple[int, int]]:
+    return [(len(q), len(kv)) for q, kv in heads]
+
+
+@pytest.mark.parametrize(
+    ("q_heads", "kv_heads", "weights", "expected"),
+    [
+        (9, 3, [1, 1], [(6, 2), (3, 1)]),
+        (64, 8, [1, 1, 1], [(24, 3), (24, 3), (16, 2)]),
+        (8, 1, [1, 1, 1, 1], [(2, 1)] * 4),
+        (3, 1, [1, 1], [(2, 1), (1, 1)]),
+        (12, 2, [1, 1, 1], [(3, 1), (3, 1), (6, 1)]),
+        (2, 2, [1, 1, 1], [(1, 1), (0, 0), (1, 1)]),
+        (32, 8, [43, 43, 42], [(12, 3), (12, 3), (8, 2)]),
+        (8, 2, [30, 2], [(4, 1), (4, 1)]),
+    ],
+)
+def test_heads_are_divided_by_kv_head_or_the_kv_head_is_replicated(
+    q_heads: int, kv_heads: int, weights: list[int], expected: list[tuple[int, int]]
+) -> None:
+    assert sizes(split_heads(q_heads, kv_heads, weights)) == expected
+
+
+@given(kv_heads=st.integers(1, 16), group=st.integers(1, 12), weights=RANKS)
+def test_every_query_head_is_on_one_rank_together_with_its_kv_head(
+    kv_heads: int, group: int, weights: list[int]
+) -> None:
+    heads = split_heads(kv_heads * group, kv_heads, weights)
+    assert len(heads) == len(weights)
+    assert [head for q, _ in heads for head in q] == list(range(kv_heads * group))
+    for q, kv in heads:
+        assert sorted({head // group for head in q}) == list(kv)
+        # The kernels fold a rank's query heads evenly over its KV heads.
+        assert not kv or len(q) % len(kv) == 0
+    if kv_heads * group >= len(weights) and kv_heads >= len(weights):
+        assert all(q for q, _ in heads)
+
+
+@given(total=st.integers(1, 5000), unit=st.sampled_from([1, 16, 32]), weights=RANKS)
+def test_every_row_is_in_exactly_one_range_and_cuts_lie_on_tiles(total: int, unit: int, weights: list[int]) -> None:
+    ranges = split(total, weights, unit)
+    assert [row for part in ranges for row in part] == list(range(total))
+    assert all(part.start % unit == 0 for part in ranges if part)
+    for part, weight in zip(ranges, weights, strict=True):
+        assert abs(len(part) - total * weight / sum(weights)) < 2 * unit
+
+
+@given(count=st.integers(0, 300), weights=RANKS, minimum=st.integers(0, 2))
+def test_apportioning_gives_everything_away_and_keeps_the_minimum(count: int, weights: list[int], minimum: int) -> None:
+    parts = apportion(count, weights, minimum)
+    assert sum(parts) == count
+    assert min(parts) >= (minimum if count >= minimum * len(weights) else 0)
+
+
+def test_weights_that_are_not_positive_are_refused() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        apportion(3, [1, 0])
+
+
+def test_one_rank_holds_the_whole_model() -> None:
+    shard = make_shard(config(), [8], 0)
+    assert (shard.q_heads, shard.kv_heads) == (range(9), range(3))
+    assert (shard.intermediate, shard.vocab) == (range(1536), range(49152))
+
+
+def test_weight_bytes_are_two_for_each_parameter_of_the_matrices() -> None:
+    parameters = 30 * (576 * (9 + 2 * 3 + 9) * 64 + 3 * 576 * 1536) + 49152 * 576
+    assert weight_bytes(config(), [8], 0) == 2 * parameters
+    assert weight_bytes(config(tie_word_embeddings=False), [8], 0) == 2 * (parameters + 49152 * 576)
+
+
+@given(weights=st.lists(st.integers(1, 64), min_size=2, max_size=3))
+def test_the_ranks_together_hold_the_model_once(weights: list[int]) -> None:
+    together = sum(weight_bytes(config(), weights, rank) for rank in range(len(weights)))
+    # A part of the vocabulary may end in half a pair of panels.
+    assert 0 <= together - weight_bytes(config(), [1], 0) <= len(weights) * 16 * 576 * 2
+
+
+def test_a_page_counts_local_heads_padded_to_whole_tiles() -> None:
+    assert kv_bytes_per_page(config(), [1, 1], 0) == 2 * 30 * 2 * PAGE_SIZE * 64 * 2
+    assert kv_bytes_per_page(config(head_dim=48), [1, 1], 1) == 2 * 30 * 1 * PAGE_SIZE * 64 * 2

@@ -34,6 +34,7 @@ class Generation:
         self._drop_output = drop_output
         self._per_prompt = len(streams) // len(prompt_lengths)
         self._prompt_tokens = sum(prompt_lengths)
+        self._running = len(streams)
         self._completion_tokens = 0
         # Of each prompt's first sequence: its siblings find the whole prompt in the cache because it put it there.
         self._cached_tokens = [0] * len(prompt_lengths)
@@ -55,7 +56,9 @@ class Generation:
         streams: list[GenerationStream] = []
         try:
             for requests in prompts:
-                streams += [engine.admit(request) for request in requests]
+                for request in requests:
+                    # One by one: a comprehension would lose those admitted before the one that is refused.
+                    streams.append(engine.admit(request))
         except BaseException:
             await _close(streams)
             raise
@@ -76,20 +79,26 @@ class Generation:
             async with aclosing(_merge(self._streams)) as merged:
                 async for index, chunk in merged:
                     yield index, self._count(index, chunk)
+        except Exception:
+            self._record.finish_reason = "error"
+            self._running = 0
+            raise
         finally:
             await self.aclose()
 
     async def aclose(self) -> None:
         """Abort what still runs."""
+        if self._running:
+            self._record.finish_reason = "abort"
         self._record.output_tokens = self._completion_tokens
         self._record.cached_tokens = sum(self._cached_tokens)
         await _close(self._streams)
 
     def _count(self, index: int, chunk: GenerationChunk) -> GenerationChunk:
         if chunk.finish_reason in ("abort", "error"):
-            self._record.finish_reason = chunk.finish_reason
             raise GenerationFailed("The server ended this generation before it was complete.")
         if chunk.finish_reason is not None:
+            self._running -= 1
             self._record.finish_reason = chunk.finish_reason
         if index % self._per_prompt == 0:
             prompt = index // self._per_prompt

@@ -8,6 +8,17 @@ from numaserve.server.api.app import ApiContext, create_app
 from starlette.testclient import TestClient
 
 
+@pytest.fixture(scope="module")
+def shared_engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture(scope="module")
+def shared_client(shared_engine: FakeEngine) -> Iterator[TestClient]:
+    with TestClient(create_app(make_context(shared_engine)), raise_server_exceptions=False) as client:
+        yield client
+
+
 @pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine()

@@ -133,7 +133,13 @@ def test_thinking_is_passed_to_the_template(client: TestClient, engine: FakeEngi
 
 
 def test_an_assistant_message_as_clients_echo_it_is_taken(client: TestClient) -> None:
-    echoed = {"role": "assistant", "content": "yes", "refusal": None, "tool_calls": None, "annotations": []}
+    echoed: dict[str, object] = {
+        "role": "assistant",
+        "content": "yes",
+        "refusal": None,
+        "tool_calls": None,
+        "annotations": [],
+    }
     assert chat(client, messages=[*USER, echoed, *USER]).status_code == 200
 
 

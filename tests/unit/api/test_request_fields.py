@@ -17,6 +17,17 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture
+def engine(shared_engine: FakeEngine) -> FakeEngine:
+    vars(shared_engine).update(vars(FakeEngine()))
+    return shared_engine
+
+
+@pytest.fixture
+def client(shared_client: TestClient, engine: FakeEngine) -> TestClient:
+    return shared_client  # making an application for each of hundreds of tests would take most of their time
+
+
 def post(client: TestClient, path: str, fields: dict[str, Any]) -> Any:
     # By hand: httpx refuses to send NaN, which a hostile client does not.
     content = json.dumps({**BODIES[path], **fields})
@@ -55,17 +66,15 @@ IN_RANGE: list[tuple[str, object]] = [
 ]
 NULLABLE = sorted({name for name, _ in IN_RANGE} | {"stream_options", "logprobs"})
 
+NOT_NUMBERS: tuple[object, ...] = (float("nan"), float("inf"), float("-inf"), 10**400, -(10**400), "1", True, [1], {})
+NOT_INTEGERS: tuple[object, ...] = (-(2**63) - 1, 2**63, 10**400, 1.5, float("nan"), "1", True, [1])
 OUT_OF_RANGE: list[tuple[str, object]] = [
     *(
         (name, value)
         for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
-        for value in (-2.1, 101, float("nan"), float("inf"), float("-inf"), 10**400, -(10**400), "1", True, [1], {})
+        for value in (-2.1, 101, *NOT_NUMBERS)
     ),
-    *(
-        (name, value)
-        for name in ("n", "max_tokens", "min_tokens", "top_k", "seed")
-        for value in (-(2**63) - 1, 2**63, 10**400, 1.5, float("nan"), "1", True, [1])
-    ),
+    *((name, value) for name in ("n", "max_tokens", "min_tokens", "top_k", "seed") for value in NOT_INTEGERS),
     ("n", 0),
     ("n", 129),
     ("max_tokens", -1),

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from numaserve.server.api.auth import ApiKeys
+from numaserve.workers.errors import OperatorError
+
+
+def test_a_file_has_a_key_a_line_with_comments_and_empty_lines(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("# ours\n\n  one  \ntwo\n")
+    keys = ApiKeys.from_file(path)
+    assert keys.accept([b"Bearer one"])
+    assert keys.accept([b"Bearer two"])
+    assert not keys.accept([b"Bearer # ours"])
+    assert not keys.accept([b"Bearer "])
+
+
+@pytest.mark.parametrize("content", [b"", b"# only a comment\n", b"\xff\xfe", b"two words\n", "schlüssel\n".encode()])
+def test_a_file_without_a_usable_key_is_the_operator_s_error(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "keys"
+    path.write_bytes(content)
+    with pytest.raises(OperatorError, match=str(path)):
+        ApiKeys.from_file(path)
+
+
+def test_a_missing_file_is_the_operator_s_error(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="none"):
+        ApiKeys.from_file(tmp_path / "none")
+
+
+def test_no_keys_at_all_is_never_taken_for_open() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        ApiKeys([])
+
+
+def test_keys_do_not_show_in_their_representation() -> None:
+    assert "hunter2" not in repr(ApiKeys(["hunter2"])) + str(vars(ApiKeys(["hunter2"])))

@@ -1,0 +1,179 @@
+"""Over the application's own routes, so that a route is covered on the day it is added."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from api_fakes import MODEL, FakeEngine, make_context
+from numaserve.server.api.app import create_app
+from numaserve.server.api.auth import OPEN_PATHS
+from starlette.testclient import TestClient
+
+KEY = "key-of-a-test"
+DEEP = 100_000
+
+
+def _routes() -> list[tuple[str, str]]:
+    schema = create_app(make_context(FakeEngine())).openapi()
+    documented = [(method.upper(), path) for path, methods in schema["paths"].items() for method in methods]
+    return [*documented, ("GET", "/openapi.json"), ("GET", "/no/such/route"), ("OPTIONS", "/v1/models")]
+
+
+ROUTES = _routes()
+GUARDED = [(method, path) for method, path in ROUTES if path not in OPEN_PATHS]
+BODIES = [route for route in ROUTES if route[0] == "POST" and route[1] != "/flush_cache"]
+
+GARBAGE = {
+    "nothing": b"",
+    "not JSON": b"{",
+    "not UTF-8": b'{"model": "\xff"}',
+    "null": b"null",
+    "a number": b"1",
+    "a string": b'"x"',
+    "a list": b"[]",
+    "an empty object": b"{}",
+    "a deep list": b"[" * DEEP + b"]" * DEEP,
+    "a deep object": b'{"model":' * DEEP + b"1" + b"}" * DEEP,
+    "a deep field": b'{"metadata":' + b"[" * DEEP + b"]" * DEEP + b"}",
+    "a bare NaN": b"NaN",
+    "NaN in a field": b'{"temperature": NaN, "messages": NaN, "prompt": NaN, "tokens": NaN}',
+    "a huge integer": b'{"n": ' + b"9" * 10_000 + b"}",
+    "a large integer": b'{"messages": ' + b"9" * 400 + b', "prompt": [' + b"9" * 400 + b'], "tokens": [1e400]}',
+    "an unknown field": b'{"unheard of": 1}',
+    "half a character as a field": b'{"\\ud800": 1}',
+    "a zero byte as a field": b'{"\\u0000\\r\\n": 1}',
+    "another model": b'{"model": "\\ud800", "prompt": "x", "tokens": [], "messages": []}',
+    "prototype pollution": b'{"__proto__": {}, "constructor": {}, "__class__": 1}',
+}
+
+
+@pytest.fixture
+def engine(shared_engine: FakeEngine) -> FakeEngine:
+    vars(shared_engine).update(vars(FakeEngine()))
+    return shared_engine
+
+
+@pytest.fixture
+def client(shared_client: TestClient, engine: FakeEngine) -> TestClient:
+    return shared_client  # making an application for each of hundreds of tests would take most of their time
+
+
+@pytest.fixture(scope="module")
+def guarded() -> TestClient:
+    return TestClient(create_app(make_context(FakeEngine(), keys=["other-key", KEY])))
+
+
+def assert_error(answer: Any) -> None:
+    error = answer.json()["error"]
+    assert set(answer.json()) == {"error"}
+    assert set(error) == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str)
+    assert error["message"]
+    assert "Traceback" not in error["message"]
+
+
+def test_the_routes_are_those_that_clients_expect() -> None:
+    assert {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/models",
+        "/tokenize",
+        "/detokenize",
+        "/health",
+        "/livez",
+        "/readyz",
+        "/version",
+        "/server_info",
+        "/get_model_info",
+        "/flush_cache",
+        "/metrics",
+    } <= {path for _, path in ROUTES}
+
+
+@pytest.mark.parametrize(("method", "path"), GUARDED)
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": ""},
+        {"Authorization": KEY},
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer "},
+        {"Authorization": f"Basic {KEY}"},
+        {"Authorization": f"Bearer {KEY}x"},
+        {"Authorization": f"Bearer {KEY[:-1]}"},
+        {"Authorization": f"Bearer {KEY} {KEY}"},
+        {"X-Api-Key": KEY},
+        [("Authorization", f"Bearer {KEY}"), ("Authorization", "Bearer other")],
+    ],
+)
+def test_a_guarded_route_refuses_a_request_without_the_key(
+    guarded: TestClient, method: str, path: str, headers: Any
+) -> None:
+    answer = guarded.request(method, path, headers=headers)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert_error(answer)
+    assert answer.json()["error"]["code"] == "invalid_api_key"
+
+
+@pytest.mark.parametrize(("method", "path"), GUARDED)
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
+def test_a_guarded_route_lets_the_key_in(guarded: TestClient, method: str, path: str, scheme: str) -> None:
+    assert guarded.request(method, path, headers={"Authorization": f"{scheme} {KEY}"}).status_code != 401
+
+
+@pytest.mark.parametrize("path", sorted(OPEN_PATHS))
+def test_the_probes_need_no_key(guarded: TestClient, path: str) -> None:
+    assert guarded.get(path).status_code == 200
+    assert guarded.get(path + "/").status_code == 401
+
+
+@pytest.mark.parametrize("path", ["//health", "/health/../v1/models", "/HEALTH", "/health%2f", "/health;/v1/models"])
+def test_a_path_that_only_looks_like_a_probe_is_guarded(guarded: TestClient, path: str) -> None:
+    assert guarded.get(f"http://testserver{path}").status_code == 401
+
+
+@pytest.mark.parametrize(("method", "path"), BODIES)
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_garbage_is_the_client_s_error(
+    client: TestClient, engine: FakeEngine, method: str, path: str, kind: str
+) -> None:
+    answer = client.request(method, path, content=GARBAGE[kind], headers={"Content-Type": "application/json"})
+    assert 400 <= answer.status_code < 500
+    assert_error(answer)
+    assert engine.admitted == []
+
+
+@pytest.mark.parametrize(("method", "path"), BODIES)
+@pytest.mark.parametrize("content_type", ["", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded"])
+def test_a_body_that_is_not_called_json_is_refused(
+    client: TestClient, method: str, path: str, content_type: str
+) -> None:
+    # A page in a browser may send these across origins without asking.
+    content = b'{"model": "%s", "prompt": "x", "tokens": [1]}' % MODEL.encode()
+    answer = client.request(method, path, content=content, headers={"Content-Type": content_type})
+    assert answer.status_code == 400
+    assert_error(answer)
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_another_method_is_refused(client: TestClient, method: str, path: str) -> None:
+    answer = client.request("DELETE", path)
+    assert answer.status_code in (404, 405)
+    assert_error(answer)
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_every_answer_has_a_request_id(client: TestClient, method: str, path: str) -> None:
+    given = client.request(method, path, headers={"X-Request-Id": "abc-123.x:y_z"})
+    assert given.headers["x-request-id"] == "abc-123.x:y_z"
+    made = client.request(method, path)
+    assert made.headers["x-request-id"].startswith("req-")
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 129, "a b", "a;b", "ä", "<script>", 'a"b'])
+def test_a_harmful_request_id_is_replaced(client: TestClient, bad: str) -> None:
+    answer = client.get("/version", headers={b"X-Request-Id": bad.encode("latin-1")})
+    assert answer.headers["x-request-id"].startswith("req-")

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import pytest
+from api_fakes import BOS, CONTEXT, MODEL, TURN, VOCAB, FakeEngine
+from numaserve.server.api.app import ApiContext
+from starlette.testclient import TestClient
+
+
+def test_the_model_is_listed(client: TestClient) -> None:
+    listed = client.get("/v1/models").json()
+    assert listed["object"] == "list"
+    (model,) = listed["data"]
+    assert model["id"] == MODEL
+    assert model["object"] == "model"
+    assert model["max_model_len"] == CONTEXT
+    assert client.get(f"/v1/models/{MODEL}").json() == model
+
+
+def test_a_model_that_is_not_there_is_not_found(client: TestClient) -> None:
+    answer = client.get("/v1/models/other")
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize("path", ["/health", "/readyz"])
+def test_health_answers_503_while_not_ready(client: TestClient, engine: FakeEngine, path: str) -> None:
+    assert client.get(path).status_code == 200
+    engine.ready = False
+    answer = client.get(path)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "not_ready"
+
+
+def test_a_server_that_is_not_ready_is_alive_until_the_engine_gives_up(client: TestClient, engine: FakeEngine) -> None:
+    engine.ready = False
+    assert client.get("/livez").status_code == 200
+    engine.alive = False
+    assert client.get("/livez").status_code == 503
+
+
+def test_the_version_is_told(client: TestClient) -> None:
+    assert client.get("/version").json() == {"version": "1.2.3"}
+
+
+def test_server_info_is_the_engine_s(client: TestClient) -> None:
+    assert client.get("/server_info").json() == {"version": "1.2.3", "tp": 2}
+
+
+def test_model_info_has_the_names_routers_look_for(client: TestClient) -> None:
+    info = client.get("/get_model_info").json()
+    assert info["model_path"] == "/models/tiny"
+    assert info["is_generation"] is True
+    assert info["vocab_size"] == VOCAB
+
+
+def test_the_cache_is_flushed_only_when_idle(client: TestClient, engine: FakeEngine) -> None:
+    assert client.post("/flush_cache").status_code == 200
+    engine.idle = False
+    assert client.post("/flush_cache").status_code == 409
+
+
+def test_metrics_are_in_prometheus_s_text_format(client: TestClient, context: ApiContext) -> None:
+    context.metrics.first_token(0.1)
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "numaserve_time_to_first_token_seconds_count 1.0" in answer.text
+
+
+def test_a_text_is_tokenized_with_or_without_special_tokens(client: TestClient) -> None:
+    answer = client.post("/tokenize", json={"prompt": "ab", "return_token_strs": True}).json()
+    assert answer == {
+        "count": 3,
+        "max_model_len": CONTEXT,
+        "tokens": [BOS, 97, 98],
+        "token_strs": [f"<{BOS}>", "<97>", "<98>"],
+    }
+    answer = client.post("/tokenize", json={"prompt": "ab", "add_special_tokens": False}).json()
+    assert answer["tokens"] == [97, 98]
+
+
+def test_a_conversation_is_tokenized_as_chat_would(client: TestClient) -> None:
+    messages = [{"role": "user", "content": "x"}]
+    answer = client.post("/tokenize", json={"messages": messages, "add_generation_prompt": False}).json()
+    assert answer["tokens"] == [TURN, *b"user\nx"]
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}])
+def test_tokenize_wants_one_of_text_and_conversation(client: TestClient, body: object) -> None:
+    answer = client.post("/tokenize", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "prompt"
+
+
+def test_tokens_become_text_again(client: TestClient) -> None:
+    tokens = client.post("/tokenize", json={"prompt": "世"}).json()["tokens"]
+    assert client.post("/detokenize", json={"tokens": tokens}).json() == {"prompt": "<s>世"}
+    assert client.post("/detokenize", json={"tokens": tokens, "skip_special_tokens": True}).json() == {"prompt": "世"}
+
+
+@pytest.mark.parametrize("tokens", [[VOCAB], [-1], [1.5], ["1"], [2**31], None, "x"])
+def test_what_is_no_token_id_is_refused(client: TestClient, tokens: object) -> None:
+    answer = client.post("/detokenize", json={"tokens": tokens})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"].startswith("tokens")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -47,8 +46,8 @@ class RingSegment(Protocol):
         """Told to the workers apart from the memory, so that a stale segment is noticed."""
         ...
 
-    def abort(self, reason: int) -> None:
-        """End every wait in the ring with an error."""
+    def abort(self, reason: str) -> bool:
+        """End every wait in the ring with an error; whether this was the first reason given."""
         ...
 
     def close(self) -> None:
@@ -158,7 +157,7 @@ class WorkerGroup:
 
     def fail(self, reason: str) -> None:
         """Declare the group broken: the ring is aborted and `on_failure` called, unless that has happened."""
-        self._abort_ring()
+        self._abort_ring(reason)
         if self._over:
             return
         self._over = True
@@ -178,7 +177,7 @@ class WorkerGroup:
         if grace_s > 0 and alive and self._channel is not None:
             self._channel.broadcast(Shutdown())
             await asyncio.wait(alive, timeout=grace_s)
-        self._abort_ring()
+        self._abort_ring("the group is ended")
         await asyncio.gather(*(process.end(_TERM_GRACE_S) for process in self._processes))
         if self._channel is not None:
             self._channel.close()
@@ -189,14 +188,9 @@ class WorkerGroup:
             os.close(self._lifeline)
             self._lifeline = -1
 
-    def kill_now(self) -> None:
-        """SIGKILL every worker without waiting, for an event loop that is about to end."""
-        for process in self._processes:
-            process.signal(signal.SIGKILL)
-
-    def _abort_ring(self) -> None:
+    def _abort_ring(self, reason: str) -> None:
         if self._ring is not None:
-            self._ring.abort(1)
+            self._ring.abort(reason)
 
     def _on_message(self, message: FromWorker) -> None:
         if self._over and not isinstance(message, Failure):
@@ -241,7 +235,7 @@ class WorkerGroup:
         if self._over or self._first_failed is not None:
             return
         self._first_failed = rank
-        self._abort_ring()
+        self._abort_ring(f"worker {rank} has ended")
         reason = f"worker {rank} {self._processes[rank].ending()}"
         logger.error("%s", reason)
         asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.fail, reason)

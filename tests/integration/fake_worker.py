@@ -1,0 +1,214 @@
+"""A worker without a model: `python fake_worker.py [faults] --rank R --endpoint E --lifeline-fd F`.
+
+It speaks the real protocol and keeps a KV cache whose "keys and values" are the token ids themselves. The next token
+is a function of every token that its page table leads to, so a wrong page table, a page given out twice or a stale
+page gives other tokens than `expected_tokens`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+import zlib
+from array import array
+from pathlib import Path
+
+import zmq
+from numaserve.workers.protocol import (
+    PAGE_SIZE,
+    Failure,
+    FromWorker,
+    Launch,
+    LoadProgress,
+    ProtocolError,
+    Ready,
+    SamplingParams,
+    SeqPlan,
+    SeqResult,
+    Shutdown,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+    WorkerStats,
+    decode_to_worker,
+    encode,
+)
+
+VOCAB = 1000
+FIRST_TOKEN = 10  # smaller ids are special and are never sampled
+PAGE_BYTES = 4 * PAGE_SIZE
+
+
+def next_token(context: bytes, sampling: SamplingParams) -> int:
+    """The token after `context` (token ids as native 32-bit integers)."""
+    seed = sampling.seed if sampling.temperature > 0 else 0
+    token = FIRST_TOKEN + zlib.crc32(context, seed & 0xFFFFFFFF) % (VOCAB - FIRST_TOKEN)
+    while token in sampling.suppress and len(context) // 4 < sampling.min_position:
+        token = FIRST_TOKEN + (token + 1 - FIRST_TOKEN) % (VOCAB - FIRST_TOKEN)
+    return token
+
+
+def expected_tokens(prompt: list[int], sampling: SamplingParams, count: int) -> list[int]:
+    """What a right server samples after `prompt`, whatever else it is doing."""
+    tokens = array("i", prompt)
+    for _ in range(count):
+        tokens.append(next_token(tokens.tobytes(), sampling))
+    return list(tokens[len(prompt) :])
+
+
+def logprobs_of(context: bytes, token: int, top: int) -> TokenLogprobs:
+    ids = [FIRST_TOKEN + (zlib.crc32(context) + i) % (VOCAB - FIRST_TOKEN) for i in range(top)]
+    return TokenLogprobs(token, -(zlib.crc32(context) % 1000) / 100, ids, [-float(i) for i in range(top)])
+
+
+class Slot:
+    def __init__(self, sampling: SamplingParams, pages: list[int]) -> None:
+        self.sampling = sampling
+        self.pages = pages
+        self.sampled = -1
+
+
+class FakeModel:
+    def __init__(self, launch: Launch) -> None:
+        self._kv = bytearray(launch.num_pages * PAGE_BYTES)
+        self._slots: dict[int, Slot] = {}
+
+    def step(self, plan: StepPlan) -> list[SeqResult]:
+        return [self._one(seq) for seq in plan.seqs]
+
+    def _one(self, seq: SeqPlan) -> SeqResult:
+        if seq.init is not None:
+            self._slots[seq.slot] = Slot(seq.init.sampling, list(seq.pages))
+        else:
+            self._slots[seq.slot].pages += seq.pages
+        slot = self._slots[seq.slot]
+        tokens = [slot.sampled] if seq.from_previous else seq.tokens
+        for position, token in enumerate(tokens, seq.start):
+            at = slot.pages[position // PAGE_SIZE] * PAGE_BYTES + position % PAGE_SIZE * 4
+            self._kv[at : at + 4] = token.to_bytes(4, sys.byteorder)
+        end = seq.start + len(tokens)
+        context = b"".join(self._kv[page * PAGE_BYTES : (page + 1) * PAGE_BYTES] for page in slot.pages)
+        echoed = [
+            logprobs_of(context[: 4 * (seq.start + 1 + i)], token, max(0, slot.sampling.logprobs))
+            for i, token in enumerate(seq.prompt_logprobs)
+        ]
+        if not seq.sample:
+            return SeqResult(prompt_logprobs=echoed)
+        context = context[: 4 * end]
+        slot.sampled = next_token(context, slot.sampling)
+        top = slot.sampling.logprobs
+        return SeqResult(slot.sampled, logprobs_of(context, slot.sampled, top) if top >= 0 else None, echoed)
+
+
+class Worker:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        context = zmq.Context()
+        self.socket = context.socket(zmq.PAIR)
+        self.socket.connect(options.endpoint)
+        self.poller = zmq.Poller()
+        self.poller.register(self.socket, zmq.POLLIN)
+        self.poller.register(options.lifeline_fd, zmq.POLLIN)
+        self.rank: int = options.rank
+        self.faulty = options.fault_rank in (-1, self.rank) and _first_time(options.once)
+
+    def run(self) -> None:
+        launch = self.receive()
+        assert isinstance(launch, Launch)
+        self.load()
+        model = FakeModel(launch)
+        self.send(Ready(self.rank, "fake", 1000 + self.rank, 2000, 3000, 0))
+        self.send(WorkerStats(self.rank, 1500 + self.rank, 0))
+        count = 0
+        while isinstance(plan := self.receive(), StepPlan):
+            received = time.perf_counter_ns()
+            if self.faulty and not self.survives(plan, count):
+                count += 1
+                continue
+            count += 1
+            seqs = model.step(plan)
+            if self.options.step_ms:
+                time.sleep(self.options.step_ms / 1000)
+            elapsed = time.perf_counter_ns() - received
+            self.send(
+                StepResult(plan.step_id, self.rank, seqs if self.rank == 0 else [], elapsed, elapsed // 10, elapsed)
+            )
+
+    def load(self) -> None:
+        options = self.options
+        if self.faulty and options.fail_load:
+            self.send(Failure(self.rank, -1, options.fail_load))
+            time.sleep(0.05)  # real weights take a while to free, too
+            sys.exit(1)
+        if self.faulty and options.die_loading:
+            sys.exit(3)
+        for part in range(1, 5):
+            self.send(LoadProgress(self.rank, part * 250, 1000))
+
+    def survives(self, plan: StepPlan, count: int) -> bool:
+        """Commit the faults that were asked for; False when the plan is not to be run."""
+        options = self.options
+        if options.garbage:
+            for frame in (b"", b"\x01", b"garbage", encode(Ready(self.rank, "x", 1, 1, 1, 1))[:-3], b"\xff" * 1000):
+                self.socket.send(frame)
+            self.socket.send(encode(Ready(self.rank + 1, "x", 1, 1, 1, 1)))
+            self.socket.send_multipart([b"\x01", b"\x02"])
+            self.send(StepResult(plan.step_id + 1000, self.rank, [], 0, 0, 0))
+        if count == options.die_at_step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if count == options.hang_at_step:
+            time.sleep(3600)
+        if count == options.wrong_at_step:
+            self.send(StepResult(plan.step_id, self.rank, [SeqResult(1)] * 99, 0, 0, 0))
+            return False
+        if count == options.fail_step:
+            self.send(Failure(self.rank, plan.step_id, "this step failed on purpose"))
+            return False
+        return True
+
+    def send(self, message: FromWorker) -> None:
+        self.socket.send(encode(message))
+
+    def receive(self) -> Launch | StepPlan | Shutdown:
+        while True:
+            ready = dict(self.poller.poll())
+            if self.options.lifeline_fd in ready:
+                os._exit(1)
+            try:
+                return decode_to_worker(self.socket.recv())
+            except ProtocolError as error:
+                sys.stderr.write(f"fake worker: {error}\n")
+
+
+def _first_time(marker: Path | None) -> bool:
+    """Whether nobody has made `marker` yet: faults that should happen in one life of the group only."""
+    if marker is None:
+        return True
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--endpoint", required=True)
+    parser.add_argument("--lifeline-fd", type=int, required=True)
+    parser.add_argument("--step-ms", type=float, default=0.0)
+    parser.add_argument("--fault-rank", type=int, default=-1, help="only this rank commits the faults")
+    parser.add_argument("--once", type=Path, default=None)
+    parser.add_argument("--fail-load", default="")
+    parser.add_argument("--die-loading", action="store_true")
+    parser.add_argument("--garbage", action="store_true")
+    for fault in ("die-at-step", "hang-at-step", "fail-step", "wrong-at-step"):
+        parser.add_argument(f"--{fault}", type=int, default=-1)
+    Worker(parser.parse_args()).run()
+
+
+if __name__ == "__main__":
+    main()

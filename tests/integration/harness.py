@@ -1,0 +1,205 @@
+"""A whole server over fake workers in one event loop: uvicorn, the application, the engine, the scheduler, ZeroMQ."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+import uvicorn
+import uvloop
+from fake_worker import VOCAB
+from numaserve.server.api.app import ApiContext, ApiLimits, create_app
+from numaserve.server.engine.engine import Engine, EngineCallbacks, EngineConfig
+from numaserve.server.engine.types import GenerationChunk, GenerationRequest
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.server.supervisor.policy import RestartPolicy
+from numaserve.workers.protocol import Launch, SamplingParams
+from word_tokenizer import WordTokenizer
+
+FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
+GREEDY = SamplingParams(temperature=0.0)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a test may vary."""
+
+    ranks: int = 1
+    faults: Sequence[str] = ()
+    overlap: bool = True
+    prefix_cache: bool = True
+    pages: int = 512
+    running: int = 16
+    queued: int = 256
+    step_tokens: int = 64
+    context: int = 2048
+    deadline_s: float = 30.0
+    policy: RestartPolicy | None = None
+
+
+def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks | None = None) -> Engine:
+    launches = [
+        Launch(
+            rank=rank,
+            world_size=options.ranks,
+            model="fake",
+            cpus=[[rank] for rank in range(options.ranks)],
+            nodes=[0] * options.ranks,
+            weights=[1] * options.ranks,
+            num_pages=options.pages,
+            context_length=options.context,
+            max_running_requests=options.running,
+            max_step_tokens=options.step_tokens,
+            max_logit_rows=512,
+            ring_fd=-1,
+            ring_nonce=0,
+            step_deadline_s=options.deadline_s,
+        )
+        for rank in range(options.ranks)
+    ]
+    scheduler = Scheduler(
+        SchedulerConfig(
+            num_pages=options.pages,
+            context_length=options.context,
+            max_running_requests=options.running,
+            max_step_tokens=options.step_tokens,
+            enable_prefix_cache=options.prefix_cache,
+        )
+    )
+    config = EngineConfig(
+        "fake", "0", max_queued_requests=options.queued, step_deadline_s=options.deadline_s, overlap=options.overlap
+    )
+    return Engine(
+        config,
+        launches,
+        scheduler,
+        WordTokenizer(),
+        metrics,
+        callbacks=callbacks,
+        worker_command=[sys.executable, str(FAKE_WORKER), *options.faults],
+        restart_policy=options.policy,
+    )
+
+
+@dataclass
+class Server:
+    engine: Engine
+    metrics: Metrics
+    client: httpx.AsyncClient
+    given_up: asyncio.Future[str]
+    load: list[tuple[int, int]] = field(default_factory=list)
+
+    async def complete(self, **body: Any) -> httpx.Response:
+        return await self.client.post("/v1/completions", json={"model": "fake", "temperature": 0, **body})
+
+    def metric(self, name: str, **labels: str) -> float:
+        value = self.metrics.registry.get_sample_value(f"numaserve_{name}", labels)
+        assert value is not None, name
+        return value
+
+    def pages(self) -> dict[str, float]:
+        return {state: self.metric("kv_pages", state=state) for state in ("free", "cached", "active")}
+
+
+@asynccontextmanager
+async def running_engine(options: Options) -> AsyncIterator[Engine]:
+    """Only the engine; checks that it leaves no process behind."""
+    engine = make_engine(options, Metrics())
+    try:
+        await engine.start()
+        pids = engine.worker_pids
+        yield engine
+    finally:
+        await engine.stop()
+    for pid in pids:
+        assert not process_exists(pid)
+
+
+@asynccontextmanager
+async def serving(options: Options) -> AsyncIterator[Server]:
+    """The whole server on a free port."""
+    metrics = Metrics()
+    given_up: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    load: list[tuple[int, int]] = []
+    callbacks = EngineCallbacks(
+        load_progress=lambda done, total: load.append((done, total)), given_up=given_up.set_result
+    )
+    engine = make_engine(options, metrics, callbacks)
+    context = ApiContext(
+        engine=engine,
+        tokenizer=WordTokenizer(),
+        metrics=metrics,
+        model_name="fake",
+        model_path="fake",
+        version="0",
+        limits=ApiLimits(context_length=options.context, vocab_size=VOCAB),
+    )
+    http = uvicorn.Server(uvicorn.Config(create_app(context), log_level="warning", lifespan="off"))
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        task = asyncio.create_task(http._serve(sockets=[listener]))  # serve() would take over the signal handlers
+        limits = httpx.Limits(max_connections=None)
+        try:
+            await engine.start()
+            await until(lambda: http.started)
+            async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
+                yield Server(engine, metrics, client, given_up, load)
+        finally:
+            await engine.stop()
+            http.should_exit = True
+            await task
+
+
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait for something that no event tells of."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def generate(engine: Engine, prompt: list[int], count: int, **fields: Any) -> list[GenerationChunk]:
+    """All chunks of one request to the engine."""
+    sampling = fields.pop("sampling", GREEDY)
+    return [chunk async for chunk in engine.admit(GenerationRequest("id", prompt, sampling, count, **fields))]
+
+
+def tokens_of(chunks: list[GenerationChunk]) -> list[int]:
+    return [token for chunk in chunks for token in chunk.token_ids]
+
+
+def run(scenario: Coroutine[Any, Any, T]) -> T:
+    """Run a test's scenario in the event loop that the server uses."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(scenario)
+
+
+async def gather(*jobs: Awaitable[T]) -> list[T]:
+    return list(await asyncio.gather(*jobs))
+
+
+def process_exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def events_of(text: str) -> list[Any]:
+    """The JSON payloads of a server-sent event stream, without the final [DONE]."""
+    lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [msgspec.json.decode(line) for line in lines[:-1]]

@@ -24,6 +24,7 @@ from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 class _Prompt:
     tokens: list[int]
     text: str  # what echo repeats
+    hidden: frozenset[int]  # tokens that are not in `text`
 
 
 def completions_router(context: ApiContext) -> APIRouter:
@@ -55,19 +56,27 @@ def completions_router(context: ApiContext) -> APIRouter:
 
 
 async def _prompts(context: ApiContext, body: CompletionRequest) -> list[_Prompt]:
+    tokenizer = context.tokenizer
     prompts = []
     for given in body.prompt:
         if isinstance(given, str):
             check_text_length(context, len(given), "prompt")
-            tokens, text = await asyncio.to_thread(context.tokenizer.encode, given), given
+            tokens, text = await asyncio.to_thread(tokenizer.encode, given), given
+            hidden = frozenset[int]() if tokenizer.bos_token_id is None else frozenset((tokenizer.bos_token_id,))
         else:
-            tokens = given
+            tokens, text, hidden = given, "", _hidden(context, body)
             check_token_ids(tokens, context.vocab_size, "prompt")
-            text = await asyncio.to_thread(context.tokenizer.decode, tokens) if body.echo else ""
+            if body.echo:
+                skip = body.skip_special_tokens is not False
+                text = await asyncio.to_thread(tokenizer.decode, tokens, skip_special_tokens=skip)
         if not tokens:
             raise bad_request("A prompt is empty, and this model has no token that starts a text.", "prompt")
-        prompts.append(_Prompt(tokens, text))
+        prompts.append(_Prompt(tokens, text, hidden))
     return prompts
+
+
+def _hidden(context: ApiContext, body: CompletionRequest) -> frozenset[int]:
+    return frozenset() if body.skip_special_tokens is False else context.tokenizer.special_token_ids
 
 
 def _requests(
@@ -96,8 +105,10 @@ class _CompletionAnswer:
 
     def __init__(self, context: ApiContext, body: CompletionRequest, prompts: list[_Prompt]) -> None:
         self._frame = Frame.new(context, "cmpl", "text_completion")
-        names = TokenNames(context.tokenizer)
-        self._choices = [_Choice(prompt, CompletionLogprobs(names)) for prompt in prompts for _ in range(body.n or 1)]
+        names, hidden = TokenNames(context.tokenizer), _hidden(context, body)
+        self._choices = [
+            _Choice(prompt, CompletionLogprobs(names, hidden)) for prompt in prompts for _ in range(body.n or 1)
+        ]
         self._echo = body.echo is True
         self._with_logprobs = body.logprobs is not None
         self._with_usage = wants_usage(body)
@@ -142,7 +153,9 @@ class _CompletionAnswer:
         if self._echo and not choice.begun:
             text = choice.prompt.text + text
             if self._with_logprobs:
-                logprobs.append(choice.logprobs.prompt(choice.prompt.tokens[0], chunk.prompt_logprobs))
+                logprobs.append(
+                    choice.logprobs.prompt(choice.prompt.tokens[0], chunk.prompt_logprobs, choice.prompt.hidden)
+                )
         choice.begun = True
         if not self._with_logprobs:
             return text, None

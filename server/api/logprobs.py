@@ -59,47 +59,60 @@ def chat_logprobs(names: TokenNames, tokens: Sequence[TokenLogprobs]) -> dict[st
 class CompletionLogprobs:
     """The `logprobs` of a text completion, chunk after chunk: `text_offset` counts on through the text, in characters.
 
-    The first token of an echoed prompt has no log-probability: nothing stands before it.
+    The first token of an echoed prompt has no log-probability: nothing stands before it. Tokens in `hidden` are
+    listed but take no room in the text.
     """
 
-    def __init__(self, names: TokenNames) -> None:
+    def __init__(self, names: TokenNames, hidden: frozenset[int]) -> None:
         self._names = names
+        self._hidden = hidden
         self._characters = 0
         # A character may be spread over tokens; each starts where the text known so far ends.
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def prompt(self, first_token: int, rest: Sequence[TokenLogprobs]) -> dict[str, list[object]]:
-        """An echoed prompt."""
+    def prompt(
+        self, first_token: int, rest: Sequence[TokenLogprobs], hidden: frozenset[int]
+    ) -> dict[str, list[object]]:
+        """An echoed prompt, whose text hides other tokens than the output does."""
         columns = self._empty()
-        self._append(columns, first_token, None, None)
-        self._extend(columns, rest)
+        self._append(columns, first_token, None, None, hidden=hidden)
+        self._extend(columns, rest, hidden)
         return columns
 
     def output(self, tokens: Sequence[TokenLogprobs]) -> dict[str, list[object]]:
         """Generated tokens."""
         columns = self._empty()
-        self._extend(columns, tokens)
+        self._extend(columns, tokens, self._hidden)
         return columns
 
     def _empty(self) -> dict[str, list[object]]:
         return {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
 
-    def _extend(self, columns: dict[str, list[object]], tokens: Sequence[TokenLogprobs]) -> None:
+    def _extend(
+        self, columns: dict[str, list[object]], tokens: Sequence[TokenLogprobs], hidden: frozenset[int]
+    ) -> None:
         for item in tokens:
             top: dict[str, object] = {}
             for token, logprob in zip(item.top_ids, item.top_logprobs, strict=True):
                 top.setdefault(self._text(token), _finite(logprob))  # the most likely of tokens that look alike
             top.setdefault(self._text(item.token), _finite(item.logprob))
-            self._append(columns, item.token, _finite(item.logprob), top)
+            self._append(columns, item.token, _finite(item.logprob), top, hidden=hidden)
 
     def _append(
-        self, columns: dict[str, list[object]], token: int, logprob: float | None, top: dict[str, object] | None
+        self,
+        columns: dict[str, list[object]],
+        token: int,
+        logprob: float | None,
+        top: dict[str, object] | None,
+        *,
+        hidden: frozenset[int],
     ) -> None:
         columns["tokens"].append(self._text(token))
         columns["token_logprobs"].append(logprob)
         columns["top_logprobs"].append(top)
         columns["text_offset"].append(self._characters)
-        self._characters += len(self._decoder.decode(self._names.bytes_of(token)))
+        if token not in hidden:
+            self._characters += len(self._decoder.decode(self._names.bytes_of(token)))
 
     def _text(self, token: int) -> str:
         return self._names.text_of(token, prefix="bytes:")

@@ -16,6 +16,7 @@ from numaserve.workers.protocol import TokenLogprobs
 
 BOS, EOS, TURN = 256, 257, 258
 VOCAB = 260
+SPECIAL = {BOS: b"<s>", EOS: b"</s>", TURN: b"<t>"}
 CONTEXT = 200
 MODEL = "tiny/bytes"
 REPLY = "Hé 世界!"
@@ -27,19 +28,20 @@ class ByteTokenizer:
     vocab_size = VOCAB
     eos_token_ids = frozenset({EOS})
     bos_token_id: int | None = BOS
+    special_token_ids = frozenset(SPECIAL)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [BOS, *text.encode()] if add_special_tokens else list(text.encode())
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        special = {} if skip_special_tokens else {BOS: b"<s>", EOS: b"</s>", TURN: b"<t>"}
-        return b"".join(bytes([t]) if t < 256 else special.get(t, b"") for t in token_ids).decode(errors="replace")
+        skipped = self.special_token_ids if skip_special_tokens else ()
+        return b"".join(self.token_bytes(t) for t in token_ids if t not in skipped).decode(errors="replace")
 
     def token_text(self, token_id: int) -> str:
         return f"<{token_id}>"
 
     def token_bytes(self, token_id: int) -> bytes:
-        return bytes([token_id]) if token_id < 256 else b""
+        return bytes([token_id]) if token_id < 256 else SPECIAL.get(token_id, b"")
 
     def render_chat(
         self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object

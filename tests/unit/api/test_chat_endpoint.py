@@ -73,6 +73,7 @@ def test_logprobs_have_an_entry_a_token(client: TestClient, stream: bool) -> Non
     answer = chat(client, logprobs=True, top_logprobs=2, stream=stream)
     choices = [c["choices"][0] for c in events(answer.text)] if stream else [answer.json()["choices"][0]]
     content = [entry for choice in choices if choice["logprobs"] for entry in choice["logprobs"]["content"]]
+    assert content.pop()["token"] == "</s>"
     assert bytes(byte for entry in content for byte in entry["bytes"]) == REPLY.encode()
     assert content[0] == {
         "token": "H",

@@ -72,7 +72,7 @@ def test_echo_with_logprobs_scores_the_prompt(client: TestClient, engine: FakeEn
     assert choice["text"] == "ab"
     assert choice["finish_reason"] == "length"
     assert choice["logprobs"] == {
-        "tokens": ["", "a", "b"],
+        "tokens": ["<s>", "a", "b"],
         "token_logprobs": [None, -0.5, -0.5],
         "top_logprobs": [None, {"a": -0.5}, {"b": -0.5}],
         "text_offset": [0, 0, 1],
@@ -91,6 +91,15 @@ def test_echo_puts_the_prompt_before_the_output(client: TestClient, stream: bool
             offsets[choice["index"]] += choice["logprobs"]["text_offset"]
     assert found == {0: "aHé", 1: "bHé"}
     assert offsets == {0: [0, 1, 2, 2], 1: [0, 1, 2, 2]}
+
+
+@pytest.mark.parametrize(("skip", "text", "offsets"), [(True, "a", [0, 0, 1]), (False, "<s>a", [0, 3, 4])])
+def test_special_tokens_take_room_only_where_they_are_written(
+    client: TestClient, skip: bool, text: str, offsets: list[int]
+) -> None:
+    answer = complete(client, [BOS, 97], echo=True, logprobs=0, max_tokens=1, skip_special_tokens=skip).json()
+    assert answer["choices"][0]["text"] == text + "H"
+    assert answer["choices"][0]["logprobs"]["text_offset"] == offsets
 
 
 def test_a_token_that_is_no_whole_character_is_written_as_bytes(client: TestClient) -> None:

@@ -79,7 +79,7 @@ def test_completions(openai_client: openai.OpenAI) -> None:
     assert [choice.text for choice in answer.choices] == ["aH", "bH"]
     assert answer.choices[1].logprobs is not None
     assert answer.choices[1].logprobs.token_logprobs is not None
-    assert answer.choices[1].logprobs.token_logprobs[0] is None
+    assert answer.choices[1].logprobs.token_logprobs == [None, -0.5, -0.5, -0.5]  # the first stands after nothing
     assert answer.model_extra == {}
 
 

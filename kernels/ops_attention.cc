@@ -60,7 +60,7 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
   play_threads(table, threads, [&](int thread) { table.rope_store(args, thread, threads); });
 }
 
-// All work of one block of query rows: in one item, or in an item for each block of KV and a merge.
+// All work of one block of query rows: in one item, or in an item for each block of KV that it sees and a merge.
 void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bool by_blocks, std::byte* scratch) {
   const AttentionSequence& sequence = args.sequences[item.sequence];
   item.partial = 0;
@@ -69,17 +69,21 @@ void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bo
     table.attention_item(args, item, scratch);
     return;
   }
-  const int64_t num_blocks = ceil_div(sequence.start + sequence.q_len, kAttentionBlock);
+  const int32_t group = args.q_heads / args.kv_heads;
+  const int32_t oldest = sequence.start + item.first_row / group - args.window + 1;
+  const int32_t begin = args.window > 0 && oldest > 0 ? oldest / kAttentionBlock : 0;
+  const int32_t end = (sequence.start + (item.first_row + item.num_rows - 1) / group) / kAttentionBlock + 1;
+  const int32_t num_blocks = end - begin;
   const int64_t row_floats = args.head_tiles * kTileK + 16;
   const LargeBuffer partial(static_cast<size_t>(num_blocks * item.num_rows * row_floats) * sizeof(float));
   args.partial = partial.as<float>();
-  for (int32_t block = 0; block < num_blocks; ++block) {
+  for (int32_t i = 0; i < num_blocks; ++i) {
     AttentionItem part = item;
-    part.block = block;
-    part.partial = block * item.num_rows;
+    part.block = begin + i;
+    part.partial = i * item.num_rows;
     table.attention_item(args, part, scratch);
   }
-  table.attention_merge(args, item, static_cast<int>(num_blocks), item.num_rows);
+  table.attention_merge(args, item, num_blocks, item.num_rows);
 }
 
 void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim, Array<bf16, 3> k_cache,

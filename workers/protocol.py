@@ -132,6 +132,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     context_length: int
     max_running_requests: int
     max_step_tokens: int
+    max_logit_rows: int  # rows of logits in one step: samples and prompt log-probabilities
     ring_fd: int  # -1 with one rank
     ring_nonce: int
     step_deadline_s: float

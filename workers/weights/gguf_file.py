@@ -26,6 +26,12 @@ class GGUFFile(GGUFReader):
         value: object = field.contents()
         return value
 
+    def _get_str(self, offset: int) -> tuple[Any, Any]:
+        length, text = super()._get_str(offset)
+        if len(text) != length[0]:
+            raise ValueError("a text that goes past the end of the file")
+        return length, text
+
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[GGUFValueType]]:
         if GGUFValueType(raw_type) != GGUFValueType.ARRAY:
             size, parts, indices, types = super()._get_field_parts(orig_offs, raw_type)

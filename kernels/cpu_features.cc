@@ -1,0 +1,105 @@
+#include "kernels/cpu_features.h"
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <stdexcept>
+
+namespace numaserve {
+namespace {
+
+struct CpuidLeaf {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  CpuidLeaf(unsigned leaf, unsigned subleaf) { __get_cpuid_count(leaf, subleaf, &eax, &ebx, &ecx, &edx); }
+};
+
+bool bit(unsigned value, int index) { return (value >> index) & 1; }
+
+uint64_t xcr0() {
+  if (!bit(CpuidLeaf(1, 0).ecx, 27)) return 0;  // OSXSAVE
+  unsigned low, high;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (static_cast<uint64_t>(high) << 32) | low;
+}
+
+// Linux hands out the 8 KiB tile state only on request; the permission is per process, inherited by threads created
+// later and cleared by exec, so it is asked for at the first probe, before any team exists.
+bool request_tile_permission() {
+  constexpr long kArchReqXcompPerm = 0x1023;
+  constexpr long kXfeatureXtiledata = 18;
+  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
+}
+
+struct Features {
+  bool portable, avx512, amx;
+};
+
+Features probe() {
+  const CpuidLeaf leaf1(1, 0), leaf7(7, 0), leaf71(7, 1);
+  const uint64_t state = xcr0();
+  Features f{};
+  const bool ymm = (state & 0x6) == 0x6;
+  f.portable = ymm && bit(leaf1.ecx, 12) && bit(leaf1.ecx, 29) && bit(leaf7.ebx, 5);  // FMA, F16C, AVX2
+  const bool zmm = (state & 0xe6) == 0xe6;
+  f.avx512 = f.portable && zmm && bit(leaf7.ebx, 16) && bit(leaf7.ebx, 17) && bit(leaf7.ebx, 30) &&
+             bit(leaf7.ebx, 31) && bit(leaf7.ecx, 11) && bit(leaf71.eax, 5);  // F, DQ, BW, VL, VNNI, BF16
+  const bool tiles = (state & 0x60000) == 0x60000 && bit(leaf7.edx, 24) && bit(leaf7.edx, 22) && bit(leaf7.edx, 25);
+  f.amx = f.avx512 && tiles && request_tile_permission();
+  return f;
+}
+
+const Features& features() {
+  static const Features probed = probe();
+  return probed;
+}
+
+struct Entry {
+  const KernelTable* table;
+  bool available;
+};
+
+std::vector<Entry> entries() {
+  const Features& f = features();
+  return {{&kAmxTable, f.amx}, {&kAvx512Table, f.avx512}, {&kPortableTable, f.portable}, {&kAmxEmulatedTable, f.avx512}};
+}
+
+}  // namespace
+
+std::vector<std::string> available_isas() {
+  std::vector<std::string> names;
+  for (const Entry& entry : entries())
+    if (entry.available) names.emplace_back(entry.table->name);
+  return names;
+}
+
+const KernelTable* table_by_name(std::string_view name) {
+  for (const Entry& entry : entries()) {
+    if (name != entry.table->name) continue;
+    if (!entry.available)
+      throw std::runtime_error("this processor or kernel does not offer the instruction set '" + std::string(name) +
+                               "'; leave NUMASERVE_ISA unset to use the best there is");
+    return entry.table;
+  }
+  throw std::invalid_argument("unknown instruction set '" + std::string(name) +
+                              "': NUMASERVE_ISA is one of amx, avx512, portable");
+}
+
+const KernelTable* default_table() {
+  if (const char* forced = std::getenv("NUMASERVE_ISA"); forced != nullptr && *forced != '\0')
+    return table_by_name(forced);
+  const std::vector<std::string> names = available_isas();
+  if (names.empty()) throw std::runtime_error("numaserve needs a processor with AVX2, FMA and F16C");
+  return table_by_name(names.front());
+}
+
+const CacheSizes& cache_sizes() {
+  static const CacheSizes sizes = [] {
+    const long l1d = sysconf(_SC_LEVEL1_DCACHE_SIZE), l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return CacheSizes{l1d > 0 ? l1d : 32 << 10, l2 > 0 ? l2 : 1 << 20};
+  }();
+  return sizes;
+}
+
+}  // namespace numaserve

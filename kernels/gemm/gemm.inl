@@ -1,0 +1,87 @@
+// The one GEMM loop nest. Only `tile_gemm` differs between the instruction sets.
+//
+// Blocking, for a thread's share of rows and panels:
+//   rows in blocks of kRowBlock          a block of A stays in L2 while all panels pass by it
+//     panels in pairs                    a pair's k block stays in L1 while the rows of the block pass by it
+//       k in blocks of kDepth tiles      results are carried between k blocks in a small fp32 buffer: spilling fp32
+//         rows in tiles of 32            is exact, so the bits do not depend on the blocking
+// Up to 32 rows the k blocking is left out: there is nothing to reuse, and a panel is read once, in order.
+
+inline constexpr int kRowBlock = 128;
+inline constexpr int kDepth = 16;  // k tiles: 16 * 32 * 2 panels * 2 bytes * 16 = 32 KiB of weights
+
+struct GemmShare {
+  Range rows, panels;
+};
+
+// The grid of threads over (rows, panels) with the least work for the busiest thread; row blocks of 32, panel pairs.
+inline GemmShare gemm_share(int64_t m, int64_t n_panels, int thread, int threads) {
+  const int64_t row_units = ceil_div(m, 32), panel_units = n_panels / 2;
+  int best_rows = 1;
+  int64_t best_cost = INT64_MAX;
+  for (int r = 1; r <= threads; ++r) {
+    if (threads % r != 0 && r != 1) continue;
+    const int64_t cost = ceil_div(row_units, r) * ceil_div(panel_units, threads / r);
+    if (cost < best_cost) {
+      best_cost = cost;
+      best_rows = r;
+    }
+  }
+  const int columns = threads / best_rows;
+  Range rows = split(row_units, best_rows, thread / columns);
+  Range panels = split(panel_units, columns, thread % columns);
+  const int64_t last_row = rows.end * 32 < m ? rows.end * 32 : m;
+  return {{rows.begin * 32, last_row}, {panels.begin * 2, panels.end * 2}};
+}
+
+inline F32x16 activate(F32x16 x, Activation activation) {
+  if (activation == Activation::kSilu) return x / (F32x16::set1(1.0f) + exp(F32x16::zero() - x));
+  // GELU, tanh approximation (Hendrycks and Gimpel, 2016).
+  const F32x16 inner = F32x16::fma(x * x * x, F32x16::set1(0.044715f), x) * F32x16::set1(0.79788456f);
+  return F32x16::set1(0.5f) * x * (F32x16::set1(1.0f) + tanh(inner));
+}
+
+// Writes the finished results of two panels for `rows` rows; c is [rows][32].
+inline void gemm_epilogue(const GemmArgs& g, const float* c, int64_t row, int64_t rows, int64_t panel) {
+  if (g.activation != Activation::kNone) {
+    for (int64_t r = 0; r < rows; ++r) {
+      const F32x16 gate = F32x16::load(c + r * 32), up = F32x16::load(c + r * 32 + 16);
+      (activate(gate, g.activation) * up).store(g.out_bf16 + (row + r) * g.ldo + panel / 2 * kTileN);
+    }
+    return;
+  }
+  for (int half = 0; half < 2; ++half) {
+    const int64_t column = (panel + half) * kTileN;
+    const F32x16 bias = g.bias != nullptr ? F32x16::load(g.bias + column) : F32x16::zero();
+    for (int64_t r = 0; r < rows; ++r) {
+      const F32x16 value = F32x16::load(c + r * 32 + half * 16) + bias;
+      if (g.out_f32 != nullptr)
+        value.store(g.out_f32 + (row + r) * g.ldo + column);
+      else
+        value.store(g.out_bf16 + (row + r) * g.ldo + column);
+    }
+  }
+}
+
+inline void gemm(const GemmArgs& g, float* scratch, int thread, int threads) {
+  const GemmShare share = gemm_share(g.m, g.n_panels, thread, threads);
+  const int64_t panel_stride = g.k_tiles * kTileElements;
+  for (int64_t row = share.rows.begin; row < share.rows.end; row += kRowBlock) {
+    const int64_t rows = share.rows.end - row < kRowBlock ? share.rows.end - row : kRowBlock;
+    const int64_t depth = rows <= 32 || g.k_tiles == 0 ? (g.k_tiles > 0 ? g.k_tiles : 1) : kDepth;
+    for (int64_t panel = share.panels.begin; panel < share.panels.end; panel += 2) {
+      const bf16* b = g.b + panel * panel_stride;
+      int64_t kt = 0;
+      do {
+        const int64_t count = g.k_tiles - kt < depth ? g.k_tiles - kt : depth;
+        const bf16* block = b + kt * kTileElements;
+        const auto tile = [block](int64_t t) { return block + t * kTileElements; };
+        for (int64_t r = 0; r < rows; r += 32)
+          tile_gemm(g.a + (row + r) * g.lda + kt * kTileK, g.lda, tile, panel_stride, 2, count, scratch + r * 32, 32,
+                    static_cast<int>(rows - r < 32 ? rows - r : 32), kt > 0);
+        kt += count;
+      } while (kt < g.k_tiles);
+      gemm_epilogue(g, scratch, row, rows, panel);
+    }
+  }
+}

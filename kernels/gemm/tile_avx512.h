@@ -1,0 +1,60 @@
+// The GEMM micro-tile of the avx512 set: VDPBF16PS with the activation pair broadcast from memory. The contract of
+// `tile_gemm` is that of tile_portable.h.
+
+template <int kRows, int kPanels, class TileAt>
+inline void avx512_rows(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, float* c,
+                        int64_t ldc, bool accumulate) {
+  __m512 acc[kRows][kPanels];
+  for (int r = 0; r < kRows; ++r)
+    for (int p = 0; p < kPanels; ++p)
+      acc[r][p] = accumulate ? _mm512_loadu_ps(c + r * ldc + p * kTileN) : _mm512_setzero_ps();
+  for (int64_t kt = 0; kt < k_tiles; ++kt) {
+    const bf16* tile = b(kt);
+    for (int p = 0; p < kPanels; ++p)
+      for (int line = 0; line < kTileElements; line += 32)
+        _mm_prefetch(reinterpret_cast<const char*>(tile + p * panel_stride + kPrefetchTiles * kTileElements + line),
+                     _MM_HINT_T0);
+#pragma GCC unroll 4
+    for (int pair = 0; pair < kTileK / 2; ++pair) {
+      __m512bh columns[kPanels];
+      for (int p = 0; p < kPanels; ++p)
+        columns[p] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(tile + p * panel_stride + pair * 32));
+      for (int r = 0; r < kRows; ++r) {
+        int bits;
+        __builtin_memcpy(&bits, a + r * lda + kt * kTileK + pair * 2, sizeof(bits));
+        const __m512bh row = reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
+        for (int p = 0; p < kPanels; ++p) acc[r][p] = _mm512_dpbf16_ps(acc[r][p], row, columns[p]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int p = 0; p < kPanels; ++p) _mm512_storeu_ps(c + r * ldc + p * kTileN, acc[r][p]);
+}
+
+template <int kPanels, class TileAt>
+inline void avx512_panels(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, float* c,
+                          int64_t ldc, int rows, bool accumulate) {
+  int r = 0;
+  for (; r + 12 <= rows; r += 12)
+    avx512_rows<12, kPanels>(a + r * lda, lda, b, panel_stride, k_tiles, c + r * ldc, ldc, accumulate);
+  for (; r + 4 <= rows; r += 4)
+    avx512_rows<4, kPanels>(a + r * lda, lda, b, panel_stride, k_tiles, c + r * ldc, ldc, accumulate);
+  for (; r < rows; ++r)
+    avx512_rows<1, kPanels>(a + r * lda, lda, b, panel_stride, k_tiles, c + r * ldc, ldc, accumulate);
+}
+
+template <class TileAt>
+inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, float* c,
+                      int64_t ldc, int rows, bool accumulate) {
+  int p = 0;
+  for (; p + 2 <= panels; p += 2) {
+    const auto tile = [&](int64_t kt) { return b(kt) + p * panel_stride; };
+    avx512_panels<2>(a, lda, tile, panel_stride, k_tiles, c + p * kTileN, ldc, rows, accumulate);
+  }
+  if (p < panels) {
+    const auto tile = [&](int64_t kt) { return b(kt) + p * panel_stride; };
+    avx512_panels<1>(a, lda, tile, panel_stride, k_tiles, c + p * kTileN, ldc, rows, accumulate);
+  }
+}
+
+inline void tile_begin() {}

@@ -1,0 +1,53 @@
+// AMX tile registers in software, so that every line of the amx set is tested on machines without AMX. The arithmetic
+// is TDPBF16PS as Intel's manual gives it: for each k pair the even product is accumulated, then the odd one, each a
+// fused multiply-add with subnormals taken as zero (here left to the processor's mode: the tests' values have none).
+
+struct EmulatedTile {
+  alignas(64) unsigned char row[16][64];
+};
+thread_local EmulatedTile emulated_tiles[8];
+thread_local bool emulated_tiles_configured = false;
+
+inline void emulated_require() {
+  if (!emulated_tiles_configured) __builtin_trap();  // what the processor does: #UD
+}
+
+inline void emulated_load(int t, const void* base, int64_t stride) {
+  emulated_require();
+  for (int r = 0; r < 16; ++r)
+    __builtin_memcpy(emulated_tiles[t].row[r], static_cast<const char*>(base) + r * stride, 64);
+}
+
+inline void emulated_store(int t, void* base, int64_t stride) {
+  emulated_require();
+  for (int r = 0; r < 16; ++r) __builtin_memcpy(static_cast<char*>(base) + r * stride, emulated_tiles[t].row[r], 64);
+}
+
+inline void emulated_zero(int t) {
+  emulated_require();
+  __builtin_memset(&emulated_tiles[t], 0, sizeof(EmulatedTile));
+}
+
+inline void emulated_dpbf16(int c, int a, int b) {
+  emulated_require();
+  const __m512i odd_mask = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+  for (int m = 0; m < 16; ++m) {
+    __m512 acc = _mm512_load_ps(emulated_tiles[c].row[m]);
+    for (int pair = 0; pair < 16; ++pair) {
+      int bits;
+      __builtin_memcpy(&bits, emulated_tiles[a].row[m] + 4 * pair, sizeof(bits));
+      const __m512i both = _mm512_set1_epi32(bits), columns = _mm512_load_si512(emulated_tiles[b].row[pair]);
+      acc = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)),
+                            _mm512_castsi512_ps(_mm512_slli_epi32(columns, 16)), acc);
+      acc = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_and_si512(both, odd_mask)),
+                            _mm512_castsi512_ps(_mm512_and_si512(columns, odd_mask)), acc);
+    }
+    _mm512_store_ps(emulated_tiles[c].row[m], acc);
+  }
+}
+
+#define NUMASERVE_TILE_CONFIGURE() (emulated_tiles_configured = true)
+#define NUMASERVE_TILE_ZERO(t) emulated_zero(t)
+#define NUMASERVE_TILE_LOAD(t, base, stride) emulated_load(t, base, stride)
+#define NUMASERVE_TILE_STORE(t, base, stride) emulated_store(t, base, stride)
+#define NUMASERVE_TILE_DPBF16(c, a, b) emulated_dpbf16(c, a, b)

@@ -1,0 +1,20 @@
+// AMX tile registers, the real ones.
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t column_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Not _tile_loadconfig: gcc 12 declares its operand as 8 bytes, so that the optimiser may drop the stores of
+// column_bytes and rows before it. The operand here is the whole structure.
+inline void load_tile_config() {
+  const TileConfig config;
+  __asm__ volatile("ldtilecfg %0" ::"m"(config));
+}
+
+#define NUMASERVE_TILE_CONFIGURE() load_tile_config()
+#define NUMASERVE_TILE_ZERO(t) _tile_zero(t)
+#define NUMASERVE_TILE_LOAD(t, base, stride) _tile_loadd(t, base, stride)
+#define NUMASERVE_TILE_STORE(t, base, stride) _tile_stored(t, base, stride)
+#define NUMASERVE_TILE_DPBF16(c, a, b) _tile_dpbf16ps(c, a, b)

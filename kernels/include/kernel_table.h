@@ -1,0 +1,177 @@
+// The interface between the runtime and an instruction set: plain argument structs and one table of functions.
+//
+// Every function is called by all threads of a team with (thread, threads) and does its own part; the caller puts
+// barriers between calls. No function allocates.
+#pragma once
+
+#include "kernels/include/types.h"
+
+namespace numaserve {
+
+enum class Activation : int32_t { kNone, kSilu, kGeluTanh };
+
+// out[m, n] = a[m, k] · b[n, k]ᵀ (+ bias), with b packed in tiles.
+struct GemmArgs {
+  const bf16* a;  // [rows padded to kPad, k_tiles * 32]
+  int64_t lda;    // in elements
+  const bf16* b;  // [n_panels][k_tiles] tiles; n_panels is even
+  int64_t m;
+  int64_t n_panels;
+  int64_t k_tiles;
+  const float* bias;      // [n_panels * 16] or null
+  Activation activation;  // with one, panels are (gate, up) pairs and out is activation(gate) * up
+  float* out_f32;         // exactly one of the two outputs is set; an activation writes bf16
+  bf16* out_bf16;
+  int64_t ldo;
+};
+
+struct NormArgs {
+  const float* x;  // [rows, ldx]
+  int64_t ldx;
+  const float* weight;  // [cols]
+  bf16* out;            // [rows, ldo], columns cols..ldo are zeroed
+  int64_t ldo;
+  int64_t rows, cols;
+  float eps;
+};
+
+// residual += post_norm?(sum over parts, in order, + bias); out = rms_norm(residual). The first half works on
+// elements, the second on rows: two functions with a barrier between.
+struct ReduceArgs {
+  const float* const* parts;  // `num_parts` matrices [rows, ld]
+  int32_t num_parts;
+  float* residual;  // [rows, ld]
+  int64_t ld;
+  int64_t rows, cols;
+  const float* bias;       // [cols] or null
+  const float* post_norm;  // [cols] or null
+  float* sum;              // [rows, ld] scratch, used with post_norm only
+  float eps;
+  bool assign;  // residual = instead of +=: after the embedding
+};
+
+struct EmbedArgs {
+  const int32_t* tokens;  // [rows]
+  const bf16* table;      // packed [n, k]
+  int64_t k_tiles;
+  int64_t first_row, num_rows;  // the part of the vocabulary that `table` holds; other tokens give zero
+  float scale;
+  float* out;  // [rows, ld]
+  int64_t ld;
+  int64_t rows;
+};
+
+// A run of consecutive new tokens of one sequence that lie in one page.
+struct PageRun {
+  int32_t row;       // of the first token in the batch
+  int32_t count;     // 1..kPageTokens
+  int32_t position;  // of the first token in its sequence
+  int32_t page;
+};
+
+// The cache of one layer: per page and KV head, K as [2][head_tiles] tiles (rows: pairs of dimensions, columns: 16
+// tokens) and V as [2 * head_tiles] tiles (rows: pairs of tokens, columns: 16 dimensions).
+struct KvLayer {
+  bf16* k;
+  bf16* v;
+  int64_t page_stride;  // elements from page to page
+  int64_t head_stride;  // elements from head to head inside a page
+};
+
+struct RopeStoreArgs {
+  const float* qkv;  // [rows, ld]: q heads, k heads, v heads
+  int64_t ld;
+  int32_t q_heads, kv_heads, head_dim, head_tiles;  // head_tiles = ceil(head_dim / 32)
+  const float* cos;                                 // [positions, rot_dim / 2]
+  const float* sin;
+  int32_t rot_dim;
+  const float* q_norm;  // [head_dim] or null
+  const float* k_norm;
+  float eps;
+  bf16* q;  // [rows, q_heads, head_tiles * 32]
+  KvLayer kv;
+  const PageRun* runs;
+  int64_t num_runs;
+};
+
+// A block of query rows of one sequence and KV head. Row r is token r / group, head r % group of the group.
+struct AttentionItem {
+  int32_t sequence;
+  int32_t kv_head;
+  int32_t first_row;   // within the sequence's q_len * group rows
+  int32_t num_rows;    // 1..kAttentionRows
+  int32_t block;       // the KV block of this item, or -1: all blocks, one after the other
+  int64_t partial;     // index of its first row in the partial results when block >= 0
+};
+
+struct AttentionSequence {
+  int32_t row;           // first row in the batch
+  int32_t q_len;         // new tokens
+  int32_t start;         // position of the first of them
+  const int32_t* pages;  // page table
+};
+
+struct AttentionArgs {
+  const bf16* q;  // [rows, q_heads, head_tiles * 32]
+  int32_t q_heads, kv_heads, head_dim, head_tiles;
+  float scale;
+  float softcap;   // 0: none
+  int32_t window;  // 0: none; otherwise a token sees itself and window - 1 before it
+  KvLayer kv;
+  const AttentionSequence* sequences;
+  bf16* out;  // [rows, ldo]
+  int64_t ldo;
+  float* partial;        // [partial rows, head_tiles * 32 + 16]: unnormalised output, then maximum and sum
+};
+
+// How one row of logits is sampled; see workers/protocol.py for the meaning of the fields.
+struct SamplingState {
+  float temperature, top_p, min_p;
+  int32_t top_k;
+  float repetition_penalty, presence_penalty, frequency_penalty;
+  uint64_t seed;
+  const int32_t* bias_ids;
+  const float* bias_values;
+  int32_t num_bias;
+  const int32_t* suppress_ids;
+  int32_t num_suppress;
+  int32_t min_position;
+  int32_t num_logprobs;          // -1: none wanted
+  const int32_t* prompt_counts;  // [vocabulary], or null without penalties
+  const int32_t* output_counts;
+};
+
+struct SampledRow {
+  int32_t token;
+  float logprob;
+  int32_t num_top;
+  int32_t top_ids[20];
+  float top_logprobs[20];
+};
+
+struct KernelTable {
+  const char* name;
+  void (*gemm)(const GemmArgs&, float* scratch, int thread, int threads);
+  int64_t gemm_scratch;  // floats of scratch a thread needs
+  void (*rms_norm)(const NormArgs&, int thread, int threads);
+  void (*reduce_add)(const ReduceArgs&, int thread, int threads);
+  void (*post_norm_add)(const ReduceArgs&, int thread, int threads);
+  void (*embed)(const EmbedArgs&, int thread, int threads);
+  void (*rope_store)(const RopeStoreArgs&, int thread, int threads);
+  void (*attention_item)(const AttentionArgs&, const AttentionItem&, void* scratch);
+  void (*attention_merge)(const AttentionArgs&, const AttentionItem&, int num_blocks, int64_t block_stride);
+  int64_t attention_scratch;  // bytes of scratch a thread needs
+  void (*softcap)(float* x, int64_t count, float cap);
+  // scratch: 3 * vocab entries.
+  void (*sample)(const float* logits, int64_t vocab, int64_t position, const SamplingState&, int32_t* scratch,
+                 SampledRow*);
+  void (*token_logprobs)(const float* logits, int64_t vocab, int32_t token, int num_top, SampledRow*);
+  void (*thread_begin)();  // once on each thread of a team, before anything else (AMX: the tile configuration)
+};
+
+extern const KernelTable kPortableTable;
+extern const KernelTable kAvx512Table;
+extern const KernelTable kAmxTable;
+extern const KernelTable kAmxEmulatedTable;  // the amx sources over tiles emulated in software; for tests only
+
+}  // namespace numaserve

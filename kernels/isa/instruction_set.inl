@@ -1,0 +1,45 @@
+// Everything an instruction set consists of, and its table. Included once by each file of this folder, after the
+// intrinsics, inside `namespace numaserve`, with NUMASERVE_ISA_NAME, NUMASERVE_ISA_TABLE and NUMASERVE_TILE_HEADERS set.
+//
+// The anonymous namespace keeps the sets apart: nothing here may have linkage that another set's copy could replace.
+
+namespace {
+
+// How many tiles ahead of use the weights are prefetched. The hardware prefetcher stops at 4 KiB page boundaries.
+inline constexpr int kPrefetchTiles = 8;
+
+#include "kernels/simd/f32x16.h"
+#include NUMASERVE_TILE_HEADER
+#include "kernels/gemm/gemm.inl"
+#include "kernels/ops/norm.inl"
+#include "kernels/ops/embed.inl"
+#include "kernels/ops/rope_store.inl"
+#include "kernels/ops/attention.inl"
+#include "kernels/ops/sampling.inl"
+
+inline void softcap(float* x, int64_t count, float cap) {
+  for (int64_t i = 0; i < count; i += 16) {
+    const int valid = static_cast<int>(count - i < 16 ? count - i : 16);
+    (tanh(F32x16::load_head(x + i, valid) / F32x16::set1(cap)) * F32x16::set1(cap)).store_head(x + i, valid);
+  }
+}
+
+}  // namespace
+
+const KernelTable NUMASERVE_ISA_TABLE = {
+    .name = NUMASERVE_ISA_NAME,
+    .gemm = gemm,
+    .gemm_scratch = kRowBlock * 32,
+    .rms_norm = rms_norm,
+    .reduce_add = reduce_add,
+    .post_norm_add = post_norm_add,
+    .embed = embed,
+    .rope_store = rope_store,
+    .attention_item = attention_item,
+    .attention_merge = attention_merge,
+    .attention_scratch = sizeof(AttentionScratch),
+    .softcap = softcap,
+    .sample = sample,
+    .token_logprobs = token_logprobs,
+    .thread_begin = tile_begin,
+};

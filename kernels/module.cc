@@ -1,0 +1,71 @@
+// The Python face of the kernels: construction in Python, one call per step, the GIL released inside it.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+
+#include "kernels/cpu_features.h"
+#include "kernels/ops_module.h"
+#include "kernels/program_module.h"
+#include "kernels/runtime/packed_matrix.h"
+#include "kernels/runtime/team.h"
+
+namespace nb = nanobind;
+
+namespace numaserve {
+namespace {
+
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Indices = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+void pack(PackedMatrix& matrix, Team& team, const Bytes& data, const std::string& type, int64_t source_cols,
+          const Indices& rows, int64_t dst_row, int64_t first_col, int64_t panel_stride, int64_t panel_offset) {
+  const PackSource source{.data = data.data(),
+                          .bytes = static_cast<int64_t>(data.size()),
+                          .type = source_type(type),
+                          .cols = source_cols,
+                          .rows = rows.data(),
+                          .num_rows = static_cast<int64_t>(rows.size()),
+                          .first_col = first_col};
+  const PackTarget target{.dst_row = dst_row, .panel_stride = panel_stride, .panel_offset = panel_offset};
+  const nb::gil_scoped_release released;
+  matrix.pack(team, source, target);
+}
+
+nb::ndarray<nb::numpy, float, nb::ndim<2>> unpack(const PackedMatrix& matrix) {
+  auto values = std::make_unique<float[]>(static_cast<size_t>(matrix.n() * matrix.k()));
+  matrix.unpack(values.get());
+  float* data = values.release();
+  const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+  return {data, {static_cast<size_t>(matrix.n()), static_cast<size_t>(matrix.k())}, owner};
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.def("available_isas", &available_isas, "Instruction sets that can run here, best first.");
+  m.def("isa", [] { return std::string(default_table()->name); },
+        "The instruction set in use: the best there is, or the one that NUMASERVE_ISA names.");
+
+  nb::class_<Team>(m, "Team", "A pinned thread team; thread 0 is the caller.")
+      .def(nb::init<const std::vector<int>&>(), nb::arg("cpus"))
+      .def_prop_ro("size", &Team::size);
+
+  nb::class_<PackedMatrix>(m, "PackedMatrix", "A bf16 weight [n, k] in tile order.")
+      .def(nb::init<int64_t, int64_t>(), nb::arg("n"), nb::arg("k"))
+      .def("pack", &pack, nb::arg("team"), nb::arg("data"), nb::arg("dtype"), nb::arg("source_cols"), nb::arg("rows"),
+           nb::arg("dst_row"), nb::arg("first_col") = 0, nb::arg("panel_stride") = 1, nb::arg("panel_offset") = 0)
+      .def("to_numpy", &unpack)
+      .def_prop_ro("n", &PackedMatrix::n)
+      .def_prop_ro("k", &PackedMatrix::k)
+      .def_prop_ro("nbytes", &PackedMatrix::bytes)
+      .def_prop_ro("address", [](const PackedMatrix& self) { return reinterpret_cast<uintptr_t>(self.data()); });
+
+  bind_program(m);
+  bind_ops(m);
+}
+
+}  // namespace numaserve

@@ -1,0 +1,23 @@
+// Rows of the embedding, gathered from its packed tiles: a tied head and embedding are one copy in memory.
+
+inline void embed(const EmbedArgs& e, int thread, int threads) {
+  const Range rows = split(e.rows, threads, thread);
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    float* out = e.out + r * e.ld;
+    const int64_t row = e.tokens[r] - e.first_row;
+    if (row < 0 || row >= e.num_rows) {
+      __builtin_memset(out, 0, static_cast<size_t>(e.ld) * sizeof(float));
+      continue;
+    }
+    const bf16* panel = e.table + row / kTileN * e.k_tiles * kTileElements + row % kTileN * 2;
+    for (int64_t k = 0; k < e.k_tiles * kTileK; k += 2) {
+      const bf16* pair = panel + k * kTileN;
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t bits = static_cast<uint32_t>(pair[i]) << 16;
+        float value;
+        __builtin_memcpy(&value, &bits, sizeof(value));
+        out[k + i] = value * e.scale;
+      }
+    }
+  }
+}

@@ -1,0 +1,73 @@
+// RMS norm (Zhang and Sennrich, 2019), and the reduction over ranks with the residual add that comes before it.
+
+inline float sum_of_squares(const float* x, int64_t count) {
+  F32x16 sum = F32x16::zero();
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
+    const F32x16 v = F32x16::load(x + i);
+    sum = F32x16::fma(v, v, sum);
+  }
+  if (i < count) {
+    const F32x16 v = F32x16::load_head(x + i, static_cast<int>(count - i));
+    sum = F32x16::fma(v, v, sum);
+  }
+  return sum.sum();
+}
+
+inline float rms_scale(const float* x, int64_t count, float eps) {
+  return 1.0f / __builtin_sqrtf(sum_of_squares(x, count) / static_cast<float>(count) + eps);
+}
+
+// A thread's part of `rows` rows: whole rows when there are enough of them, otherwise a range of the columns of every
+// row (the sum of squares is then computed by each thread: cheaper than a barrier).
+struct RowShare {
+  Range rows, columns;
+};
+
+inline RowShare row_share(int64_t rows, int64_t cols, int thread, int threads) {
+  if (rows >= threads) return {split(rows, threads, thread), {0, cols}};
+  return {{0, rows}, split(cols, threads, thread, 16)};
+}
+
+inline void rms_norm(const NormArgs& n, int thread, int threads) {
+  const RowShare share = row_share(n.rows, n.ldo, thread, threads);
+  for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
+    const float* x = n.x + r * n.ldx;
+    const F32x16 scale = F32x16::set1(rms_scale(x, n.cols, n.eps));
+    for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
+      const int valid = static_cast<int>(n.cols - i < 0 ? 0 : n.cols - i);
+      const F32x16 value = F32x16::load_head(x + i, valid) * scale * F32x16::load_head(n.weight + i, valid);
+      value.store(n.out + r * n.ldo + i);
+    }
+  }
+}
+
+inline void reduce_add(const ReduceArgs& a, int thread, int threads) {
+  const RowShare share = row_share(a.rows, a.ld, thread, threads);
+  for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
+    for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
+      const int64_t at = r * a.ld + i;
+      F32x16 sum = F32x16::load(a.parts[0] + at);
+      for (int p = 1; p < a.num_parts; ++p) sum = sum + F32x16::load(a.parts[p] + at);
+      if (a.bias != nullptr) sum = sum + F32x16::load_head(a.bias + i, static_cast<int>(a.cols - i));
+      if (a.post_norm != nullptr)
+        sum.store(a.sum + at);
+      else if (a.assign)
+        sum.store(a.residual + at);
+      else
+        (F32x16::load(a.residual + at) + sum).store(a.residual + at);
+    }
+  }
+}
+
+inline void post_norm_add(const ReduceArgs& a, int thread, int threads) {
+  const RowShare share = row_share(a.rows, a.ld, thread, threads);
+  for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
+    const F32x16 scale = F32x16::set1(rms_scale(a.sum + r * a.ld, a.cols, a.eps));
+    for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
+      const int64_t at = r * a.ld + i;
+      const F32x16 weight = F32x16::load_head(a.post_norm + i, static_cast<int>(a.cols - i));
+      (F32x16::load(a.residual + at) + F32x16::load(a.sum + at) * scale * weight).store(a.residual + at);
+    }
+  }
+}

@@ -1,0 +1,240 @@
+#include "kernels/program_module.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "kernels/cpu_features.h"
+#include "kernels/runtime/program.h"
+
+namespace nb = nanobind;
+
+namespace numaserve {
+namespace {
+
+using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Table = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<const int32_t, nb::shape<-1, 6>, nb::c_contig, nb::device::cpu>;
+using PlaceTuple = std::tuple<int64_t, int64_t, int32_t>;  // offset, ld, collective
+
+// Kernels read whole registers: vectors are padded with zeros.
+struct PaddedVector {
+  explicit PaddedVector(const Floats& source) : size(static_cast<int64_t>(source.size())) {
+    values.assign(source.data(), source.data() + source.size());
+    padded = values;
+    padded.resize(static_cast<size_t>(round_up(size, kPad)), 0.0f);
+  }
+  int64_t size;
+  Vector values, padded;
+};
+
+struct RopeTable {
+  RopeTable(const Table& cos_in, const Table& sin_in)
+      : positions(static_cast<int64_t>(cos_in.shape(0))), half(static_cast<int32_t>(cos_in.shape(1))) {
+    if (sin_in.shape(0) != cos_in.shape(0) || sin_in.shape(1) != cos_in.shape(1))
+      throw std::invalid_argument("the cosine and sine tables differ in shape");
+    cos.assign(cos_in.data(), cos_in.data() + cos_in.size());
+    sin.assign(sin_in.data(), sin_in.data() + sin_in.size());
+  }
+  int64_t positions;
+  int32_t half;
+  Vector cos, sin;
+};
+
+Place place(const PlaceTuple& t) { return {std::get<0>(t), std::get<1>(t), std::get<2>(t)}; }
+const float* data_or_null(const PaddedVector* vector) { return vector == nullptr ? nullptr : vector->padded.data(); }
+
+std::unique_ptr<Program> make_program(Team& team, ring::Ring* ring, int64_t max_tokens,
+                                      int64_t max_logit_rows, int64_t max_slots, int64_t pages_per_slot,
+                                      int64_t num_pages, int64_t vocabulary, int32_t q_heads, int32_t kv_heads,
+                                      int32_t head_dim, int64_t layers, int64_t arena_bytes) {
+  const Limits limits{.max_tokens = max_tokens,
+                      .max_logit_rows = max_logit_rows,
+                      .max_slots = max_slots,
+                      .pages_per_slot = pages_per_slot,
+                      .num_pages = num_pages,
+                      .vocabulary = vocabulary};
+  return std::make_unique<Program>(*default_table(), team, ring, limits,
+                                   HeadGeometry{q_heads, kv_heads, head_dim}, layers, arena_bytes);
+}
+
+void init_slot(Program& program, int64_t slot, float temperature, int32_t top_k, float top_p, float min_p,
+               float repetition_penalty, float presence_penalty, float frequency_penalty, uint64_t seed,
+               std::vector<int32_t> bias_ids, std::vector<float> bias_values, int32_t num_logprobs,
+               int32_t min_position, std::vector<int32_t> suppress, bool penalties, std::vector<int32_t> prompt_history,
+               std::vector<int32_t> output_history) {
+  program.slots().init(slot, {.temperature = temperature,
+                              .top_p = top_p,
+                              .min_p = min_p,
+                              .top_k = top_k,
+                              .repetition_penalty = repetition_penalty,
+                              .presence_penalty = presence_penalty,
+                              .frequency_penalty = frequency_penalty,
+                              .seed = seed,
+                              .num_logprobs = num_logprobs,
+                              .min_position = min_position,
+                              .bias_ids = std::move(bias_ids),
+                              .bias_values = std::move(bias_values),
+                              .suppress_ids = std::move(suppress),
+                              .penalties = penalties,
+                              .prompt_history = std::move(prompt_history),
+                              .output_history = std::move(output_history)});
+}
+
+nb::object logprobs(const SampledRow& row) {
+  nb::list ids, values;
+  for (int i = 0; i < row.num_top; ++i) {
+    ids.append(row.top_ids[i]);
+    values.append(row.top_logprobs[i]);
+  }
+  return nb::make_tuple(row.token, row.logprob, ids, values);
+}
+
+// [(sequence, sampled or None, target or None)], each a (token, logprob, top ids, top logprobs), and two times.
+nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, const Ints& targets) {
+  std::vector<SequenceInput> plan(sequences.shape(0));
+  for (size_t i = 0; i < plan.size(); ++i)
+    plan[i] = {.slot = sequences(i, 0),
+               .start = sequences(i, 1),
+               .count = sequences(i, 2),
+               .from_previous = sequences(i, 3) != 0,
+               .sample = sequences(i, 4) != 0,
+               .num_targets = sequences(i, 5)};
+  StepOutcome outcome{};
+  {
+    const nb::gil_scoped_release released;
+    outcome = program.run(plan, {tokens.data(), tokens.size()}, {targets.data(), targets.size()});
+  }
+  nb::list rows;
+  for (size_t i = 0; i < outcome.rows.size(); ++i) {
+    const LogitRow& row = outcome.rows[i];
+    rows.append(nb::make_tuple(row.sequence, row.sample ? logprobs(outcome.sampled[i]) : nb::none(),
+                               row.target >= 0 ? logprobs(outcome.targets[i]) : nb::none()));
+  }
+  return nb::make_tuple(rows, outcome.native_ns, outcome.all_reduce_ns);
+}
+
+void add_embed(Program& p, const PackedMatrix& table, int64_t first_row, float scale, const PlaceTuple& out) {
+  p.add(std::make_unique<EmbedNode>(table, first_row, scale, place(out)));
+}
+
+void add_rms_norm(Program& p, const PlaceTuple& x, const PaddedVector& weight, const PlaceTuple& out, float eps) {
+  p.add(std::make_unique<NormNode>(place(x), weight.values, place(out), eps));
+}
+
+void add_linear(Program& p, const std::string& name, const PlaceTuple& x, const PackedMatrix& weight,
+                const PaddedVector* bias, const std::string& activation, bool logits, const PlaceTuple& out) {
+  const Place from = place(x), to = place(out);
+  if (from.ld < weight.k_tiles() * kTileK) throw std::invalid_argument(name + ": the input is narrower than the weight");
+  if (bias != nullptr && bias->size != weight.n()) throw std::invalid_argument(name + ": the bias has another size");
+  auto node = std::make_unique<LinearNode>(name, from, weight, to);
+  node->bias = data_or_null(bias);
+  node->activation = activation == "silu"        ? Activation::kSilu
+                     : activation == "gelu_tanh" ? Activation::kGeluTanh
+                     : activation == "none"      ? Activation::kNone
+                                                 : throw std::invalid_argument("unknown activation " + activation);
+  node->logits = logits;
+  p.add(std::move(node));
+}
+
+void add_reduce(Program& p, const PlaceTuple& partial, const PlaceTuple& residual, const PlaceTuple& sum, int64_t cols,
+                bool assign, const PaddedVector* bias, const PaddedVector* post_norm, float eps) {
+  auto node = std::make_unique<ReduceNode>(place(partial), place(residual), place(sum), cols);
+  node->assign = assign;
+  node->bias = data_or_null(bias);
+  node->post_norm = data_or_null(post_norm);
+  node->eps = eps;
+  p.add(std::move(node));
+}
+
+void add_rope_store(Program& p, const PlaceTuple& qkv, const PlaceTuple& q, int64_t layer, const RopeTable& rope,
+                    const PaddedVector* q_norm, const PaddedVector* k_norm, float eps) {
+  if (2 * rope.half > p.heads().head_dim) throw std::invalid_argument("the rope table is wider than a head");
+  auto node = std::make_unique<RopeStoreNode>(place(qkv), place(q), p.heads(), p.kv().layer(layer));
+  node->cos = rope.cos.data();
+  node->sin = rope.sin.data();
+  node->rot_dim = 2 * rope.half;
+  node->q_norm = data_or_null(q_norm);
+  node->k_norm = data_or_null(k_norm);
+  node->eps = eps;
+  p.add(std::move(node));
+}
+
+void add_attention(Program& p, const PlaceTuple& q, const PlaceTuple& out, const PlaceTuple& partial, int64_t layer,
+                   float scale, int32_t window, float softcap) {
+  auto node =
+      std::make_unique<AttentionNode>(place(q), place(out), place(partial), p.heads(), p.kv().layer(layer));
+  node->scale = scale;
+  node->softcap = softcap;
+  node->work = p.step().add_window(window);
+  p.add(std::move(node));
+}
+
+void add_gather(Program& p, const PlaceTuple& x, const PlaceTuple& out) {
+  p.add(std::make_unique<GatherNode>(place(x), place(out)));
+}
+
+void add_sample(Program& p, const PlaceTuple& logits, const PlaceTuple& tokens, std::vector<int64_t> vocab_first,
+                float softcap) {
+  p.add(std::make_unique<SampleNode>(place(logits), place(tokens), std::move(vocab_first), softcap));
+}
+
+}  // namespace
+
+void bind_program(nb::module_& m) {
+  nb::class_<PaddedVector>(m, "Vector", "A norm weight or a bias, in fp32.")
+      .def(nb::init<const Floats&>(), nb::arg("values"))
+      .def_ro("size", &PaddedVector::size);
+
+  nb::class_<RopeTable>(m, "RopeTable", "Cosines and sines [positions, rotated dimensions / 2] of one rope.")
+      .def(nb::init<const Table&, const Table&>(), nb::arg("cos"), nb::arg("sin"))
+      .def_ro("positions", &RopeTable::positions);
+
+  // Nodes point into weights, vectors and tables: each `add` keeps its arguments alive with the Program.
+  nb::class_<Program>(m, "Program", "A forward pass as one list of nodes, run by one call per step.")
+      .def(nb::new_(&make_program), nb::arg("team"), nb::arg("ring").none(), nb::arg("max_tokens"), nb::arg("max_logit_rows"),
+           nb::arg("max_slots"), nb::arg("pages_per_slot"), nb::arg("num_pages"), nb::arg("vocabulary"),
+           nb::arg("q_heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("layers"), nb::arg("arena_bytes"),
+           nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>())
+      .def("embed", &add_embed, nb::keep_alive<1, 2>())
+      .def("rms_norm", &add_rms_norm, nb::keep_alive<1, 3>())
+      .def("linear", &add_linear, nb::arg("name"), nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(),
+           nb::arg("activation"), nb::arg("logits"), nb::arg("out"), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>())
+      .def("reduce", &add_reduce, nb::arg("partial"), nb::arg("residual"), nb::arg("sum"), nb::arg("cols"),
+           nb::arg("assign"), nb::arg("bias").none(), nb::arg("post_norm").none(), nb::arg("eps"),
+           nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>())
+      .def("rope_store", &add_rope_store, nb::arg("qkv"), nb::arg("q"), nb::arg("layer"), nb::arg("rope"),
+           nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"), nb::keep_alive<1, 5>(),
+           nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>())
+      .def("attention", &add_attention)
+      .def("gather", &add_gather)
+      .def("sample", &add_sample)
+      .def("set_collectives", &Program::set_collectives)
+      .def("init_slot", &init_slot)
+      .def("append_pages", [](Program& self, int64_t slot, const std::vector<int32_t>& pages) {
+        self.slots().append_pages(slot, pages);
+      })
+      .def("step", &step, nb::arg("sequences"), nb::arg("tokens"), nb::arg("targets"))
+      .def("profile", [](const Program& self) {
+        std::vector<std::tuple<std::string, int64_t, int64_t>> rows;
+        for (const NodeTime& node : self.profile()) rows.emplace_back(node.name, node.ns, node.bytes);
+        return rows;
+      })
+      .def_static("partial_rows", &Step::partial_rows, nb::arg("pages_per_slot"))
+      .def_prop_ro("kv_memory", [](const Program& self) {
+        return std::make_pair(reinterpret_cast<uintptr_t>(self.kv().buffer().data()), self.kv().buffer().bytes());
+      })
+      .def_prop_ro("isa", [](const Program& self) { return std::string(self.table().name); });
+}
+
+}  // namespace numaserve

@@ -1,0 +1,166 @@
+// The operations a Program consists of. A node is run by every thread of the team; the Program puts a barrier after it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/include/kernel_table.h"
+#include "kernels/runtime/memory.h"
+#include "kernels/runtime/packed_matrix.h"
+#include "kernels/runtime/step.h"
+#include "kernels/runtime/team.h"
+#include "shm_comm/include/numaserve_ring.h"
+
+namespace numaserve {
+
+// A [rows, ld] matrix in the arena, or, when `collective` is not negative and there are several ranks, this rank's
+// part of the ring's slot of the step's collective of that number.
+struct Place {
+  int64_t offset;  // bytes
+  int64_t ld;      // elements
+  int32_t collective;
+};
+
+struct Run {
+  const KernelTable& table;
+  Team& team;
+  ring::Ring* ring;  // null with one rank
+  Step& step;
+  SlotTable& slots;
+  std::byte* arena;
+  std::byte* thread_scratch;  // `thread_scratch_bytes` for each thread
+  int64_t thread_scratch_bytes;
+  std::vector<SampledRow>& sampled;
+  uint64_t first_collective = 0;
+  std::atomic<bool> failed{false};  // a wait in the ring failed: nodes do nothing more, but meet at every barrier
+  ring::Status status = ring::Status::ok;
+  int64_t all_reduce_ns = 0;  // on thread 0
+  std::atomic<int64_t> next_item{0};
+
+  int world() const { return ring == nullptr ? 1 : ring->world(); }
+  int lanes() const { return ring == nullptr ? team.size() : ring->lanes(); }
+  template <class T>
+  T* at(const Place& place) const {
+    if (place.collective >= 0 && ring != nullptr)
+      return reinterpret_cast<T*>(ring->part(collective(place), ring->rank()));
+    return reinterpret_cast<T*>(arena + place.offset);
+  }
+  uint64_t collective(const Place& place) const {
+    return first_collective + static_cast<uint64_t>(place.collective);
+  }
+  template <class T>
+  T* scratch(int thread) const {
+    return reinterpret_cast<T*>(thread_scratch + thread * thread_scratch_bytes);
+  }
+  void fail(ring::Status why, int thread);
+};
+
+class Node {
+ public:
+  explicit Node(std::string node_name) : name(std::move(node_name)) {}
+  virtual ~Node() = default;
+  virtual void run(Run& run, int thread) const = 0;
+  const std::string name;
+  int64_t bytes = 0;  // of weights read by a run, for the profile
+};
+
+using Vector = std::vector<float>;  // a norm weight or a bias; nodes point into the caller's
+
+struct EmbedNode : Node {
+  EmbedNode(const PackedMatrix& table_in, int64_t first_row_in, float scale_in, Place out_in)
+      : Node("embed"), table(table_in), first_row(first_row_in), scale(scale_in), out(out_in) {}
+  void run(Run& run, int thread) const override;
+  const PackedMatrix& table;
+  int64_t first_row;
+  float scale;
+  Place out;
+};
+
+struct NormNode : Node {
+  NormNode(Place x_in, const Vector& weight_in, Place out_in, float eps_in)
+      : Node("rms_norm"), x(x_in), weight(weight_in), out(out_in), eps(eps_in) {}
+  void run(Run& run, int thread) const override;
+  Place x;
+  const Vector& weight;
+  Place out;
+  float eps;
+};
+
+// Rows of `x` through a packed matrix. `logits`: only the rows that want logits, gathered to `x` by a GatherNode.
+struct LinearNode : Node {
+  LinearNode(std::string node_name, Place x_in, const PackedMatrix& weight_in, Place out_in);
+  void run(Run& run, int thread) const override;
+  Place x;
+  const PackedMatrix& weight;
+  Place out;
+  const float* bias = nullptr;
+  Activation activation = Activation::kNone;  // with one, `out` is bf16
+  bool logits = false;
+};
+
+// residual (+)= the sum over the ranks, then optionally Gemma's norm of the sum; then the norm into `out`.
+struct ReduceNode : Node {
+  ReduceNode(Place partial_in, Place residual_in, Place sum_in, int64_t cols_in)
+      : Node("add_all_reduce"), partial(partial_in), residual(residual_in), sum(sum_in), cols(cols_in) {}
+  void run(Run& run, int thread) const override;
+  Place partial, residual, sum;
+  int64_t cols;
+  bool assign = false;  // the residual begins here (after the embedding)
+  const float* bias = nullptr;
+  const float* post_norm = nullptr;
+  float eps = 0.0f;
+};
+
+struct RopeStoreNode : Node {
+  RopeStoreNode(Place qkv_in, Place q_in, HeadGeometry heads_in, KvLayer kv_in)
+      : Node("rope_store"), qkv(qkv_in), q(q_in), heads(heads_in), kv(kv_in) {}
+  void run(Run& run, int thread) const override;
+  Place qkv, q;
+  HeadGeometry heads;
+  KvLayer kv;
+  const float *cos = nullptr, *sin = nullptr;
+  int32_t rot_dim = 0;
+  const float *q_norm = nullptr, *k_norm = nullptr;
+  float eps = 0.0f;
+};
+
+struct AttentionNode : Node {
+  AttentionNode(Place q_in, Place out_in, Place partial_in, HeadGeometry heads_in, KvLayer kv_in)
+      : Node("attention"), q(q_in), out(out_in), partial(partial_in), heads(heads_in), kv(kv_in) {}
+  void run(Run& run, int thread) const override;
+  Place q, out, partial;
+  HeadGeometry heads;
+  KvLayer kv;
+  float scale = 1.0f, softcap = 0.0f;
+  int work = 0;  // index in Step::attention
+};
+
+struct GatherNode : Node {
+  GatherNode(Place x_in, Place out_in) : Node("gather"), x(x_in), out(out_in) {}
+  void run(Run& run, int thread) const override;
+  Place x, out;
+};
+
+// Samples every row of logits on rank 0 and tells all ranks the tokens.
+struct SampleNode : Node {
+  SampleNode(Place logits_in, Place tokens_in, std::vector<int64_t> vocab_first_in, float softcap_in)
+      : Node("sample"), logits(logits_in), tokens(tokens_in), vocab_first(std::move(vocab_first_in)), softcap(softcap_in) {}
+  void run(Run& run, int thread) const override;
+  Place logits, tokens;
+  std::vector<int64_t> vocab_first;  // world + 1 boundaries of the ranks' parts of the vocabulary
+  float softcap;
+
+ private:
+  void sample_rows(Run& run, int thread) const;
+  void sample_row(Run& run, int64_t row, int thread) const;
+  void assemble(const Run& run, int64_t row, float* out) const;
+  void share_tokens(Run& run, int thread) const;
+};
+
+// Bytes of scratch that SampleNode needs on each thread.
+int64_t sample_scratch_bytes(int64_t vocabulary);
+
+}  // namespace numaserve

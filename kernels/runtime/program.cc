@@ -1,0 +1,104 @@
+#include "kernels/runtime/program.h"
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+
+namespace numaserve {
+namespace {
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+int64_t scratch_for(const KernelTable& table, int64_t vocabulary) {
+  const int64_t gemm = table.gemm_scratch * static_cast<int64_t>(sizeof(float));
+  return round_up(std::max({gemm, table.attention_scratch, sample_scratch_bytes(vocabulary)}), 4096);
+}
+
+}  // namespace
+
+KvCache::KvCache(int64_t layers, int64_t num_pages, const HeadGeometry& heads)
+    : layers_(layers),
+      head_stride_(int64_t{2} * heads.head_tiles() * kTileK * kPageTokens),
+      page_stride_(heads.kv_heads * head_stride_),
+      layer_stride_(num_pages * page_stride_),
+      buffer_(static_cast<size_t>(layers * layer_stride_) * sizeof(bf16)) {}
+
+KvLayer KvCache::layer(int64_t index) const {
+  if (index < 0 || index >= layers_) throw std::invalid_argument("there is no layer " + std::to_string(index));
+  bf16* base = buffer_.as<bf16>() + index * layer_stride_;
+  return {.k = base, .v = base + head_stride_ / 2, .page_stride = page_stride_, .head_stride = head_stride_};
+}
+
+Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const Limits& limits,
+                 const HeadGeometry& heads, int64_t layers, int64_t arena_bytes)
+    : table_(table),
+      team_(team),
+      ring_(ring),
+      heads_(heads),
+      slots_(limits.max_slots, limits.pages_per_slot, limits.num_pages, limits.vocabulary),
+      step_(limits, heads, team.size()),
+      kv_(layers, limits.num_pages, heads),
+      arena_(static_cast<size_t>(arena_bytes)),
+      thread_scratch_bytes_(scratch_for(table, limits.vocabulary)),
+      thread_scratch_(static_cast<size_t>(thread_scratch_bytes_ * team.size())),
+      sampled_(static_cast<size_t>(2 * limits.max_logit_rows)) {
+  if (heads.head_tiles() * kTileK > kMaxHeadDim)
+    throw std::invalid_argument("heads wider than " + std::to_string(kMaxHeadDim) + " are not supported");
+  if (ring != nullptr && ring->lanes() > team.size())
+    throw std::invalid_argument("the ring has more lanes than the team has threads");
+  team.parallel([&](int) { table_.thread_begin(); });
+}
+
+StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
+                         std::span<const int32_t> targets) {
+  const int64_t begin = now_ns();
+  node_ns_.resize(nodes_.size());
+  step_.begin(plan, tokens, targets, slots_);
+  Run run{.table = table_,
+          .team = team_,
+          .ring = ring_,
+          .step = step_,
+          .slots = slots_,
+          .arena = arena_.data(),
+          .thread_scratch = thread_scratch_.data(),
+          .thread_scratch_bytes = thread_scratch_bytes_,
+          .sampled = sampled_};
+  if (ring_ != nullptr) {
+    run.first_collective = ring_->position();
+    ring_->beat();
+    ring_->check(ring_->acquire(0, run.first_collective));
+  }
+  team_.parallel([&](int thread) { run_nodes(run, thread); });
+  if (ring_ != nullptr) {
+    ring_->check(run.status);
+    ring_->set_position(run.first_collective + collectives_);
+  }
+  return {.rows = step_.logit_rows,
+          .sampled = sampled_.data(),
+          .targets = sampled_.data() + step_.logit_rows.size(),
+          .native_ns = now_ns() - begin,
+          .all_reduce_ns = run.all_reduce_ns};
+}
+
+void Program::run_nodes(Run& run, int thread) {
+  int64_t last = thread == 0 ? now_ns() : 0;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    nodes_[i]->run(run, thread);
+    team_.barrier(thread);
+    if (thread != 0) continue;
+    const int64_t now = now_ns();
+    node_ns_[i] += now - last;
+    last = now;
+  }
+}
+
+std::vector<NodeTime> Program::profile() const {
+  std::vector<NodeTime> times;
+  for (size_t i = 0; i < nodes_.size(); ++i)
+    times.push_back({nodes_[i]->name, i < node_ns_.size() ? node_ns_[i] : 0, nodes_[i]->bytes});
+  return times;
+}
+
+}  // namespace numaserve

@@ -1,0 +1,81 @@
+// A model's forward pass, the collectives and the sampling as one list of nodes, run by one call per step.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/runtime/nodes.h"
+
+namespace numaserve {
+
+// The KV cache of a rank: for each layer, page and KV head the K tiles, then the V tiles.
+class KvCache {
+ public:
+  KvCache(int64_t layers, int64_t num_pages, const HeadGeometry& heads);
+  KvLayer layer(int64_t index) const;
+  const LargeBuffer& buffer() const { return buffer_; }
+
+ private:
+  int64_t layers_, head_stride_, page_stride_, layer_stride_;
+  LargeBuffer buffer_;
+};
+
+struct NodeTime {
+  std::string name;
+  int64_t ns;  // on thread 0, with the barrier after it, since the Program was made
+  int64_t bytes;
+};
+
+struct StepOutcome {
+  std::span<const LogitRow> rows;
+  const SampledRow* sampled;  // for each row: its sample
+  const SampledRow* targets;  // for each row: the log-probability of its target
+  int64_t native_ns;
+  int64_t all_reduce_ns;
+};
+
+class Program {
+ public:
+  // `ring` is null with one rank; it and the team outlive the Program.
+  Program(const KernelTable& table, Team& team, ring::Ring* ring, const Limits& limits, const HeadGeometry& heads,
+          int64_t layers, int64_t arena_bytes);
+
+  void add(std::unique_ptr<Node> node) { nodes_.push_back(std::move(node)); }
+  // To be called once, after the last `add`: how many collectives a step has.
+  void set_collectives(int64_t count) { collectives_ = static_cast<uint64_t>(count); }
+
+  // Runs every node on a batch. Throws std::invalid_argument for a plan that cannot be run (nothing has changed
+  // then), ring::Aborted or ring::DeadlineExceeded when a peer is gone. The result is valid until the next step.
+  StepOutcome run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
+                  std::span<const int32_t> targets);
+
+  SlotTable& slots() { return slots_; }
+  Step& step() { return step_; }
+  const KvCache& kv() const { return kv_; }
+  const HeadGeometry& heads() const { return heads_; }
+  const KernelTable& table() const { return table_; }
+  const LargeBuffer& arena() const { return arena_; }
+  std::vector<NodeTime> profile() const;
+
+ private:
+  void run_nodes(Run& run, int thread);
+
+  const KernelTable& table_;
+  Team& team_;
+  ring::Ring* ring_;
+  HeadGeometry heads_;
+  SlotTable slots_;
+  Step step_;
+  KvCache kv_;
+  LargeBuffer arena_;
+  int64_t thread_scratch_bytes_;
+  LargeBuffer thread_scratch_;
+  std::vector<SampledRow> sampled_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::vector<int64_t> node_ns_;
+  uint64_t collectives_ = 0;
+};
+
+}  // namespace numaserve

@@ -1,0 +1,51 @@
+// What a worker remembers of each sequence between steps: page table, sampling parameters, last sampled token.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/include/kernel_table.h"
+
+namespace numaserve {
+
+struct Slot {
+  std::vector<int32_t> pages;  // capacity reserved once: no step allocates
+  SamplingState sampling{};    // its pointers refer to the vectors below
+  std::vector<int32_t> bias_ids, suppress_ids;
+  std::vector<float> bias_values;
+  std::vector<int32_t> prompt_counts, output_counts;  // [vocabulary], empty without penalties
+  int32_t last_token = -1;
+};
+
+struct SlotSettings {
+  float temperature, top_p, min_p;
+  int32_t top_k;
+  float repetition_penalty, presence_penalty, frequency_penalty;
+  uint64_t seed;
+  int32_t num_logprobs, min_position;
+  std::vector<int32_t> bias_ids;
+  std::vector<float> bias_values;
+  std::vector<int32_t> suppress_ids;
+  bool penalties;
+  std::vector<int32_t> prompt_history, output_history;
+};
+
+class SlotTable {
+ public:
+  SlotTable(int64_t slots, int64_t pages_per_slot, int64_t num_pages, int64_t vocabulary);
+
+  // Forgets what the slot held. Throws std::invalid_argument for a slot or token id out of range.
+  void init(int64_t slot, SlotSettings settings);
+  // Throws std::invalid_argument for a page out of range or a full page table.
+  void append_pages(int64_t slot, std::span<const int32_t> pages);
+  // Throws std::invalid_argument.
+  Slot& at(int64_t slot);
+  int64_t vocabulary() const { return vocabulary_; }
+
+ private:
+  int64_t pages_per_slot_, num_pages_, vocabulary_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace numaserve

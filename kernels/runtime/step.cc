@@ -1,0 +1,175 @@
+#include "kernels/runtime/step.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace numaserve {
+namespace {
+
+// Items beyond this many per thread balance well enough without cutting a sequence's KV into blocks of their own.
+constexpr int64_t kItemsPerThread = 4;
+constexpr int64_t kPartialSequences = 8;  // room for as many of the longest sequences to be cut
+
+void require(bool condition, const std::string& message) {
+  if (!condition) throw std::invalid_argument(message);
+}
+
+int32_t first_block(int32_t window, int32_t position) {
+  return window > 0 && position - window + 1 > 0 ? (position - window + 1) / kAttentionBlock : 0;
+}
+
+}  // namespace
+
+Step::Step(const Limits& limits, const HeadGeometry& heads, int threads)
+    : limits_(limits), heads_(heads), threads_(threads) {
+  const auto max_tokens = static_cast<size_t>(limits.max_tokens), max_slots = static_cast<size_t>(limits.max_slots);
+  tokens.reserve(max_tokens);
+  runs.reserve(max_tokens + max_slots);
+  sequences.reserve(max_slots);
+  plan.reserve(max_slots);
+  logit_rows.reserve(static_cast<size_t>(limits.max_logit_rows));
+}
+
+int64_t Step::partial_rows(int64_t pages_per_slot) {
+  return kPartialSequences * kAttentionRows * ceil_div(pages_per_slot * kPageTokens, kAttentionBlock);
+}
+
+int Step::add_window(int32_t window) {
+  for (size_t i = 0; i < attention.size(); ++i)
+    if (attention[i].window == window) return static_cast<int>(i);
+  AttentionWork work;
+  work.window = window;
+  // Either every sequence has one item a KV head and block of rows, or it is cut within `partial_rows`.
+  const int64_t group = heads_.kv_heads > 0 ? heads_.q_heads / heads_.kv_heads : 1;
+  const int64_t items = heads_.kv_heads * (limits_.max_slots + ceil_div(limits_.max_tokens * group, kAttentionRows));
+  work.items.reserve(static_cast<size_t>(items + partial_rows(limits_.pages_per_slot)));
+  work.merges.reserve(static_cast<size_t>(items));
+  attention.push_back(std::move(work));
+  return static_cast<int>(attention.size()) - 1;
+}
+
+void Step::check(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
+                 std::span<const int32_t> targets, SlotTable& slots) const {
+  require(static_cast<int64_t>(sequences_in.size()) <= limits_.max_slots, "a plan names more sequences than there are slots");
+  int64_t total = 0, literal = 0, wanted_targets = 0, rows = 0;
+  for (const SequenceInput& s : sequences_in) {
+    const Slot& slot = slots.at(s.slot);
+    require(s.count > 0 && s.start >= 0, "a sequence of a plan has no new token");
+    require(!s.from_previous || (s.count == 1 && slot.last_token >= 0), "a sequence has no previous sample to go on from");
+    require(static_cast<int64_t>(s.start) + s.count <= static_cast<int64_t>(slot.pages.size()) * kPageTokens,
+            "the page table of slot " + std::to_string(s.slot) + " does not reach the new tokens");
+    total += s.count;
+    literal += s.from_previous ? 0 : s.count;
+    require(s.num_targets >= 0 && s.num_targets <= s.count, "a sequence has more targets than new tokens");
+    wanted_targets += s.num_targets;
+    rows += s.num_targets + (s.sample && s.num_targets < s.count);
+  }
+  require(total <= limits_.max_tokens, "a plan has more tokens than the step budget");
+  require(rows <= limits_.max_logit_rows, "a plan wants more rows of logits than there is room for");
+  require(literal == static_cast<int64_t>(tokens_in.size()), "the number of token ids is not that of the plan");
+  require(wanted_targets == static_cast<int64_t>(targets.size()), "the number of targets is not that of the plan");
+  for (const std::span<const int32_t> ids : {tokens_in, targets})
+    for (const int32_t id : ids)
+      require(id >= 0 && id < limits_.vocabulary, "token id " + std::to_string(id) + " is not in the vocabulary");
+}
+
+void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
+                 std::span<const int32_t> targets, SlotTable& slots) {
+  check(sequences_in, tokens_in, targets, slots);
+  tokens.clear();
+  runs.clear();
+  sequences.clear();
+  logit_rows.clear();
+  plan.assign(sequences_in.begin(), sequences_in.end());
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const SequenceInput& s = plan[i];
+    const Slot& slot = slots.at(s.slot);
+    const auto row = static_cast<int32_t>(tokens.size());
+    if (s.from_previous) {
+      tokens.push_back(slot.last_token);
+    } else {
+      tokens.insert(tokens.end(), tokens_in.begin(), tokens_in.begin() + s.count);
+      tokens_in = tokens_in.subspan(static_cast<size_t>(s.count));
+    }
+    sequences.push_back({.row = row, .q_len = s.count, .start = s.start, .pages = slot.pages.data()});
+    add_runs(s, row, slot);
+    add_rows(s, static_cast<int32_t>(i), row, targets);
+  }
+  for (AttentionWork& work : attention) plan_attention(work);
+}
+
+void Step::add_runs(const SequenceInput& s, int32_t row, const Slot& slot) {
+  for (int32_t done = 0; done < s.count;) {
+    const int32_t position = s.start + done;
+    const int32_t count = std::min(s.count - done, kPageTokens - position % kPageTokens);
+    runs.push_back({.row = row + done,
+                    .count = count,
+                    .position = position,
+                    .page = slot.pages[static_cast<size_t>(position / kPageTokens)]});
+    done += count;
+  }
+}
+
+void Step::add_rows(const SequenceInput& s, int32_t index, int32_t row, std::span<const int32_t>& targets) {
+  for (int32_t t = 0; t < s.count; ++t) {
+    const bool sample = s.sample && t == s.count - 1;
+    if (!sample && t >= s.num_targets) continue;
+    logit_rows.push_back({.row = row + t,
+                          .sequence = index,
+                          .position = s.start + t + 1,
+                          .target = t < s.num_targets ? targets[static_cast<size_t>(t)] : -1,
+                          .sample = sample});
+  }
+  targets = targets.subspan(static_cast<size_t>(s.num_targets));
+}
+
+void Step::plan_attention(AttentionWork& work) const {
+  work.items.clear();
+  work.merges.clear();
+  if (heads_.kv_heads == 0) return;
+  const int32_t group = heads_.q_heads / heads_.kv_heads;
+  int64_t whole_items = 0, cut_rows = 0;
+  for (const AttentionSequence& s : sequences) {
+    const int32_t rows = s.q_len * group;
+    const int64_t blocks = ceil_div(s.start + s.q_len, kAttentionBlock) - first_block(work.window, s.start);
+    whole_items += heads_.kv_heads * ceil_div(rows, kAttentionRows);
+    cut_rows += blocks > 1 ? heads_.kv_heads * rows * blocks : 0;
+  }
+  const bool cut = whole_items < kItemsPerThread * threads_ && cut_rows <= partial_rows(limits_.pages_per_slot);
+  int64_t partial = 0;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const AttentionSequence& s = sequences[i];
+    const int32_t rows = s.q_len * group;
+    for (int32_t row = 0; row < rows; row += kAttentionRows) {
+      const int32_t num_rows = std::min(rows - row, kAttentionRows);
+      const int32_t begin = first_block(work.window, s.start + row / group);
+      const int32_t end = (s.start + (row + num_rows - 1) / group) / kAttentionBlock + 1;
+      for (int32_t head = 0; head < heads_.kv_heads; ++head) {
+        AttentionItem item{.sequence = static_cast<int32_t>(i),
+                           .kv_head = head,
+                           .first_row = row,
+                           .num_rows = num_rows,
+                           .block = -1,
+                           .partial = partial};
+        if (!cut || end - begin == 1) {
+          work.items.push_back(item);
+          continue;
+        }
+        item.block = begin;
+        work.merges.push_back({.first = item, .blocks = end - begin, .stride = num_rows});
+        for (; item.block < end; ++item.block, item.partial += num_rows) work.items.push_back(item);
+        partial = item.partial;
+      }
+    }
+  }
+  const auto cost = [&](const AttentionItem& item) {
+    const AttentionSequence& s = sequences[static_cast<size_t>(item.sequence)];
+    const int64_t length = item.block >= 0 ? kAttentionBlock : s.start + (item.first_row + item.num_rows - 1) / group;
+    return length * (16 + item.num_rows);
+  };
+  std::sort(work.items.begin(), work.items.end(),
+            [&](const AttentionItem& a, const AttentionItem& b) { return cost(a) > cost(b); });
+}
+
+}  // namespace numaserve

@@ -1,0 +1,92 @@
+// One step's batch, in the form in which the nodes of a Program read it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/include/kernel_table.h"
+#include "kernels/runtime/slots.h"
+
+namespace numaserve {
+
+struct Limits {
+  int64_t max_tokens;      // new tokens in a step
+  int64_t max_logit_rows;  // rows of logits in a step
+  int64_t max_slots;
+  int64_t pages_per_slot;
+  int64_t num_pages;
+  int64_t vocabulary;
+};
+
+// One sequence's part of a step; see SeqPlan in workers/protocol.py.
+struct SequenceInput {
+  int32_t slot, start, count;
+  bool from_previous, sample;
+  int32_t num_targets;  // of the first so many positions the log-probability of a given next token is wanted
+};
+
+struct LogitRow {
+  int32_t row;       // in the batch
+  int32_t sequence;  // index in the plan
+  int32_t position;  // of the token to sample
+  int32_t target;    // token whose log-probability is wanted, or -1
+  bool sample;
+};
+
+// The attention of one step under one sliding window: what to compute, heaviest first, and what to merge after.
+struct AttentionWork {
+  int32_t window;
+  std::vector<AttentionItem> items;
+  struct Merge {
+    AttentionItem first;
+    int32_t blocks;
+    int64_t stride;
+  };
+  std::vector<Merge> merges;
+};
+
+// The heads of this rank.
+struct HeadGeometry {
+  int32_t q_heads, kv_heads, head_dim;
+  int32_t head_tiles() const { return static_cast<int32_t>(ceil_div(head_dim, kTileK)); }
+};
+
+class Step {
+ public:
+  Step(const Limits& limits, const HeadGeometry& heads, int threads);
+
+  // Registers a sliding window (0: none) that a node uses; returns its index in `attention`.
+  int add_window(int32_t window);
+
+  // Validates a plan and lays it out. `tokens` are those of all sequences that do not use their previous sample, in
+  // order; `targets` the wanted next tokens of all sequences, in order. Throws std::invalid_argument before anything is
+  // changed: the same plan is refused by every rank, so the ranks stay in step.
+  void begin(std::span<const SequenceInput> plan, std::span<const int32_t> tokens, std::span<const int32_t> targets,
+             SlotTable& slots);
+
+  // Rows of partial attention results that there is room for.
+  static int64_t partial_rows(int64_t pages_per_slot);
+
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+
+  std::vector<int32_t> tokens;
+  std::vector<PageRun> runs;
+  std::vector<AttentionSequence> sequences;
+  std::vector<LogitRow> logit_rows;
+  std::vector<AttentionWork> attention;
+  std::vector<SequenceInput> plan;
+
+ private:
+  void check(std::span<const SequenceInput> plan, std::span<const int32_t> tokens, std::span<const int32_t> targets,
+             SlotTable& slots) const;
+  void add_rows(const SequenceInput& sequence, int32_t index, int32_t row, std::span<const int32_t>& targets);
+  void add_runs(const SequenceInput& sequence, int32_t row, const Slot& slot);
+  void plan_attention(AttentionWork& work) const;
+
+  Limits limits_;
+  HeadGeometry heads_;
+  int threads_;
+};
+
+}  // namespace numaserve

@@ -1,0 +1,163 @@
+// Sixteen fp32 lanes: one zmm register on AVX-512, two ymm registers on the portable set.
+//
+// Every operation that is not a GEMM tile is written once, in terms of this type. Included inside the anonymous
+// namespace of an instruction set (see isa/), never elsewhere: a shared inline function would be a weak symbol, and
+// the linker could pick the zmm copy for the portable path.
+
+struct F32x16 {
+#if defined(__AVX512F__)
+  __m512 v;
+  static F32x16 zero() { return {_mm512_setzero_ps()}; }
+  static F32x16 set1(float x) { return {_mm512_set1_ps(x)}; }
+  static F32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  static F32x16 load(const bf16* p) {
+    const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16))};
+  }
+  // The first `count` lanes, none when it is not positive; the others are zero.
+  static F32x16 load_head(const float* p, int count) { return {_mm512_maskz_loadu_ps(head_mask(count), p)}; }
+  void store(float* p) const { _mm512_storeu_ps(p, v); }
+  void store(bf16* p) const {
+    // Round to nearest even in integer arithmetic, as the portable set does: VCVTNEPS2BF16 would flush subnormals.
+    const __m512i bits = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __m512i kept =
+        _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), rounded, _mm512_set1_epi32(0x7fc00000));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16)));
+  }
+  void store_head(float* p, int count) const { _mm512_mask_storeu_ps(p, head_mask(count), v); }
+  F32x16 operator+(F32x16 o) const { return {_mm512_add_ps(v, o.v)}; }
+  F32x16 operator-(F32x16 o) const { return {_mm512_sub_ps(v, o.v)}; }
+  F32x16 operator*(F32x16 o) const { return {_mm512_mul_ps(v, o.v)}; }
+  F32x16 operator/(F32x16 o) const { return {_mm512_div_ps(v, o.v)}; }
+  static F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+  static F32x16 max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+  static F32x16 min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+  F32x16 round() const { return {_mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+  // 2^v for integral v in [-126, 127].
+  F32x16 exp2_integral() const {
+    const __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(127));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(e, 23))};
+  }
+  // This where `x` lies in [low, high), `otherwise` elsewhere.
+  F32x16 where_in(F32x16 x, float low, float high, F32x16 otherwise) const {
+    const __mmask16 in = _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(low), _CMP_GE_OQ) &
+                         _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(high), _CMP_LT_OQ);
+    return {_mm512_mask_blend_ps(in, otherwise.v, v)};
+  }
+
+ private:
+  static __mmask16 head_mask(int count) {
+    return static_cast<__mmask16>(count >= 16 ? 0xffff : count <= 0 ? 0 : (1u << count) - 1);
+  }
+
+ public:
+#else
+  __m256 lo, hi;
+  static F32x16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+  static F32x16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+  static F32x16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  static F32x16 load(const bf16* p) { return {widen(p), widen(p + 8)}; }
+  static F32x16 load_head(const float* p, int count) {
+    return {_mm256_maskload_ps(p, head_mask(count)), _mm256_maskload_ps(p + 8, head_mask(count - 8))};
+  }
+  void store(float* p) const {
+    _mm256_storeu_ps(p, lo);
+    _mm256_storeu_ps(p + 8, hi);
+  }
+  void store(bf16* p) const {
+    const __m256i packed = _mm256_packus_epi32(narrow(lo), narrow(hi));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
+  }
+  void store_head(float* p, int count) const {
+    _mm256_maskstore_ps(p, head_mask(count), lo);
+    _mm256_maskstore_ps(p + 8, head_mask(count - 8), hi);
+  }
+  F32x16 operator+(F32x16 o) const { return {_mm256_add_ps(lo, o.lo), _mm256_add_ps(hi, o.hi)}; }
+  F32x16 operator-(F32x16 o) const { return {_mm256_sub_ps(lo, o.lo), _mm256_sub_ps(hi, o.hi)}; }
+  F32x16 operator*(F32x16 o) const { return {_mm256_mul_ps(lo, o.lo), _mm256_mul_ps(hi, o.hi)}; }
+  F32x16 operator/(F32x16 o) const { return {_mm256_div_ps(lo, o.lo), _mm256_div_ps(hi, o.hi)}; }
+  static F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
+    return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+  }
+  static F32x16 max(F32x16 a, F32x16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+  static F32x16 min(F32x16 a, F32x16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+  F32x16 round() const {
+    constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(lo, kNearest), _mm256_round_ps(hi, kNearest)};
+  }
+  F32x16 exp2_integral() const { return {exp2_half(lo), exp2_half(hi)}; }
+  F32x16 where_in(F32x16 x, float low, float high, F32x16 otherwise) const {
+    return {blend_half(x.lo, low, high, otherwise.lo, lo), blend_half(x.hi, low, high, otherwise.hi, hi)};
+  }
+
+ private:
+  static __m256i head_mask(int count) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  static __m256 widen(const bf16* p) {
+    const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
+  }
+  static __m256i narrow(__m256 x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc00000), nan), 16);
+  }
+  static __m256 exp2_half(__m256 x) {
+    const __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32(x), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(e, 23));
+  }
+  static __m256 blend_half(__m256 x, float low, float high, __m256 otherwise, __m256 value) {
+    const __m256 in = _mm256_and_ps(_mm256_cmp_ps(x, _mm256_set1_ps(low), _CMP_GE_OQ),
+                                    _mm256_cmp_ps(x, _mm256_set1_ps(high), _CMP_LT_OQ));
+    return _mm256_blendv_ps(otherwise, value, in);
+  }
+
+ public:
+#endif
+
+  // Lanes combined as a binary tree: the order is fixed, and the same on every instruction set.
+  float sum() const {
+    alignas(64) float x[16];
+    store(x);
+    for (int width = 8; width > 0; width /= 2)
+      for (int i = 0; i < width; ++i) x[i] += x[i + width];
+    return x[0];
+  }
+  float max_lane() const {
+    alignas(64) float x[16];
+    store(x);
+    for (int width = 8; width > 0; width /= 2)
+      for (int i = 0; i < width; ++i) x[i] = x[i] > x[i + width] ? x[i] : x[i + width];
+    return x[0];
+  }
+};
+
+// e^x to about 1 ulp for x <= 88; anything below -87.3 gives 0 (so that -inf masks exactly). Cody-Waite reduction by
+// ln 2 in two parts and a polynomial of degree 6 (coefficients of Cephes' expf).
+inline F32x16 exp(F32x16 x) {
+  const F32x16 clamped = F32x16::min(F32x16::max(x, F32x16::set1(-87.3f)), F32x16::set1(88.0f));
+  const F32x16 n = (clamped * F32x16::set1(1.44269504f)).round();
+  F32x16 r = F32x16::fma(n, F32x16::set1(-0.693359375f), clamped);
+  r = F32x16::fma(n, F32x16::set1(2.12194440e-4f), r);
+  F32x16 p = F32x16::set1(1.9875691500e-4f);
+  p = F32x16::fma(p, r, F32x16::set1(1.3981999507e-3f));
+  p = F32x16::fma(p, r, F32x16::set1(8.3334519073e-3f));
+  p = F32x16::fma(p, r, F32x16::set1(4.1665795894e-2f));
+  p = F32x16::fma(p, r, F32x16::set1(1.6666665459e-1f));
+  p = F32x16::fma(p, r, F32x16::set1(5.0000001201e-1f));
+  p = F32x16::fma(p, r * r, r + F32x16::set1(1.0f));
+  return (p * n.exp2_integral()).where_in(x, -87.3f, __builtin_inff(), F32x16::zero());
+}
+
+// tanh through exp of a negative argument, so that nothing overflows: sign(x) (1 - e) / (1 + e), e = exp(-2|x|).
+inline F32x16 tanh(F32x16 x) {
+  const F32x16 magnitude = F32x16::max(x, F32x16::zero() - x);
+  const F32x16 e = exp(magnitude * F32x16::set1(-2.0f));
+  const F32x16 t = (F32x16::set1(1.0f) - e) / (F32x16::set1(1.0f) + e);
+  return (F32x16::zero() - t).where_in(x, -__builtin_inff(), 0.0f, t);
+}

@@ -1,0 +1,40 @@
+"""Entry point of a worker process: ``python -m numaserve.workers.main --rank R --endpoint ipc://...``.
+
+Started by the supervisor, never by hand: everything else comes as the first message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import signal
+import sys
+
+from numaserve.workers.loop import Mailbox, Orphaned, serve
+
+
+def main() -> int:
+    """Run a worker; returns its exit status."""
+    parser = argparse.ArgumentParser(description="A numaserve worker; started by `numaserve serve`.")
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--endpoint", required=True, help="ZeroMQ endpoint of the front end")
+    parser.add_argument("--lifeline-fd", type=int, default=-1, help="read end of the front end's pipe")
+    arguments = parser.parse_args()
+    logging.basicConfig(format=f"worker {arguments.rank}: %(levelname)s %(message)s", stream=sys.stderr)
+    # A step is one native call: the default action ends the process at once, in the middle of one too. Python's own
+    # handler would wait for it to return.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # A collection in the middle of serving would delay a step of every rank; the loop makes no reference cycles.
+    gc.disable()
+    mailbox = Mailbox(arguments.endpoint, arguments.lifeline_fd)
+    try:
+        return serve(mailbox, arguments.rank)
+    except Orphaned:
+        return 1
+    finally:
+        mailbox.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

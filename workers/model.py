@@ -1,0 +1,165 @@
+"""A rank's model: its packed weights and the Program that runs them, and the translation of plans into native calls."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from numaserve.kernels import Program
+from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.registry import FAMILIES
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.node import NodeContext
+from numaserve.workers.program import ProgramBuilder, ProgramLimits, RankShape
+from numaserve.workers.protocol import (
+    PAGE_SIZE,
+    Launch,
+    SeqPlan,
+    SeqResult,
+    SlotInit,
+    StepPlan,
+    TokenLogprobs,
+)
+from numaserve.workers.weights.loader import load_weights, open_source
+from numaserve.workers.weights.sharding import Shard, kv_bytes_per_page, make_shard, weight_bytes
+from numaserve.workers.weights.weights import Weights
+
+# Token, its log-probability, the most likely tokens and theirs.
+NativeLogprobs = tuple[int, float, list[int], list[float]]
+# Index in the plan, what was sampled, what the wanted next token got.
+NativeRow = tuple[int, NativeLogprobs | None, NativeLogprobs | None]
+
+
+@dataclass
+class StepAnswer:
+    """What a step gave: one result per sequence of the plan, and nanoseconds inside the native call."""
+
+    seqs: list[SeqResult]
+    native_ns: int
+    all_reduce_ns: int
+
+
+class RankModel:
+    """The model of one rank, ready to run plans."""
+
+    def __init__(self, launch: Launch, node: NodeContext, report: Callable[[int, int], None]) -> None:
+        """Load and build; `report(done, total)` gets bytes of packed weights. Raises `OperatorError` for a checkpoint
+        that cannot be served."""
+        path = Path(launch.model)
+        config = load_model_config(path)
+        shard = make_shard(config, launch.weights, launch.rank)
+        self.weight_bytes = weight_bytes(config, launch.weights, launch.rank)
+        self.kv_bytes = kv_bytes_per_page(config, launch.weights, launch.rank) * launch.num_pages
+        self._node = node
+        self._weights = load_weights(
+            open_source(path, config),
+            config,
+            shard,
+            node.team,
+            lambda done: report(done, self.weight_bytes),
+            positions=launch.context_length,
+        )
+        self._program = _build(launch, node, config, shard, self._weights)
+        self._answers = launch.rank == 0
+        self._wants_logprobs = [False] * launch.max_running_requests
+
+    @property
+    def isa(self) -> str:
+        """Instruction set in use."""
+        return self._program.isa
+
+    def profile(self) -> list[tuple[str, int, int]]:
+        """(name, nanoseconds since load, bytes of weights) of every operation of the Program."""
+        return self._program.profile()
+
+    def misplaced_pages(self) -> int:
+        """Memory pages of weights and KV cache that lie on another node than the rank's."""
+        matrices = {self._weights.embedding, self._weights.lm_head}
+        for layer in self._weights.layers:
+            matrices |= {layer.qkv, layer.o, layer.gate_up, layer.down}
+        weights = sum(self._node.misplaced_pages(matrix.address, matrix.nbytes) for matrix in matrices)
+        return weights + self._node.misplaced_pages(*self._program.kv_memory)
+
+    def run(self, plan: StepPlan) -> StepAnswer:
+        """Run one step. Raises `ValueError` for a plan that cannot be run, `RingError` when a peer is gone."""
+        for seq in plan.seqs:
+            if seq.init is not None:
+                self._init_slot(seq.slot, seq.init)
+            if seq.pages:
+                self._program.append_pages(seq.slot, seq.pages)
+        sequences = np.array([_native_row(seq) for seq in plan.seqs], dtype=np.int32).reshape(-1, 6)
+        tokens = _concatenated(seq.tokens for seq in plan.seqs)
+        targets = _concatenated(seq.prompt_logprobs for seq in plan.seqs)
+        rows, native_ns, all_reduce_ns = self._program.step(sequences, tokens, targets)
+        return StepAnswer(self._results(plan, rows) if self._answers else [], native_ns, all_reduce_ns)
+
+    def _init_slot(self, slot: int, init: SlotInit) -> None:
+        s = init.sampling
+        self._program.init_slot(
+            slot,
+            s.temperature,
+            s.top_k,
+            s.top_p,
+            s.min_p,
+            s.repetition_penalty,
+            s.presence_penalty,
+            s.frequency_penalty,
+            s.seed,
+            list(s.logit_bias),
+            list(s.logit_bias.values()),
+            s.logprobs,
+            s.min_position,
+            s.suppress,
+            s.has_penalties,
+            init.prompt_history,
+            init.output_history,
+        )
+        self._wants_logprobs[slot] = s.logprobs >= 0
+
+    def _results(self, plan: StepPlan, rows: list[NativeRow]) -> list[SeqResult]:
+        tokens = [-1] * len(plan.seqs)
+        logprobs: list[TokenLogprobs | None] = [None] * len(plan.seqs)
+        prompts: list[list[TokenLogprobs]] = [[] for _ in plan.seqs]
+        for index, sampled, target in rows:
+            if sampled is not None:
+                tokens[index] = sampled[0]
+                if self._wants_logprobs[plan.seqs[index].slot]:
+                    logprobs[index] = TokenLogprobs(*sampled)
+            if target is not None:
+                prompts[index].append(TokenLogprobs(*target))
+        return [SeqResult(*result) for result in zip(tokens, logprobs, prompts, strict=True)]
+
+
+def _build(launch: Launch, node: NodeContext, config: ModelConfig, shard: Shard, weights: Weights) -> Program:
+    shards = [make_shard(config, launch.weights, rank) for rank in range(launch.world_size)]
+    shape = RankShape(
+        q_heads=len(shard.q_heads),
+        kv_heads=len(shard.kv_heads),
+        head_dim=config.head_dim,
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        vocab_bounds=[each.vocab.start for each in shards] + [config.vocab_size],
+    )
+    limits = ProgramLimits(
+        max_step_tokens=launch.max_step_tokens,
+        max_logit_rows=launch.max_logit_rows,
+        max_slots=launch.max_running_requests,
+        pages_per_slot=-(-launch.context_length // PAGE_SIZE),
+        num_pages=launch.num_pages,
+    )
+    builder = ProgramBuilder(shape=shape, limits=limits, team=node.team, ring=node.ring)
+    FAMILIES[config.family].forward(builder, config, weights)
+    return builder.build()
+
+
+def _native_row(seq: SeqPlan) -> tuple[int, int, int, bool, bool, int]:
+    count = 1 if seq.from_previous else len(seq.tokens)
+    return (seq.slot, seq.start, count, seq.from_previous, seq.sample, len(seq.prompt_logprobs))
+
+
+def _concatenated(parts: Iterable[list[int]]) -> npt.NDArray[np.int32]:
+    return np.fromiter(itertools.chain.from_iterable(parts), dtype=np.int32)

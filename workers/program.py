@@ -1,0 +1,306 @@
+"""The Program builder: the vocabulary in which a model's forward pass is written.
+
+A family's `forward` calls the methods of `ProgramBuilder` once, at load. They record operations on named buffers;
+`build` then lays the buffers out in one arena, sharing memory between buffers that are never alive together, and hands
+a flat list of nodes to native code. A step runs that list in one native call.
+
+Shapes: `tokens` is the number of new tokens of a step, at most `max_step_tokens`. Buffers are row-major with rows
+padded to a multiple of 32 columns, and a multiple of 32 rows of room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
+from numaserve.shm_comm import Ring
+
+PAD = 32
+ALIGNMENT = 4096
+
+Activation = Literal["silu", "gelu_tanh"]
+
+
+def padded(count: int) -> int:
+    """`count` rounded up to what the kernels pad rows and columns to."""
+    return -(-count // PAD) * PAD
+
+
+@dataclass(eq=False)
+class Buffer:
+    """A [rows, cols] matrix of the arena; alive from the node that writes it first to the one that reads it last."""
+
+    rows: int
+    cols: int
+    itemsize: int
+    first_use: int = -1
+    last_use: int = -1
+    offset: int = 0
+    collective: int = -1  # with several ranks: which of a step's collectives it is this rank's part of
+
+    @property
+    def ld(self) -> int:
+        """Elements from row to row."""
+        return padded(self.cols)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of arena it needs."""
+        return padded(self.rows) * self.ld * self.itemsize
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """What native code is told: offset, leading dimension, collective."""
+        return (self.offset, self.ld, self.collective)
+
+
+class Tensor(Buffer):
+    """Activations of this rank: bf16 where they enter a matrix product, fp32 elsewhere."""
+
+
+class Residual(Buffer):
+    """The residual stream, fp32, equal on all ranks."""
+
+
+class Partial(Buffer):
+    """This rank's part, fp32, of a sum over the ranks that is still to be taken."""
+
+
+class Logits(Buffer):
+    """Logits of this rank's part of the vocabulary, fp32, of the rows that want a sample."""
+
+    softcap: float = 0.0
+
+
+@dataclass(frozen=True)
+class ProgramLimits:
+    """Sizes a Program is made for."""
+
+    max_step_tokens: int
+    max_logit_rows: int
+    max_slots: int
+    pages_per_slot: int
+    num_pages: int
+
+
+@dataclass(frozen=True)
+class RankShape:
+    """What of the model this rank holds."""
+
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    num_layers: int
+    hidden_size: int
+    vocab_bounds: Sequence[int]  # world size + 1 boundaries of the ranks' parts of the vocabulary
+
+
+@dataclass
+class _Recorded:
+    emit: Callable[[Program], None]
+    buffers: tuple[Buffer, ...]
+
+
+@dataclass
+class ProgramBuilder:
+    """Records a forward pass; see the module's documentation. `ring` is None with one rank."""
+
+    shape: RankShape
+    limits: ProgramLimits
+    team: Team
+    ring: Ring | None = None
+    _nodes: list[_Recorded] = field(default_factory=list)
+    _collectives: int = 0
+
+    def embed(self, table: PackedMatrix, *, first_row: int, scale: float = 1.0) -> Residual:
+        """Token embeddings times `scale`: [tokens, hidden]. `table` holds rows first_row... of the embedding."""
+        residual = Residual(self.limits.max_step_tokens, self.shape.hidden_size, 4)
+        out: Buffer = residual if self.ring is None else self._partial()
+        self._record(lambda p: p.embed(table, first_row, scale, out.place), out)
+        if self.ring is not None:
+            self._record(
+                lambda p: p.reduce(out.place, residual.place, residual.place, residual.cols, True, None, None, 0.0),
+                out,
+                residual,
+            )
+        return residual
+
+    def rms_norm(self, x: Residual, weight: Vector, eps: float) -> Tensor:
+        """bf16 [tokens, hidden]."""
+        out = Tensor(x.rows, x.cols, 2)
+        self._record(lambda p: p.rms_norm(x.place, weight, out.place, eps), x, out)
+        return out
+
+    def linear(self, x: Tensor, weight: PackedMatrix, bias: Vector | None = None) -> Tensor:
+        """fp32 [tokens, n] = x · weightᵀ + bias."""
+        out = Tensor(x.rows, weight.n, 4)
+        self._linear("linear", x, weight, out, bias=bias)
+        return out
+
+    def linear_partial(self, x: Tensor, weight: PackedMatrix) -> Partial:
+        """This rank's part of x · weightᵀ where the columns of `weight` are split over the ranks."""
+        out = self._partial()
+        self._linear("linear_partial", x, weight, out)
+        return out
+
+    def gated_mlp(self, x: Tensor, gate_up: PackedMatrix, down: PackedMatrix, activation: Activation) -> Partial:
+        """(activation(gate) * up) · downᵀ; `gate_up` has panels of 16 gate and 16 up rows in turn."""
+        hidden = Tensor(x.rows, down.k, 2)
+        self._linear("gate_up", x, gate_up, hidden, activation=activation)
+        return self.linear_partial(hidden, down)
+
+    def qkv_rope(
+        self,
+        qkv: Tensor,
+        *,
+        layer: int,
+        rope: RopeTable,
+        q_norm: Vector | None = None,
+        k_norm: Vector | None = None,
+        eps: float = 0.0,
+    ) -> Tensor:
+        """Norms and rotates the heads of `qkv`, stores K and V in their pages, returns q in bf16."""
+        head = padded(self.shape.head_dim)
+        q = Tensor(qkv.rows, self.shape.q_heads * head, 2)
+        self._record(lambda p: p.rope_store(qkv.place, q.place, layer, rope, q_norm, k_norm, eps), qkv, q)
+        return q
+
+    def attention(
+        self, q: Tensor, *, layer: int, scale: float, window: int | None = None, softcap: float | None = None
+    ) -> Tensor:
+        """Causal attention over all tokens of each sequence so far: bf16 [tokens, q_heads * head_dim]."""
+        out = Tensor(q.rows, self.shape.q_heads * self.shape.head_dim, 2)
+        partial = self._attention_partial()
+        self._record(
+            lambda p: p.attention(q.place, out.place, partial.place, layer, scale, window or 0, softcap or 0.0),
+            q,
+            out,
+            partial,
+        )
+        return out
+
+    def add_all_reduce(
+        self,
+        residual: Residual,
+        partial: Partial,
+        *,
+        norm: Vector,
+        eps: float,
+        post_norm: Vector | None = None,
+        bias: Vector | None = None,
+    ) -> Tensor:
+        """residual += post_norm?(sum over ranks + bias); returns bf16 rms_norm(residual, norm)."""
+        scratch = Tensor(residual.rows, residual.cols, 4) if post_norm is not None else residual
+        self._record(
+            lambda p: p.reduce(
+                partial.place, residual.place, scratch.place, residual.cols, False, bias, post_norm, eps
+            ),
+            partial,
+            residual,
+            scratch,
+        )
+        return self.rms_norm(residual, norm, eps)
+
+    def lm_head(self, x: Tensor, weight: PackedMatrix, *, softcap: float | None = None) -> Logits:
+        """Logits of the rows that want a sample. `weight` holds this rank's rows of the vocabulary."""
+        rows = self.limits.max_logit_rows
+        gathered = Tensor(rows, x.cols, 2)
+        self._record(lambda p: p.gather(x.place, gathered.place), x, gathered)
+        logits = Logits(rows, weight.n, 4)
+        logits.softcap = softcap or 0.0
+        self._claim_collective(logits)
+        self._linear("lm_head", gathered, weight, logits, logits=True)
+        return logits
+
+    def sample(self, logits: Logits) -> None:
+        """Sample the rows of `logits`; every rank gets to know the tokens."""
+        tokens = Tensor(logits.rows, 1, 4)
+        self._claim_collective(tokens)
+        bounds = list(self.shape.vocab_bounds)
+        self._record(lambda p: p.sample(logits.place, tokens.place, bounds, logits.softcap), logits, tokens)
+
+    def build(self) -> Program:
+        """Lay out the arena and make the native Program."""
+        buffers = [buffer for node in self._nodes for buffer in node.buffers if buffer.collective < 0]
+        program = Program(
+            team=self.team,
+            ring=self.ring,
+            max_tokens=self.limits.max_step_tokens,
+            max_logit_rows=self.limits.max_logit_rows,
+            max_slots=self.limits.max_slots,
+            pages_per_slot=self.limits.pages_per_slot,
+            num_pages=self.limits.num_pages,
+            vocabulary=self.shape.vocab_bounds[-1],
+            q_heads=self.shape.q_heads,
+            kv_heads=self.shape.kv_heads,
+            head_dim=self.shape.head_dim,
+            layers=self.shape.num_layers,
+            arena_bytes=plan_arena(buffers),
+        )
+        for node in self._nodes:
+            node.emit(program)
+        program.set_collectives(self._collectives)
+        return program
+
+    def _linear(
+        self,
+        name: str,
+        x: Tensor,
+        weight: PackedMatrix,
+        out: Buffer,
+        *,
+        bias: Vector | None = None,
+        activation: str = "none",
+        logits: bool = False,
+    ) -> None:
+        self._record(lambda p: p.linear(name, x.place, weight, bias, activation, logits, out.place), x, out)
+
+    def _partial(self) -> Partial:
+        partial = Partial(self.limits.max_step_tokens, self.shape.hidden_size, 4)
+        self._claim_collective(partial)
+        return partial
+
+    def _claim_collective(self, buffer: Buffer) -> None:
+        if self.ring is None:
+            return
+        needed = buffer.nbytes
+        if needed > self.ring.slot_bytes:
+            raise ValueError(f"a collective of {needed} bytes does not fit a ring slot of {self.ring.slot_bytes}")
+        buffer.collective = self._collectives
+        self._collectives += 1
+
+    def _attention_partial(self) -> Tensor:
+        rows = Program.partial_rows(self.limits.pages_per_slot)
+        return Tensor(rows, padded(self.shape.head_dim) + 16, 4)
+
+    def _record(self, emit: Callable[[Program], None], *buffers: Buffer) -> None:
+        index = len(self._nodes)
+        for buffer in buffers:
+            buffer.first_use = index if buffer.first_use < 0 else buffer.first_use
+            buffer.last_use = index
+        self._nodes.append(_Recorded(emit, buffers))
+
+
+def plan_arena(buffers: Sequence[Buffer]) -> int:
+    """Give every buffer an offset such that buffers alive at the same time do not overlap; returns the arena's size.
+
+    Largest first, each at the lowest offset that is free for its whole life: within a few percent of the optimum on
+    such straight-line programs (Pisarchyk and Lee, 2020, "greedy by size").
+    """
+    placed: list[Buffer] = []
+    for buffer in sorted(dict.fromkeys(buffers), key=lambda b: b.nbytes, reverse=True):
+        rivals = [p for p in placed if p.first_use <= buffer.last_use and buffer.first_use <= p.last_use]
+        offset = 0
+        for rival in sorted(rivals, key=lambda p: p.offset):
+            if offset + buffer.nbytes <= rival.offset:
+                break
+            offset = max(offset, _aligned(rival.offset + rival.nbytes))
+        buffer.offset = offset
+        placed.append(buffer)
+    return max((_aligned(b.offset + b.nbytes) for b in placed), default=0)
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT

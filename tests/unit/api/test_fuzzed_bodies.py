@@ -1,0 +1,48 @@
+"""Random bodies made of the fields that exist: the server answers 200 or blames the client, and serves on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from api_fakes import MODEL, REPLY
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numaserve.server.api.chat_schema import ChatRequest
+from numaserve.server.api.completion_schema import CompletionRequest
+from numaserve.server.api.tokenize import DetokenizeRequest, TokenizeRequest
+from pydantic import BaseModel
+from starlette.testclient import TestClient
+
+NUMBERS = st.one_of(
+    st.integers(-2, 5), st.integers(), st.floats(-2, 2), st.floats(), st.sampled_from([2**31, 2**63, -(2**63), 10**400])
+)
+SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS, st.text(max_size=8), st.sampled_from(["none", "auto", "\ud800"]))
+NAMES = st.sampled_from(["role", "content", "type", "text", "include_usage", "1", "259", "user"])
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4), max_leaves=12
+)
+SCHEMAS: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
+    "/v1/chat/completions": (ChatRequest, {"messages": [{"role": "user", "content": "x"}]}),
+    "/v1/completions": (CompletionRequest, {"prompt": "x"}),
+    "/tokenize": (TokenizeRequest, {"prompt": "x"}),
+    "/detokenize": (DetokenizeRequest, {"tokens": [1]}),
+}
+
+
+@pytest.mark.parametrize("path", SCHEMAS)
+@settings(
+    max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_a_random_body_never_fails_the_server(shared_client: TestClient, path: str, data: st.DataObject) -> None:
+    schema, valid = SCHEMAS[path]
+    fields = st.dictionaries(st.sampled_from(sorted(schema.model_fields)), VALUES, min_size=1, max_size=3)
+    body = {"model": MODEL, **valid, **data.draw(fields)}
+    answer = shared_client.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
+    assert answer.status_code in (200, 400, 404)
+    if answer.status_code != 200:
+        assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+        after = shared_client.post("/v1/completions", json={"prompt": "x"})
+        assert after.json()["choices"][0]["text"] == REPLY

@@ -1,0 +1,22 @@
+"""Every kernel test runs on every instruction set that the machine can run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numaserve.kernels import _native
+
+
+def _parameters() -> list[object]:
+    return [pytest.param(name, marks=pytest.mark.amx if name == "amx" else ()) for name in _native.available_isas()]
+
+
+@pytest.fixture(params=_parameters())
+def isa(request: pytest.FixtureRequest) -> str:
+    """One instruction set after the other; amx_emulated is the amx source over tiles in software."""
+    return request.param
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20240607)

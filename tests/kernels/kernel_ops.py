@@ -1,0 +1,191 @@
+"""The native operations on arrays of any shape: pads what goes in, allocates what comes out, cuts the padding off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from kernel_reference import F32, U16, from_bf16
+from numaserve.kernels._native import ops
+from numaserve.workers.protocol import SamplingParams, TokenLogprobs
+from numpy.typing import NDArray
+
+PAD = 32
+GARBAGE = np.uint16(0x7FC0)  # NaN: padding that a kernel must not read is filled with it
+
+
+def padded(count: int) -> int:
+    """`count` rounded up to what rows and columns are padded to."""
+    return -(-count // PAD) * PAD
+
+
+def pad_columns(x: NDArray, columns: int | None = None) -> NDArray:
+    """x with zero columns added."""
+    return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, (columns or padded(x.shape[-1])) - x.shape[-1])])
+
+
+def gemm(isa: str, a: U16, b: U16, bias: F32 | None = None, *, bf16: bool = False, threads: int = 1) -> F32 | U16:
+    """a [m, k] times b [n, k] transposed: [m, n] in fp32, or the bits of bf16."""
+    m, n = a.shape[0], b.shape[0]
+    rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
+    rows[:m] = pad_columns(a)
+    out = np.full((m, padded(n)), GARBAGE if bf16 else np.nan, np.uint16 if bf16 else np.float32)
+    wide_bias = None if bias is None else pad_columns(bias)
+    outputs = (None, out) if bf16 else (out, None)
+    ops.gemm(isa, rows, m, np.ascontiguousarray(b), wide_bias, "none", *outputs, threads)
+    return out[:, :n]
+
+
+def gated(isa: str, a: U16, gate: U16, up: U16, activation: str, threads: int = 1) -> U16:
+    """activation(a gateᵀ) * (a upᵀ) in bf16; gate and up have a multiple of 16 rows."""
+    m, n = a.shape[0], gate.shape[0]
+    rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
+    rows[:m] = pad_columns(a)
+    out = np.full((m, padded(n)), GARBAGE)
+    ops.gemm(isa, rows, m, np.concatenate([gate, up]), None, activation, None, out, threads)
+    return out[:, :n]
+
+
+def rms_norm(isa: str, x: F32, weight: F32, eps: float, threads: int = 1) -> U16:
+    """Normalised rows, with the padding that follows them."""
+    out = np.full((x.shape[0], padded(x.shape[1])), GARBAGE)
+    wide = np.full(out.shape, np.nan, np.float32)
+    wide[:, : x.shape[1]] = x
+    ops.rms_norm(isa, wide, weight, eps, out, threads)
+    return out
+
+
+def add_reduced(
+    isa: str,
+    residual: F32,
+    parts: F32,
+    *,
+    bias: F32 | None = None,
+    post_norm: F32 | None = None,
+    eps: float = 0.0,
+    assign: bool = False,
+    threads: int = 1,
+) -> F32:
+    """residual [rows, cols] plus the sum of parts [parts, rows, cols]."""
+    out = pad_columns(residual)
+    ops.add_reduced(isa, pad_columns(parts), out, residual.shape[1], bias, post_norm, eps, assign, threads)
+    return out[:, : residual.shape[1]]
+
+
+def embed(isa: str, tokens: list[int], table: U16, *, first_row: int, scale: float, threads: int = 1) -> F32:
+    """Rows of table [n, k], which holds the tokens from first_row on."""
+    out = np.full((len(tokens), padded(table.shape[1])), np.nan, np.float32)
+    ops.embed(isa, np.array(tokens, np.int32), table, first_row, scale, out, threads)
+    return out
+
+
+class Cache:
+    """KV cache of one layer, full of NaN: what was not written must not be read."""
+
+    def __init__(self, pages: int, kv_heads: int, head_dim: int) -> None:
+        shape = (pages, kv_heads, padded(head_dim) * PAD)
+        self.k = np.full(shape, GARBAGE)
+        self.v = np.full(shape, GARBAGE)
+
+
+def rope_store(
+    isa: str,
+    qkv: F32,
+    heads: tuple[int, int, int],
+    cache: Cache,
+    runs: list[tuple[int, int, int, int]],
+    tables: tuple[F32, F32],
+    *,
+    q_norm: F32 | None = None,
+    k_norm: F32 | None = None,
+    eps: float = 0.0,
+    threads: int = 1,
+) -> U16:
+    """Rotates qkv [tokens, (q + 2 kv) * dim] with heads = (q, kv, dim), stores K and V, returns q [tokens, q, padded
+    dim]. A run is (row, count, position, page)."""
+    q_heads, kv_heads, head_dim = heads
+    q = np.full((qkv.shape[0], q_heads, padded(head_dim)), GARBAGE)
+    pages = np.array(runs, np.int32)
+    ops.rope_store(
+        isa, qkv, q_heads, kv_heads, head_dim, *tables, q_norm, k_norm, eps, pages, q, cache.k, cache.v, threads
+    )
+    return q
+
+
+def attention(
+    isa: str,
+    q: U16,
+    head_dim: int,
+    cache: Cache,
+    sequences: list[tuple[int, int, int]],
+    page_tables: list[list[int]],
+    *,
+    scale: float,
+    softcap: float = 0.0,
+    window: int = 0,
+    by_blocks: bool = False,
+    rows_per_item: int = 32,
+) -> U16:
+    """Attention of q [tokens, heads, padded dim]: [tokens, heads, dim]. A sequence is (row, new tokens, start)."""
+    tokens, heads = q.shape[:2]
+    width = max(len(table) for table in page_tables)
+    pages = np.array([table + [0] * (width - len(table)) for table in page_tables], np.int32)
+    out = np.full((tokens, heads * head_dim), GARBAGE)
+    plan = np.array(sequences, np.int32)
+    ops.attention(
+        isa, q, head_dim, cache.k, cache.v, plan, pages, scale, softcap, window, by_blocks, rows_per_item, out
+    )
+    return out.reshape(tokens, heads, head_dim)
+
+
+def sample(
+    isa: str,
+    logits: F32,
+    params: SamplingParams,
+    position: int,
+    prompt: Sequence[int] = (),
+    output: Sequence[int] = (),
+) -> TokenLogprobs:
+    """Samples the token of `position`; its logprob is 0 where params want none."""
+    counts = (
+        [np.bincount(np.array(h, np.int64), minlength=len(logits)).astype(np.int32) for h in (prompt, output)]
+        if params.has_penalties
+        else [None, None]
+    )
+    row = ops.sample(
+        isa,
+        logits,
+        position,
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        seed=params.seed,
+        bias_ids=list(params.logit_bias),
+        bias_values=list(params.logit_bias.values()),
+        suppress=params.suppress,
+        min_position=params.min_position,
+        logprobs=params.logprobs,
+        prompt_counts=counts[0],
+        output_counts=counts[1],
+    )
+    return TokenLogprobs(*row)
+
+
+def token_logprobs(isa: str, logits: F32, token: int, num_top: int) -> TokenLogprobs:
+    """Log-probabilities of `token` and of the most likely ones."""
+    return TokenLogprobs(*ops.token_logprobs(isa, logits, token, num_top))
+
+
+def assert_within(result: NDArray, value: NDArray, bound: NDArray | float) -> None:
+    """Asserts |result - value| <= bound for each element; result may be the bits of bf16."""
+    wide = (from_bf16(result) if result.dtype == np.uint16 else result).astype(np.float64)
+    assert np.isfinite(wide).all()
+    excess = np.abs(wide - value) - bound
+    worst = np.unravel_index(np.argmax(excess), excess.shape)
+    assert excess[worst] <= 0, (
+        f"{wide[worst]} instead of {value[worst]} at {worst}: {excess[worst]:.3g} beyond the bound"
+    )

@@ -1,0 +1,137 @@
+"""What the kernels compute, in float64, and how far fp32 and bf16 may be from it.
+
+**Tolerances, all of them.** `FP32` = 2^-24 and `BF16` = 2^-8 are the unit roundoffs: the relative error of one rounding
+to nearest (bf16 keeps 8 significant bits). A sum of n products accumulated in fp32, in any order, differs from the
+exact one by at most n · FP32 · sum |a||b| (Higham, Accuracy and Stability of Numerical Algorithms, ch. 3). That bound
+grows faster than any error seen, and for K = 4096 it is as large as a forgotten product; roundings being as good as
+independent, the error stays below lambda · sqrt(n) · FP32 · sum |a||b| but for a chance of 2 exp(-lambda² / 2) (Higham
+and Mary, 2019). `accumulation(n)` is that with lambda = 6: one chance in 3e7 for one element, and in practice the
+errors are a tenth of it. Elementwise functions (exp, tanh, division) get a few units of FP32. References return
+(value, bound) where a bound follows from the inputs; tests assert |result - value| <= bound for each element.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+FP32 = 2.0**-24
+BF16 = 2.0**-8
+PAGE = 32
+
+F64 = NDArray[np.float64]
+F32 = NDArray[np.float32]
+U16 = NDArray[np.uint16]
+Bounded = tuple[F64, F64]
+
+
+def accumulation(n: int) -> float:
+    """Relative error of a sum of n products in fp32, relative to the sum of their magnitudes."""
+    return 6.0 * np.sqrt(n + 1) * FP32
+
+
+def to_bf16(x: NDArray[np.floating]) -> U16:
+    """The bits of x (rounded to fp32, then) rounded to the nearest bf16, ties to even."""
+    bits = np.ascontiguousarray(x, dtype=np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def from_bf16(bits: U16) -> F32:
+    """The values of bf16 bits."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def rounded(x: F64) -> F64:
+    """x as a bf16 keeps it."""
+    return from_bf16(to_bf16(x)).astype(np.float64)
+
+
+def matmul(a: U16, b: U16, bias: F32 | None = None) -> Bounded:
+    """a [m, k] times b [n, k] transposed, plus bias [n]."""
+    x, y = from_bf16(a).astype(np.float64), from_bf16(b).astype(np.float64)
+    value, magnitude = x @ y.T, np.abs(x) @ np.abs(y).T
+    if bias is not None:
+        value, magnitude = value + bias, magnitude + np.abs(bias)
+    return value, accumulation(a.shape[1]) * magnitude
+
+
+def activation(name: str, x: F64) -> F64:
+    """SiLU, or GELU in its tanh form."""
+    if name == "silu":
+        return x / (1 + np.exp(-x))
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def gated(a: U16, gate: U16, up: U16, name: str) -> Bounded:
+    """activation(a gateᵀ) * (a upᵀ), rounded to bf16. Neither activation is steeper than 1.13."""
+    (g, g_error), (u, u_error) = matmul(a, gate), matmul(a, up)
+    value = activation(name, g) * u
+    bound = 1.13 * g_error * np.abs(u) + np.abs(activation(name, g)) * u_error
+    return value, bound + BF16 * np.abs(value) + 16 * FP32 * np.abs(g * u)
+
+
+def rms_norm(x: NDArray[np.floating], weight: F32, eps: float) -> Bounded:
+    """Rows of x normalised to a root mean square of one, times weight, in fp32."""
+    wide = x.astype(np.float64)
+    value = wide / np.sqrt(np.mean(wide**2, axis=-1, keepdims=True) + eps) * weight
+    return value, (accumulation(x.shape[-1]) + 8 * FP32) * np.abs(value)
+
+
+def rope(x: F64, cos: F32, sin: F32) -> F64:
+    """Half rotation of the first 2 * cos.shape[-1] dimensions of x [tokens, heads, dim]; cos is [tokens, half]."""
+    half = cos.shape[-1]
+    c, s = cos[:, None].astype(np.float64), sin[:, None].astype(np.float64)
+    low, high = x[..., :half], x[..., half : 2 * half]
+    return np.concatenate([low * c - high * s, high * c + low * s, x[..., 2 * half :]], axis=-1)
+
+
+def attention(
+    q: F64, k: F64, v: F64, start: int, *, scale: float, window: int = 0, softcap: float = 0.0
+) -> tuple[F64, F64]:
+    """Causal attention of q [tokens, q_heads, dim], the first at position `start`, over k and v [positions, kv_heads,
+    dim]; consecutive query heads share a KV head.
+
+    The probabilities are rounded to bf16 (the weights stay normalised), and a score that is off by d changes a
+    probability by a factor exp(d), numerator and denominator alike.
+    """
+    group = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+    scores = np.einsum("qhd,khd->hqk", q, k) * scale
+    off = accumulation(q.shape[2]) * np.einsum("qhd,khd->hqk", np.abs(q), np.abs(k)) * scale
+    if softcap > 0:
+        scores = softcap * np.tanh(scores / softcap)
+        off = off + 8 * FP32 * softcap
+    position = start + np.arange(q.shape[0])[:, None]
+    key = np.arange(k.shape[0])[None]
+    seen = (key <= position) & ((key > position - window) if window > 0 else True)
+    scores = np.where(seen, scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    value = np.einsum("hqk,khd->qhd", weights, v)
+    magnitude = np.einsum("hqk,khd->qhd", weights, np.abs(v))
+    factor = 2 * BF16 + 2 * off.max() + accumulation(k.shape[0]) + 32 * FP32
+    return value, factor * magnitude + BF16 * np.abs(value)
+
+
+def pack_k(k: U16) -> U16:
+    """A page of one head, k [32, padded dim], as the cache keeps it: [2 halves][tiles][16 pairs][16 tokens][2]."""
+    tiles = k.shape[1] // 32
+    return np.ascontiguousarray(k.reshape(2, 16, tiles, 16, 2).transpose(0, 2, 3, 1, 4)).reshape(-1)
+
+
+def unpack_k(page: U16) -> U16:
+    """The inverse of `pack_k`."""
+    tiles = page.size // 1024
+    return page.reshape(2, tiles, 16, 16, 2).transpose(0, 3, 1, 2, 4).reshape(PAGE, tiles * 32)
+
+
+def pack_v(v: U16) -> U16:
+    """A page of one head, v [32, dim padded to 32], as the cache keeps it: [2 * tiles][16 token pairs][16 dims][2]."""
+    columns = v.shape[1] // 16
+    return np.ascontiguousarray(v.reshape(16, 2, columns, 16).transpose(2, 0, 3, 1)).reshape(-1)
+
+
+def unpack_v(page: U16) -> U16:
+    """The inverse of `pack_v`."""
+    columns = page.size // 512
+    return page.reshape(columns, 16, 16, 2).transpose(1, 3, 0, 2).reshape(PAGE, columns * 16)

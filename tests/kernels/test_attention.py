@@ -1,0 +1,136 @@
+"""Attention over pages: prefill, extend, decode, windows, softcap, and the same bits however a prompt is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import kernel_ops
+import kernel_reference as reference
+import numpy as np
+import pytest
+
+PAGE = reference.PAGE
+
+
+@dataclass
+class Sequence:
+    """Bits of q, k and v [positions, heads, dim] of one sequence, and its page table."""
+
+    q: reference.U16
+    k: reference.U16
+    v: reference.U16
+    pages: list[int]
+
+    def store(self, cache: kernel_ops.Cache) -> None:
+        """Puts K and V where the cache keeps them; what follows the last token of its page is zero."""
+        length, heads, dim = self.k.shape
+        padding = [(0, -length % PAGE), (0, 0), (0, kernel_ops.padded(dim) - dim)]
+        k, v = np.pad(self.k, padding), np.pad(self.v, padding)
+        for i, page in enumerate(self.pages):
+            for head in range(heads):
+                cache.k[page, head] = reference.pack_k(k[i * PAGE : (i + 1) * PAGE, head])
+                cache.v[page, head] = reference.pack_v(v[i * PAGE : (i + 1) * PAGE, head])
+
+    def expected(self, start: int, **options: float) -> tuple[reference.F64, reference.F64]:
+        q, k, v = (reference.from_bf16(x).astype(np.float64) for x in (self.q, self.k, self.v))
+        return reference.attention(q[start:], k, v, start, **options)
+
+
+def make_sequences(
+    rng: np.random.Generator, lengths: list[int], heads: tuple[int, int, int]
+) -> tuple[list[Sequence], kernel_ops.Cache]:
+    """Sequences of the given lengths with pages dealt at random; heads = (q, kv, dim)."""
+    q_heads, kv_heads, dim = heads
+    counts = [-(-length // PAGE) for length in lengths]
+    pages = [int(p) for p in rng.permutation(sum(counts) + 3)]
+    cache = kernel_ops.Cache(len(pages), kv_heads, dim)
+    sequences = []
+    for length, count in zip(lengths, counts, strict=True):
+        own, pages = pages[:count], pages[count:]
+        q, k, v = (reference.to_bf16(rng.standard_normal((length, h, dim))) for h in (q_heads, kv_heads, kv_heads))
+        sequences.append(Sequence(q, k, v, own))
+        sequences[-1].store(cache)
+    return sequences, cache
+
+
+def attend(
+    isa: str, sequences: list[Sequence], cache: kernel_ops.Cache, starts: list[int], **options: float
+) -> list[reference.U16]:
+    """Attention of each sequence's tokens from its start on, all in one batch."""
+    counts = [len(s.q) - start for s, start in zip(sequences, starts, strict=True)]
+    rows = np.cumsum([0, *counts])
+    q = kernel_ops.pad_columns(np.concatenate([s.q[start:] for s, start in zip(sequences, starts, strict=True)]))
+    plan = [(int(row), count, start) for row, count, start in zip(rows, counts, starts, strict=False)]
+    tables = [s.pages for s in sequences]
+    out = kernel_ops.attention(isa, q, sequences[0].q.shape[2], cache, plan, tables, **options)
+    return np.split(out, rows[1:-1])
+
+
+HEADS = [(1, 1, 32), (4, 2, 64), (9, 3, 64), (8, 1, 128), (3, 3, 80), (6, 2, 100), (2, 1, 256)]
+
+
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("by_blocks", [False, True])
+def test_prefill_extend_and_decode_share_a_batch(
+    isa: str, rng: np.random.Generator, heads: tuple[int, int, int], by_blocks: bool
+) -> None:
+    sequences, cache = make_sequences(rng, [1, 33, 70, 300, 257, 530], heads)
+    starts = [0, 0, 37, 299, 255, 505]
+    scale = heads[2] ** -0.5
+    for sequence, start, result in zip(
+        sequences, starts, attend(isa, sequences, cache, starts, scale=scale, by_blocks=by_blocks), strict=True
+    ):
+        kernel_ops.assert_within(result, *sequence.expected(start, scale=scale))
+
+
+@pytest.mark.parametrize("window", [1, 5, 32, 100, 256, 300])
+@pytest.mark.parametrize("by_blocks", [False, True])
+def test_a_window_hides_what_is_further_back(isa: str, rng: np.random.Generator, window: int, by_blocks: bool) -> None:
+    sequences, cache = make_sequences(rng, [40, 600, 600], (4, 2, 64))
+    starts = [0, 550, 0]
+    results = attend(isa, sequences, cache, starts, scale=0.125, window=window, by_blocks=by_blocks)
+    for sequence, start, result in zip(sequences, starts, results, strict=True):
+        kernel_ops.assert_within(result, *sequence.expected(start, scale=0.125, window=window))
+
+
+@pytest.mark.parametrize("softcap", [5.0, 50.0])
+def test_a_softcap_bounds_the_scores(isa: str, rng: np.random.Generator, softcap: float) -> None:
+    sequences, cache = make_sequences(rng, [90, 400], (4, 2, 64))
+    for result, sequence in zip(
+        attend(isa, sequences, cache, [0, 380], scale=1.0, softcap=softcap), sequences, strict=True
+    ):
+        start = len(sequence.q) - len(result)
+        kernel_ops.assert_within(result, *sequence.expected(start, scale=1.0, softcap=softcap))
+
+
+def test_a_token_has_the_same_bits_however_its_prompt_was_cut(isa: str, rng: np.random.Generator) -> None:
+    (sequence, other), cache = make_sequences(rng, [600, 77], (9, 3, 64))
+    (whole,) = attend(isa, [sequence], cache, [0], scale=0.125)
+    for start in (1, 31, 100, 255, 256, 257, 511, 599):
+        for by_blocks in (False, True):
+            (tail,) = attend(isa, [sequence], cache, [start], scale=0.125, by_blocks=by_blocks)
+            np.testing.assert_array_equal(tail, whole[start:])
+    _, together = attend(isa, [other, sequence], cache, [3, 470], scale=0.125, rows_per_item=5)
+    np.testing.assert_array_equal(together, whole[470:])
+
+
+@pytest.mark.parametrize("window", [0, 40])
+def test_items_of_one_block_and_items_of_all_blocks_agree_to_the_last_bit(
+    isa: str, rng: np.random.Generator, window: int
+) -> None:
+    sequences, cache = make_sequences(rng, [1000], (8, 2, 128))
+    serial = attend(isa, sequences, cache, [900], scale=0.1, window=window)[0]
+    merged = attend(isa, sequences, cache, [900], scale=0.1, window=window, by_blocks=True)[0]
+    np.testing.assert_array_equal(merged, serial)
+
+
+def test_large_scores_do_not_overflow(isa: str, rng: np.random.Generator) -> None:
+    (sequence,), cache = make_sequences(rng, [300], (2, 1, 64))
+    (result,) = attend(isa, [sequence], cache, [290], scale=1000.0)
+    scores = np.einsum(
+        "qhd,kd->hqk", *(reference.from_bf16(x).astype(np.float64) for x in (sequence.q[290:], sequence.k[:, 0]))
+    )
+    for token in range(10):
+        for head in range(2):
+            best = int(np.argmax(scores[head, token, : 291 + token]))
+            np.testing.assert_array_equal(result[token, head], sequence.v[best, 0])

@@ -1,0 +1,92 @@
+"""The packed linear layer: right within its bound, and the same bits whatever is in the batch."""
+
+from __future__ import annotations
+
+import kernel_ops
+import kernel_reference as reference
+import numpy as np
+import pytest
+
+SHAPES = [
+    (1, 16, 32),
+    (1, 1, 1),
+    (2, 17, 33),
+    (3, 100, 64),
+    (13, 40, 257),
+    (16, 96, 576),
+    (17, 31, 31),
+    (33, 65, 511),
+    (63, 48, 513),
+    (129, 70, 1000),
+    (300, 33, 1100),
+]
+
+
+def _bf16(rng: np.random.Generator, *shape: int) -> reference.U16:
+    return reference.to_bf16(rng.standard_normal(shape))
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_product_is_within_the_rounding_error_of_its_length(
+    isa: str, rng: np.random.Generator, m: int, n: int, k: int, threads: int
+) -> None:
+    a, b = _bf16(rng, m, k), _bf16(rng, n, k)
+    kernel_ops.assert_within(kernel_ops.gemm(isa, a, b, threads=threads), *reference.matmul(a, b))
+
+
+def test_a_bias_is_added_in_fp32(isa: str, rng: np.random.Generator) -> None:
+    a, b = _bf16(rng, 5, 70), _bf16(rng, 45, 70)
+    bias = rng.standard_normal(45).astype(np.float32) * 100
+    kernel_ops.assert_within(kernel_ops.gemm(isa, a, b, bias), *reference.matmul(a, b, bias))
+
+
+def test_a_bf16_result_is_the_fp32_result_rounded_to_even(isa: str, rng: np.random.Generator) -> None:
+    a, b = _bf16(rng, 9, 200), _bf16(rng, 50, 200)
+    np.testing.assert_array_equal(kernel_ops.gemm(isa, a, b, bf16=True), reference.to_bf16(kernel_ops.gemm(isa, a, b)))
+
+
+@pytest.mark.parametrize("k", [64, 576, 1536])
+def test_a_row_has_the_same_bits_alone_and_in_any_batch(isa: str, rng: np.random.Generator, k: int) -> None:
+    a, b = _bf16(rng, 260, k), _bf16(rng, 48, k)
+    alone = np.concatenate([kernel_ops.gemm(isa, a[i : i + 1], b) for i in range(a.shape[0])])
+    for m in (2, 11, 12, 13, 16, 17, 31, 32, 33, 128, 129, 160, 260):
+        np.testing.assert_array_equal(kernel_ops.gemm(isa, a[:m], b), alone[:m])
+    np.testing.assert_array_equal(kernel_ops.gemm(isa, a[100:177], b), alone[100:177])
+
+
+@pytest.mark.parametrize("m", [1, 40, 200])
+def test_the_number_of_threads_does_not_change_a_bit(isa: str, rng: np.random.Generator, m: int) -> None:
+    a, b = _bf16(rng, m, 640), _bf16(rng, 170, 640)
+    one = kernel_ops.gemm(isa, a, b)
+    for threads in (2, 3, 4, 7, 16):
+        np.testing.assert_array_equal(kernel_ops.gemm(isa, a, b, threads=threads), one)
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 32, 64), (5, 48, 100), (40, 96, 576), (130, 64, 96)])
+def test_a_gated_activation_is_within_its_bound(
+    isa: str, rng: np.random.Generator, name: str, m: int, n: int, k: int
+) -> None:
+    a, gate, up = _bf16(rng, m, k), _bf16(rng, n, k), _bf16(rng, n, k)
+    result = kernel_ops.gated(isa, a, gate, up, name, threads=2)
+    kernel_ops.assert_within(result, *reference.gated(a, gate, up, name))
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu_tanh"])
+def test_gates_far_out_neither_overflow_nor_vanish(isa: str, name: str) -> None:
+    gates = np.array([-1e30, -1e4, -100.0, -88.0, -20.0, 0.0, 20.0, 88.0, 100.0, 1e4, 1e30])
+    a = reference.to_bf16(np.eye(len(gates)))
+    gate = np.zeros((16, len(gates)))
+    gate[:] = gates
+    up = np.ones((16, len(gates)))
+    result = reference.from_bf16(kernel_ops.gated(isa, a, reference.to_bf16(gate), reference.to_bf16(up), name))
+    expected = np.where(gates > 0, reference.rounded(gates), 0.0)
+    np.testing.assert_allclose(result[:, 0], expected, rtol=2 * reference.BF16, atol=1e-7)
+
+
+def test_products_of_small_integers_are_exact(isa: str, rng: np.random.Generator) -> None:
+    a = reference.to_bf16(rng.integers(-8, 9, (37, 300)).astype(np.float32))
+    b = reference.to_bf16(rng.integers(-8, 9, (55, 300)).astype(np.float32))
+    exact = reference.from_bf16(a) @ reference.from_bf16(b).T
+    np.testing.assert_array_equal(kernel_ops.gemm(isa, a, b), exact)

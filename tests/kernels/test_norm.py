@@ -1,0 +1,76 @@
+"""RMS norm, and the sum over ranks with the residual add."""
+
+from __future__ import annotations
+
+import kernel_ops
+import kernel_reference as reference
+import numpy as np
+import pytest
+
+SIZES = [(1, 16), (1, 5), (2, 33), (3, 576), (7, 100), (4, 2048), (40, 130)]
+
+
+@pytest.mark.parametrize(("rows", "cols"), SIZES)
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_rows_are_normalised_within_their_rounding_error(
+    isa: str, rng: np.random.Generator, rows: int, cols: int, threads: int
+) -> None:
+    x = (rng.standard_normal((rows, cols)) * 30).astype(np.float32)
+    weight = rng.standard_normal(cols).astype(np.float32)
+    result = kernel_ops.rms_norm(isa, x, weight, 1e-5, threads)
+    value, bound = reference.rms_norm(x, weight, 1e-5)
+    kernel_ops.assert_within(result[:, :cols], value, bound + reference.BF16 * np.abs(value))
+
+
+def test_the_padding_of_a_normalised_row_is_zero(isa: str, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((3, 70)).astype(np.float32)
+    result = kernel_ops.rms_norm(isa, x, np.ones(70, np.float32), 1e-6, threads=2)
+    assert (result[:, 70:] == 0).all()
+
+
+def test_a_row_of_zeros_stays_zero(isa: str) -> None:
+    assert not kernel_ops.rms_norm(isa, np.zeros((2, 64), np.float32), np.ones(64, np.float32), 1e-6).any()
+
+
+def test_a_normalised_row_has_the_same_bits_alone_and_in_any_batch(isa: str, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((9, 576)).astype(np.float32)
+    weight = rng.standard_normal(576).astype(np.float32)
+    batch = kernel_ops.rms_norm(isa, x, weight, 1e-5, threads=4)
+    for i in range(9):
+        alone = kernel_ops.rms_norm(isa, x[i : i + 1], weight, 1e-5, threads=3)
+        np.testing.assert_array_equal(alone[0], batch[i])
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 8])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_parts_are_summed_in_rank_order_to_the_last_bit(
+    isa: str, rng: np.random.Generator, num_parts: int, with_bias: bool, assign: bool
+) -> None:
+    residual = rng.standard_normal((5, 77)).astype(np.float32)
+    parts = (rng.standard_normal((num_parts, 5, 77)) * 10.0 ** rng.integers(-3, 4, (num_parts, 5, 77))).astype(
+        np.float32
+    )
+    bias = rng.standard_normal(77).astype(np.float32) if with_bias else None
+    total = parts[0].copy()
+    for part in parts[1:]:
+        total += part
+    if bias is not None:
+        total += bias
+    expected = total if assign else residual + total
+    for threads in (1, 3, 8):
+        result = kernel_ops.add_reduced(isa, residual, parts, bias=bias, assign=assign, threads=threads)
+        np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize(("rows", "cols"), SIZES)
+def test_a_post_norm_is_applied_to_the_sum_before_it_is_added(
+    isa: str, rng: np.random.Generator, rows: int, cols: int
+) -> None:
+    residual = rng.standard_normal((rows, cols)).astype(np.float32)
+    parts = rng.standard_normal((3, rows, cols)).astype(np.float32)
+    weight = rng.standard_normal(cols).astype(np.float32)
+    result = kernel_ops.add_reduced(isa, residual, parts, post_norm=weight, eps=1e-6, threads=3)
+    total = (parts[0] + parts[1]) + parts[2]
+    normed, bound = reference.rms_norm(total, weight, 1e-6)
+    kernel_ops.assert_within(result, residual + normed, bound + reference.FP32 * np.abs(residual + normed))

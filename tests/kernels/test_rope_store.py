@@ -1,0 +1,96 @@
+"""Per-head norm, rotation and the one write into the cache."""
+
+from __future__ import annotations
+
+import itertools
+
+import kernel_ops
+import kernel_reference as reference
+import numpy as np
+import pytest
+
+PAGE = reference.PAGE
+
+
+def _tables(positions: int, rot_dim: int) -> tuple[reference.F32, reference.F32]:
+    angles = np.outer(np.arange(positions), 10000.0 ** (-np.arange(rot_dim // 2) / (rot_dim / 2)))
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def _runs(row: int, start: int, count: int, pages: list[int]) -> list[tuple[int, int, int, int]]:
+    """The page runs of `count` tokens from position `start`, the first of them in batch row `row`."""
+    cuts = [start, *range((start // PAGE + 1) * PAGE, start + count, PAGE), start + count]
+    return [(row + a - start, b - a, a, pages[a // PAGE]) for a, b in itertools.pairwise(cuts)]
+
+
+def _heads(x: np.ndarray, heads: tuple[int, int, int]) -> list[reference.F64]:
+    """The q, k and v of rows x [tokens, (q + 2 kv) * dim], each [tokens, heads, dim]."""
+    q_heads, kv_heads, dim = heads
+    split = x.astype(np.float64).reshape(len(x), -1, dim)
+    return [split[:, :q_heads], split[:, q_heads : q_heads + kv_heads], split[:, q_heads + kv_heads :]]
+
+
+def _stored(cache: kernel_ops.Cache, pages: list[int], first: int, count: int) -> tuple[reference.U16, reference.U16]:
+    """Bits of K and V [count, kv_heads, padded dim] of the positions from `first` on."""
+    k = np.concatenate([np.stack([reference.unpack_k(head) for head in cache.k[page]], 1) for page in pages])
+    v = np.concatenate([np.stack([reference.unpack_v(head) for head in cache.v[page]], 1) for page in pages])
+    return k[first : first + count], v[first : first + count]
+
+
+@pytest.mark.parametrize(
+    ("heads", "rot_dim"), [((1, 1, 32), 32), ((9, 3, 64), 64), ((4, 2, 80), 32), ((3, 1, 100), 50), ((2, 2, 256), 256)]
+)
+@pytest.mark.parametrize("with_norm", [False, True])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_q_and_k_are_rotated_and_v_is_kept(
+    isa: str, rng: np.random.Generator, heads: tuple[int, int, int], rot_dim: int, with_norm: bool, threads: int
+) -> None:
+    dim = heads[2]
+    qkv = rng.standard_normal((75, (heads[0] + 2 * heads[1]) * dim)).astype(np.float32)
+    norms = {name: rng.standard_normal(dim).astype(np.float32) for name in ("q_norm", "k_norm")} if with_norm else {}
+    cos, sin = _tables(200, rot_dim)
+    cache = kernel_ops.Cache(8, heads[1], dim)
+    first, second = [6, 2], [1, 7, 0]
+    runs = _runs(0, 0, 40, first) + _runs(40, 64, 29, second) + _runs(69, 32, 6, second)
+    q = kernel_ops.rope_store(isa, qkv, heads, cache, runs, (cos, sin), eps=1e-6, threads=threads, **norms)
+
+    positions = np.array([*range(40), *range(64, 93), *range(32, 38)])
+    raw_q, raw_k, raw_v = _heads(qkv, heads)
+    where = ((first, 0, 40), (second, 64, 29), (second, 32, 6))
+    stored_k, stored_v = (np.concatenate(part) for part in zip(*(_stored(cache, *at) for at in where), strict=True))
+    for raw, weight, bits in ((raw_q, norms.get("q_norm"), q), (raw_k, norms.get("k_norm"), stored_k)):
+        x, error = reference.rms_norm(raw, weight, 1e-6) if weight is not None else (raw, np.zeros_like(raw))
+        value = reference.rope(x, cos[positions], sin[positions])
+        # A rotation adds two products: errors of its two inputs add up, and so do three roundings of fp32.
+        reach = np.abs(x) * reference.FP32 * 3 + error
+        bound = reference.rope(reach, np.abs(cos[positions]), -np.abs(sin[positions]))
+        bound[..., rot_dim // 2 : rot_dim] += 2 * reach[..., : rot_dim // 2] * np.abs(sin[positions])[:, None]
+        kernel_ops.assert_within(bits[..., :dim], value, bound + reference.BF16 * np.abs(value))
+        assert not bits[..., dim:].any()
+    np.testing.assert_array_equal(stored_v[..., :dim], reference.to_bf16(raw_v))
+    assert not stored_v[..., dim:].any()
+
+
+def test_the_first_token_of_a_page_clears_what_an_earlier_sequence_left(isa: str, rng: np.random.Generator) -> None:
+    heads = (2, 1, 64)
+    cache = kernel_ops.Cache(2, 1, 64)
+    qkv = rng.standard_normal((1, 4 * 64)).astype(np.float32)
+    kernel_ops.rope_store(isa, qkv, heads, cache, _runs(0, 0, 1, [1]), _tables(64, 64))
+    k, v = _stored(cache, [1], 0, PAGE)
+    assert not k[1:].any()
+    assert not v[1:].any()
+    assert (cache.k[0] == kernel_ops.GARBAGE).all()
+
+
+def test_a_later_token_of_a_page_leaves_the_earlier_ones_alone(isa: str, rng: np.random.Generator) -> None:
+    heads = (2, 1, 64)
+    qkv = rng.standard_normal((50, 4 * 64)).astype(np.float32)
+    whole, pieces = kernel_ops.Cache(2, 1, 64), kernel_ops.Cache(2, 1, 64)
+    q = kernel_ops.rope_store(isa, qkv, heads, whole, _runs(0, 0, 50, [0, 1]), _tables(64, 64), threads=3)
+    for start, end in ((0, 7), (7, 8), (8, 32), (32, 33), (33, 50)):
+        part = kernel_ops.rope_store(
+            isa, qkv[start:end], heads, pieces, _runs(0, start, end - start, [0, 1]), _tables(64, 64)
+        )
+        np.testing.assert_array_equal(part, q[start:end])
+    np.testing.assert_array_equal(pieces.k, whole.k)
+    np.testing.assert_array_equal(pieces.v, whole.v)

@@ -118,6 +118,8 @@ class Worker:
     def run(self) -> None:
         launch = self.receive()
         assert isinstance(launch, Launch)
+        if launch.ring_fd >= 0:
+            os.fstat(launch.ring_fd)  # it has been inherited
         self.load()
         model = FakeModel(launch)
         self.send(Ready(self.rank, "fake", 1000 + self.rank, 2000, 3000, 0))

@@ -23,6 +23,7 @@ from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.server.supervisor.group import RingFactory
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.workers.protocol import Launch, SamplingParams
 from word_tokenizer import WordTokenizer
@@ -48,6 +49,7 @@ class Options:
     context: int = 2048
     deadline_s: float = 30.0
     policy: RestartPolicy | None = None
+    ring_factory: RingFactory | None = None
 
 
 def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks | None = None) -> Engine:
@@ -88,6 +90,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
         scheduler,
         WordTokenizer(),
         metrics,
+        ring_factory=options.ring_factory,
         callbacks=callbacks,
         worker_command=[sys.executable, str(FAKE_WORKER), *options.faults],
         restart_policy=options.policy,

@@ -1,0 +1,163 @@
+"""Draining, stopping, and what is left afterwards: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+from fake_worker import expected_tokens
+from harness import (
+    GREEDY,
+    Options,
+    gather,
+    generate,
+    make_engine,
+    process_exists,
+    run,
+    running_engine,
+    tokens_of,
+    until,
+)
+from numaserve.server.engine.types import GenerationFailed, NotReady, QueueFull
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.shm_comm import create_segment
+
+SLOW = ("--step-ms", "5")
+
+
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the groups of this test make their directories."""
+    with tempfile.TemporaryDirectory(prefix="ns", dir="/tmp") as short:  # tmp_path may be too long for a socket
+        monkeypatch.setenv("RUNTIME_DIRECTORY", short)
+        yield Path(short)
+
+
+def test_draining_finishes_what_runs_and_refuses_the_rest() -> None:
+    async def scenario() -> None:
+        async with running_engine(Options(running=2, faults=SLOW)) as engine:
+            jobs = [asyncio.create_task(generate(engine, [10 + i], 50)) for i in range(4)]  # two of them wait
+            await until(lambda: engine.server_info()["running"] == 2)
+            drained = asyncio.create_task(engine.drain(30))
+            await until(lambda: engine.state == "draining")
+            with pytest.raises(NotReady, match="draining"):
+                await generate(engine, [20], 1)
+            assert not engine.is_ready()
+            assert engine.is_alive()
+            for i, chunks in enumerate(await gather(*jobs)):
+                assert tokens_of(chunks) == expected_tokens([10 + i], GREEDY, 50)
+            assert await drained
+            assert engine.worker_pids == []
+
+    run(scenario())
+
+
+def test_draining_ends_requests_that_take_too_long_with_an_error() -> None:
+    async def scenario() -> None:
+        async with running_engine(Options(faults=SLOW)) as engine:
+            job = asyncio.create_task(generate(engine, [10], 2000))
+            await until(lambda: engine.server_info()["running"] == 1)
+            assert not await engine.drain(0.2)
+            with pytest.raises(GenerationFailed, match="shutting down"):
+                await job
+
+    run(scenario())
+
+
+def test_a_full_engine_refuses_before_any_work() -> None:
+    async def scenario() -> None:
+        async with running_engine(Options(running=1, queued=1, faults=SLOW)) as engine:
+            jobs = [asyncio.create_task(generate(engine, [10 + i], 20)) for i in range(2)]
+            await asyncio.sleep(0)
+            with pytest.raises(QueueFull) as refused:
+                await generate(engine, [12], 1)
+            assert refused.value.retry_after >= 1
+            await gather(*jobs)
+            await generate(engine, [12], 1)
+
+    run(scenario())
+
+
+def test_no_file_and_no_descriptor_is_left_after_restarts_and_stop(sockets: Path) -> None:
+    async def scenario() -> None:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        options = Options(ranks=2, ring_factory=lambda: create_segment(2, 1, 4096))
+        async with running_engine(options) as engine:
+            assert len(list(sockets.iterdir())) == 1
+            assert all(path.stat().st_mode & 0o777 == 0o700 for path in sockets.iterdir())
+            for _ in range(2):
+                os.kill(engine.worker_pids[1], signal.SIGKILL)
+                await until(lambda: not engine.is_ready())
+                await until(engine.is_ready)
+            assert len(list(sockets.iterdir())) == 1
+            await generate(engine, [11], 5)
+        assert list(sockets.iterdir()) == []
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+    run(scenario())
+
+
+def test_strangers_at_the_sockets_change_nothing(sockets: Path) -> None:
+    async def scenario() -> None:
+        async with running_engine(Options(faults=("--step-ms", "2"))) as engine:
+            job = asyncio.create_task(generate(engine, [11, 12], 100))
+            (path,) = sockets.glob("*/rank0.sock")
+            with socket.socket(socket.AF_UNIX) as junk, zmq.Context() as context:
+                junk.connect(str(path))
+                junk.sendall(os.urandom(4096))
+                stranger = context.socket(zmq.PAIR)
+                stranger.setsockopt(zmq.LINGER, 0)
+                stranger.connect(f"ipc://{path}")
+                stranger.send(b"\x01garbage", zmq.NOBLOCK)
+                assert tokens_of(await job) == expected_tokens([11, 12], GREEDY, 100)
+                stranger.close()
+
+    run(scenario())
+
+
+def test_workers_do_not_outlive_a_killed_front_end(sockets: Path) -> None:
+    program = """
+import asyncio
+from harness import Options, make_engine
+from numaserve.server.metrics.metrics import Metrics
+
+async def main():
+    engine = make_engine(Options(ranks=2), Metrics())
+    await engine.start()
+    print(*engine.worker_pids, flush=True)
+    await asyncio.sleep(3600)
+
+asyncio.run(main())
+"""
+    here = Path(__file__).parent
+    with subprocess.Popen([sys.executable, "-c", program], cwd=here, stdout=subprocess.PIPE, text=True) as front_end:
+        assert front_end.stdout is not None
+        pids = [int(word) for word in front_end.stdout.readline().split()]
+        front_end.kill()
+    assert len(pids) == 2
+    run(until(lambda: not any(map(process_exists, pids))))
+
+
+def test_stopping_while_loading_leaves_no_process(sockets: Path) -> None:
+    async def scenario() -> None:
+        engine = make_engine(Options(ranks=2), Metrics())
+        starting = asyncio.create_task(engine.start())
+        await until(lambda: len(engine.worker_pids) == 2)
+        pids = engine.worker_pids
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert not any(map(process_exists, pids))
+        await engine.stop()
+        assert list(sockets.iterdir()) == []
+
+    run(scenario())

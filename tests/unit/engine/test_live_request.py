@@ -1,0 +1,154 @@
+"""From updates of the scheduler to chunks, without workers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from numaserve.server.engine.live import LiveRequest
+from numaserve.server.engine.types import GenerationChunk, GenerationFailed, GenerationRequest
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
+from numaserve.workers.protocol import SamplingParams
+
+EOS = 256
+
+
+class Bytes:
+    """Token i is byte i."""
+
+    vocab_size = 257
+    eos_token_ids = frozenset({EOS})
+    bos_token_id = None
+    special_token_ids = frozenset({EOS})
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id]) if token_id < 256 else b"</s>"
+
+
+class Run:
+    def __init__(self, **fields: Any) -> None:
+        request = GenerationRequest("id", [1], SamplingParams(), 1000, **fields)
+        self.metrics = Metrics()
+        self.ends = 0
+        self.sequence = Sequence("0", [1], SamplingParams(), 1000)
+        self.live = LiveRequest(
+            request,
+            self.sequence,
+            Bytes(),
+            self.metrics,
+            now=0.0,
+            on_end=self._on_end,
+            on_close=lambda live: live.abort(9.0),  # type: ignore[arg-type]
+        )
+
+    def _on_end(self, live: LiveRequest) -> None:
+        self.ends += 1
+
+    def feed(self, tokens: list[int] | bytes, *, finish: bool = False) -> None:
+        for index, token in enumerate(tokens):
+            last = finish and index == len(tokens) - 1
+            self.live.advance(SequenceUpdate(self.sequence, token, None, [], last), 1.0 + index)
+            if self.live.ended:
+                return
+
+    async def chunks(self) -> list[GenerationChunk]:
+        return [chunk async for chunk in self.live.stream]
+
+    def outcome(self, reason: str) -> float | None:
+        return self.metrics.registry.get_sample_value("numaserve_request_outcomes_total", {"reason": reason})
+
+
+def test_a_character_split_over_tokens_comes_when_it_is_whole() -> None:
+    run = Run()
+    run.feed("é€😀".encode(), finish=True)
+    chunks = asyncio.run(run.chunks())
+    assert [chunk.text for chunk in chunks] == ["", "é", "", "", "€", "", "", "", "😀"]
+
+
+def test_half_a_character_at_the_length_limit_is_not_lost() -> None:
+    run = Run()
+    run.feed("a€".encode()[:2], finish=True)
+    chunks = asyncio.run(run.chunks())
+    assert ("".join(chunk.text for chunk in chunks), chunks[-1].finish_reason) == ("a\ufffd", "length")
+
+
+def test_what_was_held_back_for_a_stop_string_comes_at_the_end() -> None:
+    run = Run(stop=("END!",))
+    run.feed(b"the END", finish=True)
+    chunks = asyncio.run(run.chunks())
+    assert ("".join(chunk.text for chunk in chunks), chunks[-1].finish_reason) == ("the END", "length")
+
+
+def test_a_stop_string_wins_over_the_length_limit() -> None:
+    run = Run(stop=("END",))
+    run.feed(b"the END", finish=True)
+    chunks = asyncio.run(run.chunks())
+    assert "".join(chunk.text for chunk in chunks) == "the "
+    assert (chunks[-1].finish_reason, chunks[-1].stop_reason) == ("stop", "END")
+
+
+def test_a_stop_token_lets_out_what_was_held_back_and_counts_as_a_token() -> None:
+    run = Run(stop=("END!",), stop_token_ids=frozenset({EOS}))
+    run.feed([*b"the END", EOS])
+    chunks = asyncio.run(run.chunks())
+    assert "".join(chunk.text for chunk in chunks) == "the END"
+    assert (chunks[-1].token_ids, chunks[-1].finish_reason, chunks[-1].stop_reason) == ([EOS], "stop", EOS)
+
+
+def test_before_the_minimum_neither_strings_nor_tokens_stop() -> None:
+    run = Run(stop=("b",), stop_token_ids=frozenset({EOS}), min_new_tokens=4)
+    run.feed([*b"ab", EOS, *b"cdb"])
+    chunks = asyncio.run(run.chunks())
+    assert ("".join(chunk.text for chunk in chunks), chunks[-1].stop_reason) == ("abcd", "b")
+
+
+@pytest.mark.parametrize("again", ["abort", "fail", "close"])
+def test_a_request_ends_only_once(again: str) -> None:
+    run = Run()
+    run.feed(b"x", finish=True)
+    if again == "abort":
+        run.live.abort(2.0)
+    elif again == "fail":
+        run.live.fail("too late", 2.0)
+    else:
+        asyncio.run(run.live.stream.aclose())
+    assert (run.ends, run.outcome("length"), run.outcome("abort"), run.outcome("error")) == (1, 1, 0, 0)
+
+
+def test_a_failure_comes_after_the_chunks_before_it_and_once() -> None:
+    async def scenario() -> None:
+        run = Run()
+        run.feed(b"ab")
+        run.live.fail("the reason", 3.0)
+        texts = [(await anext(run.live.stream)).text for _ in range(2)]
+        assert texts == ["a", "b"]
+        with pytest.raises(GenerationFailed, match="the reason"):
+            await anext(run.live.stream)
+        with pytest.raises(StopAsyncIteration):
+            await anext(run.live.stream)
+        assert (run.ends, run.outcome("error")) == (1, 1)
+
+    asyncio.run(scenario())
+
+
+def test_closing_wakes_a_consumer_that_waits() -> None:
+    async def scenario() -> None:
+        run = Run()
+        waiting = asyncio.create_task(run.chunks())
+        await asyncio.sleep(0)
+        await run.live.stream.aclose()
+        assert await waiting == []
+        assert (run.ends, run.outcome("abort")) == (1, 1)
+
+    asyncio.run(scenario())
+
+
+def test_latencies_are_counted_from_admission_and_between_tokens() -> None:
+    run = Run()
+    run.feed(b"abc", finish=True)  # at 1, 2 and 3 seconds after admission
+    value = run.metrics.registry.get_sample_value
+    assert value("numaserve_time_to_first_token_seconds_sum") == 1.0
+    assert value("numaserve_inter_token_latency_seconds_sum") == 2.0
+    assert value("numaserve_e2e_request_latency_seconds_sum") == 3.0

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+from numaserve.server.engine.throughput import Throughput
+from numaserve.server.engine.timing import StepTimes, phase_of
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.workers.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan, StepResult
+
+PREFILL = SeqPlan(0, 0, [1, 2, 3], init=SlotInit(SamplingParams()))
+DECODE = SeqPlan(1, 7, [4])
+AHEAD = SeqPlan(2, 9, [], from_previous=True)
+
+
+@pytest.mark.parametrize(
+    ("seqs", "phase"),
+    [([PREFILL], "prefill"), ([DECODE, AHEAD], "decode"), ([PREFILL, AHEAD], "mixed")],
+)
+def test_the_phase_is_what_the_plan_computes(seqs: list[SeqPlan], phase: str) -> None:
+    assert phase_of(StepPlan(0, seqs)) == phase
+
+
+def test_the_stages_of_a_step_add_up_to_its_time() -> None:
+    metrics = Metrics()
+    result = StepResult(0, 0, [], native_ns=8_000_000, all_reduce_ns=1_000_000, worker_ns=9_000_000)
+    times = StepTimes(scheduling=1.0, scheduled=1.002, sent=1.003)
+    times.record(metrics, "decode", result, begun=1.003, answered=1.013, processed=1.017)
+
+    def stage(name: str) -> float | None:
+        return metrics.registry.get_sample_value("numaserve_step_stage_seconds_sum", {"stage": name})
+
+    values = {name: stage(name) for name in ("schedule", "send", "native", "all_reduce", "receive", "detokenize")}
+    assert values == pytest.approx(
+        {"schedule": 0.002, "send": 0.001, "native": 0.008, "all_reduce": 0.001, "receive": 0.001, "detokenize": 0.004}
+    )
+    assert metrics.registry.get_sample_value("numaserve_step_seconds_sum", {"phase": "decode"}) == pytest.approx(0.01)
+
+
+def test_retry_after_follows_the_pace_and_stays_in_bounds() -> None:
+    throughput = Throughput()
+    assert throughput.retry_after(waiting=100, now=0.0) == 1
+    for second in range(10):
+        throughput.ended(float(second))
+    assert throughput.retry_after(waiting=20, now=10.0) == 10
+    assert throughput.retry_after(waiting=0, now=10.0) == 1
+    assert throughput.retry_after(waiting=10_000, now=10.0) == 60

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from numaserve.server.supervisor.progress import ProgressWatch
+
+DEADLINE = 0.05
+
+
+def _stalls(drive: Any) -> int:
+    stalls = 0
+
+    def on_stall() -> None:
+        nonlocal stalls
+        stalls += 1
+
+    async def scenario() -> None:
+        watch = ProgressWatch(DEADLINE, on_stall)
+        steps: Coroutine[Any, Any, None] = drive(watch)
+        await steps
+        watch.stop()
+
+    asyncio.run(scenario())
+    return stalls
+
+
+def test_a_step_that_is_not_answered_is_a_stall_told_once() -> None:
+    async def drive(watch: ProgressWatch) -> None:
+        watch.expect(2)
+        watch.answered()
+        await asyncio.sleep(6 * DEADLINE)
+
+    assert _stalls(drive) == 1
+
+
+def test_idleness_is_no_stall() -> None:
+    async def drive(watch: ProgressWatch) -> None:
+        watch.expect(1)
+        watch.answered()
+        await asyncio.sleep(4 * DEADLINE)
+
+    assert _stalls(drive) == 0
+
+
+def test_a_stall_after_idleness_is_noticed() -> None:
+    async def drive(watch: ProgressWatch) -> None:
+        watch.expect(1)
+        watch.answered()
+        await asyncio.sleep(4 * DEADLINE)
+        watch.expect(1)
+        await asyncio.sleep(6 * DEADLINE)
+
+    assert _stalls(drive) == 1
+
+
+def test_after_stop_nothing_is_told() -> None:
+    async def drive(watch: ProgressWatch) -> None:
+        watch.expect(1)
+        watch.stop()
+        await asyncio.sleep(4 * DEADLINE)
+
+    assert _stalls(drive) == 0

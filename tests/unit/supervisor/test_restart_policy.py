@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from numaserve.server.supervisor.policy import RestartPolicy
+
+
+def test_the_third_failure_within_a_minute_is_the_last() -> None:
+    policy = RestartPolicy()
+    assert [policy.failed(now, was_ready=True) for now in (0, 30, 60)] == [False, False, True]
+
+
+def test_failures_further_apart_are_forgiven() -> None:
+    policy = RestartPolicy()
+    assert not any(policy.failed(31.0 * i, was_ready=True) for i in range(20))
+
+
+def test_three_slow_starts_in_a_row_that_fail_are_the_last() -> None:
+    policy = RestartPolicy()
+    assert [policy.failed(now, was_ready=False) for now in (0, 300, 600)] == [False, False, True]
+
+
+def test_a_start_that_succeeds_between_is_a_new_chance() -> None:
+    policy = RestartPolicy()
+    ready = (False, False, True, False, False)
+    assert not any(policy.failed(300.0 * i, was_ready=was) for i, was in enumerate(ready))

@@ -26,7 +26,8 @@ COMMON: dict[str, Any] = {
 }
 
 
-def _sizes(hidden: int, heads: int, kv_heads: int, intermediate: int, layers: int = 2, **more: Any) -> dict[str, Any]:
+def sizes(hidden: int, heads: int, kv_heads: int, intermediate: int, layers: int = 2, **more: Any) -> dict[str, Any]:
+    """A configuration's sizes, and `more` fields."""
     return COMMON | {
         "hidden_size": hidden,
         "num_attention_heads": heads,
@@ -59,38 +60,42 @@ _GEMMA3_ROPE = {
 }
 
 CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
-    "llama-tied": lambda: hf.LlamaConfig(**_sizes(576, 9, 3, 416, tie_word_embeddings=True)),
-    "llama-untied": lambda: hf.LlamaConfig(**_sizes(96, 4, 2, 164, head_dim=24)),
-    "llama3-rope": lambda: hf.LlamaConfig(**_sizes(96, 3, 1, 160, head_dim=32, attention_bias=True), **_LLAMA3),
-    "llama-linear-rope": lambda: hf.LlamaConfig(**_sizes(96, 2, 2, 96, head_dim=48), **_LINEAR),
-    "llama-yarn": lambda: hf.LlamaConfig(**_sizes(128, 4, 4, 224), **_YARN),
-    "mistral": lambda: hf.MistralConfig(**_sizes(256, 8, 2, 352, sliding_window=16)),
-    "qwen2": lambda: hf.Qwen2Config(**_sizes(192, 6, 3, 256)),
-    "qwen3": lambda: hf.Qwen3Config(**_sizes(128, 4, 2, 224, head_dim=64, tie_word_embeddings=True)),
+    "llama-tied": lambda: hf.LlamaConfig(**sizes(576, 9, 3, 416, tie_word_embeddings=True)),
+    "llama-untied": lambda: hf.LlamaConfig(**sizes(96, 4, 2, 164, head_dim=24)),
+    "llama3-rope": lambda: hf.LlamaConfig(**sizes(96, 3, 1, 160, head_dim=32, attention_bias=True), **_LLAMA3),
+    "llama-linear-rope": lambda: hf.LlamaConfig(**sizes(96, 2, 2, 96, head_dim=48), **_LINEAR),
+    "llama-yarn": lambda: hf.LlamaConfig(**sizes(128, 4, 4, 224), **_YARN),
+    "mistral": lambda: hf.MistralConfig(**sizes(256, 8, 2, 352, sliding_window=16)),
+    "qwen2": lambda: hf.Qwen2Config(**sizes(192, 6, 3, 256)),
+    "qwen3": lambda: hf.Qwen3Config(**sizes(128, 4, 2, 224, head_dim=64, tie_word_embeddings=True)),
     "gemma2": lambda: hf.Gemma2Config(
-        **_sizes(144, 6, 3, 192, head_dim=48, sliding_window=16, query_pre_attn_scalar=24, attn_logit_softcapping=5.0),
+        **sizes(144, 6, 3, 192, head_dim=48, sliding_window=16, query_pre_attn_scalar=24, attn_logit_softcapping=5.0),
         final_logit_softcapping=4.0,
     ),
     "gemma3": lambda: hf.Gemma3TextConfig(
-        **_sizes(128, 4, 1, 160, layers=3, head_dim=32, sliding_window=16, query_pre_attn_scalar=32),
+        **sizes(128, 4, 1, 160, layers=3, head_dim=32, sliding_window=16, query_pre_attn_scalar=32),
         layer_types=["sliding_attention", "sliding_attention", "full_attention"],
         **_GEMMA3_ROPE,
     ),
-    "phi3": lambda: hf.Phi3Config(**_sizes(160, 2, 1, 224, original_max_position_embeddings=256), **_LONGROPE),
+    "phi3": lambda: hf.Phi3Config(**sizes(160, 2, 1, 224, original_max_position_embeddings=256), **_LONGROPE),
 }
 GGUF_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
 
 
 def random_model(case: str, seed: int = 0) -> hf.PreTrainedModel:
-    """A model of `CASES` in fp32 whose weights are random bf16 values, spread so that its predictions are neither flat
-    nor certain."""
-    model = hf.AutoModelForCausalLM.from_config(CASES[case](), dtype=torch.float32, attn_implementation="eager").eval()
+    """A model of `CASES` in fp32 whose weights are random bf16 values."""
+    model = hf.AutoModelForCausalLM.from_config(CASES[case](), dtype=torch.float32, attn_implementation="eager")
+    return randomise(model.eval(), seed)
+
+
+def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
+    """Give a model random bf16 values, spread so that its predictions are neither flat nor certain."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.ndim == 1:
-                is_unit_norm = name.endswith("norm.weight") and not case.startswith("gemma")
+                is_unit_norm = name.endswith("norm.weight") and not model.config.model_type.startswith("gemma")
                 value = 0.2 * noise + (1.0 if is_unit_norm else 0.0)
             elif "embed_tokens" in name:
                 value = 0.08 * noise  # more, and a tied head would predict the token it was given
@@ -108,9 +113,9 @@ def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> P
     return folder
 
 
-def save_gguf(model: hf.PreTrainedModel, path: Path, kind: str) -> Path:
+def save_gguf(model: hf.PreTrainedModel, path: Path, kind: str, **integers: int) -> Path:
     """Write a Llama or Qwen2 model as a GGUF file whose matrices are of `kind`, and give the model the values that the
-    file holds, rounded to bf16: it stays the reference."""
+    file holds, rounded to bf16: it stays the reference. `integers` are more metadata of the architecture."""
     config = model.config
     arch = config.model_type
     writer = gguf.GGUFWriter(path, arch)
@@ -128,6 +133,8 @@ def save_gguf(model: hf.PreTrainedModel, path: Path, kind: str) -> Path:
     writer.add_rope_dimension_count(head_dim)
     writer.add_eos_token_id(config.eos_token_id)
     writer.add_bos_token_id(config.bos_token_id)
+    for key, value in integers.items():
+        writer.add_uint32(f"{arch}.{key}", value)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch.upper()), config.num_hidden_layers)
     for name, parameter in model.named_parameters():

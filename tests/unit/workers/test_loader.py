@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import checkpoints
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from numaserve.kernels import Team
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.registry import FAMILIES
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.weights import loader
+from numaserve.workers.weights.sharding import make_shard, weight_bytes
+from numaserve.workers.weights.source import RawTensor
+from numaserve.workers.weights.weights import Weights
+from numpy_builder import RopeValues, VectorValues, run_group
+from safetensors.torch import load_file, save_file
+
+TOKENS = np.random.default_rng(0).integers(0, checkpoints.VOCAB, 80)
+POSITIONS = 200
+
+
+@pytest.fixture(scope="module")
+def team() -> Team:
+    allowed = os.sched_getaffinity(0)
+    team = Team([min(allowed)])
+    # The team pins its caller; torch's threads, started from here, would all share that core.
+    os.sched_setaffinity(0, allowed)
+    return team
+
+
+def load_group(path: Path, tp: int, team: Team) -> tuple[ModelConfig, list[Weights]]:
+    config = load_model_config(path)
+    source = loader.open_source(path, config)
+    weights = list(range(tp + 1, 1, -1))  # uneven nodes: 2; 3, 2; 4, 3, 2
+    group = []
+    for rank in range(tp):
+        done: list[int] = []
+        shard = make_shard(config, weights, rank)
+        group.append(loader.load_weights(source, config, shard, team, done.append, positions=POSITIONS))
+        assert done == sorted(done)
+        assert done[-1] == weight_bytes(config, weights, rank)
+    return config, group
+
+
+def assert_same_logits(path: Path, model: hf.PreTrainedModel, tp: int, team: Team) -> None:
+    config, group = load_group(path, tp, team)
+    with torch.no_grad():
+        expected = model(torch.from_numpy(TOKENS)[None]).logits[0].numpy()
+    for logits in run_group(FAMILIES[config.family].forward, config, group, TOKENS):
+        np.testing.assert_allclose(logits, expected, atol=2e-4)
+
+
+@pytest.fixture
+def _numpy_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "Vector", VectorValues)
+    monkeypatch.setattr(loader, "RopeTable", RopeValues)
+
+
+@pytest.mark.usefixtures("_numpy_vectors")
+@pytest.mark.parametrize("tp", [1, 2, 3])
+@pytest.mark.parametrize("case", checkpoints.CASES)
+def test_each_family_computes_what_transformers_computes_on_any_number_of_ranks(
+    case: str, tp: int, tmp_path: Path, team: Team
+) -> None:
+    model = checkpoints.random_model(case)
+    folder = checkpoints.save(model, tmp_path, sharded=tp == 2)
+    assert (folder / "model.safetensors.index.json").exists() == (tp == 2)
+    assert_same_logits(folder, model, tp, team)
+
+
+@pytest.mark.usefixtures("_numpy_vectors")
+@pytest.mark.parametrize("kind", checkpoints.GGUF_TYPES)
+@pytest.mark.parametrize(("case", "tp"), [("llama-tied", 2), ("qwen2", 3)])
+def test_a_gguf_file_computes_what_its_dequantised_weights_compute(
+    case: str, tp: int, kind: str, tmp_path: Path, team: Team
+) -> None:
+    model = checkpoints.random_model(case)
+    assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", kind), model, tp, team)
+
+
+@pytest.mark.usefixtures("_numpy_vectors")
+def test_quantised_heads_that_begin_inside_a_block_are_divided_too(tmp_path: Path, team: Team) -> None:
+    config = hf.LlamaConfig(**checkpoints.sizes(96, 4, 2, 160), head_dim=24)
+    model = checkpoints.randomise(hf.LlamaForCausalLM(config).eval())
+    assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", "Q8_0"), model, 2, team)
+
+
+@pytest.mark.usefixtures("_numpy_vectors")
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_the_text_part_of_a_multimodal_checkpoint_is_found(prefix: str, tmp_path: Path, team: Team) -> None:
+    model = checkpoints.random_model("gemma3")
+    folder = checkpoints.save(model, tmp_path)
+    edit_tensors(
+        folder,
+        lambda tensors: (
+            {name.replace("model.", prefix, 1): value for name, value in tensors.items()}
+            | {"vision_tower.patch.weight": torch.zeros(2), "multi_modal_projector.weight": torch.zeros(2)}
+        ),
+    )
+    text = json.loads((folder / "config.json").read_text())
+    outer = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text}
+    (folder / "config.json").write_text(json.dumps(outer))
+    assert_same_logits(folder, model, 1, team)
+
+
+def edit_tensors(folder: Path, edit: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
+    path = folder / "model.safetensors"
+    save_file({name: value.contiguous() for name, value in edit(load_file(path)).items()}, path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return checkpoints.save(checkpoints.random_model("llama-tied"), tmp_path)
+
+
+def test_tied_embeddings_are_packed_once(folder: Path, team: Team) -> None:
+    _, (weights,) = load_group(folder, 1, team)
+    assert weights.lm_head is weights.embedding
+
+
+def test_layers_of_a_kind_share_their_rope_table(tmp_path: Path, team: Team) -> None:
+    _, (weights,) = load_group(checkpoints.save(checkpoints.random_model("gemma3"), tmp_path), 1, team)
+    assert weights.ropes[0] is weights.ropes[1]
+    assert weights.ropes[0] is not weights.ropes[2]
+
+
+def test_buffers_and_a_head_that_is_tied_anyway_are_ignored(folder: Path, team: Team) -> None:
+    more = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(32), "lm_head.weight": torch.zeros(499, 576)}
+    edit_tensors(folder, lambda tensors: tensors | more)
+    load_group(folder, 1, team)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (
+            lambda t: {k: v for k, v in t.items() if "layers.1.mlp.up" not in k},
+            "lacks model.layers.1.mlp.up_proj.weight",
+        ),
+        (lambda t: {k: v for k, v in t.items() if "embed" not in k}, "no tensor model.embed_tokens.weight"),
+        (lambda t: t | {"model.layers.0.self_attn.q_norm.weight": torch.ones(64)}, "self_attn.q_norm.weight"),
+        (lambda t: t | {"model.layers.2.input_layernorm.weight": torch.ones(576)}, "model.layers.2"),
+        (lambda t: t | {"model.norm.weight": torch.ones(575)}, "shape [575], the configuration asks for [576]"),
+        (lambda t: t | {"model.norm.weight": torch.ones(())}, "shape [], the configuration asks for [576]"),
+        (lambda t: t | {"model.embed_tokens.weight": torch.ones(576, 499)}, "shape [576, 499]"),
+        (lambda t: t | {"model.norm.weight": torch.ones(576, dtype=torch.int8)}, "is I8"),
+        (lambda t: {f"x{i}": torch.ones(1) for i in range(9)} | t, "and 6 more"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_its_configuration_is_one_clear_line(
+    edit: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], message: str, folder: Path, team: Team
+) -> None:
+    edit_tensors(folder, edit)
+    with pytest.raises(OperatorError, match=re.escape(message)) as error:
+        load_group(folder, 1, team)
+    assert "\n" not in str(error.value)
+
+
+def test_weights_are_views_of_the_file_until_they_are_packed(folder: Path) -> None:
+    source = loader.open_source(folder, load_model_config(folder))
+    assert all(not source.tensor(name).data.flags.owndata for name in source.names())
+
+
+def test_norms_in_blocks_are_refused() -> None:
+    tensor = RawTensor("output_norm.weight", np.zeros(34, np.uint8), "q8_0", (32,))
+    with pytest.raises(OperatorError, match=r"output_norm\.weight is q8_0"):
+        loader.as_float32(tensor)
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [(np.float32, "f32"), (np.float16, "f16")])
+def test_vectors_keep_their_values(dtype: type[np.floating], kind: str) -> None:
+    values = np.array([1.5, -2.0, 0.25], dtype)
+    raw = RawTensor("norm", values.view(np.uint8), kind, (3,))  # type: ignore[arg-type]
+    np.testing.assert_array_equal(loader.as_float32(raw), values.astype(np.float32))

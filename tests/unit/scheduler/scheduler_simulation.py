@@ -14,8 +14,6 @@ from numaserve.workers.protocol import (
     StepPlan,
     StepResult,
     TokenLogprobs,
-    decode_to_worker,
-    encode,
 )
 
 VOCABULARY = 3
@@ -74,9 +72,7 @@ class SimulatedWorkers:
         self.memory: dict[tuple[int, int], int] = {}
         self.slots: dict[int, Slot] = {}
 
-    def run(self, frame: bytes) -> StepResult:
-        plan = decode_to_worker(frame)
-        assert isinstance(plan, StepPlan)
+    def run(self, plan: StepPlan) -> StepResult:
         self.check_limits(plan)
         writes: dict[tuple[int, int], int] = {}
         results = [self.run_one(seq, writes) for seq in plan.seqs]
@@ -141,7 +137,7 @@ class Service:
         self.scheduler = Scheduler(config)
         self.requests: dict[int, Request] = {}
         self.workers = SimulatedWorkers(config, self.requests)
-        self.sent: deque[bytes | StepResult] = deque()  # plans, or results that are there already
+        self.sent: deque[StepPlan | StepResult] = deque()  # plans, or results that are there already
 
     def add(self, prompt: list[int], max_new_tokens: int, **options: object) -> Request:
         request = Request(len(self.requests), prompt, max_new_tokens, **options)  # type: ignore[arg-type]
@@ -152,12 +148,12 @@ class Service:
     def schedule(self) -> StepPlan | None:
         plan = self.scheduler.schedule()
         if plan is not None:
-            self.sent.append(encode(plan))  # as bytes: what the scheduler changes later is not in it
+            self.sent.append(plan)
         return plan
 
     def receive(self) -> list[SequenceUpdate]:
-        frame = self.sent.popleft()
-        updates = self.scheduler.apply(self.workers.run(frame) if isinstance(frame, bytes) else frame)
+        sent = self.sent.popleft()
+        updates = self.scheduler.apply(self.workers.run(sent) if isinstance(sent, StepPlan) else sent)
         for update in updates:
             self.take_in(self.requests[int(update.sequence.request_id)], update)
         return updates
@@ -177,9 +173,8 @@ class Service:
 
     def fail_step(self) -> None:
         """The oldest plan fails half-way, and so does the one behind it: what they should have written is garbage."""
-        plans = [decode_to_worker(frame) for frame in self.sent if isinstance(frame, bytes)]
+        plans = [plan for plan in self.sent if isinstance(plan, StepPlan)]
         for plan in plans:
-            assert isinstance(plan, StepPlan)
             self.workers.write_garbage(plan)
         failed, *later = plans
         self.sent = deque(StepResult(plan.step_id, 0, [], 0, 0, 0) for plan in later)

@@ -177,6 +177,16 @@ def test_pages_of_an_aborted_request_are_free_at_once_and_safe_to_reuse() -> Non
     assert finished(other)
 
 
+def test_admission_leaves_a_page_for_each_running_sequence_to_grow() -> None:
+    server = service(num_pages=4)
+    server.add([0] * 4, 9)
+    server.add([1] * 8, 1)
+    server.add([2] * 4, 1)
+    assert lengths(server.schedule()) == [4, 8]
+    server.receive()
+    assert lengths(server.schedule()) == [1, 4]
+
+
 def test_the_youngest_is_retracted_when_pages_run_out_and_loses_nothing() -> None:
     server = service(num_pages=6)
     old = server.add([0] * 7, 12)
@@ -210,6 +220,23 @@ def test_a_sample_in_flight_survives_a_retraction() -> None:
     assert young.received[: len(before)] == before
 
 
+def test_a_retracted_request_waits_for_its_sample_in_flight() -> None:
+    server = service(ahead=True, num_pages=4)
+    old = server.add([0] * 8, 2)
+    young = server.add([1] * 3, 9)
+    server.schedule()
+    server.schedule()
+    server.receive()
+    assert server.schedule() is None  # `old` awaits its last token, `young` finds no page and is retracted
+    assert server.scheduler.stats().retractions == 1
+    server.end(old, "abort")
+    assert server.schedule() is None  # now there is room, but the newest token of `young` is not known yet
+    server.receive()
+    assert lengths(server.schedule()) == [5]
+    server.drain()
+    assert finished(young)
+
+
 def test_prompt_logprobs_are_computed_in_full_within_the_row_limit() -> None:
     server = service(max_logit_rows=5)
     server.add([0] * 14, 1)
@@ -239,6 +266,24 @@ def test_an_id_in_use_is_refused() -> None:
     request = server.add([1], 1)
     with pytest.raises(ValueError, match="in use"):
         server.scheduler.add(request.sequence())
+
+
+def test_prompt_logprobs_lost_in_a_restart_are_computed_again_and_others_are_not() -> None:
+    server = service(ahead=True, max_logit_rows=4)
+    echo = server.add([0] * 30, 3, prompt_logprobs=True)
+    other = server.add([1, 2], 3)
+    for _ in range(3):
+        server.schedule()
+        if len(server.sent) == 2:
+            server.receive()
+    assert len(echo.rows) == 8
+    server.restart_workers()
+    assert lengths(server.schedule()) == [8, 2]  # no rows for the echo yet
+    assert lengths(server.schedule()) == [4]  # which then takes all of them, and the other sits one step out
+    server.drain()
+    assert echo.rows == [0] * 29
+    assert finished(echo)
+    assert finished(other)
 
 
 def test_restarted_workers_resume_every_request_from_its_tokens() -> None:

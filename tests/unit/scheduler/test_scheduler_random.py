@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from numaserve.server.scheduler.errors import SequenceTooLong
 from numaserve.server.scheduler.integrity import check_integrity
 from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.workers.protocol import StepPlan
 from scheduler_simulation import Request, Service
 
 # Few tokens and few beginnings: most prompts share pages with others.
@@ -85,7 +86,7 @@ class RandomService(RuleBasedStateMachine):
             self.service.receive()
             check_integrity(self.service.scheduler)
 
-    @precondition(lambda self: self.service.sent and isinstance(self.service.sent[0], bytes))
+    @precondition(lambda self: self.service.sent and isinstance(self.service.sent[0], StepPlan))
     @rule(really=st.sampled_from([True, False, False]))
     def fail_step(self, really: bool) -> None:
         if really:

@@ -7,7 +7,21 @@ from numaserve.kernels._native import (
     Team,
     Vector,
     available_isas,
+    barrier_ns,
     isa,
+    peak_flops,
+    read_bandwidth,
 )
 
-__all__ = ["PackedMatrix", "Program", "RopeTable", "Team", "Vector", "available_isas", "isa"]
+__all__ = [
+    "PackedMatrix",
+    "Program",
+    "RopeTable",
+    "Team",
+    "Vector",
+    "available_isas",
+    "barrier_ns",
+    "isa",
+    "peak_flops",
+    "read_bandwidth",
+]

@@ -10,6 +10,7 @@
 #include "kernels/cpu_features.h"
 #include "kernels/ops_module.h"
 #include "kernels/program_module.h"
+#include "kernels/runtime/ceilings.h"
 #include "kernels/runtime/packed_matrix.h"
 #include "kernels/runtime/team.h"
 
@@ -63,6 +64,13 @@ NB_MODULE(_native, m) {
       .def_prop_ro("k", &PackedMatrix::k)
       .def_prop_ro("nbytes", &PackedMatrix::bytes)
       .def_prop_ro("address", [](const PackedMatrix& self) { return reinterpret_cast<uintptr_t>(self.data()); });
+
+  const auto released = nb::call_guard<nb::gil_scoped_release>();
+  m.def("read_bandwidth", [](Team& team, int64_t bytes) { return read_bandwidth(*default_table(), team, bytes); },
+        nb::arg("team"), nb::arg("nbytes"), released, "Bytes a second that the team reads from memory.");
+  m.def("peak_flops", [](Team& team) { return peak_flops(*default_table(), team); }, nb::arg("team"), released,
+        "Operations a second of the bf16 tiles of the instruction set in use, on all threads of the team.");
+  m.def("barrier_ns", &barrier_ns, nb::arg("team"), released, "Nanoseconds of one barrier of the team.");
 
   bind_program(m);
   bind_ops(m);

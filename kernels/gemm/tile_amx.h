@@ -69,3 +69,23 @@ inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
 }
 
 inline void tile_begin() { NUMASERVE_TILE_CONFIGURE(); }
+
+// As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.
+inline int64_t tile_peak(int64_t rounds) {
+  alignas(64) static const bf16 kZeros[kTileElements] = {};
+  NUMASERVE_TILE_ZERO(0);
+  NUMASERVE_TILE_ZERO(1);
+  NUMASERVE_TILE_ZERO(2);
+  NUMASERVE_TILE_ZERO(3);
+  NUMASERVE_TILE_LOAD(4, kZeros, 64);
+  NUMASERVE_TILE_LOAD(5, kZeros, 64);
+  NUMASERVE_TILE_LOAD(6, kZeros, 64);
+  NUMASERVE_TILE_LOAD(7, kZeros, 64);
+  for (int64_t i = 0; i < rounds; ++i) {
+    NUMASERVE_TILE_DPBF16(0, 4, 6);
+    NUMASERVE_TILE_DPBF16(1, 4, 7);
+    NUMASERVE_TILE_DPBF16(2, 5, 6);
+    NUMASERVE_TILE_DPBF16(3, 5, 7);
+  }
+  return rounds * 4 * 2 * 16 * 16 * 32;
+}

@@ -34,13 +34,18 @@ inline void avx512_rows(const bf16* a, int64_t lda, TileAt b, int64_t panel_stri
 template <int kPanels, class TileAt>
 inline void avx512_panels(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, float* c,
                           int64_t ldc, int rows, bool accumulate) {
+  // Twelve rows by two panels fill the registers; fewer rows go in one pass too, so that weights are read once.
+  const auto pass = [&]<int kRows>(int r) {
+    avx512_rows<kRows, kPanels>(a + r * lda, lda, b, panel_stride, k_tiles, c + r * ldc, ldc, accumulate);
+    return kRows;
+  };
   int r = 0;
-  for (; r + 12 <= rows; r += 12)
-    avx512_rows<12, kPanels>(a + r * lda, lda, b, panel_stride, k_tiles, c + r * ldc, ldc, accumulate);
-  for (; r + 4 <= rows; r += 4)
-    avx512_rows<4, kPanels>(a + r * lda, lda, b, panel_stride, k_tiles, c + r * ldc, ldc, accumulate);
-  for (; r < rows; ++r)
-    avx512_rows<1, kPanels>(a + r * lda, lda, b, panel_stride, k_tiles, c + r * ldc, ldc, accumulate);
+  while (rows - r >= 12) r += pass.template operator()<12>(r);
+  while (rows - r >= 8) r += pass.template operator()<8>(r);
+  while (rows - r >= 4) r += pass.template operator()<4>(r);
+  if (rows - r == 3) pass.template operator()<3>(r);
+  if (rows - r == 2) pass.template operator()<2>(r);
+  if (rows - r == 1) pass.template operator()<1>(r);
 }
 
 template <class TileAt>
@@ -58,3 +63,17 @@ inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
 }
 
 inline void tile_begin() {}
+
+// As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.
+inline int64_t tile_peak(int64_t rounds) {
+  __m512 acc[16];
+  for (__m512& a : acc) a = _mm512_setzero_ps();
+  __m512i x = _mm512_set1_epi32(0x3f803f80);
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (__m512& a : acc)
+      a = _mm512_dpbf16_ps(a, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(x));
+    __asm__ volatile("" : "+v"(x));
+  }
+  for (const __m512& a : acc) __asm__ volatile("" ::"v"(a));
+  return rounds * 16 * 64;
+}

@@ -50,3 +50,16 @@ inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
 }
 
 inline void tile_begin() {}
+
+// As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.
+inline int64_t tile_peak(int64_t rounds) {
+  __m256 acc[12];
+  for (__m256& a : acc) a = _mm256_setzero_ps();
+  __m256 x = _mm256_set1_ps(1.0f);
+  for (int64_t i = 0; i < rounds; ++i) {
+    for (__m256& a : acc) a = _mm256_fmadd_ps(x, x, a);
+    __asm__ volatile("" : "+x"(x));
+  }
+  for (const __m256& a : acc) __asm__ volatile("" ::"x"(a));
+  return rounds * 12 * 16;
+}

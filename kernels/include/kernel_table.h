@@ -166,6 +166,8 @@ struct KernelTable {
   void (*sample)(const float* logits, int64_t vocab, int64_t position, const SamplingState&, int32_t* scratch,
                  SampledRow*);
   void (*token_logprobs)(const float* logits, int64_t vocab, int32_t token, int num_top, SampledRow*);
+  int64_t (*peak)(int64_t rounds);  // for benchmarks: does nothing but multiply-adds, returns how many operations
+  void (*read)(const std::byte* data, int64_t bytes);  // for benchmarks: reads memory, a multiple of 256 bytes
   void (*thread_begin)();  // once on each thread of a team, before anything else (AMX: the tile configuration)
 };
 

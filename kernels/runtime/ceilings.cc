@@ -1,0 +1,65 @@
+#include "kernels/runtime/ceilings.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "kernels/runtime/memory.h"
+
+namespace numaserve {
+namespace {
+
+constexpr int kPasses = 7;
+
+template <class F>
+double seconds(F&& body) {
+  const auto begin = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+double read_bandwidth(const KernelTable& table, Team& team, int64_t bytes) {
+  const int64_t share = bytes / team.size() / 4096 * 4096;
+  const LargeBuffer buffer(static_cast<size_t>(share * team.size()));
+  // Written first, by the thread that reads it: untouched memory is one shared page of zeros.
+  team.parallel([&](int thread) { std::memset(buffer.data() + thread * share, 1, static_cast<size_t>(share)); });
+  double best = 1e300;
+  for (int pass = 0; pass < kPasses; ++pass)
+    best = std::min(best, seconds([&] {
+                      team.parallel([&](int thread) { table.read(buffer.data() + thread * share, share); });
+                    }));
+  return static_cast<double>(share * team.size()) / best;
+}
+
+double peak_flops(const KernelTable& table, Team& team) {
+  constexpr int64_t kRounds = 2'000'000;
+  std::vector<int64_t> done(static_cast<size_t>(team.size()));
+  double best = 0.0;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const double time = seconds([&] {
+      team.parallel([&](int thread) {
+        table.thread_begin();
+        done[static_cast<size_t>(thread)] = table.peak(kRounds);
+      });
+    });
+    best = std::max(best, static_cast<double>(done[0]) * team.size() / time);
+  }
+  return best;
+}
+
+double barrier_ns(Team& team) {
+  constexpr int kBarriers = 20000;
+  double best = 1e300;
+  for (int pass = 0; pass < kPasses; ++pass)
+    best = std::min(best, seconds([&] {
+                      team.parallel([&](int thread) {
+                        for (int i = 0; i < kBarriers; ++i) team.barrier(thread);
+                      });
+                    }));
+  return best / kBarriers * 1e9;
+}
+
+}  // namespace numaserve

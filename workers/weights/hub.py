@@ -25,7 +25,7 @@ def resolve_model(name: str) -> Path:
     if name == "demo":
         return _demo()
     path = Path(name).expanduser()
-    if path.exists():
+    if name and path.exists():
         return path
     if path.suffix == ".gguf" or not _HUB_ID.fullmatch(name) or ".." in name:
         raise OperatorError(

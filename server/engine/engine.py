@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -11,16 +10,13 @@ from dataclasses import asdict, dataclass
 
 from numaserve.server.engine.gauges import Gauges
 from numaserve.server.engine.info import limits_info, workers_info
-from numaserve.server.engine.live import LiveRequest
+from numaserve.server.engine.registry import LiveRequests
 from numaserve.server.engine.steps import StepHooks, StepLoop
 from numaserve.server.engine.stream import Stream
-from numaserve.server.engine.throughput import Throughput
-from numaserve.server.engine.types import GenerationRequest, NotReady, QueueFull, RequestTooLong
+from numaserve.server.engine.types import GenerationRequest, NotReady, QueueFull
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.scheduler.errors import SequenceTooLong
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
-from numaserve.server.scheduler.sequence import SequenceUpdate
 from numaserve.server.supervisor.group import RingFactory
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
@@ -75,8 +71,8 @@ class Engine:
         self._config = config
         self._launches = launches
         self._scheduler = scheduler
-        self._tokenizer = tokenizer
         self._metrics = metrics
+        self._requests = LiveRequests(scheduler, tokenizer, metrics, on_end=self._on_room)
         self._callbacks = callbacks or EngineCallbacks()
         self._supervisor = Supervisor(
             launches, self, ring_factory=ring_factory, command=worker_command, policy=restart_policy
@@ -85,8 +81,8 @@ class Engine:
             scheduler,
             StepHooks(
                 send=self._supervisor.send_plan,
-                admitted=self._on_admitted,
-                updated=self._on_updated,
+                admitted=self._requests.scheduled,
+                updated=self._requests.advance,
                 failed=self._on_step_failed,
                 broken=self._supervisor.fail,
                 settled=self._on_settled,
@@ -97,15 +93,10 @@ class Engine:
             deadline_s=config.step_deadline_s,
         )
         self._capacity = scheduler.config.max_running + config.max_queued_requests
-        self._live: dict[str, LiveRequest] = {}
-        self._ids = itertools.count()
-        self._throughput = Throughput()
         self._gauges = Gauges(metrics, scheduler)
         self._ready: dict[int, Ready] = {}
         self._state = "loading"
         self._draining = False
-        self._no_live = asyncio.Event()
-        self._no_live.set()
 
     # --- what the HTTP layer asks -------------------------------------------------------------------------------
 
@@ -114,36 +105,12 @@ class Engine:
         if not self.is_ready():
             raise NotReady(f"The server is {self.state}; try again later.")
         now = time.monotonic()
-        if len(self._live) >= self._capacity:
-            waiting = len(self._scheduler.waiting)
+        if len(self._requests) >= self._capacity:
             raise QueueFull(
-                f"{len(self._live)} requests are running or queued, which is as many as may.",
-                self._throughput.retry_after(waiting, now),
+                f"{len(self._requests)} requests are running or queued, which is as many as may.",
+                self._requests.retry_after(now),
             )
-        # The client's id is not used as a key: two clients may choose the same one.
-        sequence = ScheduledSequence(
-            f"{next(self._ids)}",
-            request.prompt,
-            request.sampling,
-            request.max_new_tokens,
-            request.prompt_logprobs,
-            request.cache_salt,
-        )
-        live = LiveRequest(
-            request,
-            sequence,
-            self._tokenizer,
-            self._metrics,
-            now=now,
-            on_end=self._on_end,
-            on_close=self._on_close,
-        )
-        try:
-            self._scheduler.add(sequence)
-        except SequenceTooLong as error:
-            raise RequestTooLong(str(error)) from error
-        self._live[sequence.request_id] = live
-        self._no_live.clear()
+        live = self._requests.add(request, now)
         self._steps.wake()
         return live.stream
 
@@ -206,10 +173,10 @@ class Engine:
         """Refuse new requests, let the others finish for `seconds`, then stop. Whether all of them finished."""
         self._draining = True
         try:
-            await asyncio.wait_for(self._no_live.wait(), seconds)
+            await asyncio.wait_for(self._requests.wait_until_empty(), seconds)
         except TimeoutError:
-            logger.warning("%d requests did not finish within %g s", len(self._live), seconds)
-        finished = not self._live
+            logger.warning("%d requests did not finish within %g s", len(self._requests), seconds)
+        finished = len(self._requests) == 0
         await self.stop()
         return finished
 
@@ -218,7 +185,7 @@ class Engine:
         if self._state != "failed":
             self._state = "stopped"
         self._steps.halt()
-        self._fail(list(self._live.values()), "The server is shutting down.")
+        self._requests.fail_all("The server is shutting down.")
         await self._supervisor.stop(_STOP_GRACE_S)
         self._set_workers_down()
         self._gauges.set()
@@ -265,8 +232,9 @@ class Engine:
         """
         self._state = "restarting"
         self._steps.halt()
-        begun = [live for live in self._live.values() if live.sequence.cached_tokens is not None]
-        self._fail(begun, f"The request was lost because a worker process failed ({reason}). Please send it again.")
+        self._requests.fail_begun(
+            f"The request was lost because a worker process failed ({reason}). Please send it again."
+        )
         self._scheduler.reset_workers()
         self._set_workers_down()
         self._gauges.set()
@@ -274,57 +242,23 @@ class Engine:
     def on_given_up(self, reason: str) -> None:
         """The group failed too often."""
         self._state = "failed"
-        self._fail(list(self._live.values()), f"The server has given up: {reason}.")
+        self._requests.fail_all(f"The server has given up: {reason}.")
         self._gauges.set()
         self._callbacks.given_up(reason)
 
-    # --- what the step loop and the requests tell ---------------------------------------------------------------
-
-    def _on_admitted(self, sequence: ScheduledSequence, now: float) -> None:
-        live = self._live.get(sequence.request_id)
-        if live is not None:
-            live.scheduled(now)
-
-    def _on_updated(self, updates: list[SequenceUpdate], now: float) -> None:
-        live_requests = self._live
-        for update in updates:
-            live = live_requests.get(update.sequence.request_id)
-            if live is None:
-                continue
-            try:
-                live.advance(update, now)
-            except Exception:
-                logger.exception("a request failed while its output was processed")
-                live.fail("The server failed to process the output of this request.", now)
+    # --- what the step loop tells -------------------------------------------------------------------------------
 
     def _on_step_failed(self, sequences: list[ScheduledSequence], message: str, now: float) -> None:
-        for sequence in sequences:
-            live = self._live.get(sequence.request_id)
-            if live is not None:
-                live.fail(f"The request could not be computed: {message}", now)
+        self._requests.fail(sequences, f"The request could not be computed: {message}", now)
 
-    def _on_end(self, live: LiveRequest) -> None:
-        """The one place where a request leaves, whoever ended it."""
-        del self._live[live.sequence.request_id]
-        self._scheduler.finish(live.sequence.request_id)
-        self._throughput.ended(time.monotonic())
-        if not self._live:
-            self._no_live.set()
-        self._steps.wake()  # there is room for another one
-
-    def _on_close(self, live: LiveRequest) -> None:
-        live.abort(time.monotonic())
+    def _on_room(self) -> None:
+        self._steps.wake()
 
     def _on_settled(self) -> None:
         if self._steps.idle:
             self._gauges.set()
         else:
             self._gauges.set_if_due()
-
-    def _fail(self, requests: list[LiveRequest], message: str) -> None:
-        now = time.monotonic()
-        for live in requests:
-            live.fail(message, now)
 
     def _set_workers_down(self) -> None:
         for launch in self._launches:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
+import zmq
 from numaserve.server.dispatch.channel import WorkerGroupChannel
 from numaserve.server.supervisor.process import WorkerProcess
 from numaserve.server.supervisor.progress import ProgressWatch
@@ -74,7 +75,7 @@ class GroupListener(Protocol):
         ...
 
     def on_load(self, done: int, total: int) -> None:
-        """Bytes of packed weights in all ranks that have reported so far."""
+        """Bytes of packed weights in all ranks; the total is an estimate until every rank has reported."""
         ...
 
 
@@ -125,12 +126,19 @@ class WorkerGroup:
 
         `end` must be called afterwards in any case.
         """
+        try:
+            self._spawn()
+        except (OSError, zmq.ZMQError) as error:
+            raise GroupFailed(f"the workers could not be started: {error}") from error
+        self._load_watch.expect(len(self._launches))
+        await self._all_ready
+
+    def _spawn(self) -> None:
         world_size = len(self._launches)
         self._channel = WorkerGroupChannel(world_size, self._on_message)
         self._ring = self._ring_factory() if self._ring_factory and world_size > 1 else None
         ring_fd, nonce = (self._ring.fd, self._ring.nonce) if self._ring else (-1, 0)
         read_end, self._lifeline = os.pipe()
-        self._load_watch.expect(world_size)
         try:
             for launch in self._launches:
                 endpoint = self._channel.endpoint(launch.rank)
@@ -144,11 +152,8 @@ class WorkerGroup:
                     on_exit=self._on_exit,
                 )
                 self._processes.append(process)
-        except OSError as error:
-            raise GroupFailed(f"a worker could not be started: {error}") from error
         finally:
             os.close(read_end)
-        await self._all_ready
 
     def send_plan(self, plan: StepPlan) -> None:
         """Send a plan to every rank."""
@@ -213,7 +218,9 @@ class WorkerGroup:
         self._load_watch.touch()
         self._loading[message.rank] = message
         parts = self._loading.values()
-        self._listener.on_load(sum(part.done for part in parts), sum(part.total for part in parts))
+        # Ranks that have not reported are taken to be like the others: else the bar would go back when they do.
+        total = sum(part.total for part in parts) * len(self._launches) // len(parts)
+        self._listener.on_load(sum(part.done for part in parts), total)
 
     def _on_ready(self, message: Ready) -> None:
         if message.rank in self._ready:

@@ -7,10 +7,9 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from numaserve.server.supervisor.group import GroupFailed, GroupListener, RingFactory, WorkerGroup
+from numaserve.server.supervisor.group import GroupListener, RingFactory, WorkerGroup
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
-from numaserve.workers.errors import OperatorError
 from numaserve.workers.protocol import Launch, StepPlan
 
 logger = logging.getLogger(__name__)
@@ -126,9 +125,9 @@ class Supervisor:
             self.restarts += 1
             try:
                 await self._start_group()
-            except (GroupFailed, OperatorError, OSError) as error:
+            except Exception as error:  # whatever it was, the next try may succeed, and the policy ends it
                 reason, was_ready = str(error), False
-                logger.error("the worker group could not be restarted: %s", reason)
+                logger.exception("the worker group could not be restarted")
                 continue
             self._listener.on_up()
             return

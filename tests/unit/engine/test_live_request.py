@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from numaserve.server.engine.live import LiveRequest
 from numaserve.server.engine.types import GenerationChunk, GenerationFailed, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
+from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.workers.protocol import SamplingParams
 
 EOS = 256
@@ -36,11 +37,11 @@ class Run:
         self.live = LiveRequest(
             request,
             self.sequence,
-            Bytes(),
+            cast(TokenizerProtocol, Bytes()),
             self.metrics,
             now=0.0,
             on_end=self._on_end,
-            on_close=lambda live: live.abort(9.0),  # type: ignore[arg-type]
+            on_close=lambda live: live.abort(9.0),
         )
 
     def _on_end(self, live: LiveRequest) -> None:

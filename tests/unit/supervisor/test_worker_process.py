@@ -10,8 +10,10 @@ from numaserve.server.supervisor.process import WorkerProcess, worker_environmen
 
 
 def _ending(program: str, *, end_when: Path | None = None) -> tuple[str, list[int]]:
-    """How a process that runs `program` tells its end, and the ranks that were reported. It is ended by us once the file
-    `end_when` exists."""
+    """How a process that runs `program` tells its end, and the ranks that were reported.
+
+    It is ended by us once the file `end_when` exists.
+    """
     exits: list[int] = []
 
     async def scenario() -> str:

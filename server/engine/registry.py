@@ -1,0 +1,120 @@
+"""The requests that have been admitted and have not ended."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from numaserve.server.engine.live import LiveRequest
+from numaserve.server.engine.throughput import Throughput
+from numaserve.server.engine.types import GenerationRequest, RequestTooLong
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.errors import SequenceTooLong
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
+from numaserve.server.tokenizer.types import TokenizerProtocol
+
+logger = logging.getLogger(__name__)
+
+
+class LiveRequests:
+    """Adds requests to the scheduler, hands them what steps bring, and takes them out when they have ended, whoever
+    ended them. `on_end` is called then: there is room for another one."""
+
+    def __init__(
+        self, scheduler: Scheduler, tokenizer: TokenizerProtocol, metrics: Metrics, on_end: Callable[[], None]
+    ) -> None:
+        self._scheduler = scheduler
+        self._tokenizer = tokenizer
+        self._metrics = metrics
+        self._on_end = on_end
+        self._live: dict[str, LiveRequest] = {}
+        self._ids = itertools.count()
+        self._throughput = Throughput()
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def add(self, request: GenerationRequest, now: float) -> LiveRequest:
+        """Admit. Raises `RequestTooLong`."""
+        sequence = Sequence(
+            # The client's id is not used as a key: two clients may choose the same one.
+            f"{next(self._ids)}",
+            request.prompt,
+            request.sampling,
+            request.max_new_tokens,
+            request.prompt_logprobs,
+            request.cache_salt,
+        )
+        live = LiveRequest(
+            request,
+            sequence,
+            self._tokenizer,
+            self._metrics,
+            now=now,
+            on_end=self._remove,
+            on_close=lambda closed: closed.abort(time.monotonic()),
+        )
+        try:
+            self._scheduler.add(sequence)
+        except SequenceTooLong as error:
+            raise RequestTooLong(str(error)) from error
+        self._live[sequence.request_id] = live
+        self._empty.clear()
+        return live
+
+    def retry_after(self, now: float) -> int:
+        """Seconds after which a client that found no room may come again."""
+        return self._throughput.retry_after(len(self._scheduler.waiting), now)
+
+    def scheduled(self, sequence: Sequence, now: float) -> None:
+        """A sequence left the queue for the first time."""
+        live = self._live.get(sequence.request_id)
+        if live is not None:
+            live.scheduled(now)
+
+    def advance(self, updates: list[SequenceUpdate], now: float) -> None:
+        """Hand over what a step brought. A request whose output cannot be processed fails alone."""
+        for update in updates:
+            live = self._live.get(update.sequence.request_id)
+            if live is None:
+                continue
+            try:
+                live.advance(update, now)
+            except Exception:
+                logger.exception("a request failed while its output was processed")
+                live.fail("The server failed to process the output of this request.", now)
+
+    def fail(self, sequences: list[Sequence], message: str, now: float) -> None:
+        """End the requests of these sequences with an error."""
+        self._fail((self._live[each.request_id] for each in sequences if each.request_id in self._live), message, now)
+
+    def fail_begun(self, message: str) -> None:
+        """End all that have left the queue at some time with an error."""
+        begun = [live for live in self._live.values() if live.sequence.cached_tokens is not None]
+        self._fail(begun, message, time.monotonic())
+
+    def fail_all(self, message: str) -> None:
+        """End all with an error."""
+        self._fail(list(self._live.values()), message, time.monotonic())
+
+    async def wait_until_empty(self) -> None:
+        """Return when every request has ended."""
+        await self._empty.wait()
+
+    def _fail(self, requests: Iterable[LiveRequest], message: str, now: float) -> None:
+        for live in requests:
+            live.fail(message, now)
+
+    def _remove(self, live: LiveRequest) -> None:
+        del self._live[live.sequence.request_id]
+        self._scheduler.finish(live.sequence.request_id)
+        self._throughput.ended(time.monotonic())
+        if not self._live:
+            self._empty.set()
+        self._on_end()

@@ -62,5 +62,5 @@ def slot_init(seq: Sequence) -> SlotInit:
     return SlotInit(
         sampling=seq.sampling,
         prompt_history=seq.tokens[: seq.prompt_len],
-        output_history=seq.tokens[seq.prompt_len :],
+        output_history=seq.output,
     )

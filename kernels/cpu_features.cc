@@ -62,7 +62,8 @@ struct Entry {
 
 std::vector<Entry> entries() {
   const Features& f = features();
-  return {{&kAmxTable, f.amx}, {&kAvx512Table, f.avx512}, {&kPortableTable, f.portable}, {&kAmxEmulatedTable, f.avx512}};
+  return {
+      {&kAmxTable, f.amx}, {&kAvx512Table, f.avx512}, {&kPortableTable, f.portable}, {&kAmxEmulatedTable, f.avx512}};
 }
 
 }  // namespace

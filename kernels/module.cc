@@ -48,8 +48,9 @@ nb::ndarray<nb::numpy, float, nb::ndim<2>> unpack(const PackedMatrix& matrix) {
 
 NB_MODULE(_native, m) {
   m.def("available_isas", &available_isas, "Instruction sets that can run here, best first.");
-  m.def("isa", [] { return std::string(default_table()->name); },
-        "The instruction set in use: the best there is, or the one that NUMASERVE_ISA names.");
+  m.def(
+      "isa", [] { return std::string(default_table()->name); },
+      "The instruction set in use: the best there is, or the one that NUMASERVE_ISA names.");
 
   nb::class_<Team>(m, "Team", "A pinned thread team; thread 0 is the caller.")
       .def(nb::init<const std::vector<int>&>(), nb::arg("cpus"))
@@ -66,10 +67,12 @@ NB_MODULE(_native, m) {
       .def_prop_ro("address", [](const PackedMatrix& self) { return reinterpret_cast<uintptr_t>(self.data()); });
 
   const auto released = nb::call_guard<nb::gil_scoped_release>();
-  m.def("read_bandwidth", [](Team& team, int64_t bytes) { return read_bandwidth(*default_table(), team, bytes); },
-        nb::arg("team"), nb::arg("nbytes"), released, "Bytes a second that the team reads from memory.");
-  m.def("peak_flops", [](Team& team) { return peak_flops(*default_table(), team); }, nb::arg("team"), released,
-        "Operations a second of the bf16 tiles of the instruction set in use, on all threads of the team.");
+  m.def(
+      "read_bandwidth", [](Team& team, int64_t bytes) { return read_bandwidth(*default_table(), team, bytes); },
+      nb::arg("team"), nb::arg("nbytes"), released, "Bytes a second that the team reads from memory.");
+  m.def(
+      "peak_flops", [](Team& team) { return peak_flops(*default_table(), team); }, nb::arg("team"), released,
+      "Operations a second of the bf16 tiles of the instruction set in use, on all threads of the team.");
   m.def("barrier_ns", &barrier_ns, nb::arg("team"), released, "Nanoseconds of one barrier of the team.");
 
   bind_program(m);

@@ -54,18 +54,18 @@ struct RopeTable {
 Place place(const PlaceTuple& t) { return {std::get<0>(t), std::get<1>(t), std::get<2>(t)}; }
 const float* data_or_null(const PaddedVector* vector) { return vector == nullptr ? nullptr : vector->padded.data(); }
 
-std::unique_ptr<Program> make_program(Team& team, ring::Ring* ring, int64_t max_tokens,
-                                      int64_t max_logit_rows, int64_t max_slots, int64_t pages_per_slot,
-                                      int64_t num_pages, int64_t vocabulary, int32_t q_heads, int32_t kv_heads,
-                                      int32_t head_dim, int64_t layers, int64_t arena_bytes) {
+std::unique_ptr<Program> make_program(Team& team, ring::Ring* ring, int64_t max_tokens, int64_t max_logit_rows,
+                                      int64_t max_slots, int64_t pages_per_slot, int64_t num_pages, int64_t vocabulary,
+                                      int32_t q_heads, int32_t kv_heads, int32_t head_dim, int64_t layers,
+                                      int64_t arena_bytes) {
   const Limits limits{.max_tokens = max_tokens,
                       .max_logit_rows = max_logit_rows,
                       .max_slots = max_slots,
                       .pages_per_slot = pages_per_slot,
                       .num_pages = num_pages,
                       .vocabulary = vocabulary};
-  return std::make_unique<Program>(*default_table(), team, ring, limits,
-                                   HeadGeometry{q_heads, kv_heads, head_dim}, layers, arena_bytes);
+  return std::make_unique<Program>(*default_table(), team, ring, limits, HeadGeometry{q_heads, kv_heads, head_dim},
+                                   layers, arena_bytes);
 }
 
 void init_slot(Program& program, int64_t slot, float temperature, int32_t top_k, float top_p, float min_p,
@@ -135,7 +135,8 @@ void add_rms_norm(Program& p, const PlaceTuple& x, const PaddedVector& weight, c
 void add_linear(Program& p, const std::string& name, const PlaceTuple& x, const PackedMatrix& weight,
                 const PaddedVector* bias, const std::string& activation, bool logits, const PlaceTuple& out) {
   const Place from = place(x), to = place(out);
-  if (from.ld < weight.k_tiles() * kTileK) throw std::invalid_argument(name + ": the input is narrower than the weight");
+  if (from.ld < weight.k_tiles() * kTileK)
+    throw std::invalid_argument(name + ": the input is narrower than the weight");
   if (bias != nullptr && bias->size != weight.n()) throw std::invalid_argument(name + ": the bias has another size");
   auto node = std::make_unique<LinearNode>(name, from, weight, to);
   node->bias = data_or_null(bias);
@@ -172,8 +173,7 @@ void add_rope_store(Program& p, const PlaceTuple& qkv, const PlaceTuple& q, int6
 
 void add_attention(Program& p, const PlaceTuple& q, const PlaceTuple& out, const PlaceTuple& partial, int64_t layer,
                    float scale, int32_t window, float softcap) {
-  auto node =
-      std::make_unique<AttentionNode>(place(q), place(out), place(partial), p.heads(), p.kv().layer(layer));
+  auto node = std::make_unique<AttentionNode>(place(q), place(out), place(partial), p.heads(), p.kv().layer(layer));
   node->scale = scale;
   node->softcap = softcap;
   node->work = p.step().add_window(window);
@@ -202,10 +202,10 @@ void bind_program(nb::module_& m) {
 
   // Nodes point into weights, vectors and tables: each `add` keeps its arguments alive with the Program.
   nb::class_<Program>(m, "Program", "A forward pass as one list of nodes, run by one call per step.")
-      .def(nb::new_(&make_program), nb::arg("team"), nb::arg("ring").none(), nb::arg("max_tokens"), nb::arg("max_logit_rows"),
-           nb::arg("max_slots"), nb::arg("pages_per_slot"), nb::arg("num_pages"), nb::arg("vocabulary"),
-           nb::arg("q_heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("layers"), nb::arg("arena_bytes"),
-           nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>())
+      .def(nb::new_(&make_program), nb::arg("team"), nb::arg("ring").none(), nb::arg("max_tokens"),
+           nb::arg("max_logit_rows"), nb::arg("max_slots"), nb::arg("pages_per_slot"), nb::arg("num_pages"),
+           nb::arg("vocabulary"), nb::arg("q_heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("layers"),
+           nb::arg("arena_bytes"), nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>())
       .def("embed", &add_embed, nb::keep_alive<1, 2>())
       .def("rms_norm", &add_rms_norm, nb::keep_alive<1, 3>())
       .def("linear", &add_linear, nb::arg("name"), nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(),
@@ -221,19 +221,21 @@ void bind_program(nb::module_& m) {
       .def("sample", &add_sample)
       .def("set_collectives", &Program::set_collectives)
       .def("init_slot", &init_slot)
-      .def("append_pages", [](Program& self, int64_t slot, const std::vector<int32_t>& pages) {
-        self.slots().append_pages(slot, pages);
-      })
+      .def("append_pages", [](Program& self, int64_t slot,
+                              const std::vector<int32_t>& pages) { self.slots().append_pages(slot, pages); })
       .def("step", &step, nb::arg("sequences"), nb::arg("tokens"), nb::arg("targets"))
-      .def("profile", [](const Program& self) {
-        std::vector<std::tuple<std::string, int64_t, int64_t>> rows;
-        for (const NodeTime& node : self.profile()) rows.emplace_back(node.name, node.ns, node.bytes);
-        return rows;
-      })
+      .def("profile",
+           [](const Program& self) {
+             std::vector<std::tuple<std::string, int64_t, int64_t>> rows;
+             for (const NodeTime& node : self.profile()) rows.emplace_back(node.name, node.ns, node.bytes);
+             return rows;
+           })
       .def_static("partial_rows", &Step::partial_rows, nb::arg("pages_per_slot"))
-      .def_prop_ro("kv_memory", [](const Program& self) {
-        return std::make_pair(reinterpret_cast<uintptr_t>(self.kv().buffer().data()), self.kv().buffer().bytes());
-      })
+      .def_prop_ro("kv_memory",
+                   [](const Program& self) {
+                     return std::make_pair(reinterpret_cast<uintptr_t>(self.kv().buffer().data()),
+                                           self.kv().buffer().bytes());
+                   })
       .def_prop_ro("isa", [](const Program& self) { return std::string(self.table().name); });
 }
 

@@ -8,7 +8,7 @@
 // Up to 32 rows the k blocking is left out: there is nothing to reuse, and a panel is read once, in order.
 
 inline constexpr int kRowBlock = 128;
-inline constexpr int kDepth = 16;  // k tiles: 16 * 32 * 2 panels * 2 bytes * 16 = 32 KiB of weights
+inline constexpr int kDepth = 8;  // k tiles: 8 tiles of 2 panels are 16 KiB of weights
 
 struct GemmShare {
   Range rows, panels;
@@ -76,9 +76,14 @@ inline void gemm(const GemmArgs& g, float* scratch, int thread, int threads) {
         const int64_t count = g.k_tiles - kt < depth ? g.k_tiles - kt : depth;
         const bf16* block = b + kt * kTileElements;
         const auto tile = [block](int64_t t) { return block + t * kTileElements; };
-        for (int64_t r = 0; r < rows; r += 32)
-          tile_gemm(g.a + (row + r) * g.lda + kt * kTileK, g.lda, tile, panel_stride, 2, count, scratch + r * 32, 32,
-                    static_cast<int>(rows - r < 32 ? rows - r : 32), kt > 0);
+        for (int64_t r = 0; r < rows; r += 32) {
+          const bf16* a = g.a + (row + r) * g.lda + kt * kTileK;
+          const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);
+          if (r == 0)  // the first rows bring the weights, the others find them in the cache
+            tile_gemm<true>(a, g.lda, tile, panel_stride, 2, count, scratch, 32, tile_rows, kt > 0);
+          else
+            tile_gemm<false>(a, g.lda, tile, panel_stride, 2, count, scratch + r * 32, 32, tile_rows, kt > 0);
+        }
         kt += count;
       } while (kt < g.k_tiles);
       gemm_epilogue(g, scratch, row, rows, panel);

@@ -4,9 +4,9 @@
 // A row tile is always 16 rows: a tile of one row costs nothing next to streaming the weights, and one tile
 // configuration serves the whole life of a thread (changing it costs more than the rows it would save).
 
-template <int kRowTiles, int kPanels, class TileAt>
-inline void amx_block(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, float* c, int64_t ldc,
-                      bool accumulate) {
+template <bool kStreamed, int kRowTiles, int kPanels, class TileAt>
+inline void amx_block(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, float* c,
+                      int64_t ldc, bool accumulate) {
   const int64_t a_bytes = lda * static_cast<int64_t>(sizeof(bf16));
   const int64_t c_bytes = ldc * static_cast<int64_t>(sizeof(float));
   const bf16* a1 = a + 16 * lda;
@@ -30,10 +30,7 @@ inline void amx_block(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
     if constexpr (kPanels == 2) NUMASERVE_TILE_LOAD(7, tile + panel_stride, 64);
     NUMASERVE_TILE_LOAD(4, a + kt * kTileK, a_bytes);
     if constexpr (kRowTiles == 2) NUMASERVE_TILE_LOAD(5, a1 + kt * kTileK, a_bytes);
-    for (int p = 0; p < kPanels; ++p)
-      for (int line = 0; line < kTileElements; line += 32)
-        _mm_prefetch(reinterpret_cast<const char*>(tile + p * panel_stride + kPrefetchTiles * kTileElements + line),
-                     _MM_HINT_T0);
+    if constexpr (kStreamed) prefetch_tiles<kPanels>(tile, panel_stride);
     NUMASERVE_TILE_DPBF16(0, 4, 6);
     if constexpr (kPanels == 2) NUMASERVE_TILE_DPBF16(1, 4, 7);
     if constexpr (kRowTiles == 2) NUMASERVE_TILE_DPBF16(2, 5, 6);
@@ -45,26 +42,27 @@ inline void amx_block(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
   if constexpr (kRowTiles == 2 && kPanels == 2) NUMASERVE_TILE_STORE(3, c1 + kTileN, c_bytes);
 }
 
-template <int kPanels, class TileAt>
-inline void amx_panels(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, float* c, int64_t ldc,
-                       int rows, bool accumulate) {
+template <bool kStreamed, int kPanels, class TileAt>
+inline void amx_panels(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, float* c,
+                       int64_t ldc, int rows, bool accumulate) {
   int r = 0;
   for (; r + 16 < rows; r += 32)
-    amx_block<2, kPanels>(a + r * lda, lda, b, panel_stride, k_tiles, c + r * ldc, ldc, accumulate);
-  if (r < rows) amx_block<1, kPanels>(a + r * lda, lda, b, panel_stride, k_tiles, c + r * ldc, ldc, accumulate);
+    amx_block<kStreamed, 2, kPanels>(a + r * lda, lda, b, panel_stride, k_tiles, c + r * ldc, ldc, accumulate);
+  if (r < rows)
+    amx_block<kStreamed, 1, kPanels>(a + r * lda, lda, b, panel_stride, k_tiles, c + r * ldc, ldc, accumulate);
 }
 
-template <class TileAt>
+template <bool kStreamed, class TileAt>
 inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, float* c,
                       int64_t ldc, int rows, bool accumulate) {
   int p = 0;
   for (; p + 2 <= panels; p += 2) {
     const auto tile = [&](int64_t kt) { return b(kt) + p * panel_stride; };
-    amx_panels<2>(a, lda, tile, panel_stride, k_tiles, c + p * kTileN, ldc, rows, accumulate);
+    amx_panels<kStreamed, 2>(a, lda, tile, panel_stride, k_tiles, c + p * kTileN, ldc, rows, accumulate);
   }
   if (p < panels) {
     const auto tile = [&](int64_t kt) { return b(kt) + p * panel_stride; };
-    amx_panels<1>(a, lda, tile, panel_stride, k_tiles, c + p * kTileN, ldc, rows, accumulate);
+    amx_panels<kStreamed, 1>(a, lda, tile, panel_stride, k_tiles, c + p * kTileN, ldc, rows, accumulate);
   }
 }
 

@@ -1,7 +1,7 @@
 // The GEMM micro-tile of the avx512 set: VDPBF16PS with the activation pair broadcast from memory. The contract of
 // `tile_gemm` is that of tile_portable.h.
 
-template <int kRows, int kPanels, class TileAt>
+template <bool kStreamed, int kRows, int kPanels, class TileAt>
 inline void avx512_rows(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, float* c,
                         int64_t ldc, bool accumulate) {
   __m512 acc[kRows][kPanels];
@@ -10,10 +10,7 @@ inline void avx512_rows(const bf16* a, int64_t lda, TileAt b, int64_t panel_stri
       acc[r][p] = accumulate ? _mm512_loadu_ps(c + r * ldc + p * kTileN) : _mm512_setzero_ps();
   for (int64_t kt = 0; kt < k_tiles; ++kt) {
     const bf16* tile = b(kt);
-    for (int p = 0; p < kPanels; ++p)
-      for (int line = 0; line < kTileElements; line += 32)
-        _mm_prefetch(reinterpret_cast<const char*>(tile + p * panel_stride + kPrefetchTiles * kTileElements + line),
-                     _MM_HINT_T0);
+    if constexpr (kStreamed) prefetch_tiles<kPanels>(tile, panel_stride);
 #pragma GCC unroll 4
     for (int pair = 0; pair < kTileK / 2; ++pair) {
       __m512bh columns[kPanels];
@@ -31,12 +28,12 @@ inline void avx512_rows(const bf16* a, int64_t lda, TileAt b, int64_t panel_stri
     for (int p = 0; p < kPanels; ++p) _mm512_storeu_ps(c + r * ldc + p * kTileN, acc[r][p]);
 }
 
-template <int kPanels, class TileAt>
+template <bool kStreamed, int kPanels, class TileAt>
 inline void avx512_panels(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, float* c,
                           int64_t ldc, int rows, bool accumulate) {
   // Twelve rows by two panels fill the registers; fewer rows go in one pass too, so that weights are read once.
   const auto pass = [&]<int kRows>(int r) {
-    avx512_rows<kRows, kPanels>(a + r * lda, lda, b, panel_stride, k_tiles, c + r * ldc, ldc, accumulate);
+    avx512_rows<kStreamed, kRows, kPanels>(a + r * lda, lda, b, panel_stride, k_tiles, c + r * ldc, ldc, accumulate);
     return kRows;
   };
   int r = 0;
@@ -48,17 +45,17 @@ inline void avx512_panels(const bf16* a, int64_t lda, TileAt b, int64_t panel_st
   if (rows - r == 1) pass.template operator()<1>(r);
 }
 
-template <class TileAt>
+template <bool kStreamed, class TileAt>
 inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, float* c,
                       int64_t ldc, int rows, bool accumulate) {
   int p = 0;
   for (; p + 2 <= panels; p += 2) {
     const auto tile = [&](int64_t kt) { return b(kt) + p * panel_stride; };
-    avx512_panels<2>(a, lda, tile, panel_stride, k_tiles, c + p * kTileN, ldc, rows, accumulate);
+    avx512_panels<kStreamed, 2>(a, lda, tile, panel_stride, k_tiles, c + p * kTileN, ldc, rows, accumulate);
   }
   if (p < panels) {
     const auto tile = [&](int64_t kt) { return b(kt) + p * panel_stride; };
-    avx512_panels<1>(a, lda, tile, panel_stride, k_tiles, c + p * kTileN, ldc, rows, accumulate);
+    avx512_panels<kStreamed, 1>(a, lda, tile, panel_stride, k_tiles, c + p * kTileN, ldc, rows, accumulate);
   }
 }
 
@@ -70,8 +67,7 @@ inline int64_t tile_peak(int64_t rounds) {
   for (__m512& a : acc) a = _mm512_setzero_ps();
   __m512i x = _mm512_set1_epi32(0x3f803f80);
   for (int64_t i = 0; i < rounds; ++i) {
-    for (__m512& a : acc)
-      a = _mm512_dpbf16_ps(a, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(x));
+    for (__m512& a : acc) a = _mm512_dpbf16_ps(a, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(x));
     __asm__ volatile("" : "+v"(x));
   }
   for (const __m512& a : acc) __asm__ volatile("" ::"v"(a));

@@ -3,9 +3,11 @@
 // c[rows, panels * 16] (+)= a[rows, k_tiles * 32] · B, where b(kt) is the tile of the first panel for k-tile kt and
 // the tile of the second panel lies `panel_stride` elements further on. Each element is one chain of fused
 // multiply-adds in k order, whatever `rows` is: that is what makes a row's bits independent of its batch.
-// Rows of `a` and `c` beyond `rows`, up to a multiple of 32, may be read and written.
+// Rows of `a` and `c` beyond `rows`, up to a multiple of 32, may be read and written. `kStreamed` says that the tiles
+// come from memory, one after the other, so that prefetching ahead pays.
 template <int kRows, class TileAt>
-inline void portable_rows(const bf16* a, int64_t lda, TileAt b, int64_t k_tiles, float* c, int64_t ldc, bool accumulate) {
+inline void portable_rows(const bf16* a, int64_t lda, TileAt b, int64_t k_tiles, float* c, int64_t ldc,
+                          bool accumulate) {
   __m256 acc[kRows][2];
   for (int r = 0; r < kRows; ++r)
     for (int h = 0; h < 2; ++h) acc[r][h] = accumulate ? _mm256_loadu_ps(c + r * ldc + 8 * h) : _mm256_setzero_ps();
@@ -36,7 +38,7 @@ inline void portable_rows(const bf16* a, int64_t lda, TileAt b, int64_t k_tiles,
     for (int h = 0; h < 2; ++h) _mm256_storeu_ps(c + r * ldc + 8 * h, acc[r][h]);
 }
 
-template <class TileAt>
+template <bool kStreamed, class TileAt>
 inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, float* c,
                       int64_t ldc, int rows, bool accumulate) {
   for (int p = 0; p < panels; ++p) {
@@ -44,8 +46,7 @@ inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
     int r = 0;
     for (; r + 4 <= rows; r += 4)
       portable_rows<4>(a + r * lda, lda, tile, k_tiles, c + r * ldc + p * kTileN, ldc, accumulate);
-    for (; r < rows; ++r)
-      portable_rows<1>(a + r * lda, lda, tile, k_tiles, c + r * ldc + p * kTileN, ldc, accumulate);
+    for (; r < rows; ++r) portable_rows<1>(a + r * lda, lda, tile, k_tiles, c + r * ldc + p * kTileN, ldc, accumulate);
   }
 }
 

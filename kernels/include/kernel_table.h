@@ -98,10 +98,10 @@ struct RopeStoreArgs {
 struct AttentionItem {
   int32_t sequence;
   int32_t kv_head;
-  int32_t first_row;   // within the sequence's q_len * group rows
-  int32_t num_rows;    // 1..kAttentionRows
-  int32_t block;       // the KV block of this item, or -1: all blocks, one after the other
-  int64_t partial;     // index of its first row in the partial results when block >= 0
+  int32_t first_row;  // within the sequence's q_len * group rows
+  int32_t num_rows;   // 1..kAttentionRows
+  int32_t block;      // the KV block of this item, or -1: all blocks, one after the other
+  int64_t partial;    // index of its first row in the partial results when block >= 0
 };
 
 struct AttentionSequence {
@@ -121,7 +121,7 @@ struct AttentionArgs {
   const AttentionSequence* sequences;
   bf16* out;  // [rows, ldo]
   int64_t ldo;
-  float* partial;        // [partial rows, head_tiles * 32 + 16]: unnormalised output, then maximum and sum
+  float* partial;  // [partial rows, head_tiles * 32 + 16]: unnormalised output, then maximum and sum
 };
 
 // How one row of logits is sampled; see workers/protocol.py for the meaning of the fields.

@@ -22,7 +22,7 @@ inline constexpr int kPad = 32;
 inline constexpr int kPageTokens = 32;       // tokens in a page of KV cache
 inline constexpr int kAttentionBlock = 256;  // tokens whose softmax is computed at once; blocks are merged in order
 inline constexpr int kAttentionRows = 32;    // query rows (token, head of the group) in a work item at most
-inline constexpr int kMaxHeadDim = 512;         // padded
+inline constexpr int kMaxHeadDim = 512;      // padded
 
 constexpr int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr int64_t ceil_div(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }

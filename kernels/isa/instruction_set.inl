@@ -1,20 +1,19 @@
 // Everything an instruction set consists of, and its table. Included once by each file of this folder, after the
-// intrinsics, inside `namespace numaserve`, with NUMASERVE_ISA_NAME, NUMASERVE_ISA_TABLE and NUMASERVE_TILE_HEADERS set.
+// intrinsics, inside `namespace numaserve`, with NUMASERVE_ISA_NAME, NUMASERVE_ISA_TABLE and NUMASERVE_TILE_HEADERS
+// set.
 //
 // The anonymous namespace keeps the sets apart: nothing here may have linkage that another set's copy could replace.
 
 namespace {
 
-// How many tiles ahead of use the weights are prefetched. The hardware prefetcher stops at 4 KiB page boundaries.
-inline constexpr int kPrefetchTiles = 8;
-
 #include "kernels/simd/f32x16.h"
+#include "kernels/simd/prefetch.h"
 #include NUMASERVE_TILE_HEADER
 #include "kernels/gemm/gemm.inl"
-#include "kernels/ops/norm.inl"
-#include "kernels/ops/embed.inl"
-#include "kernels/ops/rope_store.inl"
 #include "kernels/ops/attention.inl"
+#include "kernels/ops/embed.inl"
+#include "kernels/ops/norm.inl"
+#include "kernels/ops/rope_store.inl"
 #include "kernels/ops/sampling.inl"
 
 inline void softcap(float* x, int64_t count, float cap) {

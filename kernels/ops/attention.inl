@@ -37,7 +37,8 @@ inline int64_t query_row(const AttentionArgs& a, const AttentionItem& item, int3
 inline void gather_q(const AttentionArgs& a, const AttentionItem& item, AttentionScratch& w) {
   const int32_t padded = a.head_tiles * kTileK;
   for (int32_t r = 0; r < item.num_rows; ++r)
-    __builtin_memcpy(w.q + r * padded, a.q + query_row(a, item, r) * padded, static_cast<size_t>(padded) * sizeof(bf16));
+    __builtin_memcpy(w.q + r * padded, a.q + query_row(a, item, r) * padded,
+                     static_cast<size_t>(padded) * sizeof(bf16));
 }
 
 inline F32x16 lane_indices() {
@@ -46,8 +47,8 @@ inline F32x16 lane_indices() {
 }
 
 // Turns a row of scores of the tokens [begin, begin + count) into probabilities, in bf16; count is a multiple of 32.
-inline void softmax_row(const AttentionArgs& a, RowLimits limits, int32_t begin, int32_t count, float* s, bf16* p, float& m,
-                        float& l) {
+inline void softmax_row(const AttentionArgs& a, RowLimits limits, int32_t begin, int32_t count, float* s, bf16* p,
+                        float& m, float& l) {
   const float low = static_cast<float>(limits.low - begin), high = static_cast<float>(limits.high - begin);
   const F32x16 minus_infinity = F32x16::set1(-__builtin_inff());
   F32x16 peak = minus_infinity;
@@ -73,13 +74,18 @@ inline void attention_block(const AttentionArgs& a, const AttentionItem& item, i
   const int32_t padded = a.head_tiles * kTileK;
   const int32_t first = block * kAttentionBlock;
   const int32_t last_seen = row_limits(a, item, item.num_rows - 1).high - first;
-  const int32_t pages = static_cast<int32_t>(ceil_div(last_seen < kAttentionBlock ? last_seen : kAttentionBlock, kPageTokens));
+  const int32_t pages =
+      static_cast<int32_t>(ceil_div(last_seen < kAttentionBlock ? last_seen : kAttentionBlock, kPageTokens));
   const int32_t* table = seq.pages + first / kPageTokens;
   const int64_t head = item.kv_head * a.kv.head_stride;
+  const int64_t page_elements = padded * kPageTokens;
   for (int32_t page = 0; page < pages; ++page) {
     const bf16* k = a.kv.k + table[page] * a.kv.page_stride + head;
-    tile_gemm(w.q, padded, [k](int64_t kt) { return k + kt * kTileElements; }, a.head_tiles * kTileElements, 2,
-              a.head_tiles, w.s + page * kPageTokens, kAttentionBlock, item.num_rows, false);
+    if (page + 1 < pages) prefetch(a.kv.k + table[page + 1] * a.kv.page_stride + head, page_elements);
+    prefetch(a.kv.v + table[page] * a.kv.page_stride + head, page_elements);
+    tile_gemm<false>(
+        w.q, padded, [k](int64_t kt) { return k + kt * kTileElements; }, a.head_tiles * kTileElements, 2, a.head_tiles,
+        w.s + page * kPageTokens, kAttentionBlock, item.num_rows, false);
   }
   for (int32_t r = 0; r < item.num_rows; ++r) {
     const RowLimits limits = row_limits(a, item, r);
@@ -95,12 +101,14 @@ inline void attention_block(const AttentionArgs& a, const AttentionItem& item, i
   }
   const bf16* v = a.kv.v + head;
   const int64_t stride = a.kv.page_stride;
-  tile_gemm(w.p, kAttentionBlock, [v, table, stride](int64_t kt) { return v + table[kt] * stride; }, kTileElements,
-            a.head_tiles * 2, pages, w.o, padded, item.num_rows, false);
+  tile_gemm<false>(
+      w.p, kAttentionBlock, [v, table, stride](int64_t kt) { return v + table[kt] * stride; }, kTileElements,
+      a.head_tiles * 2, pages, w.o, padded, item.num_rows, false);
 }
 
 // Merges a row's block (o, m, l) into what came before it (merged...).
-inline void merge_row(const float* o, float m, float l, float* merged, float& merged_m, float& merged_l, int32_t count) {
+inline void merge_row(const float* o, float m, float l, float* merged, float& merged_m, float& merged_l,
+                      int32_t count) {
   if (l == 0.0f) return;
   if (merged_l == 0.0f) {
     __builtin_memcpy(merged, o, static_cast<size_t>(count) * sizeof(float));

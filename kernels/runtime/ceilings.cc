@@ -28,9 +28,8 @@ double read_bandwidth(const KernelTable& table, Team& team, int64_t bytes) {
   team.parallel([&](int thread) { std::memset(buffer.data() + thread * share, 1, static_cast<size_t>(share)); });
   double best = 1e300;
   for (int pass = 0; pass < kPasses; ++pass)
-    best = std::min(best, seconds([&] {
-                      team.parallel([&](int thread) { table.read(buffer.data() + thread * share, share); });
-                    }));
+    best = std::min(
+        best, seconds([&] { team.parallel([&](int thread) { table.read(buffer.data() + thread * share, share); }); }));
   return static_cast<double>(share * team.size()) / best;
 }
 

@@ -7,16 +7,17 @@ namespace numaserve {
 namespace {
 
 int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 // Meets the other ranks at a collective; true when its parts may be read. Lanes beyond the ring's have no part in it.
-bool meet(Run& run, const Place& place, int thread) {
+bool meet(Run& run, const Place& place, int thread, int phase = 0) {
   if (thread >= run.lanes()) return false;
   if (run.ring == nullptr) return true;
   if (run.failed.load(std::memory_order_relaxed)) return false;
   const int64_t begin = thread == 0 ? now_ns() : 0;
-  const ring::Status status = run.ring->arrive_and_wait(thread, run.collective(place), 0);
+  const ring::Status status = run.ring->arrive_and_wait(thread, run.collective(place), phase);
   if (thread == 0) run.all_reduce_ns += now_ns() - begin;
   if (status != ring::Status::ok) run.fail(status, thread);
   return status == ring::Status::ok;
@@ -85,27 +86,75 @@ void LinearNode::run(Run& run, int thread) const {
                  run.scratch<float>(thread), thread, run.team.size());
 }
 
+// Beyond this, with more than two ranks, each rank sums a share and the others fetch it: every rank then reads each
+// peer's memory twice for its share instead of once for everything. The sums are the same to the bit.
+constexpr int64_t kOneShotBytes = 256 << 10;
+
 void ReduceNode::run(Run& run, int thread) const {
-  const float* parts[ring::kMaxWorld];
-  for (int rank = 0; rank < run.world(); ++rank)
-    parts[rank] = run.ring == nullptr ? run.at<float>(partial)
-                                      : reinterpret_cast<const float*>(run.ring->part(run.collective(partial), rank));
-  const ReduceArgs args{.parts = parts,
-                        .num_parts = run.world(),
-                        .residual = run.at<float>(residual),
-                        .ld = residual.ld,
-                        .rows = run.step.num_tokens(),
-                        .cols = cols,
-                        .bias = bias,
-                        .post_norm = post_norm,
-                        .sum = run.at<float>(sum),
-                        .eps = eps,
-                        .assign = assign};
-  if (meet(run, partial, thread)) run.table.reduce_add(args, thread, run.lanes());
+  const int64_t rows = run.step.num_tokens();
+  const bool large = rows * partial.ld * static_cast<int64_t>(sizeof(float)) > kOneShotBytes;
+  if (meet(run, partial, thread)) {
+    if (run.world() > 2 && large && rows >= int64_t{run.world()} * run.lanes())
+      scatter_gather(run, thread);
+    else
+      one_shot(run, thread);
+  }
   leave(run, partial, thread);
   if (post_norm == nullptr) return;
   run.team.barrier(thread);
-  run.table.post_norm_add(args, thread, run.team.size());
+  run.table.post_norm_add(arguments(run, nullptr, 0, {0, rows}), thread, run.team.size());
+}
+
+// `parts` point at the first of the rows.
+ReduceArgs ReduceNode::arguments(const Run& run, const float* const* parts, int num_parts, Range rows) const {
+  return {.parts = parts,
+          .num_parts = num_parts,
+          .residual = run.at<float>(residual) + rows.begin * residual.ld,
+          .ld = residual.ld,
+          .rows = rows.end - rows.begin,
+          .cols = cols,
+          .bias = bias,
+          .post_norm = post_norm,
+          .sum = run.at<float>(sum) + rows.begin * sum.ld,
+          .eps = eps,
+          .assign = assign};
+}
+
+void ReduceNode::one_shot(Run& run, int thread) const {
+  const float* parts[ring::kMaxWorld];
+  for (int rank = 0; rank < run.world(); ++rank) parts[rank] = run.part<float>(partial, rank);
+  run.table.reduce_add(arguments(run, parts, run.world(), {0, run.step.num_tokens()}), thread, run.lanes());
+}
+
+// A lane sums and fetches the same rows of every rank's share: it meets only its namesakes on the other ranks.
+void ReduceNode::scatter_gather(Run& run, int thread) const {
+  const auto share = [&](int rank) {
+    const Range rows = split(run.step.num_tokens(), run.world(), rank);
+    const Range mine = split(rows.end - rows.begin, run.lanes(), thread);
+    return Range{rows.begin + mine.begin, rows.begin + mine.end};
+  };
+  const Range own = share(run.ring->rank());
+  const float* parts[ring::kMaxWorld];
+  for (int rank = 0; rank < run.world(); ++rank) parts[rank] = run.part<float>(partial, rank) + own.begin * partial.ld;
+  float* out = run.at<float>(partial) + own.begin * partial.ld;
+  run.table.reduce_add({.parts = parts,
+                        .num_parts = run.world(),
+                        .residual = out,
+                        .ld = partial.ld,
+                        .rows = own.end - own.begin,
+                        .cols = cols,
+                        .bias = nullptr,
+                        .post_norm = nullptr,
+                        .sum = nullptr,
+                        .eps = 0.0f,
+                        .assign = true},
+                       0, 1);
+  if (!meet(run, partial, thread, 1)) return;
+  for (int rank = 0; rank < run.world(); ++rank) {
+    const Range rows = share(rank);
+    const float* part = run.part<float>(partial, rank) + rows.begin * partial.ld;
+    run.table.reduce_add(arguments(run, &part, 1, rows), 0, 1);
+  }
 }
 
 void RopeStoreNode::run(Run& run, int thread) const {
@@ -188,9 +237,7 @@ void SampleNode::sample_rows(Run& run, int thread) const {
 
 void SampleNode::assemble(const Run& run, int64_t row, float* out) const {
   for (int rank = 0; rank < run.world(); ++rank) {
-    const float* part = run.ring == nullptr
-                            ? run.at<float>(logits)
-                            : reinterpret_cast<const float*>(run.ring->part(run.collective(logits), rank));
+    const float* part = run.part<float>(logits, rank);
     const int64_t first = vocab_first[static_cast<size_t>(rank)];
     const int64_t count = vocab_first[static_cast<size_t>(rank) + 1] - first;
     // Each rank's rows are padded to its own number of columns.
@@ -210,14 +257,15 @@ void SampleNode::sample_row(Run& run, int64_t index, int thread) const {
   result.token = -1;
   if (row.target >= 0) {
     const int wanted = slot.sampling.num_logprobs > 0 ? slot.sampling.num_logprobs : 0;
-    run.table.token_logprobs(values, vocab, row.target, wanted, &run.sampled[run.step.logit_rows.size() + static_cast<size_t>(index)]);
+    run.table.token_logprobs(values, vocab, row.target, wanted,
+                             &run.sampled[run.step.logit_rows.size() + static_cast<size_t>(index)]);
   }
   if (row.sample) run.table.sample(values, vocab, row.position, slot.sampling, scratch, &result);
 }
 
 void SampleNode::share_tokens(Run& run, int thread) const {
   const size_t count = run.step.logit_rows.size();
-  auto* shared = reinterpret_cast<int32_t*>(run.ring->part(run.collective(tokens), 0));
+  auto* shared = run.part<int32_t>(tokens, 0);
   const bool ok = !run.failed.load(std::memory_order_relaxed);
   if (run.ring->rank() == 0 && thread == 0 && ok)
     for (size_t i = 0; i < count; ++i) shared[i] = run.sampled[i].token;

@@ -42,15 +42,17 @@ struct Run {
 
   int world() const { return ring == nullptr ? 1 : ring->world(); }
   int lanes() const { return ring == nullptr ? team.size() : ring->lanes(); }
+  // What `rank` has of a matrix: its part of the ring's slot, or, with one rank, the matrix itself.
+  template <class T>
+  T* part(const Place& place, int rank) const {
+    if (place.collective < 0 || ring == nullptr) return reinterpret_cast<T*>(arena + place.offset);
+    return reinterpret_cast<T*>(ring->part(collective(place), rank));
+  }
   template <class T>
   T* at(const Place& place) const {
-    if (place.collective >= 0 && ring != nullptr)
-      return reinterpret_cast<T*>(ring->part(collective(place), ring->rank()));
-    return reinterpret_cast<T*>(arena + place.offset);
+    return part<T>(place, ring == nullptr ? 0 : ring->rank());
   }
-  uint64_t collective(const Place& place) const {
-    return first_collective + static_cast<uint64_t>(place.collective);
-  }
+  uint64_t collective(const Place& place) const { return first_collective + static_cast<uint64_t>(place.collective); }
   template <class T>
   T* scratch(int thread) const {
     return reinterpret_cast<T*>(thread_scratch + thread * thread_scratch_bytes);
@@ -112,6 +114,11 @@ struct ReduceNode : Node {
   const float* bias = nullptr;
   const float* post_norm = nullptr;
   float eps = 0.0f;
+
+ private:
+  ReduceArgs arguments(const Run& run, const float* const* parts, int num_parts, Range rows) const;
+  void one_shot(Run& run, int thread) const;
+  void scatter_gather(Run& run, int thread) const;
 };
 
 struct RopeStoreNode : Node {
@@ -147,7 +154,11 @@ struct GatherNode : Node {
 // Samples every row of logits on rank 0 and tells all ranks the tokens.
 struct SampleNode : Node {
   SampleNode(Place logits_in, Place tokens_in, std::vector<int64_t> vocab_first_in, float softcap_in)
-      : Node("sample"), logits(logits_in), tokens(tokens_in), vocab_first(std::move(vocab_first_in)), softcap(softcap_in) {}
+      : Node("sample"),
+        logits(logits_in),
+        tokens(tokens_in),
+        vocab_first(std::move(vocab_first_in)),
+        softcap(softcap_in) {}
   void run(Run& run, int thread) const override;
   Place logits, tokens;
   std::vector<int64_t> vocab_first;  // world + 1 boundaries of the ranks' parts of the vocabulary

@@ -130,8 +130,7 @@ void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& 
         decode_row(source.type, source.data + source.rows[row - target.dst_row] * row_bytes, source.first_col, k_, out);
         std::fill(out + k_, out + k_tiles_ * kTileK, bf16{0});
       }
-      bf16* tiles =
-          buffer_.as<bf16>() + (panel * target.panel_stride + target.panel_offset) * k_tiles_ * kTileElements;
+      bf16* tiles = buffer_.as<bf16>() + (panel * target.panel_stride + target.panel_offset) * k_tiles_ * kTileElements;
       for (int64_t kt = 0; kt < k_tiles_; ++kt, tiles += kTileElements)
         for (int64_t row = low; row < high; ++row) {
           const bf16* from = values.data() + (row - low) * row_room + kt * kTileK;
@@ -146,8 +145,7 @@ void PackedMatrix::unpack(float* out) const {
   for (int64_t row = 0; row < n_; ++row)
     for (int64_t col = 0; col < k_; ++col) {
       const int64_t tile = row / kTileN * k_tiles_ + col / kTileK;
-      const bf16 value =
-          data()[tile * kTileElements + col % kTileK / 2 * 32 + row % kTileN * 2 + col % 2];
+      const bf16 value = data()[tile * kTileElements + col % kTileK / 2 * 32 + row % kTileN * 2 + col % 2];
       out[row * k_ + col] = std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
     }
 }

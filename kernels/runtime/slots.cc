@@ -9,7 +9,8 @@ namespace {
 
 void check_ids(const std::vector<int32_t>& ids, int64_t vocabulary) {
   for (const int32_t id : ids)
-    if (id < 0 || id >= vocabulary) throw std::invalid_argument("token id " + std::to_string(id) + " is not in the vocabulary");
+    if (id < 0 || id >= vocabulary)
+      throw std::invalid_argument("token id " + std::to_string(id) + " is not in the vocabulary");
 }
 
 std::vector<int32_t> counts(const std::vector<int32_t>& history, int64_t vocabulary) {
@@ -21,7 +22,10 @@ std::vector<int32_t> counts(const std::vector<int32_t>& history, int64_t vocabul
 }  // namespace
 
 SlotTable::SlotTable(int64_t slots, int64_t pages_per_slot, int64_t num_pages, int64_t vocabulary)
-    : pages_per_slot_(pages_per_slot), num_pages_(num_pages), vocabulary_(vocabulary), slots_(static_cast<size_t>(slots)) {
+    : pages_per_slot_(pages_per_slot),
+      num_pages_(num_pages),
+      vocabulary_(vocabulary),
+      slots_(static_cast<size_t>(slots)) {
   for (Slot& slot : slots_) slot.pages.reserve(static_cast<size_t>(pages_per_slot));
 }
 

@@ -51,12 +51,14 @@ int Step::add_window(int32_t window) {
 
 void Step::check(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
                  std::span<const int32_t> targets, SlotTable& slots) const {
-  require(static_cast<int64_t>(sequences_in.size()) <= limits_.max_slots, "a plan names more sequences than there are slots");
+  require(static_cast<int64_t>(sequences_in.size()) <= limits_.max_slots,
+          "a plan names more sequences than there are slots");
   int64_t total = 0, literal = 0, wanted_targets = 0, rows = 0;
   for (const SequenceInput& s : sequences_in) {
     const Slot& slot = slots.at(s.slot);
     require(s.count > 0 && s.start >= 0, "a sequence of a plan has no new token");
-    require(!s.from_previous || (s.count == 1 && slot.last_token >= 0), "a sequence has no previous sample to go on from");
+    require(!s.from_previous || (s.count == 1 && slot.last_token >= 0),
+            "a sequence has no previous sample to go on from");
     require(static_cast<int64_t>(s.start) + s.count <= static_cast<int64_t>(slot.pages.size()) * kPageTokens,
             "the page table of slot " + std::to_string(s.slot) + " does not reach the new tokens");
     total += s.count;

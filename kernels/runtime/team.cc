@@ -103,7 +103,8 @@ void Team::barrier(int thread) {
   const uint64_t count = ++lanes_[static_cast<size_t>(thread)].count;
   if (thread % kGroup == 0) {
     const int end = std::min(thread + kGroup, size_);
-    for (int member = thread + 1; member < end; ++member) wait_until(lanes_[static_cast<size_t>(member)].arrived, count);
+    for (int member = thread + 1; member < end; ++member)
+      wait_until(lanes_[static_cast<size_t>(member)].arrived, count);
   }
   if (thread == 0) {
     for (int leader = kGroup; leader < size_; leader += kGroup)

@@ -134,3 +134,15 @@ def test_large_scores_do_not_overflow(isa: str, rng: np.random.Generator) -> Non
         for head in range(2):
             best = int(np.argmax(scores[head, token, : 291 + token]))
             np.testing.assert_array_equal(result[token, head], sequence.v[best, 0])
+
+
+@pytest.mark.parametrize("by_blocks", [False, True])
+def test_very_low_scores_survive_a_block_that_only_later_rows_see(
+    isa: str, rng: np.random.Generator, by_blocks: bool
+) -> None:
+    (sequence,), cache = make_sequences(rng, [270], (2, 1, 64))
+    sequence.k[:] = reference.to_bf16(np.full(64, 2.0))
+    sequence.q[:] = reference.to_bf16(np.full(64, -2.0))
+    sequence.store(cache)
+    (result,) = attend(isa, [sequence], cache, [250], scale=1.0, by_blocks=by_blocks)
+    kernel_ops.assert_within(result, *sequence.expected(250, scale=1.0))

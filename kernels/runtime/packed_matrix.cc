@@ -9,6 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "kernels/runtime/memory.h"
+
+// The least that any instruction set needs, on these functions only: were the whole file compiled so, the standard
+// library's inline functions in it could become the copies that code for the baseline calls.
+#define NUMASERVE_AVX2 __attribute__((target("avx2,f16c")))
+
 namespace numaserve {
 namespace {
 
@@ -38,9 +44,9 @@ T read(const uint8_t* p) {
   return value;
 }
 
-float half_to_float(const uint8_t* p) { return _cvtsh_ss(read<uint16_t>(p)); }
+NUMASERVE_AVX2 float half_to_float(const uint8_t* p) { return _cvtsh_ss(read<uint16_t>(p)); }
 
-void decode_block(SourceType type, const uint8_t* p, bf16* out) {
+NUMASERVE_AVX2 void decode_block(SourceType type, const uint8_t* p, bf16* out) {
   const float scale = half_to_float(p);
   if (type == SourceType::kQ8_0) {
     for (int i = 0; i < kBlock; ++i) out[i] = to_bf16(scale * static_cast<float>(static_cast<int8_t>(p[2 + i])));
@@ -59,7 +65,7 @@ void decode_block(SourceType type, const uint8_t* p, bf16* out) {
 }
 
 // Values [first, first + count) of a row as bf16; `out` has room for a block more on either side.
-void decode_row(SourceType type, const uint8_t* row, int64_t first, int64_t count, bf16* out) {
+NUMASERVE_AVX2 void decode_row(SourceType type, const uint8_t* row, int64_t first, int64_t count, bf16* out) {
   switch (type) {
     case SourceType::kBf16:
       std::memcpy(out, row + 2 * first, static_cast<size_t>(count) * 2);
@@ -74,6 +80,39 @@ void decode_row(SourceType type, const uint8_t* row, int64_t first, int64_t coun
       for (int64_t i = 0; i < count; i += kBlock)
         decode_block(type, row + (first + i) / kBlock * format_of(type).bytes, out + i);
   }
+}
+
+// Eight rows of eight pairs become eight lines of eight columns: a transposition of 32-bit elements.
+NUMASERVE_AVX2 void transpose_pairs(const bf16* from, int64_t stride, bf16* to) {
+  __m256 row[8], pair[8], quad[8];
+  for (int i = 0; i < 8; ++i) row[i] = _mm256_loadu_ps(reinterpret_cast<const float*>(from + i * stride));
+  for (int i = 0; i < 8; i += 2) {
+    pair[i] = _mm256_unpacklo_ps(row[i], row[i + 1]);
+    pair[i + 1] = _mm256_unpackhi_ps(row[i], row[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    quad[i] = _mm256_shuffle_ps(pair[i], pair[i + 2], 0x44);
+    quad[i + 1] = _mm256_shuffle_ps(pair[i], pair[i + 2], 0xee);
+    quad[i + 2] = _mm256_shuffle_ps(pair[i + 1], pair[i + 3], 0x44);
+    quad[i + 3] = _mm256_shuffle_ps(pair[i + 1], pair[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    _mm256_storeu_ps(reinterpret_cast<float*>(to + i * 32), _mm256_permute2f128_ps(quad[i], quad[i + 4], 0x20));
+    _mm256_storeu_ps(reinterpret_cast<float*>(to + (i + 4) * 32), _mm256_permute2f128_ps(quad[i], quad[i + 4], 0x31));
+  }
+}
+
+// Rows [first, first + count) of a tile; `from` is the first of them.
+NUMASERVE_AVX2 void write_tile(const bf16* from, int64_t stride, int first, int count, bf16* tile) {
+  if (count == kTileN) {
+    for (int row = 0; row < kTileN; row += 8)
+      for (int pair = 0; pair < kTileK / 2; pair += 8)
+        transpose_pairs(from + row * stride + pair * 2, stride, tile + pair * 32 + row * 2);
+    return;
+  }
+  for (int row = 0; row < count; ++row)
+    for (int pair = 0; pair < kTileK / 2; ++pair)
+      std::memcpy(tile + pair * 32 + (first + row) * 2, from + row * stride + pair * 2, 2 * sizeof(bf16));
 }
 
 void require(bool condition, const char* message) {
@@ -102,7 +141,7 @@ SourceType source_type(std::string_view name) {
 PackedMatrix::PackedMatrix(int64_t n, int64_t k)
     : n_(n), k_(k), n_panels_(round_up(n, kPad) / kTileN), k_tiles_(ceil_div(k, kTileK)) {
   require(n >= 0 && k >= 0, "a packed matrix has no negative size");
-  buffer_ = LargeBuffer(static_cast<size_t>(bytes()));
+  memory_ = allocate_pooled(static_cast<size_t>(bytes()));
 }
 
 void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& target) {
@@ -113,6 +152,7 @@ void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& 
   if (source.num_rows == 0 || k_ == 0) return;
   const int64_t end_row = target.dst_row + source.num_rows;
   const int64_t first_panel = target.dst_row / kTileN, last_panel = (end_row - 1) / kTileN;
+  require(target.panel_stride > 1 || end_row <= n_, "pack: the rows do not fit the matrix");
   require(last_panel * target.panel_stride + target.panel_offset < n_panels_, "pack: the rows do not fit the matrix");
   const int64_t row_bytes = source.cols / format_of(source.type).block * format_of(source.type).bytes;
   const int64_t row_room = k_tiles_ * kTileK + kBlock;
@@ -130,13 +170,11 @@ void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& 
         decode_row(source.type, source.data + source.rows[row - target.dst_row] * row_bytes, source.first_col, k_, out);
         std::fill(out + k_, out + k_tiles_ * kTileK, bf16{0});
       }
-      bf16* tiles = buffer_.as<bf16>() + (panel * target.panel_stride + target.panel_offset) * k_tiles_ * kTileElements;
-      for (int64_t kt = 0; kt < k_tiles_; ++kt, tiles += kTileElements)
-        for (int64_t row = low; row < high; ++row) {
-          const bf16* from = values.data() + (row - low) * row_room + kt * kTileK;
-          bf16* to = tiles + row % kTileN * 2;
-          for (int pair = 0; pair < kTileK / 2; ++pair) std::memcpy(to + pair * 32, from + pair * 2, 2 * sizeof(bf16));
-        }
+      bf16* tiles = reinterpret_cast<bf16*>(memory_.get()) +
+                    (panel * target.panel_stride + target.panel_offset) * k_tiles_ * kTileElements;
+      const int first = static_cast<int>(low % kTileN), count = static_cast<int>(high - low);
+      for (int64_t kt = 0; kt < k_tiles_; ++kt)
+        write_tile(values.data() + kt * kTileK, row_room, first, count, tiles + kt * kTileElements);
     }
   });
 }

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
 
 #include "kernels/include/types.h"
-#include "kernels/runtime/memory.h"
 #include "kernels/runtime/team.h"
 
 namespace numaserve {
@@ -51,12 +51,12 @@ class PackedMatrix {
   int64_t n_panels() const { return n_panels_; }  // even
   int64_t k_tiles() const { return k_tiles_; }
   int64_t padded_n() const { return n_panels_ * kTileN; }
-  const bf16* data() const { return buffer_.as<bf16>(); }
+  const bf16* data() const { return reinterpret_cast<const bf16*>(memory_.get()); }
   int64_t bytes() const { return n_panels_ * k_tiles_ * kTileElements * static_cast<int64_t>(sizeof(bf16)); }
 
  private:
   int64_t n_, k_, n_panels_, k_tiles_;
-  LargeBuffer buffer_;
+  std::shared_ptr<std::byte> memory_;
 };
 
 }  // namespace numaserve

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 from numaserve.workers.errors import OperatorError
@@ -23,7 +24,8 @@ def bind_listener(host: str, port: int) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise OperatorError(f"cannot listen on {host} port {port}: {error.strerror}; choose another --port") from None
+        remedy = "choose an address of this machine as --host" if error.errno == errno.EADDRNOTAVAIL else "choose another --port"
+        raise OperatorError(f"cannot listen on {host} port {port}: {error.strerror}; {remedy}") from None
     listener.setblocking(False)
     return listener
 

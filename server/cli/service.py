@@ -13,7 +13,7 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.supervisor.group import GroupFailed
+from numaserve.server.supervisor.process import DEFAULT_COMMAND
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm import create_segment
@@ -50,8 +51,11 @@ EXIT_FAILED = 1
 _log = logging.getLogger(__name__)
 
 
-def run_service(config: ServeConfig) -> int:
-    """Serve until told to stop; the process's exit status. Raises `OperatorError` for what the operator can mend."""
+def run_service(config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COMMAND) -> int:
+    """Serve until told to stop; the process's exit status. Raises `OperatorError` for what the operator can mend.
+
+    `worker_command` is what is executed for a worker, without its arguments.
+    """
     set_up_logging(config.log_level)
     with bind_listener(config.host, config.port) as listener:
         key_file = None if config.api_key_file is None else find_api_key_file(config.api_key_file)
@@ -70,6 +74,7 @@ def run_service(config: ServeConfig) -> int:
             vocab_size=model.vocab_size,
             listener=listener,
             key_file=key_file,
+            worker_command=worker_command,
         )
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(service.run())
@@ -91,6 +96,7 @@ class Service:
         vocab_size: int,
         listener: socket.socket,
         key_file: Path | None,
+        worker_command: Sequence[str],
     ) -> None:
         self._config = config
         self._plan = plan
@@ -103,7 +109,7 @@ class Service:
         self._metrics = Metrics()
         self._service_manager = ServiceManager()
         self._display = LoadingDisplay(self._name, self._service_manager)
-        self._engine = self._make_engine()
+        self._engine = self._make_engine(worker_command)
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._gave_up = asyncio.Event()
@@ -113,13 +119,13 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
-        starting = loop.create_task(self._engine.start())
-        # Importing the HTTP side in a thread lets the event loop feed the workers meanwhile.
-        http = await asyncio.to_thread(self._make_http_server)
-        serving = loop.create_task(http.run_until_stopped())
+        with self._display:
+            starting = loop.create_task(self._engine.start())
+            # Importing the HTTP side in a thread lets the event loop feed the workers meanwhile.
+            http = await asyncio.to_thread(self._make_http_server)
+            serving = loop.create_task(http.run_until_stopped())
+            await _first_of(starting, self._stop.wait())
         try:
-            with self._display:
-                await _first_of(starting, self._stop.wait())
             if starting.done():
                 starting.result()
                 await self._serve_until_stopped()
@@ -169,7 +175,7 @@ class Service:
         sys.stdout.write(f"{self._name} is served at {url} - try: {shlex.join(words)}\n")
         sys.stdout.flush()
 
-    def _make_engine(self) -> Engine:
+    def _make_engine(self, worker_command: Sequence[str]) -> Engine:
         config, plan = self._config, self._plan
         scheduler = Scheduler(
             SchedulerConfig(
@@ -197,6 +203,7 @@ class Service:
             self._metrics,
             ring_factory=ring_factory if world_size > 1 else None,
             callbacks=EngineCallbacks(load_progress=self._display.update, given_up=lambda _reason: self._gave_up.set()),
+            worker_command=worker_command,
         )
 
     def _make_http_server(self) -> HttpServer:

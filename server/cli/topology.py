@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from numaserve import kernels
 from numaserve.server.cli.model_argument import served_name
 from numaserve.server.cli.planning import plan_options
 from numaserve.server.config import load_config
@@ -79,6 +78,9 @@ def _nodes_table(machine: Topology) -> Table:
 
 
 def _print_facts(console: Console, machine: Topology) -> None:
+    # Other commands do without loading the native kernels.
+    from numaserve import kernels  # noqa: PLC0415
+
     reserved = ", ".join(f"{count} of {format_bytes(size)}" for size, count in machine.huge_pages.reserved if count)
     limit, memlock = machine.cgroup_free_bytes, machine.memlock_bytes
     console.print(f"instruction set     {kernels.isa()}")

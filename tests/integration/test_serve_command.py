@@ -1,0 +1,205 @@
+"""The serve command as a process of its own, over fake workers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from fake_worker import VOCAB
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+SCRIPT = Path(__file__).with_name("serve_fake.py")
+Serve = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "tiny-model"
+    folder.mkdir()
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "vocab_size": VOCAB,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 4096,
+        "hidden_act": "silu",
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    tokenizer = Tokenizer(models.WordLevel({f"w{index}": index for index in range(VOCAB)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Where the server's standard error goes: a pipe that nobody reads would fill up and stop it."""
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def serve(model: Path, log: Path) -> Iterator[Serve]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*words: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        with log.open("w") as errors:
+            process = subprocess.Popen(
+                [sys.executable, str(SCRIPT), str(model), *words],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=os.environ | (environment or {}),
+            )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def announced_url(process: subprocess.Popen[str]) -> str:
+    """Wait for the line that ends the start."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert "is served at http://127.0.0.1:" in line
+    return line.split(" is served at ")[1].split()[0]
+
+
+def completion(count: int, **more: object) -> dict[str, object]:
+    return {"model": "tiny-model", "prompt": [11, 12, 13], "max_tokens": count, "ignore_eos": True, **more}
+
+
+def test_the_start_ends_with_a_curl_that_can_be_pasted(serve: Serve) -> None:
+    process = serve()
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert " - try: " in line
+    words = shlex.split(line.split("try: ")[1])
+    assert words[0] == "curl"
+    body = json.loads(words[words.index("-d") + 1])
+    body["messages"] = "wrong"  # this tokenizer has no chat template; the route and the name are what counts
+    assert httpx.post(words[1], json=body).status_code == 400
+    url = words[1].removesuffix("/v1/chat/completions")
+    assert httpx.get(url + "/health").status_code == 200
+    answer = httpx.post(url + "/v1/completions", json=completion(5)).json()
+    assert answer["usage"]["completion_tokens"] == 5
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+
+
+def test_two_ranks_are_served_through_a_ring(serve: Serve) -> None:
+    process = serve("tp=2") if len(os.sched_getaffinity(0)) > 1 else serve()
+    url = announced_url(process)
+    answer = httpx.post(url + "/v1/completions", json=completion(5))
+    assert answer.json()["usage"]["completion_tokens"] == 5
+
+
+def test_sigterm_finishes_the_running_stream_and_refuses_new_work(serve: Serve) -> None:
+    process = serve("--", "--step-ms", "20")
+    url = announced_url(process)
+    body = completion(40, stream=True)
+    with httpx.Client(timeout=60) as client, client.stream("POST", url + "/v1/completions", json=body) as stream:
+        lines = (line for line in stream.iter_lines() if line)
+        next(lines)
+        process.send_signal(signal.SIGTERM)
+        refused = 0
+        while refused != 503:  # the signal arrives a little later
+            refused = httpx.post(url + "/v1/completions", json=completion(1)).status_code
+        *_, last_chunk, done = lines
+    assert done == "data: [DONE]"
+    assert json.loads(last_chunk.removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+    assert process.wait(30) == 0
+
+
+def test_a_second_signal_does_not_wait_for_running_requests(serve: Serve) -> None:
+    process = serve("drain_seconds=3600", "--", "--step-ms", "50")
+    url = announced_url(process)
+    body = completion(4000, stream=True)
+    with httpx.Client(timeout=60) as client, client.stream("POST", url + "/v1/completions", json=body) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        process.send_signal(signal.SIGINT)
+        while httpx.get(url + "/health").status_code == 200:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(httpx.HTTPError):
+            assert len(list(lines)) < 8000
+    assert process.wait(30) == 0
+
+
+def test_the_service_manager_hears_ready_only_when_requests_are_served(serve: Serve, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        path = str(tmp_path / "notify")
+        notify.bind(path)
+        notify.settimeout(30)
+        process = serve(environment={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "200000"})
+        url = announced_url(process)
+        messages: list[str] = []
+        while messages.count("WATCHDOG=1") < 2:
+            messages.append(notify.recv(4096).decode())
+        process.send_signal(signal.SIGTERM)
+        while "STOPPING=1" not in messages[-1]:
+            messages.append(notify.recv(4096).decode())
+    ready = [index for index, message in enumerate(messages) if "READY=1" in message]
+    assert len(ready) == 1
+    assert f"serving tiny-model at {url}" in messages[ready[0]]
+    assert messages[0] == "STATUS=loading tiny-model"
+    assert all(message.startswith("STATUS=loading") for message in messages[: ready[0]])
+    assert "WATCHDOG=1" not in messages[: ready[0]]
+    assert process.wait(30) == 0
+
+
+def test_keys_are_asked_for_when_there_is_a_key_file(serve: Serve, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("secret\n")
+    keys.chmod(0o600)
+    url = announced_url(serve(f"api_key_file={keys}"))
+    assert httpx.get(url + "/v1/models").status_code == 401
+    assert httpx.get(url + "/v1/models", headers={"Authorization": "Bearer secret"}).status_code == 200
+
+
+def test_a_port_in_use_is_one_line_and_status_2(serve: Serve, log: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert serve(f"port={taken.getsockname()[1]}").wait(30) == 2
+    errors = log.read_text()
+    assert errors.strip().endswith("choose another --port")
+    assert errors.count("\n") == 1
+
+
+def test_workers_that_cannot_load_end_the_server_with_status_1_and_their_reason(serve: Serve, log: Path) -> None:
+    assert serve("--", "--fail-load", "the disk is on fire").wait(30) == 1
+    assert "the disk is on fire" in log.read_text()
+
+
+def test_an_engine_that_gives_up_ends_the_server_with_status_1(serve: Serve) -> None:
+    process = serve("--", "--die-at-step", "0")
+    url = announced_url(process)
+    with httpx.Client(timeout=30) as client, contextlib.suppress(httpx.TransportError):
+        while True:
+            client.post(url + "/v1/completions", json=completion(2))
+            time.sleep(0.02)
+    assert process.wait(30) == 1

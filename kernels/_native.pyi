@@ -1,0 +1,187 @@
+"""The kernels' native module. Arrays must be C-contiguous and in processor memory."""
+
+from collections.abc import Sequence
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+
+from numaserve.shm_comm import Ring
+
+# Bytes offset in the arena, elements from row to row, number of the collective in a step (-1: none).
+Place = tuple[int, int, int]
+# Token, its log-probability, the most likely tokens and theirs.
+Logprobs = tuple[int, float, list[int], list[float]]
+
+ops: ModuleType  # single kernels, for tests
+
+def available_isas() -> list[str]:
+    """Instruction sets that can run here, best first."""
+
+def isa() -> str:
+    """The instruction set in use: the best there is, or the one that NUMASERVE_ISA names.
+
+    Raises ValueError for an unknown name, RuntimeError when the machine cannot run it.
+    """
+
+def read_bandwidth(team: Team, nbytes: int) -> float:
+    """Bytes a second that the team reads from memory."""
+
+def peak_flops(team: Team) -> float:
+    """Operations a second of the bf16 tiles of the instruction set in use, on all threads of the team."""
+
+def barrier_ns(team: Team) -> float:
+    """Nanoseconds of one barrier of the team."""
+
+class Team:
+    """A pinned thread team; thread 0 is the caller."""
+
+    def __init__(self, cpus: Sequence[int]) -> None:
+        """Pin the caller to cpus[0] and a new thread to each of the others; -1 leaves a thread unpinned."""
+    @property
+    def size(self) -> int: ...
+
+class PackedMatrix:
+    """A bf16 weight [n, k] in tile order."""
+
+    def __init__(self, n: int, k: int) -> None: ...
+    def pack(
+        self,
+        team: Team,
+        data: npt.NDArray[np.uint8],
+        dtype: str,
+        source_cols: int,
+        rows: npt.NDArray[np.int32],
+        dst_row: int,
+        first_col: int = 0,
+        panel_stride: int = 1,
+        panel_offset: int = 0,
+    ) -> None:
+        """Copy source rows `rows`, columns first_col .. first_col + k, to rows dst_row ...
+
+        `data` is the whole tensor, row-major, `dtype` one of bf16, f16, f32, q8_0, q4_0, q4_1. With a panel stride the
+        rows are dealt in panels of 16 to every so many panels. Raises ValueError when something does not fit.
+        """
+    def to_numpy(self) -> npt.NDArray[np.float32]:
+        """Its values, [n, k]."""
+    @property
+    def n(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+
+class Vector:
+    """A norm weight or a bias, in fp32."""
+
+    def __init__(self, values: npt.NDArray[np.float32]) -> None: ...
+    @property
+    def size(self) -> int: ...
+
+class RopeTable:
+    """Cosines and sines [positions, rotated dimensions / 2] of one rope."""
+
+    def __init__(self, cos: npt.NDArray[np.float32], sin: npt.NDArray[np.float32]) -> None: ...
+    @property
+    def positions(self) -> int: ...
+
+class Program:
+    """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.ProgramBuilder`."""
+
+    def __init__(
+        self,
+        team: Team,
+        ring: Ring | None,
+        max_tokens: int,
+        max_logit_rows: int,
+        max_slots: int,
+        pages_per_slot: int,
+        num_pages: int,
+        vocabulary: int,
+        q_heads: int,
+        kv_heads: int,
+        head_dim: int,
+        layers: int,
+        arena_bytes: int,
+    ) -> None: ...
+    def embed(self, table: PackedMatrix, first_row: int, scale: float, out: Place, /) -> None: ...
+    def rms_norm(self, x: Place, weight: Vector, out: Place, eps: float, /) -> None: ...
+    def linear(
+        self,
+        name: str,
+        x: Place,
+        weight: PackedMatrix,
+        bias: Vector | None,
+        activation: str,
+        logits: bool,
+        out: Place,
+    ) -> None: ...
+    def reduce(
+        self,
+        partial: Place,
+        residual: Place,
+        sum: Place,
+        cols: int,
+        assign: bool,
+        bias: Vector | None,
+        post_norm: Vector | None,
+        eps: float,
+    ) -> None: ...
+    def rope_store(
+        self,
+        qkv: Place,
+        q: Place,
+        layer: int,
+        rope: RopeTable,
+        q_norm: Vector | None,
+        k_norm: Vector | None,
+        eps: float,
+    ) -> None: ...
+    def attention(
+        self, q: Place, out: Place, partial: Place, layer: int, scale: float, window: int, softcap: float, /
+    ) -> None: ...
+    def gather(self, x: Place, out: Place, /) -> None: ...
+    def sample(self, logits: Place, tokens: Place, vocab_first: Sequence[int], softcap: float, /) -> None: ...
+    def set_collectives(self, count: int, /) -> None: ...
+    def init_slot(
+        self,
+        slot: int,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        repetition_penalty: float,
+        presence_penalty: float,
+        frequency_penalty: float,
+        seed: int,
+        bias_ids: Sequence[int],
+        bias_values: Sequence[float],
+        num_logprobs: int,
+        min_position: int,
+        suppress: Sequence[int],
+        penalties: bool,
+        prompt_history: Sequence[int],
+        output_history: Sequence[int],
+        /,
+    ) -> None: ...
+    def append_pages(self, slot: int, pages: Sequence[int], /) -> None: ...
+    def step(
+        self, sequences: npt.NDArray[np.int32], tokens: npt.NDArray[np.int32], targets: npt.NDArray[np.int32]
+    ) -> tuple[list[tuple[int, Logprobs | None, Logprobs | None]], int, int]:
+        """Run a batch: rows of (slot, start, count, from previous, sample, targets) and their token ids.
+
+        Returns for each row of logits its sequence, sample and target, then nanoseconds in all and in collectives.
+        Raises ValueError for a batch that cannot be run, RingError when a peer is gone.
+        """
+    def profile(self) -> list[tuple[str, int, int]]:
+        """Each node's name, nanoseconds since it was made, and bytes of weights."""
+    @staticmethod
+    def partial_rows(pages_per_slot: int) -> int:
+        """Rows of partial attention results that a step needs room for."""
+    @property
+    def kv_memory(self) -> tuple[int, int]:
+        """Address and bytes of the KV cache."""
+    @property
+    def isa(self) -> str: ...

@@ -63,7 +63,8 @@ def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServeCo
     try:
         return ServeConfig.model_validate({**values, **given})
     except ValidationError as error:
-        first = error.errors()[0]
+        # A misspelt key first: what is missing then is often just that.
+        first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
         key = str(first["loc"][0])
         raise OperatorError(where.get(key, "") + _explain(key, first)) from None
 

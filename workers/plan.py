@@ -234,15 +234,15 @@ def _choose_context(
         raise OperatorError(
             f"--context-length {wanted} is more than the model's {model.max_position}: lower it to at most that"
         )
-    holds = (pages - 1) * PAGE_SIZE
+    holds = max(pages - 1, 0) * PAGE_SIZE
     if wanted <= holds:
         return wanted, ()
     needed = format_bytes((_pages_of(wanted) + 1) * bytes_per_page)
     remedy = "raise --kv-cache-gib" if options.kv_cache_gib else "free some memory or raise --mem-fraction-static"
     if options.context_length is not None or holds < min(USEFUL_CONTEXT, wanted):
+        shorter = f", or set --context-length to at most {holds}" if holds >= PAGE_SIZE else ""
         raise OperatorError(
-            f"the KV cache holds {max(holds, 0)} tokens, but a sequence of {wanted} needs {needed}: {remedy},"
-            f" or set --context-length to at most {max(holds, 0)}"
+            f"the KV cache holds {holds} tokens, but a sequence of {wanted} needs {needed}: {remedy}{shorter}"
         )
     note = (
         f"the context is {holds} tokens instead of the model's {wanted}, for that is what the KV cache holds: {remedy}"

@@ -24,7 +24,8 @@ def bind_listener(host: str, port: int) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        remedy = "choose an address of this machine as --host" if error.errno == errno.EADDRNOTAVAIL else "choose another --port"
+        wrong_host = error.errno == errno.EADDRNOTAVAIL
+        remedy = "choose an address of this machine as --host" if wrong_host else "choose another --port"
         raise OperatorError(f"cannot listen on {host} port {port}: {error.strerror}; {remedy}") from None
     listener.setblocking(False)
     return listener

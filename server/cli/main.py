@@ -21,7 +21,8 @@ app = typer.Typer(
     name="numaserve",
     help="Serve large language models on the NUMA nodes of a Xeon host.",
     add_completion=False,
-    no_args_is_help=True,
+    # Rich's help cuts long option names off at 80 columns and takes "[default: 64]" for markup.
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 app.command()(serve)
@@ -32,9 +33,10 @@ app.command()(version)
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit. A mistake of the operator is one line on standard error and exit status 2."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         # Typer's own error box is several lines; as an exception its message is one.
-        status = app(args=arguments, standalone_mode=False, prog_name="numaserve")
+        status = app(args=given or ["--help"], standalone_mode=False, prog_name="numaserve")
     except typer.TyperException as error:
         _complain(error.format_message())
         status = EXIT_MISTAKE

@@ -11,8 +11,10 @@ from numaserve.workers.errors import OperatorError
 from rich.console import Console
 
 
-def ring_stat(pid: Annotated[int, typer.Argument(help="The server's process or one of its workers.")]) -> None:
-    """Look into the ring of a running server: epochs, waits and the abort word."""
+def ring_stat(
+    pid: Annotated[int, typer.Argument(metavar="PID", help="The server's process or one of its workers.")],
+) -> None:
+    """Look into a live ring: epochs, waits and the abort word."""
     try:
         Console().print(render(pid))
     except RingError as error:

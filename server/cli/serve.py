@@ -17,7 +17,9 @@ def _option(key: str, *names: str) -> Any:
 
 
 def serve(
-    model: Annotated[str | None, typer.Argument(help="Hugging Face folder, .gguf file, hub id, or 'demo'.")] = None,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="Hugging Face folder, .gguf file, hub id, or 'demo'.")
+    ] = None,
     *,
     tp: Annotated[int | None, _option("tp")] = None,
     host: Annotated[str | None, _option("host")] = None,

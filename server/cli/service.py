@@ -1,6 +1,6 @@
 """One life of the server: checks, loading, serving, draining.
 
-Everything that can be wrong is found before a weight is read, cheapest first: address, keys, model, memory.
+Everything that can be wrong is found before a weight is read, cheapest first: address, keys, processor, model, memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
+from numaserve.server.api.auth import ApiKeys
 from numaserve.server.cli.api_key_file import find_api_key_file
+from numaserve.server.cli.instruction_set import instruction_set
 from numaserve.server.cli.listen import bind_listener, url_of
 from numaserve.server.cli.loading import LoadingDisplay
 from numaserve.server.cli.logs import set_up_logging
@@ -58,7 +60,8 @@ def run_service(config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COM
     """
     set_up_logging(config.log_level)
     with bind_listener(config.host, config.port) as listener:
-        key_file = None if config.api_key_file is None else find_api_key_file(config.api_key_file)
+        api_keys = None if config.api_key_file is None else ApiKeys.from_file(find_api_key_file(config.api_key_file))
+        instruction_set()
         path = resolve_model(config.model)
         model = load_model_config(path)
         plan = make_plan(plan_options(config, path), model, read_topology())
@@ -73,7 +76,7 @@ def run_service(config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COM
             tokenizer=load_tokenizer(path),
             vocab_size=model.vocab_size,
             listener=listener,
-            key_file=key_file,
+            api_keys=api_keys,
             worker_command=worker_command,
         )
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -95,7 +98,7 @@ class Service:
         tokenizer: TokenizerProtocol,
         vocab_size: int,
         listener: socket.socket,
-        key_file: Path | None,
+        api_keys: ApiKeys | None,
         worker_command: Sequence[str],
     ) -> None:
         self._config = config
@@ -105,7 +108,7 @@ class Service:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._listener = listener
-        self._key_file = key_file
+        self._api_keys = api_keys
         self._metrics = Metrics()
         self._service_manager = ServiceManager()
         self._display = LoadingDisplay(self._name, self._service_manager)
@@ -170,7 +173,7 @@ class Service:
         self._service_manager.ready(f"serving {self._name} at {url}")
         body = {"model": self._name, "messages": [{"role": "user", "content": "Name the capital of France."}]}
         words = ["curl", f"{url}/v1/chat/completions", "-H", "Content-Type: application/json", "-d", json.dumps(body)]
-        if self._key_file is not None:
+        if self._api_keys is not None:
             words[2:2] = ["-H", "Authorization: Bearer YOUR-KEY"]
         sys.stdout.write(f"{self._name} is served at {url} - try: {shlex.join(words)}\n")
         sys.stdout.flush()
@@ -207,8 +210,7 @@ class Service:
         )
 
     def _make_http_server(self) -> HttpServer:
-        from numaserve.server.api.auth import ApiKeys  # noqa: PLC0415 the workers are already loading by now
-        from numaserve.server.api.context import ApiContext, ApiLimits  # noqa: PLC0415
+        from numaserve.server.api.context import ApiContext, ApiLimits  # noqa: PLC0415 the workers are loading by now
         from numaserve.server.cli.http import HttpServer  # noqa: PLC0415
 
         context = ApiContext(
@@ -223,7 +225,7 @@ class Service:
                 vocab_size=self._vocab_size,
                 max_sequences=self._config.max_running_requests + self._config.max_queued_requests,
             ),
-            api_keys=None if self._key_file is None else ApiKeys.from_file(self._key_file),
+            api_keys=self._api_keys,
             log_prompts=self._config.log_prompts,
         )
         return HttpServer(context, self._listener)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from numaserve.server.cli.instruction_set import instruction_set
 from numaserve.server.cli.model_argument import served_name
 from numaserve.server.cli.planning import plan_options
 from numaserve.server.config import load_config
@@ -19,7 +20,7 @@ from rich.table import Table
 
 def topology(
     model: Annotated[
-        str | None, typer.Argument(help="Plan for this model: folder, .gguf file, hub id or 'demo'.")
+        str | None, typer.Argument(metavar="MODEL", help="Plan for this model: folder, .gguf file, hub id or 'demo'.")
     ] = None,
     *,
     tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks. Default: one per usable node.")] = None,
@@ -30,7 +31,7 @@ def topology(
     threads_per_worker: Annotated[int | None, typer.Option(help="At most so many cores for each rank.")] = None,
     reserve_core: Annotated[bool, typer.Option(help="Keep a core for the front end.")] = False,
 ) -> None:
-    """Show nodes, cores, memory and instruction set, and the plan for a number of ranks."""
+    """Show what this process may use, and how ranks would share it."""
     config = load_config(
         {
             "model": model or "none",
@@ -78,12 +79,9 @@ def _nodes_table(machine: Topology) -> Table:
 
 
 def _print_facts(console: Console, machine: Topology) -> None:
-    # Other commands do without loading the native kernels.
-    from numaserve import kernels  # noqa: PLC0415
-
     reserved = ", ".join(f"{count} of {format_bytes(size)}" for size, count in machine.huge_pages.reserved if count)
     limit, memlock = machine.cgroup_free_bytes, machine.memlock_bytes
-    console.print(f"instruction set     {kernels.isa()}")
+    console.print(f"instruction set     {instruction_set()}")
     console.print(f"cgroup memory left  {'no limit' if limit is None else format_bytes(limit)}")
     console.print(f"huge pages          transparent: {machine.huge_pages.transparent}; reserved: {reserved or 'none'}")
     console.print(f"memlock             {'unlimited' if memlock is None else format_bytes(memlock)}\n")

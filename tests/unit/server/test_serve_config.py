@@ -74,6 +74,11 @@ def test_a_mistake_in_the_file_is_one_line_naming_the_file(tmp_path: Path, text:
     assert "\n" not in str(caught.value)
 
 
+def test_a_misspelt_key_is_told_rather_than_that_the_right_one_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="unknown key 'modle': did you mean 'model'"):
+        load_config({}, yaml_file(tmp_path, "modle: demo"))
+
+
 def test_a_missing_file_is_an_operator_error(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="No such file"):
         load_config({"model": "demo"}, tmp_path / "none.yaml")

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from numaserve.server.cli.main import main
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 4096,
+}
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log's set-up is the whole process's, other tests' too."""
+    monkeypatch.setattr("numaserve.server.cli.service.set_up_logging", lambda _level: None)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return str(folder)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str, str]:
+    """Exit status, standard output and standard error."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    return (caught.value.code, *capsys.readouterr())
+
+
+def mistake(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a mistake of the operator is answered with."""
+    status, _, err = run(capsys, *arguments)
+    assert status == 2
+    assert err.startswith("numaserve: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_the_bare_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys)
+    assert (status, err) == (0, "")
+    assert "serve" in out
+    assert "topology" in out
+
+
+def test_help_spells_out_long_options_and_defaults(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run(capsys, "serve", "--help")
+    assert "--max-running-requests" in out
+    assert "[default: 127.0.0.1]" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sevre"], "Did you mean 'serve'?"),
+        (["serve"], "'model' is not set"),
+        (["serve", "demo", "--prot", "1"], "No such option: --prot"),
+        (["serve", "demo", "--port", "70000"], "port must be between 0 and 65535"),
+        (["serve", "none.gguf", "--port", "0"], "there is no such file or folder"),
+        (["serve", "demo", "--port", "0", "--api-key-file", "none"], "cannot read the API key file none"),
+        (["serve", "demo", "--host", "192.0.2.1"], "choose an address of this machine as --host"),
+        (["topology", "none.gguf"], "there is no such file or folder"),
+        (["ring-stat"], "Missing argument 'PID'"),
+        (["ring-stat", "1"], "ring-stat: process 1"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert message in mistake(capsys, *arguments)
+
+
+def test_a_port_in_use_is_told_before_the_model_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        line = mistake(capsys, "serve", "none.gguf", "--port", str(other.getsockname()[1]))
+    assert "Address already in use; choose another --port" in line
+
+
+def test_a_key_file_without_keys_is_told_before_the_model_is_looked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# none yet\n")
+    keys.chmod(0o600)
+    assert "has no key" in mistake(capsys, "serve", "none.gguf", "--port", "0", "--api-key-file", str(keys))
+
+
+@pytest.mark.parametrize("command", [["serve", "none.gguf", "--port", "0"], ["topology"]])
+def test_an_unknown_instruction_set_is_told_before_the_model_is_looked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setenv("NUMASERVE_ISA", "mmx")
+    assert "NUMASERVE_ISA is one of amx, avx512, portable" in mistake(capsys, *command)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tp", "64", "--threads-per-worker", "1"], "--tp 64 needs 64 cores"),
+        (["--kv-cache-gib", "16000"], "--kv-cache-gib 16000 does not fit"),
+        (["--context-length", "8192"], "more than the model's 4096"),
+    ],
+)
+def test_more_than_the_machine_or_the_model_has_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, model: str, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0})
+    assert message in mistake(capsys, "serve", model, "--port", "0", *arguments)
+
+
+def test_an_unsupported_architecture_is_named_with_those_that_are_supported(
+    capsys: pytest.CaptureFixture[str], model: str
+) -> None:
+    (Path(model) / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["MixtralForCausalLM"]}))
+    line = mistake(capsys, "serve", model, "--port", "0")
+    assert "'MixtralForCausalLM' is not supported" in line
+    assert "LlamaForCausalLM" in line

@@ -7,7 +7,13 @@ MODEL ?= demo
 TP ?=
 PORT ?=
 VENV ?= .venv
-PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(shell command -v $(p) 2>/dev/null)))
+ifndef PYTHON
+PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+endif
+ifeq ($(PYTHON),)
+$(error Python 3.11 or newer is needed: install it, or name it with PYTHON=...)
+endif
 # The CPU build (2.13.0+cpu) is taken wherever pip's indexes offer it. Where they do not, this is the default build, which
 # brings the CUDA libraries and works as well; TORCH_INDEX names an index of CPU builds to look into.
 TORCH ?= torch==2.13.0

@@ -6,8 +6,6 @@ import re
 from importlib.util import find_spec
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from numaserve.workers.errors import OperatorError
 
 # Weights that cannot hold code, configuration and tokenizers: never a pickle, never Python.
@@ -44,6 +42,10 @@ def _demo() -> Path:
 
 
 def _download(name: str) -> Path:
+    # A quarter of a second to import, which a model that is already here should not wait for.
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError  # noqa: PLC0415
+
     try:
         return Path(snapshot_download(name, allow_patterns=_ALLOWED))
     except HFValidationError as error:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import huggingface_hub
 import pytest
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from numaserve.workers.errors import OperatorError
@@ -21,7 +22,7 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
         started.append((name, allow_patterns))
         return "/cache/model"
 
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     return started
 
 
@@ -29,7 +30,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def snapshot_download(*_: Any, **__: Any) -> str:
         raise error
 
-    monkeypatch.setattr(hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
 
 
 def test_a_path_that_exists_is_taken_as_it_is(tmp_path: Path, downloads: list[Any]) -> None:

@@ -171,7 +171,8 @@ class Service:
     def _announce(self) -> None:
         url = url_of(self._listener)
         self._service_manager.ready(f"serving {self._name} at {url}")
-        body = {"model": self._name, "messages": [{"role": "user", "content": "Name the capital of France."}]}
+        messages = [{"role": "user", "content": "Name the capital of France."}]
+        body = {"model": self._name, "messages": messages, "temperature": 0}
         words = ["curl", f"{url}/v1/chat/completions", "-H", "Content-Type: application/json", "-d", json.dumps(body)]
         if self._api_keys is not None:
             words[2:2] = ["-H", "Authorization: Bearer YOUR-KEY"]

@@ -142,6 +142,7 @@ class Service:
             await self._wind_down()
             http.stop()
             await serving
+            self._service_manager.close()
         return EXIT_FAILED if self._gave_up.is_set() else EXIT_OK
 
     async def _serve_until_stopped(self) -> None:
@@ -186,7 +187,7 @@ class Service:
                 num_pages=plan.num_pages,
                 context_length=plan.context_length,
                 max_running_requests=config.max_running_requests,
-                max_step_tokens=config.chunked_prefill_size,
+                max_step_tokens=plan.max_step_tokens,
                 max_logit_rows=plan.max_logit_rows,
                 enable_prefix_cache=config.enable_prefix_cache,
             )

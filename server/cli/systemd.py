@@ -13,30 +13,39 @@ class ServiceManager:
     """systemd's notification protocol (sd_notify(3))."""
 
     def __init__(self) -> None:
-        self._notifier = sdnotify.SystemdNotifier()
+        self._notifier = sdnotify.SystemdNotifier() if os.environ.get("NOTIFY_SOCKET") else None
         self._last_status = ""
 
     def status(self, text: str) -> None:
         """One line for ``systemctl status``."""
         if text != self._last_status:
             self._last_status = text
-            self._notifier.notify(f"STATUS={text}")
+            self._send(f"STATUS={text}")
 
     def ready(self, text: str) -> None:
         """Requests are served from now on."""
-        self._notifier.notify(f"READY=1\nSTATUS={text}")
+        self._send(f"READY=1\nSTATUS={text}")
 
     def stopping(self) -> None:
         """The server is on its way out."""
-        self._notifier.notify("STOPPING=1\nSTATUS=draining")
+        self._send("STOPPING=1\nSTATUS=draining")
+
+    def close(self) -> None:
+        """Close the socket to the service manager."""
+        if self._notifier is not None and self._notifier.socket is not None:
+            self._notifier.socket.close()
 
     async def feed_watchdog(self, is_healthy: Callable[[], bool]) -> None:
         """Until cancelled, report life as long as `is_healthy`, twice in the time that systemd waits."""
         interval = watchdog_seconds()
         while interval is not None:
             if is_healthy():
-                self._notifier.notify("WATCHDOG=1")
+                self._send("WATCHDOG=1")
             await asyncio.sleep(interval / 2)
+
+    def _send(self, state: str) -> None:
+        if self._notifier is not None:
+            self._notifier.notify(state)
 
 
 def watchdog_seconds() -> float | None:

@@ -7,6 +7,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -50,6 +51,16 @@ struct RopeTable {
   int32_t half;
   Vector cos, sin;
 };
+
+void require(bool holds, const std::string& node, const char* what) {
+  if (!holds) throw std::invalid_argument(node + ": " + what);
+}
+
+// A weight per column or per dimension, where there is one.
+void require_size(const PaddedVector* vector, int64_t size, const std::string& node) {
+  require(vector == nullptr || vector->size == size, node,
+          "a norm weight or bias has another size than what it is for");
+}
 
 Place place(const PlaceTuple& t) { return {std::get<0>(t), std::get<1>(t), std::get<2>(t)}; }
 const float* data_or_null(const PaddedVector* vector) { return vector == nullptr ? nullptr : vector->padded.data(); }
@@ -125,19 +136,22 @@ nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, cons
 }
 
 void add_embed(Program& p, const PackedMatrix& table, int64_t first_row, float scale, const PlaceTuple& out) {
+  require(place(out).ld == table.k_tiles() * kTileK, "embed", "the output has another width than the table");
   p.add(std::make_unique<EmbedNode>(table, first_row, scale, place(out)));
 }
 
 void add_rms_norm(Program& p, const PlaceTuple& x, const PaddedVector& weight, const PlaceTuple& out, float eps) {
+  require(place(x).ld == round_up(weight.size, kPad) && place(out).ld == place(x).ld, "rms_norm",
+          "the weight, the input and the output differ in width");
   p.add(std::make_unique<NormNode>(place(x), weight.values, place(out), eps));
 }
 
 void add_linear(Program& p, const std::string& name, const PlaceTuple& x, const PackedMatrix& weight,
                 const PaddedVector* bias, const std::string& activation, bool logits, const PlaceTuple& out) {
   const Place from = place(x), to = place(out);
-  if (from.ld < weight.k_tiles() * kTileK)
-    throw std::invalid_argument(name + ": the input is narrower than the weight");
-  if (bias != nullptr && bias->size != weight.n()) throw std::invalid_argument(name + ": the bias has another size");
+  require(from.ld >= weight.k_tiles() * kTileK, name, "the input is narrower than the weight");
+  require(to.ld >= weight.padded_n() / (activation == "none" ? 1 : 2), name, "the output is narrower than the weight");
+  require_size(bias, weight.n(), name);
   auto node = std::make_unique<LinearNode>(name, from, weight, to);
   node->bias = data_or_null(bias);
   node->activation = activation == "silu"        ? Activation::kSilu
@@ -160,7 +174,14 @@ void add_reduce(Program& p, const PlaceTuple& partial, const PlaceTuple& residua
 
 void add_rope_store(Program& p, const PlaceTuple& qkv, const PlaceTuple& q, int64_t layer, const RopeTable& rope,
                     const PaddedVector* q_norm, const PaddedVector* k_norm, float eps) {
-  if (2 * rope.half > p.heads().head_dim) throw std::invalid_argument("the rope table is wider than a head");
+  const HeadGeometry& heads = p.heads();
+  require(2 * rope.half <= heads.head_dim, "rope_store", "the rope table is wider than a head");
+  require(place(qkv).ld >= (heads.q_heads + 2 * heads.kv_heads) * heads.head_dim &&
+              place(q).ld == heads.q_heads * heads.head_tiles() * kTileK,
+          "rope_store", "the matrices do not have the width of the heads");
+  require_size(q_norm, heads.head_dim, "rope_store");
+  require_size(k_norm, heads.head_dim, "rope_store");
+  p.step().limit_positions(rope.positions);
   auto node = std::make_unique<RopeStoreNode>(place(qkv), place(q), p.heads(), p.kv().layer(layer));
   node->cos = rope.cos.data();
   node->sin = rope.sin.data();
@@ -173,6 +194,10 @@ void add_rope_store(Program& p, const PlaceTuple& qkv, const PlaceTuple& q, int6
 
 void add_attention(Program& p, const PlaceTuple& q, const PlaceTuple& out, const PlaceTuple& partial, int64_t layer,
                    float scale, int32_t window, float softcap) {
+  const HeadGeometry& heads = p.heads();
+  require(place(q).ld == heads.q_heads * heads.head_tiles() * kTileK &&
+              place(out).ld >= heads.q_heads * heads.head_dim && place(partial).ld >= heads.head_tiles() * kTileK + 16,
+          "attention", "the matrices do not have the width of the heads");
   auto node = std::make_unique<AttentionNode>(place(q), place(out), place(partial), p.heads(), p.kv().layer(layer));
   node->scale = scale;
   node->softcap = softcap;
@@ -181,11 +206,15 @@ void add_attention(Program& p, const PlaceTuple& q, const PlaceTuple& out, const
 }
 
 void add_gather(Program& p, const PlaceTuple& x, const PlaceTuple& out) {
+  require(place(x).ld == place(out).ld, "gather", "the matrices differ in width");
   p.add(std::make_unique<GatherNode>(place(x), place(out)));
 }
 
 void add_sample(Program& p, const PlaceTuple& logits, const PlaceTuple& tokens, std::vector<int64_t> vocab_first,
                 float softcap) {
+  require(static_cast<int>(vocab_first.size()) == p.world() + 1 && vocab_first.front() == 0 &&
+              vocab_first.back() == p.slots().vocabulary() && std::is_sorted(vocab_first.begin(), vocab_first.end()),
+          "sample", "the ranks' parts do not make up the vocabulary");
   p.add(std::make_unique<SampleNode>(place(logits), place(tokens), std::move(vocab_first), softcap));
 }
 

@@ -65,24 +65,23 @@ inline void gemm_epilogue(const GemmArgs& g, const float* c, int64_t row, int64_
 
 inline void gemm(const GemmArgs& g, float* scratch, int thread, int threads) {
   const GemmShare share = gemm_share(g.m, g.n_panels, thread, threads);
-  const int64_t panel_stride = g.k_tiles * kTileElements;
   for (int64_t row = share.rows.begin; row < share.rows.end; row += kRowBlock) {
     const int64_t rows = share.rows.end - row < kRowBlock ? share.rows.end - row : kRowBlock;
     const int64_t depth = rows <= 32 || g.k_tiles == 0 ? (g.k_tiles > 0 ? g.k_tiles : 1) : kDepth;
     for (int64_t panel = share.panels.begin; panel < share.panels.end; panel += 2) {
-      const bf16* b = g.b + panel * panel_stride;
+      const bf16* b = g.b + tile_index(panel, 0, g.k_tiles) * kTileElements;
       int64_t kt = 0;
       do {
         const int64_t count = g.k_tiles - kt < depth ? g.k_tiles - kt : depth;
-        const bf16* block = b + kt * kTileElements;
-        const auto tile = [block](int64_t t) { return block + t * kTileElements; };
+        const bf16* block = b + kt * 2 * kTileElements;
+        const auto tile = [block](int64_t t) { return block + t * 2 * kTileElements; };
         for (int64_t r = 0; r < rows; r += 32) {
           const bf16* a = g.a + (row + r) * g.lda + kt * kTileK;
           const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);
           if (r == 0)  // the first rows bring the weights, the others find them in the cache
-            tile_gemm<true>(a, g.lda, tile, panel_stride, 2, count, scratch, 32, tile_rows, kt > 0);
+            tile_gemm<true>(a, g.lda, tile, kTileElements, 2, count, scratch, 32, tile_rows, kt > 0);
           else
-            tile_gemm<false>(a, g.lda, tile, panel_stride, 2, count, scratch + r * 32, 32, tile_rows, kt > 0);
+            tile_gemm<false>(a, g.lda, tile, kTileElements, 2, count, scratch + r * 32, 32, tile_rows, kt > 0);
         }
         kt += count;
       } while (kt < g.k_tiles);

@@ -14,7 +14,7 @@ enum class Activation : int32_t { kNone, kSilu, kGeluTanh };
 struct GemmArgs {
   const bf16* a;  // [rows padded to kPad, k_tiles * 32]
   int64_t lda;    // in elements
-  const bf16* b;  // [n_panels][k_tiles] tiles; n_panels is even
+  const bf16* b;  // [n_panels / 2][k_tiles][2] tiles
   int64_t m;
   int64_t n_panels;
   int64_t k_tiles;

@@ -15,6 +15,12 @@ inline constexpr int kTileN = 16;
 inline constexpr int kTileK = 32;
 inline constexpr int kTileElements = kTileN * kTileK;
 
+// Where a packed matrix has the tile of a panel (16 columns) and a k tile: two panels run side by side, so that the
+// GEMM, which takes panels in pairs, reads memory strictly in order.
+constexpr int64_t tile_index(int64_t panel, int64_t k_tile, int64_t k_tiles) {
+  return (panel / 2 * k_tiles + k_tile) * 2 + panel % 2;
+}
+
 // Rows and columns of every matrix are padded to this, so that no kernel has a tail in N or K: padded weights are
 // zero, padded activation columns are written as zero, padded activation rows are computed and never read.
 inline constexpr int kPad = 32;

@@ -9,9 +9,9 @@ inline void embed(const EmbedArgs& e, int thread, int threads) {
       __builtin_memset(out, 0, static_cast<size_t>(e.ld) * sizeof(float));
       continue;
     }
-    const bf16* panel = e.table + row / kTileN * e.k_tiles * kTileElements + row % kTileN * 2;
     for (int64_t k = 0; k < e.k_tiles * kTileK; k += 2) {
-      const bf16* pair = panel + k * kTileN;
+      const bf16* tile = e.table + tile_index(row / kTileN, k / kTileK, e.k_tiles) * kTileElements;
+      const bf16* pair = tile + k % kTileK * kTileN + row % kTileN * 2;
       for (int i = 0; i < 2; ++i) {
         const uint32_t bits = static_cast<uint32_t>(pair[i]) << 16;
         float value;

@@ -15,11 +15,11 @@ int64_t now_ns() {
 bool meet(Run& run, const Place& place, int thread, int phase = 0) {
   if (thread >= run.lanes()) return false;
   if (run.ring == nullptr) return true;
-  if (run.failed.load(std::memory_order_relaxed)) return false;
+  if (run.failed()) return false;
   const int64_t begin = thread == 0 ? now_ns() : 0;
   const ring::Status status = run.ring->arrive_and_wait(thread, run.collective(place), phase);
   if (thread == 0) run.all_reduce_ns += now_ns() - begin;
-  if (status != ring::Status::ok) run.fail(status, thread);
+  if (status != ring::Status::ok) run.fail(status);
   return status == ring::Status::ok;
 }
 
@@ -28,16 +28,12 @@ bool meet(Run& run, const Place& place, int thread, int phase = 0) {
 void leave(Run& run, const Place& place, int thread) {
   if (run.ring == nullptr || thread >= run.lanes()) return;
   run.ring->done(thread, run.collective(place));
-  if (thread != 0 || run.failed.load(std::memory_order_relaxed)) return;
+  if (thread != 0 || run.failed()) return;
   const ring::Status status = run.ring->acquire(0, run.collective(place) + 1);
-  if (status != ring::Status::ok) run.fail(status, thread);
+  if (status != ring::Status::ok) run.fail(status);
 }
 
 }  // namespace
-
-void Run::fail(ring::Status why, int thread) {
-  if (!failed.exchange(true, std::memory_order_acq_rel) || thread == 0) status = why;
-}
 
 void EmbedNode::run(Run& run, int thread) const {
   run.table.embed({.tokens = run.step.tokens.data(),
@@ -220,7 +216,7 @@ void SampleNode::run(Run& run, int thread) const {
   leave(run, logits, thread);
   run.team.barrier(thread);
   if (run.ring != nullptr) share_tokens(run, thread);
-  if (thread != 0 || run.failed.load(std::memory_order_relaxed)) return;
+  if (thread != 0 || run.failed()) return;
   for (size_t i = 0; i < run.step.logit_rows.size(); ++i) {
     const LogitRow& row = run.step.logit_rows[i];
     if (!row.sample) continue;
@@ -266,7 +262,7 @@ void SampleNode::sample_row(Run& run, int64_t index, int thread) const {
 void SampleNode::share_tokens(Run& run, int thread) const {
   const size_t count = run.step.logit_rows.size();
   auto* shared = run.part<int32_t>(tokens, 0);
-  const bool ok = !run.failed.load(std::memory_order_relaxed);
+  const bool ok = !run.failed();
   if (run.ring->rank() == 0 && thread == 0 && ok)
     for (size_t i = 0; i < count; ++i) shared[i] = run.sampled[i].token;
   run.team.barrier(thread);

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,8 +36,10 @@ struct Run {
   int64_t thread_scratch_bytes;
   std::vector<SampledRow>& sampled;
   uint64_t first_collective = 0;
-  std::atomic<bool> failed{false};  // a wait in the ring failed: nodes do nothing more, but meet at every barrier
-  ring::Status status = ring::Status::ok;
+  // Set when a wait in the ring has failed. The node in which that happened is run to its end, because its threads
+  // meet at its barriers; it is the last one: to write the next collective's slot could spoil what a peer still reads.
+  std::atomic<ring::Status> status{ring::Status::ok};
+  std::atomic<size_t> last_node{std::numeric_limits<size_t>::max()};
   int64_t all_reduce_ns = 0;  // on thread 0
   std::atomic<int64_t> next_item{0};
 
@@ -57,7 +60,8 @@ struct Run {
   T* scratch(int thread) const {
     return reinterpret_cast<T*>(thread_scratch + thread * thread_scratch_bytes);
   }
-  void fail(ring::Status why, int thread);
+  bool failed() const { return status.load(std::memory_order_relaxed) != ring::Status::ok; }
+  void fail(ring::Status why) { status.store(why, std::memory_order_relaxed); }
 };
 
 class Node {

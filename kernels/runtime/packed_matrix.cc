@@ -170,11 +170,12 @@ void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& 
         decode_row(source.type, source.data + source.rows[row - target.dst_row] * row_bytes, source.first_col, k_, out);
         std::fill(out + k_, out + k_tiles_ * kTileK, bf16{0});
       }
-      bf16* tiles = reinterpret_cast<bf16*>(memory_.get()) +
-                    (panel * target.panel_stride + target.panel_offset) * k_tiles_ * kTileElements;
+      bf16* tiles = reinterpret_cast<bf16*>(memory_.get());
+      const int64_t to = panel * target.panel_stride + target.panel_offset;
       const int first = static_cast<int>(low % kTileN), count = static_cast<int>(high - low);
       for (int64_t kt = 0; kt < k_tiles_; ++kt)
-        write_tile(values.data() + kt * kTileK, row_room, first, count, tiles + kt * kTileElements);
+        write_tile(values.data() + kt * kTileK, row_room, first, count,
+                   tiles + tile_index(to, kt, k_tiles_) * kTileElements);
     }
   });
 }
@@ -182,7 +183,7 @@ void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& 
 void PackedMatrix::unpack(float* out) const {
   for (int64_t row = 0; row < n_; ++row)
     for (int64_t col = 0; col < k_; ++col) {
-      const int64_t tile = row / kTileN * k_tiles_ + col / kTileK;
+      const int64_t tile = tile_index(row / kTileN, col / kTileK, k_tiles_);
       const bf16 value = data()[tile * kTileElements + col % kTileK / 2 * 32 + row % kTileN * 2 + col % 2];
       out[row * k_ + col] = std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
     }

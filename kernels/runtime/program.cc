@@ -67,6 +67,8 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
           .thread_scratch_bytes = thread_scratch_bytes_,
           .sampled = sampled_};
   if (ring_ != nullptr) {
+    // After an abort epochs have run ahead of the position: waits would be satisfied by a step that never ended.
+    if (ring_->aborted()) ring_->check(ring::Status::aborted);
     run.first_collective = ring_->position();
     ring_->beat();
     ring_->check(ring_->acquire(0, run.first_collective));
@@ -87,11 +89,16 @@ void Program::run_nodes(Run& run, int thread) {
   int64_t last = thread == 0 ? now_ns() : 0;
   for (size_t i = 0; i < nodes_.size(); ++i) {
     nodes_[i]->run(run, thread);
+    // Said before the barrier, so that all threads stop after the same node: one that is quicker than the others
+    // may fail in the next node before they have asked whether this was the last one.
+    if (run.failed()) run.last_node.store(i, std::memory_order_relaxed);
     team_.barrier(thread);
-    if (thread != 0) continue;
-    const int64_t now = now_ns();
-    node_ns_[i] += now - last;
-    last = now;
+    if (thread == 0) {
+      const int64_t now = now_ns();
+      node_ns_[i] += now - last;
+      last = now;
+    }
+    if (run.last_node.load(std::memory_order_relaxed) == i) return;
   }
 }
 

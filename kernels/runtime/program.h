@@ -55,6 +55,7 @@ class Program {
   Step& step() { return step_; }
   const KvCache& kv() const { return kv_; }
   const HeadGeometry& heads() const { return heads_; }
+  int world() const { return ring_ == nullptr ? 1 : ring_->world(); }
   const KernelTable& table() const { return table_; }
   const LargeBuffer& arena() const { return arena_; }
   std::vector<NodeTime> profile() const;

@@ -11,8 +11,13 @@ namespace {
 constexpr int64_t kItemsPerThread = 4;
 constexpr int64_t kPartialSequences = 8;  // room for as many of the longest sequences to be cut
 
-void require(bool condition, const std::string& message) {
+// The message is made when it is needed only: a step does not allocate.
+void require(bool condition, const char* message) {
   if (!condition) throw std::invalid_argument(message);
+}
+
+[[noreturn]] void refuse_slot(const SequenceInput& s, const char* why) {
+  throw std::invalid_argument("slot " + std::to_string(s.slot) + " of a plan " + why);
 }
 
 int32_t first_block(int32_t window, int32_t position) {
@@ -22,7 +27,11 @@ int32_t first_block(int32_t window, int32_t position) {
 }  // namespace
 
 Step::Step(const Limits& limits, const HeadGeometry& heads, int threads)
-    : limits_(limits), heads_(heads), threads_(threads) {
+    : limits_(limits),
+      heads_(heads),
+      threads_(threads),
+      max_positions_(limits.pages_per_slot * kPageTokens),
+      named_(static_cast<size_t>(limits.max_slots)) {
   const auto max_tokens = static_cast<size_t>(limits.max_tokens), max_slots = static_cast<size_t>(limits.max_slots);
   tokens.reserve(max_tokens);
   runs.reserve(max_tokens + max_slots);
@@ -50,20 +59,26 @@ int Step::add_window(int32_t window) {
 }
 
 void Step::check(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,
-                 std::span<const int32_t> targets, SlotTable& slots) const {
+                 std::span<const int32_t> targets, SlotTable& slots) {
   require(static_cast<int64_t>(sequences_in.size()) <= limits_.max_slots,
           "a plan names more sequences than there are slots");
   int64_t total = 0, literal = 0, wanted_targets = 0, rows = 0;
+  named_.assign(named_.size(), false);
   for (const SequenceInput& s : sequences_in) {
     const Slot& slot = slots.at(s.slot);
-    require(s.count > 0 && s.start >= 0, "a sequence of a plan has no new token");
-    require(!s.from_previous || (s.count == 1 && slot.last_token >= 0),
-            "a sequence has no previous sample to go on from");
-    require(static_cast<int64_t>(s.start) + s.count <= static_cast<int64_t>(slot.pages.size()) * kPageTokens,
-            "the page table of slot " + std::to_string(s.slot) + " does not reach the new tokens");
+    // Two threads would write the same tokens' K and V.
+    if (named_[static_cast<size_t>(s.slot)]) refuse_slot(s, "is named twice");
+    named_[static_cast<size_t>(s.slot)] = true;
+    if (s.count <= 0 || s.start < 0) refuse_slot(s, "has no new token");
+    if (s.from_previous && (s.count != 1 || slot.last_token < 0))
+      refuse_slot(s, "has no previous sample to go on from");
+    const int64_t end = int64_t{s.start} + s.count;
+    if (end > static_cast<int64_t>(slot.pages.size()) * kPageTokens)
+      refuse_slot(s, "has a page table that does not reach the new tokens");
+    if (end > max_positions_) refuse_slot(s, "goes on beyond the context that the model was loaded for");
+    if (s.num_targets < 0 || s.num_targets > s.count) refuse_slot(s, "has more targets than new tokens");
     total += s.count;
     literal += s.from_previous ? 0 : s.count;
-    require(s.num_targets >= 0 && s.num_targets <= s.count, "a sequence has more targets than new tokens");
     wanted_targets += s.num_targets;
     rows += s.num_targets + (s.sample && s.num_targets < s.count);
   }
@@ -73,7 +88,8 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
   require(wanted_targets == static_cast<int64_t>(targets.size()), "the number of targets is not that of the plan");
   for (const std::span<const int32_t> ids : {tokens_in, targets})
     for (const int32_t id : ids)
-      require(id >= 0 && id < limits_.vocabulary, "token id " + std::to_string(id) + " is not in the vocabulary");
+      if (id < 0 || id >= limits_.vocabulary)
+        throw std::invalid_argument("token id " + std::to_string(id) + " is not in the vocabulary");
 }
 
 void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,

@@ -1,6 +1,7 @@
 // One step's batch, in the form in which the nodes of a Program read it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -59,6 +60,9 @@ class Step {
   // Registers a sliding window (0: none) that a node uses; returns its index in `attention`.
   int add_window(int32_t window);
 
+  // Positions from `count` on cannot be computed: a node's tables end there.
+  void limit_positions(int64_t count) { max_positions_ = std::min(max_positions_, count); }
+
   // Validates a plan and lays it out. `tokens` are those of all sequences that do not use their previous sample, in
   // order; `targets` the wanted next tokens of all sequences, in order. Throws std::invalid_argument before anything is
   // changed: the same plan is refused by every rank, so the ranks stay in step.
@@ -79,7 +83,7 @@ class Step {
 
  private:
   void check(std::span<const SequenceInput> plan, std::span<const int32_t> tokens, std::span<const int32_t> targets,
-             SlotTable& slots) const;
+             SlotTable& slots);
   void add_rows(const SequenceInput& sequence, int32_t index, int32_t row, std::span<const int32_t>& targets);
   void add_runs(const SequenceInput& sequence, int32_t row, const Slot& slot);
   void plan_attention(AttentionWork& work) const;
@@ -87,6 +91,8 @@ class Step {
   Limits limits_;
   HeadGeometry heads_;
   int threads_;
+  int64_t max_positions_;
+  std::vector<bool> named_;  // slots that the plan under check has named
 };
 
 }  // namespace numaserve

@@ -42,14 +42,22 @@ Team::Team(const std::vector<int>& cpus) : size_(static_cast<int>(cpus.size())) 
   // somebody to catch it, and not in a thread.
   for (auto cpu = cpus.rbegin(); cpu != cpus.rend(); ++cpu)
     if (*cpu >= 0) pin_this_thread(*cpu);
-  for (int i = 1; i < size_; ++i) {
-    threads_.emplace_back([this, i, cpu = cpus[static_cast<size_t>(i)]] { thread_main(i, cpu); });
+  threads_.reserve(cpus.size());
+  try {
+    for (int i = 1; i < size_; ++i)
+      threads_.emplace_back([this, i, cpu = cpus[static_cast<size_t>(i)]] { thread_main(i, cpu); });
+  } catch (...) {
+    size_ = 1 + static_cast<int>(threads_.size());  // the team that there is; its threads read this in a run only
+    stop();
+    throw;
   }
 }
 
-Team::~Team() {
+Team::~Team() { stop(); }
+
+void Team::stop() {
   stopping_ = true;
-  run([](void*, int) {}, nullptr);
+  run([](void*, int) noexcept {}, nullptr);
   for (std::thread& thread : threads_) thread.join();
 }
 

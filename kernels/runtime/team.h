@@ -19,10 +19,13 @@ namespace numaserve {
 
 class Team {
  public:
-  using Task = void (*)(void* context, int thread);
+  // A task may not throw: the others would wait for its thread at the next barrier, and its context would be gone
+  // under them. So an exception ends the process, on thread 0 as on the others.
+  using Task = void (*)(void* context, int thread) noexcept;
 
   // Pins the calling thread to cpus[0] and one new thread to each of the others. A negative number leaves its thread
-  // unpinned. Throws std::invalid_argument without processors, std::system_error when pinning fails.
+  // unpinned. Throws std::invalid_argument without processors, std::system_error when pinning fails or when there
+  // can be no more threads.
   explicit Team(const std::vector<int>& cpus);
   ~Team();
   Team(const Team&) = delete;
@@ -35,7 +38,8 @@ class Team {
 
   template <class F>
   void parallel(F&& body) {
-    run([](void* context, int thread) { (*static_cast<std::remove_reference_t<F>*>(context))(thread); }, &body);
+    run([](void* context, int thread) noexcept { (*static_cast<std::remove_reference_t<F>*>(context))(thread); },
+        &body);
   }
 
   // Called by every thread of a run the same number of times.
@@ -51,6 +55,7 @@ class Team {
   };
 
   void thread_main(int thread, int cpu);
+  void stop();
   void wait_for_generation(uint64_t seen);
   void wait_until(const std::atomic<uint64_t>& word, uint64_t value) const;
 

@@ -2,7 +2,7 @@
 
 A figure says little on a machine that is not described, and less on one that is shared: so each time is set beside the
 best time that this machine allows, from its read bandwidth and its peak of bf16 operations with the instruction set in
-use, measured in the same run, before and after. The best repetition is compared with the ceiling, the median tells how
+use, measured in the same run, several times. The best repetition is compared with the ceiling, the median tells how
 much the machine was disturbed.
 
 python bench_common.py     prints the ceilings as JSON
@@ -125,9 +125,13 @@ class Report:
         self._rows.append(_Row(table, figures, times, nbytes, flops))
         self._console.print(f"[dim]{table}: {', '.join(f'{k}={_shown(k, v)}' for k, v in figures.items())}[/dim]")
 
+    def refresh(self) -> None:
+        """Measure the ceilings again and keep the best: what disturbs a long run should not lower its ceilings."""
+        self._ceilings = self._ceilings.better(measure_ceilings())
+
     def finish(self) -> None:
         """Print and write everything."""
-        self._ceilings = self._ceilings.better(measure_ceilings())
+        self.refresh()
         machine = asdict(self._ceilings) | {
             "machine": _processor(),
             "load": os.getloadavg()[0],

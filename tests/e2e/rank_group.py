@@ -1,0 +1,177 @@
+"""The real worker processes of a small group, driven plan by plan without a front end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+import zmq
+from numaserve.shm_comm import Segment, create_segment
+from numaserve.workers.models.config import load_model_config
+from numaserve.workers.protocol import (
+    FromWorker,
+    Launch,
+    Ready,
+    Shutdown,
+    StepPlan,
+    StepResult,
+    ToWorker,
+    decode_from_worker,
+    encode,
+)
+
+_UNPINNED = -1  # tests share the cores with each other, and ranks outnumber them
+_PATIENCE_S = 240
+_POLL_MS = 500
+
+Message = TypeVar("Message", bound=FromWorker)
+
+
+class WorkerFailed(Exception):
+    """A worker answered with a failure, or with nothing."""
+
+
+def _padded(count: int, unit: int = 32) -> int:
+    return -(-count // unit) * unit
+
+
+class RankGroup:
+    """A model on `tp` ranks of `threads` unpinned threads each.
+
+    At most two plans are in flight, as with the server: `send` a plan, `receive` the result of the oldest. `isa`
+    forces an instruction set; None leaves the choice to the workers.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        tp: int = 1,
+        *,
+        isa: str | None = None,
+        threads: int = 1,
+        num_pages: int = 64,
+        context_length: int = 512,
+        max_running_requests: int = 16,
+        max_step_tokens: int = 512,
+        max_logit_rows: int = 512,
+    ) -> None:
+        config = load_model_config(model)
+        self._exits = contextlib.ExitStack()
+        segment = None
+        if tp > 1:
+            largest = max(max_step_tokens * _padded(config.hidden_size), max_logit_rows * _padded(config.vocab_size))
+            segment = create_segment(tp, threads, _padded(4 * largest, 4096))
+            self._exits.callback(segment.close)
+        launches = [
+            Launch(
+                rank=rank,
+                world_size=tp,
+                model=str(model),
+                cpus=[[_UNPINNED] * threads] * tp,
+                nodes=[0] * tp,
+                weights=[threads] * tp,
+                num_pages=num_pages,
+                context_length=context_length,
+                max_running_requests=max_running_requests,
+                max_step_tokens=max_step_tokens,
+                max_logit_rows=max_logit_rows,
+                ring_fd=segment.fd if segment else -1,
+                ring_nonce=segment.nonce if segment else 0,
+                step_deadline_s=_PATIENCE_S,
+            )
+            for rank in range(tp)
+        ]
+        with contextlib.ExitStack() as undo:
+            undo.push(self._exits)
+            self._start(launches, segment, isa)
+            undo.pop_all()
+
+    def _start(self, launches: list[Launch], segment: Segment | None, isa: str | None) -> None:
+        context = self._exits.enter_context(zmq.Context())
+        folder = self._exits.enter_context(tempfile.TemporaryDirectory(prefix="numaserve-e2e-"))
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._exits.callback(self._reap)
+        # Workers end when the write end closes, even if this process is killed.
+        lifeline, keep = os.pipe()
+        self._exits.callback(os.close, keep)
+        self._sockets: list[zmq.Socket[bytes]] = []
+        environment = dict(os.environ) if isa is None else os.environ | {"NUMASERVE_ISA": isa}
+        for launch in launches:
+            socket = self._exits.enter_context(context.socket(zmq.PAIR))
+            socket.setsockopt(zmq.LINGER, 0)
+            endpoint = f"ipc://{folder}/rank{launch.rank}.sock"
+            socket.bind(endpoint)
+            self._sockets.append(socket)
+            command = [sys.executable, "-m", "numaserve.workers.main", "--rank", str(launch.rank)]
+            self._processes.append(
+                subprocess.Popen(
+                    [*command, "--endpoint", endpoint, "--lifeline-fd", str(lifeline)],
+                    pass_fds=[lifeline, *([segment.fd] if segment else [])],
+                    env=environment,
+                )
+            )
+            socket.send(encode(launch))
+        os.close(lifeline)
+        self.ready = [self._next(rank, Ready) for rank in range(len(launches))]
+
+    @property
+    def isa(self) -> str:
+        """Instruction set in use."""
+        return self.ready[0].isa
+
+    def send(self, plan: StepPlan) -> None:
+        """Send a plan to every rank."""
+        self._broadcast(plan)
+
+    def receive(self) -> StepResult:
+        """Rank 0's result of the oldest plan in flight, when every rank has answered it. Raises `WorkerFailed`."""
+        results = [self._next(rank, StepResult) for rank in range(len(self._sockets))]
+        assert {result.step_id for result in results} == {results[0].step_id}
+        return results[0]
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Send a plan and wait for its result. Raises `WorkerFailed`."""
+        self.send(plan)
+        return self.receive()
+
+    def close(self) -> None:
+        """End the workers and remove everything they leave."""
+        self._broadcast(Shutdown())
+        self._exits.close()
+
+    def __enter__(self) -> RankGroup:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def _broadcast(self, message: ToWorker) -> None:
+        for socket in self._sockets:
+            socket.send(encode(message), zmq.NOBLOCK)
+
+    def _next(self, rank: int, kind: type[Message]) -> Message:
+        """The next message of this kind; progress and statistics on the way are dropped."""
+        for _ in range(_PATIENCE_S * 1000 // _POLL_MS):
+            while self._sockets[rank].poll(_POLL_MS):
+                message = decode_from_worker(self._sockets[rank].recv())
+                if isinstance(message, kind):
+                    return message
+                if getattr(message, "message", None):
+                    raise WorkerFailed(message)
+            if self._processes[rank].poll() is not None:
+                raise WorkerFailed(f"worker {rank} exited with status {self._processes[rank].returncode}")
+        raise WorkerFailed(f"nothing from worker {rank} for {_PATIENCE_S} s")
+
+    def _reap(self) -> None:
+        for process in self._processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

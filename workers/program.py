@@ -57,7 +57,20 @@ class Buffer:
 
 
 class Tensor(Buffer):
-    """Activations of this rank: bf16 where they enter a matrix product, fp32 elsewhere."""
+    """Activations of this rank."""
+
+
+class Operand(Tensor):
+    """Activations, bf16, that a matrix product reads: from row to row an odd number of cache lines.
+
+    With a power of two, say, the rows of a tile would all fall into the same set of the L1 cache.
+    """
+
+    @property
+    def ld(self) -> int:
+        """Elements from row to row."""
+        columns = padded(self.cols)
+        return columns if columns // PAD % 2 == 1 else columns + PAD
 
 
 class Residual(Buffer):
@@ -127,27 +140,27 @@ class ProgramBuilder:
             )
         return residual
 
-    def rms_norm(self, x: Residual, weight: Vector, eps: float) -> Tensor:
+    def rms_norm(self, x: Residual, weight: Vector, eps: float) -> Operand:
         """bf16 [tokens, hidden]."""
-        out = Tensor(x.rows, x.cols, 2)
+        out = Operand(x.rows, x.cols, 2)
         self._record(lambda p: p.rms_norm(x.place, weight, out.place, eps), x, out)
         return out
 
-    def linear(self, x: Tensor, weight: PackedMatrix, bias: Vector | None = None) -> Tensor:
+    def linear(self, x: Operand, weight: PackedMatrix, bias: Vector | None = None) -> Tensor:
         """fp32 [tokens, n] = x · weightᵀ + bias."""
         out = Tensor(x.rows, weight.n, 4)
         self._linear("linear", x, weight, out, bias=bias)
         return out
 
-    def linear_partial(self, x: Tensor, weight: PackedMatrix) -> Partial:
+    def linear_partial(self, x: Operand, weight: PackedMatrix) -> Partial:
         """This rank's part of x · weightᵀ where the columns of `weight` are split over the ranks."""
         out = self._partial()
         self._linear("linear_partial", x, weight, out)
         return out
 
-    def gated_mlp(self, x: Tensor, gate_up: PackedMatrix, down: PackedMatrix, activation: Activation) -> Partial:
+    def gated_mlp(self, x: Operand, gate_up: PackedMatrix, down: PackedMatrix, activation: Activation) -> Partial:
         """(activation(gate) * up) · downᵀ; `gate_up` has panels of 16 gate and 16 up rows in turn."""
-        hidden = Tensor(x.rows, down.k, 2)
+        hidden = Operand(x.rows, down.k, 2)
         self._linear("gate_up", x, gate_up, hidden, activation=activation)
         return self.linear_partial(hidden, down)
 
@@ -169,9 +182,9 @@ class ProgramBuilder:
 
     def attention(
         self, q: Tensor, *, layer: int, scale: float, window: int | None = None, softcap: float | None = None
-    ) -> Tensor:
+    ) -> Operand:
         """Causal attention over all tokens of each sequence so far: bf16 [tokens, q_heads * head_dim]."""
-        out = Tensor(q.rows, self.shape.q_heads * self.shape.head_dim, 2)
+        out = Operand(q.rows, self.shape.q_heads * self.shape.head_dim, 2)
         partial = self._attention_partial()
         self._record(
             lambda p: p.attention(q.place, out.place, partial.place, layer, scale, window or 0, softcap or 0.0),
@@ -190,7 +203,7 @@ class ProgramBuilder:
         eps: float,
         post_norm: Vector | None = None,
         bias: Vector | None = None,
-    ) -> Tensor:
+    ) -> Operand:
         """residual += post_norm?(sum over ranks + bias); returns bf16 rms_norm(residual, norm)."""
         scratch = Tensor(residual.rows, residual.cols, 4) if post_norm is not None else residual
         self._record(
@@ -203,10 +216,10 @@ class ProgramBuilder:
         )
         return self.rms_norm(residual, norm, eps)
 
-    def lm_head(self, x: Tensor, weight: PackedMatrix, *, softcap: float | None = None) -> Logits:
+    def lm_head(self, x: Operand, weight: PackedMatrix, *, softcap: float | None = None) -> Logits:
         """Logits of the rows that want a sample. `weight` holds this rank's rows of the vocabulary."""
         rows = self.limits.max_logit_rows
-        gathered = Tensor(rows, x.cols, 2)
+        gathered = Operand(rows, x.cols, 2)
         self._record(lambda p: p.gather(x.place, gathered.place), x, gathered)
         logits = Logits(rows, weight.n, 4)
         logits.softcap = softcap or 0.0
@@ -247,7 +260,7 @@ class ProgramBuilder:
     def _linear(
         self,
         name: str,
-        x: Tensor,
+        x: Operand,
         weight: PackedMatrix,
         out: Buffer,
         *,

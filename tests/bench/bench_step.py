@@ -161,7 +161,11 @@ def run_ranks(plan: GroupPlan) -> list[dict[str, Any]]:
             rank = subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[fd] if fd >= 0 else [])
             exits.callback(rank.kill)
             ranks.append(rank)
-        answers = [rank.communicate()[0] for rank in ranks]
+        answers = []
+        for index, rank in enumerate(ranks):
+            answers.append(rank.communicate()[0])
+            if rank.returncode != 0:
+                raise RuntimeError(f"rank {index} exited with status {rank.returncode}")
         return [json.loads(answer) for answer in answers]
 
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-from safetensors import serialize_file
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, INTERMEDIATE = 2048, 16, 32, 8, 64, 8192
 CONFIG = {
@@ -46,12 +45,25 @@ def write_random_llama(folder: Path, vocab: int) -> Path:
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens": (vocab, HIDDEN), "model.norm": (HIDDEN,)}
     shapes |= {f"model.layers.{index}.{name}": shape for index in range(LAYERS) for name, shape in layer.items()}
     # Tensors of one shape share their values, and so their memory: what is computed with them does not matter.
-    values = {shape: _random_bf16(shape) for shape in set(shapes.values())}
-    tensors = {
-        f"{name}.weight": {"dtype": "bfloat16", "shape": shape, "data": values[shape]} for name, shape in shapes.items()
-    }
-    serialize_file(tensors, folder / "model.safetensors", None)
+    _write_safetensors(
+        folder / "model.safetensors", shapes, {shape: _random_bf16(shape) for shape in set(shapes.values())}
+    )
     return folder
+
+
+def _write_safetensors(path: Path, shapes: dict[str, tuple[int, ...]], values: dict[tuple[int, ...], bytes]) -> None:
+    """The format's own few lines: the library's writers want every tensor in memory of its own."""
+    header, offset = {}, 0
+    for name, shape in shapes.items():
+        end = offset + len(values[shape])
+        header[f"{name}.weight"] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for shape in shapes.values():
+            file.write(values[shape])
 
 
 def _random_bf16(shape: tuple[int, ...]) -> bytes:

@@ -1,14 +1,20 @@
 // The one GEMM loop nest. Only `tile_gemm` differs between the instruction sets.
 //
-// Blocking, for a thread's share of rows and panels:
-//   rows in blocks of kRowBlock          a block of A stays in L2 while all panels pass by it
-//     panels in pairs                    a pair's k block stays in L1 while the rows of the block pass by it
-//       k in blocks of kDepth tiles      results are carried between k blocks in a small fp32 buffer: spilling fp32
-//         rows in tiles of 32            is exact, so the bits do not depend on the blocking
-// Up to 32 rows the k blocking is left out: there is nothing to reuse, and a panel is read once, in order.
+// With many rows, for a thread's share of rows and panels:
+//   rows in blocks of 256                     weights are read from memory once a block: 256 operations a byte
+//     panels in groups of 64                  the block's results for a group stay in L2, in fp32
+//       k in slabs of 32 tiles                the block of A for a slab stays in L2 while the group passes by it
+//         panels in pairs
+//           k in blocks of 8 tiles            a pair's block of weights stays in L1 while the rows pass by it
+//             rows in tiles of 32
+// Results are carried between slabs and blocks of k in fp32, which is exact: the bits do not depend on the blocking.
+// With up to 32 rows there is nothing to reuse, and every panel pair is read once, from its first tile to its last.
 
-inline constexpr int kRowBlock = 128;
-inline constexpr int kDepth = 8;  // k tiles: 8 tiles of 2 panels are 16 KiB of weights
+inline constexpr int64_t kRowBlock = 256;
+inline constexpr int64_t kGroupPanels = 64;
+inline constexpr int64_t kSlabTiles = 32;
+inline constexpr int64_t kBlockTiles = 8;
+inline constexpr int64_t kStreamedRows = 32;
 
 struct GemmShare {
   Range rows, panels;
@@ -63,29 +69,43 @@ inline void gemm_epilogue(const GemmArgs& g, const float* c, int64_t row, int64_
   }
 }
 
+// Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or begins with them where begin is 0.
+inline void gemm_pair(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, int64_t depth, float* c) {
+  const bf16* b = g.b + tile_index(panel, 0, g.k_tiles) * kTileElements;
+  int64_t kt = k.begin;
+  do {  // once even where k is empty, so that the results are zero
+    const int64_t count = k.end - kt < depth ? k.end - kt : depth;
+    const bf16* block = b + kt * 2 * kTileElements;
+    const auto tile = [block](int64_t t) { return block + t * 2 * kTileElements; };
+    for (int64_t r = 0; r < rows; r += 32) {
+      const bf16* a = g.a + (row + r) * g.lda + kt * kTileK;
+      const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);
+      if (r == 0)  // the first rows bring the weights, the others find them in the cache
+        tile_gemm<true>(a, g.lda, tile, kTileElements, 2, count, c, 32, tile_rows, kt > 0);
+      else
+        tile_gemm<false>(a, g.lda, tile, kTileElements, 2, count, c + r * 32, 32, tile_rows, kt > 0);
+    }
+    kt += count;
+  } while (kt < k.end);
+}
+
 inline void gemm(const GemmArgs& g, float* scratch, int thread, int threads) {
   const GemmShare share = gemm_share(g.m, g.n_panels, thread, threads);
   for (int64_t row = share.rows.begin; row < share.rows.end; row += kRowBlock) {
     const int64_t rows = share.rows.end - row < kRowBlock ? share.rows.end - row : kRowBlock;
-    const int64_t depth = rows <= 32 || g.k_tiles == 0 ? (g.k_tiles > 0 ? g.k_tiles : 1) : kDepth;
-    for (int64_t panel = share.panels.begin; panel < share.panels.end; panel += 2) {
-      const bf16* b = g.b + tile_index(panel, 0, g.k_tiles) * kTileElements;
+    const bool streamed = rows <= kStreamedRows;
+    const int64_t group = streamed ? 2 : kGroupPanels;
+    const int64_t slab = streamed ? g.k_tiles : kSlabTiles, depth = streamed ? g.k_tiles : kBlockTiles;
+    for (int64_t first = share.panels.begin; first < share.panels.end; first += group) {
+      const int64_t end = share.panels.end - first < group ? share.panels.end : first + group;
+      const auto c = [&](int64_t panel) { return scratch + (panel - first) / 2 * kRowBlock * 32; };
       int64_t kt = 0;
       do {
-        const int64_t count = g.k_tiles - kt < depth ? g.k_tiles - kt : depth;
-        const bf16* block = b + kt * 2 * kTileElements;
-        const auto tile = [block](int64_t t) { return block + t * 2 * kTileElements; };
-        for (int64_t r = 0; r < rows; r += 32) {
-          const bf16* a = g.a + (row + r) * g.lda + kt * kTileK;
-          const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);
-          if (r == 0)  // the first rows bring the weights, the others find them in the cache
-            tile_gemm<true>(a, g.lda, tile, kTileElements, 2, count, scratch, 32, tile_rows, kt > 0);
-          else
-            tile_gemm<false>(a, g.lda, tile, kTileElements, 2, count, scratch + r * 32, 32, tile_rows, kt > 0);
-        }
-        kt += count;
+        const Range k{kt, g.k_tiles - kt < slab ? g.k_tiles : kt + slab};
+        for (int64_t panel = first; panel < end; panel += 2) gemm_pair(g, row, rows, panel, k, depth, c(panel));
+        kt = k.end;
       } while (kt < g.k_tiles);
-      gemm_epilogue(g, scratch, row, rows, panel);
+      for (int64_t panel = first; panel < end; panel += 2) gemm_epilogue(g, c(panel), row, rows, panel);
     }
   }
 }

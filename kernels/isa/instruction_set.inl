@@ -37,7 +37,7 @@ inline void read_memory(const std::byte* data, int64_t bytes) {
 const KernelTable NUMASERVE_ISA_TABLE = {
     .name = NUMASERVE_ISA_NAME,
     .gemm = gemm,
-    .gemm_scratch = kRowBlock * 32,
+    .gemm_scratch = kGroupPanels / 2 * kRowBlock * 32,
     .rms_norm = rms_norm,
     .reduce_add = reduce_add,
     .post_norm_add = post_norm_add,

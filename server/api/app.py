@@ -11,7 +11,7 @@ from numaserve.server.api.context import ApiContext, ApiLimits
 from numaserve.server.api.errors import ApiError, from_engine, from_http, from_validation
 from numaserve.server.api.health import health_router
 from numaserve.server.api.info import info_router
-from numaserve.server.api.middleware import BodyLimit, RequestScope, RequireKey
+from numaserve.server.api.middleware import BodyLimit, HeaderLimit, RequestScope, RequireKey
 from numaserve.server.api.models import models_router
 from numaserve.server.api.tokenize import tokenize_router
 from numaserve.server.engine.types import EngineError
@@ -38,6 +38,7 @@ def create_app(context: ApiContext) -> FastAPI:
     # The last one added is the outermost.
     app.add_middleware(BodyLimit, context=context)
     app.add_middleware(RequireKey, context=context)
+    app.add_middleware(HeaderLimit, context=context)
     app.add_middleware(RequestScope)
     return app
 

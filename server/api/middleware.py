@@ -73,6 +73,22 @@ class RequireKey:
         await unauthorized().response()(scope, receive, send)
 
 
+class HeaderLimit:
+    """Refuses a request with too many headers: everything that looks for one goes through all of them."""
+
+    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
+        self._app = app
+        self._limits = context.limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on or answer 431."""
+        if scope["type"] != "http" or len(scope["headers"]) <= self._limits.max_headers:
+            await self._app(scope, receive, send)
+            return
+        error = ApiError(431, f"The request has more than {self._limits.max_headers} headers.")
+        await error.response()(scope, receive, send)
+
+
 class BodyLimit:
     """Refuses a body that is too large, by its announced length or as it arrives, or too slow."""
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import partial
+from typing import cast
 
 import uvicorn
 from numaserve.server.api.app import ApiContext, create_app
+from numaserve.server.cli.connection import ConnectionLimits, LimitedProtocol
 from numaserve.server.cli.listen import BACKLOG
 
 _LAST_CHUNKS_S = 5  # for what is already in buffers when the engine has drained
@@ -16,11 +20,11 @@ _LAST_CHUNKS_S = 5  # for what is already in buffers when the engine has drained
 class HttpServer(uvicorn.Server):
     """uvicorn on a socket that is already bound. Signals are the service's business, which drains before it stops."""
 
-    def __init__(self, context: ApiContext, listener: socket.socket) -> None:
+    def __init__(self, context: ApiContext, listener: socket.socket, limits: ConnectionLimits | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 create_app(context),
-                http="httptools",
+                http=cast(type[asyncio.Protocol], partial(LimitedProtocol, limits=limits or ConnectionLimits())),
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -177,3 +177,13 @@ def test_every_answer_has_a_request_id(client: TestClient, method: str, path: st
 def test_a_harmful_request_id_is_replaced(client: TestClient, bad: str) -> None:
     answer = client.get("/version", headers={b"X-Request-Id": bad.encode("latin-1")})
     assert answer.headers["x-request-id"].startswith("req-")
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_more_headers_than_anybody_needs_are_refused(
+    client: TestClient, engine: FakeEngine, method: str, path: str
+) -> None:
+    answer = client.request(method, path, headers=[(f"x-{index}", "y") for index in range(101)])
+    assert answer.status_code == 431
+    assert_error(answer)
+    assert engine.admitted == []

@@ -25,7 +25,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 STAMPS := $(VENV)/.stamps
 PACKAGES := server workers kernels shm_comm configs
 SOURCES := pyproject.toml CMakeLists.txt $(shell find $(PACKAGES) -type f \
-	\( -name '*.py' -o -name '*.pyi' -o -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.yaml' -o -name CMakeLists.txt \))
+	\( -name '*.py' -o -name '*.pyi' -o -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.yaml' -o -name '*.cmake' -o -name CMakeLists.txt \))
 CXX_SOURCES = $(shell git ls-files '*.cc' '*.h' '*.inl')
 # Prints a list of requirements of pyproject.toml: dependencies, an extra's, or the build's.
 REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyproject.toml", "rb")); p = t["project"]; \

@@ -1,7 +1,7 @@
 # Everything a user or developer runs. Needs Python >= 3.11 with venv, a C++20 compiler, and nothing else: CMake and
 # Ninja come as wheels.
 #
-#   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make lint    make bench    make asan    make tsan
+#   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-slow    make lint    make bench    make asan    make tsan
 
 MODEL ?= demo
 TP ?=
@@ -32,7 +32,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install test lint format bench asan tsan install-service clean
+.PHONY: serve install test test-slow lint format bench asan tsan install-service clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -40,8 +40,12 @@ serve: install $(STAMPS)/demo
 
 install: $(STAMPS)/install
 
+# Tests marked slow (a million collectives, comparisons with other tokenizers) are left to `make test-slow`.
 test: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
-	$(BIN)/pytest -q -n 2 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+	$(BIN)/pytest -q -m slow --timeout 1800 $(PYTEST_ARGS)
 
 lint: $(STAMPS)/run $(STAMPS)/lint
 	$(BIN)/ruff check .

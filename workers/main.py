@@ -6,10 +6,12 @@ Started by the supervisor, never by hand: everything else comes as the first mes
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import logging
 import signal
 import sys
+from pathlib import Path
 
 from numaserve.workers.loop import Mailbox, Orphaned, serve
 
@@ -31,9 +33,17 @@ def main() -> int:
     try:
         return serve(mailbox, arguments.rank)
     except Orphaned:
+        _remove_socket(Path(arguments.endpoint.removeprefix("ipc://")))
         return 1
     finally:
         mailbox.close()
+
+
+def _remove_socket(path: Path) -> None:
+    """What the front end would have done, had it not been killed: the last rank to go removes the directory."""
+    path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()
 
 
 if __name__ == "__main__":

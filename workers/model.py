@@ -61,7 +61,8 @@ class RankModel:
             shard,
             node.team,
             lambda done: report(done, self.weight_bytes),
-            positions=launch.context_length,
+            # Whole pages: a slot's page table, not the context length, is what a plan's positions are checked against.
+            positions=_pages_per_slot(launch) * PAGE_SIZE,
         )
         self._program = _build(launch, node, config, shard, self._weights)
         self._answers = launch.rank == 0
@@ -85,7 +86,8 @@ class RankModel:
         return weights + self._node.misplaced_pages(*self._program.kv_memory)
 
     def run(self, plan: StepPlan) -> StepAnswer:
-        """Run one step. Raises `ValueError` for a plan that cannot be run, `RingError` when a peer is gone."""
+        """Run one step. Raises `ValueError`, `TypeError` or `OverflowError` for a plan that cannot be run, `RingError`
+        when a peer is gone."""
         for seq in plan.seqs:
             if seq.init is not None:
                 self._init_slot(seq.slot, seq.init)
@@ -148,12 +150,16 @@ def _build(launch: Launch, node: NodeContext, config: ModelConfig, shard: Shard,
         max_step_tokens=launch.max_step_tokens,
         max_logit_rows=launch.max_logit_rows,
         max_slots=launch.max_running_requests,
-        pages_per_slot=-(-launch.context_length // PAGE_SIZE),
+        pages_per_slot=_pages_per_slot(launch),
         num_pages=launch.num_pages,
     )
     builder = ProgramBuilder(shape=shape, limits=limits, team=node.team, ring=node.ring)
     FAMILIES[config.family].forward(builder, config, weights)
     return builder.build()
+
+
+def _pages_per_slot(launch: Launch) -> int:
+    return -(-launch.context_length // PAGE_SIZE)
 
 
 def _native_row(seq: SeqPlan) -> tuple[int, int, int, bool, bool, int]:

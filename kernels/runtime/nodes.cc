@@ -260,10 +260,12 @@ void SampleNode::sample_row(Run& run, int64_t index, int thread) const {
 }
 
 void SampleNode::share_tokens(Run& run, int thread) const {
+  // Rank 0 has no tokens then, and must not arrive: peers would take what it does not have. No thread can fail between
+  // the last barrier and the next, so that all of a rank decide alike.
+  if (run.failed()) return;
   const size_t count = run.step.logit_rows.size();
   auto* shared = run.part<int32_t>(tokens, 0);
-  const bool ok = !run.failed();
-  if (run.ring->rank() == 0 && thread == 0 && ok)
+  if (run.ring->rank() == 0 && thread == 0)
     for (size_t i = 0; i < count; ++i) shared[i] = run.sampled[i].token;
   run.team.barrier(thread);
   if (meet(run, tokens, thread) && run.ring->rank() != 0 && thread == 0)

@@ -125,7 +125,10 @@ def _answer(work: Callable[[], str]) -> dict[str, str]:
 def main() -> None:
     """Serve renderings until the input ends."""
     _prepare()
-    config = json.loads(sys.stdin.readline())
+    first = sys.stdin.readline()
+    if not first:
+        return  # the server ended before it asked for anything
+    config = json.loads(first)
     _confine(config["memory_bytes"])
     template: Template | None = None
     for line in sys.stdin:

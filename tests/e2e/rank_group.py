@@ -15,6 +15,7 @@ import zmq
 from numaserve.shm_comm import Segment, create_segment
 from numaserve.workers.models.config import load_model_config
 from numaserve.workers.protocol import (
+    Failure,
     FromWorker,
     Launch,
     Ready,
@@ -139,6 +140,15 @@ class RankGroup:
         """Send a plan and wait for its result. Raises `WorkerFailed`."""
         self.send(plan)
         return self.receive()
+
+    def receive_failures(self) -> list[Failure]:
+        """Every rank's refusal of the oldest plan in flight. Raises `WorkerFailed` when one has not refused it."""
+        return [self._next(rank, Failure) for rank in range(len(self._sockets))]
+
+    def send_frames(self, *frames: bytes) -> None:
+        """Send any frames, as one message, to every rank."""
+        for socket in self._sockets:
+            socket.send_multipart(frames, zmq.NOBLOCK)
 
     def close(self) -> None:
         """End the workers and remove everything they leave."""

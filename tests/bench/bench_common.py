@@ -2,8 +2,9 @@
 
 A figure says little on a machine that is not described, and less on one that is shared: so each time is set beside the
 best time that this machine allows, from its read bandwidth and its peak of bf16 operations with the instruction set in
-use, measured in the same run, several times. The best repetition is compared with the ceiling, the median tells how
-much the machine was disturbed.
+use, measured in the same run. A shared machine's bandwidth can halve for minutes: rows that a few seconds decide have
+ceilings of their own, measured just before and after. The best repetition is compared with the ceiling, the median
+tells how much the machine was disturbed.
 
 python bench_common.py     prints the ceilings as JSON
 """
@@ -22,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from numaserve.kernels import Team, isa, peak_flops, read_bandwidth
 from rich.console import Console
 from rich.table import Table
 
@@ -47,6 +49,15 @@ class Ceilings:
             max(self.bf16_flops_s, other.bf16_flops_s),
         )
 
+    def plus(self, other: Ceilings) -> Ceilings:
+        """Those of two teams that work at the same time."""
+        return Ceilings(
+            self.isa,
+            self.threads + other.threads,
+            self.read_bytes_s + other.read_bytes_s,
+            self.bf16_flops_s + other.bf16_flops_s,
+        )
+
     def bound(self, nbytes: float, flops: float) -> tuple[float, str]:
         """Seconds that reading `nbytes` and doing `flops` operations take at least, and which of the two it is."""
         memory, compute = nbytes / self.read_bytes_s, flops / self.bf16_flops_s
@@ -57,6 +68,12 @@ def measure_ceilings() -> Ceilings:
     """Measure in a process of its own: a thread team pins its caller for good."""
     answer = subprocess.run([sys.executable, __file__], check=True, stdout=subprocess.PIPE)
     return Ceilings(**json.loads(answer.stdout))
+
+
+def team_ceilings(team: Team) -> Ceilings:
+    """Measure with a team that there is, in about a third of a second."""
+    nbytes = max(MIN_READ_BYTES, 4 * last_level_cache_bytes())
+    return Ceilings(isa(), team.size, read_bandwidth(team, nbytes), peak_flops(team))
 
 
 def all_cpus() -> list[int]:
@@ -103,6 +120,7 @@ class _Row:
     times: Times | None
     nbytes: float
     flops: float
+    ceilings: Ceilings | None
 
 
 class Report:
@@ -118,11 +136,18 @@ class Report:
         self._console = Console(stderr=True)
 
     def add(
-        self, table: str, *, times: Times | None = None, nbytes: float = 0.0, flops: float = 0.0, **figures: Any
+        self,
+        table: str,
+        *,
+        times: Times | None = None,
+        nbytes: float = 0.0,
+        flops: float = 0.0,
+        ceilings: Ceilings | None = None,
+        **figures: Any,
     ) -> None:
         """Add a row. With `times`, of work that reads `nbytes` from memory and does `flops` operations, it gets the
-        fraction of the ceiling that this is."""
-        self._rows.append(_Row(table, figures, times, nbytes, flops))
+        fraction that this is of `ceilings`, or of those of the whole run."""
+        self._rows.append(_Row(table, figures, times, nbytes, flops, ceilings))
         self._console.print(f"[dim]{table}: {', '.join(f'{k}={_shown(k, v)}' for k, v in figures.items())}[/dim]")
 
     def refresh(self) -> None:
@@ -155,7 +180,7 @@ class Report:
         figures = row.figures | {"best_ms": row.times.best * 1e3, "median_ms": row.times.median * 1e3}
         if not row.nbytes and not row.flops:
             return figures
-        bound, name = self._ceilings.bound(row.nbytes, row.flops)
+        bound, name = (row.ceilings or self._ceilings).bound(row.nbytes, row.flops)
         if row.nbytes:
             figures["gb_s"] = row.nbytes / row.times.best / 1e9
         if row.flops:
@@ -195,12 +220,7 @@ def _processor() -> str:
 
 
 def _main() -> None:
-    from numaserve.kernels import Team, isa, peak_flops, read_bandwidth
-
-    team = Team(all_cpus())
-    nbytes = max(MIN_READ_BYTES, 4 * last_level_cache_bytes())
-    ceilings = Ceilings(isa(), team.size, read_bandwidth(team, nbytes), peak_flops(team))
-    sys.stdout.write(json.dumps(asdict(ceilings)))
+    sys.stdout.write(json.dumps(asdict(team_ceilings(Team(all_cpus())))))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from bench_common import Report, all_cpus, last_level_cache_bytes, repeat
+from bench_common import MIN_READ_BYTES, Report, all_cpus, last_level_cache_bytes, repeat, team_ceilings
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector, barrier_ns
 from numaserve.workers.program import ProgramBuilder, ProgramLimits, RankShape
 from numaserve.workers.protocol import PAGE_SIZE
@@ -118,7 +118,7 @@ def timed_step(program: Program, name: str, sequences: Sequence[tuple[int, int, 
 
 def bench_gemm(report: Report, team: Team) -> None:
     """x[M, K] · w[N, K]ᵀ for the shapes of two models."""
-    enough = max(128 << 20, 3 * last_level_cache_bytes())
+    enough = max(MIN_READ_BYTES, 4 * last_level_cache_bytes())
     for name, (k, n) in SHAPES.items():
         copies = -(-enough // (n * k * BF16))
         weights = [random_matrix(team, n, k) for _ in range(copies)]
@@ -132,10 +132,11 @@ def bench_gemm(report: Report, team: Team) -> None:
         for m in ROWS:
             run = [(0, 0, m, False)]
             step(program, run)
+            before = team_ceilings(team)
             times = repeat(lambda p=program, run=run: timed_step(p, "linear", run), seconds=0.7).per(copies)
-            report.add(
-                "packed GEMM", times=times, nbytes=n * k * BF16, flops=2.0 * m * n * k, matrix=name, K=k, N=n, M=m
-            )
+            ceilings = before.better(team_ceilings(team))
+            work = {"nbytes": n * k * BF16, "flops": 2.0 * m * n * k}
+            report.add("packed GEMM", times=times, ceilings=ceilings, **work, matrix=name, K=k, N=n, M=m)
 
 
 def attention_program(team: Team, *, layers: int, step_tokens: int, context: int) -> Program:
@@ -176,11 +177,12 @@ def bench_attention(report: Report, team: Team) -> None:
     program = attention_program(team, layers=layers, step_tokens=chunk, context=context)
     for start in range(0, context, chunk):
         step(program, [(0, start, chunk, False)])
+    before = team_ceilings(team)
     times = repeat(lambda: timed_step(program, "attention", [(0, context - 1, 1, False)])).per(layers)
+    ceilings = before.better(team_ceilings(team))
     nbytes = 2.0 * kv_width * BF16 * context
-    report.add(
-        "attention", times=times, nbytes=nbytes, flops=4.0 * width * context, phase="decode", new=1, context=context
-    )
+    work = {"nbytes": nbytes, "flops": 4.0 * width * context}
+    report.add("attention", times=times, ceilings=ceilings, **work, phase="decode", new=1, context=context)
 
 
 def bench_sampler(report: Report, team: Team) -> None:

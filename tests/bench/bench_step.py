@@ -20,12 +20,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from bench_common import Report, Times
+from bench_common import Ceilings, Report, Times, team_ceilings
 from numaserve.shm_comm import create_segment
 from numaserve.workers.model import RankModel
 from numaserve.workers.models.config import load_model_config
@@ -52,6 +53,7 @@ class Phase:
     native: list[float] = field(default_factory=list)
     all_reduce: list[float] = field(default_factory=list)
     nodes: dict[str, int] = field(default_factory=dict)
+    ceilings: Ceilings | None = None  # of the rank's own cores, while the other ranks measure too
 
 
 class Rank:
@@ -124,12 +126,14 @@ class Rank:
         return self._phase(one, DECODED)
 
     def _phase(self, work: Callable[[], tuple[float, float, float]], count: int) -> Phase:
+        ceilings = team_ceilings(self._node.team)
         phase, before = Phase(), self._nodes()
         for _ in range(count):
             wall, native, all_reduce = work()
             phase.wall.append(wall)
             phase.native.append(native)
             phase.all_reduce.append(all_reduce)
+        phase.ceilings = ceilings.better(team_ceilings(self._node.team))
         phase.nodes = {name: ns - before[name] for name, ns in self._nodes().items()}
         return phase
 
@@ -192,7 +196,9 @@ def bench_model(report: Report, name: str, path: Path, tp: int) -> None:
 
     def add(phase: str, batch: int, context: float, nbytes: float, flops: float) -> None:
         figures = ranks[0]["phases"][phase]
-        _add_phase(report, {**at, "phase": phase, "batch": batch, "context": int(context)}, figures, nbytes, flops)
+        ceilings = reduce(Ceilings.plus, (Ceilings(**rank["phases"][phase]["ceilings"]) for rank in ranks))
+        where = {**at, "phase": phase, "batch": batch, "context": int(context)}
+        _add_phase(report, where, figures, nbytes, flops, ceilings)
 
     # A parameter is two bytes and two operations a token: bytes of weights times tokens are operations.
     add("prefill", 1, PROMPT, 0.0, layers * PROMPT + attention * PROMPT * (PROMPT + 1) / 2)
@@ -215,12 +221,15 @@ def bench_model(report: Report, name: str, path: Path, tp: int) -> None:
     )
 
 
-def _add_phase(report: Report, at: dict[str, Any], figures: dict[str, Any], nbytes: float, flops: float) -> None:
+def _add_phase(
+    report: Report, at: dict[str, Any], figures: dict[str, Any], nbytes: float, flops: float, ceilings: Ceilings
+) -> None:
     native, wall = sum(figures["native"]), sum(figures["wall"])
     tokens = PROMPT if at["phase"] == "prefill" else at["batch"]
     report.add(
         "steps",
         times=Times.of(figures["wall"]),
+        ceilings=ceilings,
         nbytes=nbytes,
         flops=flops,
         **at,

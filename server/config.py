@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
+from numaserve.configs import presets
 from numaserve.workers.errors import OperatorError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -48,12 +49,13 @@ class ServeConfig(BaseModel):
     drain_seconds: float = Field(30.0, ge=0, le=86400, description="How long running requests may finish at SIGTERM.")
     step_deadline_seconds: float = Field(60.0, ge=1, le=3600, description="A step that takes longer is a dead worker.")
     overlap: bool = Field(True, description="Plan one step ahead of the workers.")
-    enable_prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
+    prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
     log_prompts: bool = Field(False, description="Write prompts to the log.")
 
 
 def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServeConfig:
-    """Merge defaults, `file` and `options` (those that are not None), the later winning.
+    """Merge defaults, `file` (or the shipped preset of that name) and `options` (those that are not None), the later
+    winning.
 
     Raises `OperatorError` with one line that names the key and what it may be.
     """
@@ -71,7 +73,9 @@ def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServeCo
 
 def _read_yaml(file: Path) -> dict[str, Any]:
     try:
-        loaded = yaml.safe_load(file.read_text(encoding="utf-8"))
+        loaded = yaml.safe_load(_file_or_preset(file).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise OperatorError(f"there is no configuration file {file}; presets are {', '.join(presets())}") from None
     except OSError as error:
         raise OperatorError(f"cannot read the configuration file {file}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -82,6 +86,10 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         raise OperatorError(f"{file} must hold 'key: value' lines, such as 'port: 8000'")
     # The file may spell a key as the command line does.
     return {key.replace("-", "_"): value for key, value in loaded.items()}
+
+
+def _file_or_preset(file: Path) -> Path:
+    return file if file.exists() else presets().get(str(file), file)
 
 
 def _explain(key: str, error: Any) -> str:

@@ -32,19 +32,18 @@ def serve(
     kv_cache_gib: Annotated[float | None, _option("kv_cache_gib")] = None,
     mem_fraction_static: Annotated[float | None, _option("mem_fraction_static")] = None,
     api_key_file: Annotated[Path | None, _option("api_key_file")] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file with any of these options.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of these options, or a shipped preset.")] = None,
     log_level: Annotated[str | None, _option("log_level")] = None,
     threads_per_worker: Annotated[int | None, _option("threads_per_worker")] = None,
     reserve_core: Annotated[bool | None, _option("reserve_core", "--reserve-core/--no-reserve-core")] = None,
     drain_seconds: Annotated[float | None, _option("drain_seconds")] = None,
     step_deadline_seconds: Annotated[float | None, _option("step_deadline_seconds")] = None,
     overlap: Annotated[bool | None, _option("overlap", "--overlap/--no-overlap")] = None,
-    prefix_cache: Annotated[bool | None, _option("enable_prefix_cache", "--prefix-cache/--no-prefix-cache")] = None,
+    prefix_cache: Annotated[bool | None, _option("prefix_cache", "--prefix-cache/--no-prefix-cache")] = None,
     log_prompts: Annotated[bool | None, _option("log_prompts", "--log-prompts/--no-log-prompts")] = None,
 ) -> None:
     """Serve MODEL over the OpenAI API."""
-    options = {**locals(), "enable_prefix_cache": prefix_cache}
-    del options["config"], options["prefix_cache"]
+    options = {key: value for key, value in locals().items() if key != "config"}
     serve_config = load_config(options, config)
     # Mistakes in the options are told, and other commands run, without importing the engine.
     from numaserve.server.cli.service import run_service  # noqa: PLC0415

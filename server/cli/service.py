@@ -189,7 +189,7 @@ class Service:
                 max_running_requests=config.max_running_requests,
                 max_step_tokens=plan.max_step_tokens,
                 max_logit_rows=plan.max_logit_rows,
-                enable_prefix_cache=config.enable_prefix_cache,
+                enable_prefix_cache=config.prefix_cache,
             )
         )
         world_size = len(plan.launches)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from numaserve.configs import presets
 from numaserve.server.api.chat_schema import ChatRequest
 from numaserve.server.api.completion_schema import CompletionRequest
 from numaserve.server.cli.main import app
@@ -44,7 +45,7 @@ def test_every_option_of_serve_has_its_row_and_every_row_its_option() -> None:
 @pytest.mark.parametrize("key", sorted(ServeConfig.model_fields))
 def test_the_defaults_in_the_table_are_the_real_ones(key: str) -> None:
     default = ServeConfig.model_fields[key].default
-    row = option_rows().get("--" + key.removeprefix("enable_").replace("_", "-"))
+    row = option_rows().get("--" + key.replace("_", "-"))
     if isinstance(default, bool):
         assert row == ("on" if default else "off")
     elif isinstance(default, int | float | str):
@@ -77,3 +78,7 @@ def test_every_field_of_a_request_is_named(request_type: type[ChatRequest | Comp
 def test_every_architecture_is_in_the_table() -> None:
     named = set(re.findall(r"`(\w+)`", section("Models and formats")))
     assert {*ARCHITECTURES, *GGUF_ARCHITECTURES} <= named
+
+
+def test_every_preset_is_named() -> None:
+    assert set(presets()) <= set(re.findall(r"`([\w.-]+)`", section("Options of `numaserve serve`")))

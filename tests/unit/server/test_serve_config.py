@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numaserve.configs import presets
 from numaserve.server.config import ServeConfig, load_config
 from numaserve.workers.errors import OperatorError
 from pydantic import ValidationError
@@ -80,5 +81,22 @@ def test_a_misspelt_key_is_told_rather_than_that_the_right_one_is_missing(tmp_pa
 
 
 def test_a_missing_file_is_an_operator_error(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="No such file"):
+    with pytest.raises(OperatorError, match="there is no configuration file"):
         load_config({"model": "demo"}, tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_shipped_preset_is_a_configuration(name: str) -> None:
+    config = load_config({"port": 0} if "models" in presets()[name].parts else {"model": "demo"}, Path(name))
+    assert config.model
+
+
+def test_a_file_comes_before_the_preset_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("laptop").write_text("model: mine\n")
+    assert load_config({}, Path("laptop")).model == "mine"
+
+
+def test_a_name_that_is_neither_file_nor_preset_is_answered_with_the_presets() -> None:
+    with pytest.raises(OperatorError, match=r"no configuration file lap; presets are .*laptop"):
+        load_config({}, Path("lap"))

@@ -47,8 +47,10 @@ class Mailbox:
         self._socket.connect(endpoint)
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
+        self._lifeline = zmq.Poller()
         if lifeline_fd >= 0:
-            self._poller.register(lifeline_fd, zmq.POLLIN)
+            for poller in (self._poller, self._lifeline):
+                poller.register(lifeline_fd, zmq.POLLIN)
 
     def receive(self) -> ToWorker:
         """Wait for the next message; frames that are none are dropped. Raises `Orphaned`."""
@@ -63,6 +65,11 @@ class Mailbox:
                 continue
             if any(ready is not self._socket for ready, _ in self._poller.poll()):
                 raise Orphaned
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the front end is gone."""
+        return bool(self._lifeline.poll(0))
 
     def send(self, message: FromWorker) -> None:
         """Send a message."""
@@ -121,7 +128,12 @@ class _Loop:
 
     def run(self) -> int:
         while True:
-            message = self._mailbox.receive()
+            try:
+                message = self._mailbox.receive()
+            except Orphaned:
+                # The last plan may have reached other ranks only, which then wait for this one.
+                self._model.abandon("the front end is gone")
+                raise
             if isinstance(message, Shutdown):
                 return 0
             if not isinstance(message, StepPlan):

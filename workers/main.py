@@ -33,10 +33,11 @@ def main() -> int:
     try:
         return serve(mailbox, arguments.rank)
     except Orphaned:
-        _remove_socket(Path(arguments.endpoint.removeprefix("ipc://")))
         return 1
     finally:
         mailbox.close()
+        if mailbox.is_orphaned:
+            _remove_socket(Path(arguments.endpoint.removeprefix("ipc://")))
 
 
 def _remove_socket(path: Path) -> None:

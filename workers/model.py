@@ -73,6 +73,11 @@ class RankModel:
         """Instruction set in use."""
         return self._program.isa
 
+    def abandon(self, reason: str) -> None:
+        """End the steps of the other ranks, which cannot go on without this one."""
+        if self._node.ring is not None:
+            self._node.ring.abort(reason)
+
     def profile(self) -> list[tuple[str, int, int]]:
         """(name, nanoseconds since load, bytes of weights) of every operation of the Program."""
         return self._program.profile()

@@ -1,15 +1,9 @@
 #include "kernels/runtime/nodes.h"
 
-#include <chrono>
 #include <cstring>
 
 namespace numaserve {
 namespace {
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 // Meets the other ranks at a collective; true when its parts may be read. Lanes beyond the ring's have no part in it.
 bool meet(Run& run, const Place& place, int thread, int phase = 0) {

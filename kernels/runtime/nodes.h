@@ -17,6 +17,8 @@
 
 namespace numaserve {
 
+inline int64_t now_ns() { return static_cast<int64_t>(ring::monotonic_ns()); }
+
 // A [rows, ld] matrix in the arena, or, when `collective` is not negative and there are several ranks, this rank's
 // part of the ring's slot of the step's collective of that number.
 struct Place {

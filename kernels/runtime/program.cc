@@ -1,16 +1,10 @@
 #include "kernels/runtime/program.h"
 
 #include <algorithm>
-#include <chrono>
 #include <stdexcept>
 
 namespace numaserve {
 namespace {
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 int64_t scratch_for(const KernelTable& table, int64_t vocabulary) {
   const int64_t gemm = table.gemm_scratch * static_cast<int64_t>(sizeof(float));

@@ -15,7 +15,7 @@ from numaserve.server.api.errors import bad_request
 from numaserve.server.api.generation import Generation
 from numaserve.server.api.logprobs import TokenNames, chat_logprobs
 from numaserve.server.api.sampling import Wanted, generation_requests, output_limit
-from numaserve.server.api.streaming import EventStream, json_response, until_disconnect
+from numaserve.server.api.streaming import json_response, respond
 from numaserve.server.engine.types import GenerationChunk
 from numaserve.server.tokenizer.types import ChatTemplateError
 from numaserve.workers.protocol import TokenLogprobs
@@ -37,12 +37,7 @@ def chat_router(context: ApiContext) -> APIRouter:
         answer = _ChatAnswer(context, body)
         requests = generation_requests(context, body, prompt, wanted, answer.id)
         generation = await Generation.admit(context.engine, [requests], record)
-        if body.stream:
-            return EventStream(answer.stream(generation), generation)
-        try:
-            return await until_disconnect(request, answer.complete(generation))
-        finally:
-            await generation.aclose()
+        return await respond(request, answer, generation, stream=body.stream is True)
 
     return router
 

@@ -16,7 +16,7 @@ from numaserve.server.api.errors import bad_request
 from numaserve.server.api.generation import Generation
 from numaserve.server.api.logprobs import CompletionLogprobs, TokenNames, joined
 from numaserve.server.api.sampling import Wanted, check_token_ids, generation_requests, output_limit
-from numaserve.server.api.streaming import EventStream, json_response, until_disconnect
+from numaserve.server.api.streaming import json_response, respond
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 
 
@@ -45,12 +45,7 @@ def completions_router(context: ApiContext) -> APIRouter:
         answer = _CompletionAnswer(context, body, prompts)
         requests = [_requests(context, body, prompt.tokens, f"{answer.id}-{i}") for i, prompt in enumerate(prompts)]
         generation = await Generation.admit(context.engine, requests, record, drop_output=body.max_tokens == 0)
-        if body.stream:
-            return EventStream(answer.stream(generation), generation)
-        try:
-            return await until_disconnect(request, answer.complete(generation))
-        finally:
-            await generation.aclose()
+        return await respond(request, answer, generation, stream=body.stream is True)
 
     return router
 

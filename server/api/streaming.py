@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from fastapi import Request
@@ -69,6 +69,26 @@ async def _events(payloads: AsyncIterator[object]) -> AsyncGenerator[bytes, None
         _logger.exception("a stream failed")
         yield event(internal_error().body())
     yield _DONE
+
+
+class Answer(Protocol):
+    """A generation in the shape of one endpoint."""
+
+    async def complete(self, generation: Generation) -> Response:
+        """The whole of it."""
+
+    def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
+        """Its events."""
+
+
+async def respond(request: Request, answer: Answer, generation: Generation, *, stream: bool) -> Response:
+    """The answer, as events or whole. The generation ends with it, or when the client leaves."""
+    if stream:
+        return EventStream(answer.stream(generation), generation)
+    try:
+        return await until_disconnect(request, answer.complete(generation))
+    finally:
+        await generation.aclose()
 
 
 async def until_disconnect(request: Request, work: Coroutine[object, object, T]) -> T | Response:

@@ -95,12 +95,15 @@ class RankGroup:
 
     def _start(self, launches: list[Launch], segment: Segment | None, isa: str | None) -> None:
         context = self._exits.enter_context(zmq.Context())
-        folder = self._exits.enter_context(tempfile.TemporaryDirectory(prefix="numaserve-e2e-"))
+        folder = self._exits.enter_context(
+            tempfile.TemporaryDirectory(prefix="numaserve-e2e-", ignore_cleanup_errors=True)
+        )
         self._processes: list[subprocess.Popen[bytes]] = []
         self._exits.callback(self._reap)
         # Workers end when the write end closes, even if this process is killed.
         lifeline, keep = os.pipe()
-        self._exits.callback(os.close, keep)
+        self._lifeline = self._exits.enter_context(os.fdopen(keep, "wb"))
+        self._folder = Path(folder)
         self._sockets: list[zmq.Socket[bytes]] = []
         environment = dict(os.environ) if isa is None else os.environ | {"NUMASERVE_ISA": isa}
         for launch in launches:
@@ -150,9 +153,23 @@ class RankGroup:
         for socket in self._sockets:
             socket.send_multipart(frames, zmq.NOBLOCK)
 
+    def send_to(self, rank: int, plan: StepPlan) -> None:
+        """Send a plan to one rank only, as a front end does that is killed before it has sent the others theirs."""
+        self._sockets[rank].send(encode(plan), zmq.NOBLOCK)
+
+    def orphan(self) -> list[int]:
+        """What the workers see when the front end is killed; their exit statuses."""
+        self._lifeline.close()
+        return [process.wait(_PATIENCE_S / 8) for process in self._processes]
+
+    def left_behind(self) -> list[str]:
+        """Files in the folder of the sockets, or the folder itself."""
+        return [path.name for path in self._folder.iterdir()] if self._folder.exists() else []
+
     def close(self) -> None:
         """End the workers and remove everything they leave."""
-        self._broadcast(Shutdown())
+        if not self._lifeline.closed:
+            self._broadcast(Shutdown())
         self._exits.close()
 
     def __enter__(self) -> RankGroup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf, nan
+from pathlib import Path
 from typing import Any
 
 import checkpoints
@@ -29,12 +30,16 @@ GREEDY = SamplingParams(temperature=0.0)
 PROMPT = [5, 6, 7, 8]
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def group(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = hf.LlamaConfig(**checkpoints.sizes(144, 9, 3, 160, layers=1, head_dim=16))
     model = hf.AutoModelForCausalLM.from_config(config).eval()
-    folder = checkpoints.save(checkpoints.randomise(model), tmp_path_factory.mktemp("model"))
-    with RankGroup(folder, request.param, **LIMITS) as group:
+    return checkpoints.save(checkpoints.randomise(model), tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def group(request: pytest.FixtureRequest, model: Path) -> Iterator[RankGroup]:
+    with RankGroup(model, request.param, **LIMITS) as group:
         yield group
 
 
@@ -174,3 +179,12 @@ def test_a_second_launch_changes_nothing(group: RankGroup) -> None:
     }
     group.send_frames(encode(Launch(**fields)))
     is_served(group)
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_a_rank_that_alone_was_sent_a_plan_does_not_outlive_the_front_end(model: Path, told: int) -> None:
+    with RankGroup(model, 2, **LIMITS) as group:
+        is_served(group)
+        group.send_to(told, plan(9, seq()))
+        assert group.orphan() == [1, 1]
+        assert group.left_behind() == []

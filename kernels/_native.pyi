@@ -174,8 +174,12 @@ class Program:
         Returns for each row of logits its sequence, sample and target, then nanoseconds in all and in collectives.
         Raises ValueError for a batch that cannot be run, RingError when a peer is gone.
         """
-    def profile(self) -> list[tuple[str, int, int]]:
-        """Each node's name, nanoseconds since it was made, and bytes of weights."""
+    def profile(self) -> list[tuple[str, int, int, int, int, int]]:
+        """Of each node: its name, nanoseconds, of which waiting for other ranks, bytes of its weights, bytes read and
+        operations. All but the bytes of its weights grow from step to step."""
+    @property
+    def totals(self) -> tuple[int, int, int]:
+        """Steps, tokens and nanoseconds of all steps so far."""
     @staticmethod
     def partial_rows(pages_per_slot: int) -> int:
         """Rows of partial attention results that a step needs room for."""

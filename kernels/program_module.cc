@@ -255,10 +255,16 @@ void bind_program(nb::module_& m) {
       .def("step", &step, nb::arg("sequences"), nb::arg("tokens"), nb::arg("targets"))
       .def("profile",
            [](const Program& self) {
-             std::vector<std::tuple<std::string, int64_t, int64_t>> rows;
-             for (const NodeTime& node : self.profile()) rows.emplace_back(node.name, node.ns, node.bytes);
+             std::vector<std::tuple<std::string, int64_t, int64_t, int64_t, int64_t, int64_t>> rows;
+             for (const NodeTime& node : self.profile())
+               rows.emplace_back(node.name, node.ns, node.wait_ns, node.weight_bytes, node.cost.bytes, node.cost.flops);
              return rows;
            })
+      .def_prop_ro("totals",
+                   [](Program& self) {
+                     const Step::Totals& done = self.step().totals;
+                     return std::make_tuple(done.steps, done.tokens, self.native_ns());
+                   })
       .def_static("partial_rows", &Step::partial_rows, nb::arg("pages_per_slot"))
       .def_prop_ro("kv_memory",
                    [](const Program& self) {

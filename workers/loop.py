@@ -16,6 +16,7 @@ from numaserve.workers.protocol import (
     FromWorker,
     Launch,
     LoadProgress,
+    ProfileRequest,
     ProtocolError,
     Ready,
     Shutdown,
@@ -136,6 +137,9 @@ class _Loop:
                 raise
             if isinstance(message, Shutdown):
                 return 0
+            if isinstance(message, ProfileRequest):
+                self._mailbox.send(self._model.profile(message))
+                continue
             if not isinstance(message, StepPlan):
                 continue
             try:

@@ -14,10 +14,14 @@ from numaserve.workers.models.config import load_model_config
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.node import NodeContext
+from numaserve.workers.profiling import by_operation, rank_ceilings
 from numaserve.workers.program import ProgramBuilder, ProgramLimits, RankShape
 from numaserve.workers.protocol import (
     PAGE_SIZE,
     Launch,
+    OperationProfile,
+    ProfileRequest,
+    RankProfile,
     SeqPlan,
     SeqResult,
     SlotInit,
@@ -54,6 +58,7 @@ class RankModel:
         shard = make_shard(config, launch.weights, launch.rank)
         self.weight_bytes = weight_bytes(config, launch.weights, launch.rank)
         self.kv_bytes = kv_bytes_per_page(config, launch.weights, launch.rank) * launch.num_pages
+        self._launch = launch
         self._node = node
         self._weights = load_weights(
             open_source(path, config),
@@ -65,7 +70,6 @@ class RankModel:
             positions=_pages_per_slot(launch) * PAGE_SIZE,
         )
         self._program = _build(launch, node, config, shard, self._weights)
-        self._answers = launch.rank == 0
         self._wants_logprobs = [False] * launch.max_running_requests
 
     @property
@@ -78,9 +82,14 @@ class RankModel:
         if self._node.ring is not None:
             self._node.ring.abort(reason)
 
-    def profile(self) -> list[tuple[str, int, int]]:
-        """(name, nanoseconds since load, bytes of weights) of every operation of the Program."""
-        return self._program.profile()
+    def profile(self, request: ProfileRequest) -> RankProfile:
+        """What the steps since load have cost. With `ceilings` it measures those first, as all other ranks must now."""
+        ceilings = rank_ceilings(self._node.team, teams=self._launch.world_size) if request.ceilings else None
+        return RankProfile(request.request_id, self._launch.rank, *self._program.totals, self.operations(), ceilings)
+
+    def operations(self) -> list[OperationProfile]:
+        """What the operations of the Program have cost since load."""
+        return by_operation(self._program.totals[0], self._program.profile())
 
     def misplaced_pages(self) -> int:
         """Memory pages of weights and KV cache that lie on another node than the rank's."""
@@ -102,7 +111,7 @@ class RankModel:
         tokens = _concatenated(seq.tokens for seq in plan.seqs)
         targets = _concatenated(seq.prompt_logprobs for seq in plan.seqs)
         rows, native_ns, all_reduce_ns = self._program.step(sequences, tokens, targets)
-        return StepAnswer(self._results(plan, rows) if self._answers else [], native_ns, all_reduce_ns)
+        return StepAnswer(self._results(plan, rows) if self._launch.rank == 0 else [], native_ns, all_reduce_ns)
 
     def _init_slot(self, slot: int, init: SlotInit) -> None:
         s = init.sampling

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 PAGE_SIZE = 32
 MAX_LOGPROBS = 20
 
@@ -174,12 +174,57 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="fail
     message: str
 
 
+class ProfileRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="profile_request"):
+    """Asks a rank what its operations have cost so far. It is answered between two steps, in the order of arrival.
+
+    With `ceilings` the rank measures beforehand what its node allows. That takes some tenths of a second, in which no
+    step can run: every rank has to be asked at the same place between the plans, while nothing runs.
+    """
+
+    request_id: int
+    ceilings: bool = False
+
+
+class OperationProfile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """All operations of one name, over the layers. Everything but `weight_bytes` grows from step to step."""
+
+    name: str
+    calls: int
+    ns: int  # with the barrier that ends the operation
+    wait_ns: int  # of which waiting for other ranks, whether for their imbalance or for their data
+    weight_bytes: int  # that they hold
+    bytes: int  # of weights and KV cache that had to be read at least; activations are not counted
+    flops: int  # multiplies and adds of matrix products and attention, of whatever type
+
+
+class Ceilings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the cores of one rank can do at best, measured while all ranks measure."""
+
+    isa: str
+    threads: int
+    read_bytes_s: float
+    bf16_flops_s: float
+
+
+class RankProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="profile"):
+    """A rank's answer to a `ProfileRequest`: totals since it was loaded, so that the difference of two answers tells
+    of the steps between them. What `native_ns` is more than its operations goes into checking and laying out plans."""
+
+    request_id: int
+    rank: int
+    steps: int
+    tokens: int
+    native_ns: int
+    operations: list[OperationProfile]
+    ceilings: Ceilings | None = None
+
+
 class Shutdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="shutdown"):
     """Asks a worker to exit with status 0."""
 
 
-ToWorker = Launch | StepPlan | Shutdown
-FromWorker = LoadProgress | Ready | StepResult | WorkerStats | Failure
+ToWorker = Launch | StepPlan | ProfileRequest | Shutdown
+FromWorker = LoadProgress | Ready | StepResult | WorkerStats | RankProfile | Failure
 
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: msgspec.msgpack.Decoder[ToWorker] = msgspec.msgpack.Decoder(ToWorker)

@@ -76,6 +76,12 @@ void LinearNode::run(Run& run, int thread) const {
                  run.scratch<float>(thread), thread, run.team.size());
 }
 
+Cost LinearNode::cost(const Step& step) const {
+  const Step::Totals& done = step.totals;
+  return {.bytes = bytes * (logits ? done.logit_steps : done.steps),
+          .flops = 2 * weight.n() * weight.k() * (logits ? done.logit_rows : done.tokens)};
+}
+
 // Beyond this, with more than two ranks, each rank sums a share and the others fetch it: every rank then reads each
 // peer's memory twice for its share instead of once for everything. The sums are the same to the bit.
 constexpr int64_t kOneShotBytes = 256 << 10;
@@ -193,6 +199,13 @@ void AttentionNode::run(Run& run, int thread) const {
     const AttentionWork::Merge& merge = todo.merges[static_cast<size_t>(i)];
     run.table.attention_merge(args, merge.first, merge.blocks, merge.stride);
   }
+}
+
+Cost AttentionNode::cost(const Step& step) const {
+  const AttentionWork& done = step.attention[static_cast<size_t>(work)];
+  const int64_t position =
+      int64_t{2} * heads.kv_heads * heads.head_tiles() * kTileK * static_cast<int64_t>(sizeof(bf16));
+  return {.bytes = position * done.positions, .flops = int64_t{4} * heads.q_heads * heads.head_dim * done.pairs};
 }
 
 void GatherNode::run(Run& run, int thread) const {

@@ -42,7 +42,7 @@ struct Run {
   // meet at its barriers; it is the last one: to write the next collective's slot could spoil what a peer still reads.
   std::atomic<ring::Status> status{ring::Status::ok};
   std::atomic<size_t> last_node{std::numeric_limits<size_t>::max()};
-  int64_t all_reduce_ns = 0;  // on thread 0
+  int64_t all_reduce_ns = 0;  // waiting for other ranks, on thread 0
   std::atomic<int64_t> next_item{0};
 
   int world() const { return ring == nullptr ? 1 : ring->world(); }
@@ -66,11 +66,18 @@ struct Run {
   void fail(ring::Status why) { status.store(why, std::memory_order_relaxed); }
 };
 
+// What a node has done since the Program was made, at least: activations are not counted, nor what is read again.
+struct Cost {
+  int64_t bytes = 0;  // read from memory, of weights and KV cache
+  int64_t flops = 0;
+};
+
 class Node {
  public:
   explicit Node(std::string node_name) : name(std::move(node_name)) {}
   virtual ~Node() = default;
   virtual void run(Run& run, int thread) const = 0;
+  virtual Cost cost(const Step&) const { return {}; }
   const std::string name;
   int64_t bytes = 0;  // of weights read by a run, for the profile
 };
@@ -101,6 +108,7 @@ struct NormNode : Node {
 struct LinearNode : Node {
   LinearNode(std::string node_name, Place x_in, const PackedMatrix& weight_in, Place out_in);
   void run(Run& run, int thread) const override;
+  Cost cost(const Step& step) const override;
   Place x;
   const PackedMatrix& weight;
   Place out;
@@ -144,6 +152,7 @@ struct AttentionNode : Node {
   AttentionNode(Place q_in, Place out_in, Place partial_in, HeadGeometry heads_in, KvLayer kv_in)
       : Node("attention"), q(q_in), out(out_in), partial(partial_in), heads(heads_in), kv(kv_in) {}
   void run(Run& run, int thread) const override;
+  Cost cost(const Step& step) const override;
   Place q, out, partial;
   HeadGeometry heads;
   KvLayer kv;

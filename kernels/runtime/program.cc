@@ -50,6 +50,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
                          std::span<const int32_t> targets) {
   const int64_t begin = now_ns();
   node_ns_.resize(nodes_.size());
+  node_wait_ns_.resize(nodes_.size());
   step_.begin(plan, tokens, targets, slots_);
   Run run{.table = table_,
           .team = team_,
@@ -72,15 +73,17 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
     ring_->check(run.status);
     ring_->set_position(run.first_collective + collectives_);
   }
+  const int64_t native_ns = now_ns() - begin;
+  native_ns_ += native_ns;
   return {.rows = step_.logit_rows,
           .sampled = sampled_.data(),
           .targets = sampled_.data() + step_.logit_rows.size(),
-          .native_ns = now_ns() - begin,
+          .native_ns = native_ns,
           .all_reduce_ns = run.all_reduce_ns};
 }
 
 void Program::run_nodes(Run& run, int thread) {
-  int64_t last = thread == 0 ? now_ns() : 0;
+  int64_t last = thread == 0 ? now_ns() : 0, waited = 0;
   for (size_t i = 0; i < nodes_.size(); ++i) {
     nodes_[i]->run(run, thread);
     // Said before the barrier, so that all threads stop after the same node: one that is quicker than the others
@@ -91,6 +94,8 @@ void Program::run_nodes(Run& run, int thread) {
       const int64_t now = now_ns();
       node_ns_[i] += now - last;
       last = now;
+      node_wait_ns_[i] += run.all_reduce_ns - waited;
+      waited = run.all_reduce_ns;
     }
     if (run.last_node.load(std::memory_order_relaxed) == i) return;
   }
@@ -98,8 +103,13 @@ void Program::run_nodes(Run& run, int thread) {
 
 std::vector<NodeTime> Program::profile() const {
   std::vector<NodeTime> times;
+  const bool has_run = node_ns_.size() == nodes_.size();
   for (size_t i = 0; i < nodes_.size(); ++i)
-    times.push_back({nodes_[i]->name, i < node_ns_.size() ? node_ns_[i] : 0, nodes_[i]->bytes});
+    times.push_back({.name = nodes_[i]->name,
+                     .ns = has_run ? node_ns_[i] : 0,
+                     .wait_ns = has_run ? node_wait_ns_[i] : 0,
+                     .weight_bytes = nodes_[i]->bytes,
+                     .cost = nodes_[i]->cost(step_)});
   return times;
 }
 

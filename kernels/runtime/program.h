@@ -24,8 +24,10 @@ class KvCache {
 
 struct NodeTime {
   std::string name;
-  int64_t ns;  // on thread 0, with the barrier after it, since the Program was made
-  int64_t bytes;
+  int64_t ns;       // on thread 0, with the barrier after it, since the Program was made
+  int64_t wait_ns;  // of which waiting for other ranks
+  int64_t weight_bytes;
+  Cost cost;
 };
 
 struct StepOutcome {
@@ -59,6 +61,7 @@ class Program {
   const KernelTable& table() const { return table_; }
   const LargeBuffer& arena() const { return arena_; }
   std::vector<NodeTime> profile() const;
+  int64_t native_ns() const { return native_ns_; }  // of all steps so far
 
  private:
   void run_nodes(Run& run, int thread);
@@ -75,7 +78,8 @@ class Program {
   LargeBuffer thread_scratch_;
   std::vector<SampledRow> sampled_;
   std::vector<std::unique_ptr<Node>> nodes_;
-  std::vector<int64_t> node_ns_;
+  std::vector<int64_t> node_ns_, node_wait_ns_;
+  int64_t native_ns_ = 0;
   uint64_t collectives_ = 0;
 };
 

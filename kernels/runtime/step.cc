@@ -114,7 +114,24 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
     add_runs(s, row, slot);
     add_rows(s, static_cast<int32_t>(i), row, targets);
   }
-  for (AttentionWork& work : attention) plan_attention(work);
+  for (AttentionWork& work : attention) {
+    plan_attention(work);
+    count_attention(work);
+  }
+  ++totals.steps;
+  totals.tokens += num_tokens();
+  totals.logit_steps += !logit_rows.empty();
+  totals.logit_rows += static_cast<int64_t>(logit_rows.size());
+}
+
+void Step::count_attention(AttentionWork& work) const {
+  for (const AttentionSequence& s : sequences) {
+    const int64_t start = s.start, rows = s.q_len;
+    const int64_t window = work.window > 0 ? work.window : start + rows;
+    const int64_t growing = std::clamp<int64_t>(window - start, 0, rows);  // tokens that see everything before them
+    work.positions += start + rows - std::max<int64_t>(start - window + 1, 0);
+    work.pairs += growing * start + growing * (growing + 1) / 2 + (rows - growing) * window;
+  }
 }
 
 void Step::add_runs(const SequenceInput& s, int32_t row, const Slot& slot) {

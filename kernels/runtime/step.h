@@ -45,6 +45,8 @@ struct AttentionWork {
     int64_t stride;
   };
   std::vector<Merge> merges;
+  // Of all steps so far: positions of the KV cache that had to be read, and pairs of a new token and one it sees.
+  int64_t positions = 0, pairs = 0;
 };
 
 // The heads of this rank.
@@ -81,12 +83,19 @@ class Step {
   std::vector<AttentionWork> attention;
   std::vector<SequenceInput> plan;
 
+  // Of all steps so far. What each node has read and computed follows from these: to count in the nodes takes time.
+  struct Totals {
+    int64_t steps = 0, tokens = 0;
+    int64_t logit_steps = 0, logit_rows = 0;  // a step without rows of logits does not read the output head
+  } totals;
+
  private:
   void check(std::span<const SequenceInput> plan, std::span<const int32_t> tokens, std::span<const int32_t> targets,
              SlotTable& slots);
   void add_rows(const SequenceInput& sequence, int32_t index, int32_t row, std::span<const int32_t>& targets);
   void add_runs(const SequenceInput& sequence, int32_t row, const Slot& slot);
   void plan_attention(AttentionWork& work) const;
+  void count_attention(AttentionWork& work) const;
 
   Limits limits_;
   HeadGeometry heads_;

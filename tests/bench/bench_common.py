@@ -23,12 +23,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from numaserve.kernels import Team, isa, peak_flops, read_bandwidth
+import msgspec
+from numaserve.kernels import Team
+from numaserve.workers.profiling import rank_ceilings
 from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench-results"
-MIN_READ_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
@@ -72,19 +73,12 @@ def measure_ceilings() -> Ceilings:
 
 def team_ceilings(team: Team) -> Ceilings:
     """Measure with a team that there is, in about a third of a second."""
-    nbytes = max(MIN_READ_BYTES, 4 * last_level_cache_bytes())
-    return Ceilings(isa(), team.size, read_bandwidth(team, nbytes), peak_flops(team))
+    return Ceilings(**msgspec.structs.asdict(rank_ceilings(team)))
 
 
 def all_cpus() -> list[int]:
     """The processors that this process may use."""
     return sorted(os.sched_getaffinity(0))
-
-
-def last_level_cache_bytes() -> int:
-    """Size of the largest cache of the first processor; 0 where Linux does not tell."""
-    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
-    return max((int(path.read_text().strip().removesuffix("K")) << 10 for path in sizes), default=0)
 
 
 @dataclass(frozen=True)

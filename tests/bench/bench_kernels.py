@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from bench_common import MIN_READ_BYTES, Report, all_cpus, last_level_cache_bytes, repeat, team_ceilings
+from bench_common import Report, all_cpus, repeat, team_ceilings
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector, barrier_ns
+from numaserve.workers.profiling import MIN_READ_BYTES, last_level_cache_bytes
 from numaserve.workers.program import ProgramBuilder, ProgramLimits, RankShape
 from numaserve.workers.protocol import PAGE_SIZE
 
@@ -106,7 +107,7 @@ def step(program: Program, sequences: Sequence[tuple[int, int, int, bool]]) -> N
 
 def node_seconds(program: Program, name: str) -> float:
     """Seconds spent in all nodes of that name so far."""
-    return sum(ns for node, ns, _ in program.profile() if node == name) * 1e-9
+    return sum(ns for node, ns, *_ in program.profile() if node == name) * 1e-9
 
 
 def timed_step(program: Program, name: str, sequences: Sequence[tuple[int, int, int, bool]]) -> float:

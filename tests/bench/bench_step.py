@@ -80,14 +80,11 @@ class Rank:
         for slot in range(BATCH):
             self._prefill(slot, BATCH_PROMPT)
         phases["batch"] = self._decode(range(BATCH), BATCH_PROMPT)
-        node_bytes: dict[str, int] = {}
-        for name, _, nbytes in self._model.profile():
-            node_bytes[name] = node_bytes.get(name, 0) + nbytes
         return {
             "isa": self._model.isa,
             "load_s": self.load_seconds,
             "kv_bytes_per_token": self._model.kv_bytes / self._launch.num_pages / PAGE_SIZE,
-            "node_bytes": node_bytes,
+            "node_bytes": {each.name: each.weight_bytes for each in self._model.operations()},
             "phases": {name: asdict(phase) for name, phase in phases.items()},
         }
 
@@ -138,10 +135,7 @@ class Rank:
         return phase
 
     def _nodes(self) -> dict[str, int]:
-        total: dict[str, int] = {}
-        for name, ns, _ in self._model.profile():
-            total[name] = total.get(name, 0) + ns
-        return total
+        return {each.name: each.ns for each in self._model.operations()}
 
     def _run(self, seqs: list[SeqPlan]) -> tuple[float, float, float]:
         self._steps += 1

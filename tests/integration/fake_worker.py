@@ -19,6 +19,7 @@ from pathlib import Path
 import zmq
 from numaserve.workers.protocol import (
     PAGE_SIZE,
+    PROTOCOL_VERSION,
     Failure,
     FromWorker,
     Launch,
@@ -154,7 +155,13 @@ class Worker:
         """Commit the faults that were asked for; False when the plan is not to be run."""
         options = self.options
         if options.garbage:
-            for frame in (b"", b"\x01", b"garbage", encode(Ready(self.rank, "x", 1, 1, 1, 1))[:-3], b"\xff" * 1000):
+            for frame in (
+                b"",
+                bytes([PROTOCOL_VERSION]),
+                b"garbage",
+                encode(Ready(self.rank, "x", 1, 1, 1, 1))[:-3],
+                b"\xff" * 1000,
+            ):
                 self.socket.send(frame)
             self.socket.send(encode(Ready(self.rank + 1, "x", 1, 1, 1, 1)))
             self.socket.send_multipart([b"\x01", b"\x02"])

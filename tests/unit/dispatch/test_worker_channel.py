@@ -12,7 +12,7 @@ import zmq
 from numaserve.server.dispatch.channel import MAX_PENDING_FRAMES, WorkerGroupChannel
 from numaserve.server.dispatch.directory import MAX_SOCKET_PATH, socket_directory
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.protocol import FromWorker, Shutdown, StepPlan, WorkerStats, encode
+from numaserve.workers.protocol import PROTOCOL_VERSION, FromWorker, Shutdown, StepPlan, WorkerStats, encode
 
 
 @contextmanager
@@ -77,8 +77,8 @@ def test_messages_are_handed_over_with_the_rank_of_their_socket() -> None:
     "frames",
     [
         [b""],
-        [b"\x01"],
-        [b"\x02" + encode(WorkerStats(0, 1, 1))[1:]],
+        [bytes([PROTOCOL_VERSION])],
+        [bytes([PROTOCOL_VERSION + 1]) + encode(WorkerStats(0, 1, 1))[1:]],
         [b"\xff" * 5000],
         [encode(Shutdown())],
         [b"a", b"b"],

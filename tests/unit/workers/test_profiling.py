@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+from numaserve.kernels import Team
+from numaserve.workers.profiling import by_operation, rank_ceilings
+from numaserve.workers.protocol import (
+    Ceilings,
+    OperationProfile,
+    ProfileRequest,
+    ProtocolError,
+    RankProfile,
+    decode_from_worker,
+    decode_to_worker,
+    encode,
+)
+
+OPERATIONS = [OperationProfile("linear", 6, 7, 0, 8, 9, 10), OperationProfile("add_all_reduce", 6, 70, 60, 0, 0, 0)]
+
+
+def test_nodes_of_one_name_are_added_up_and_keep_the_order_of_the_program() -> None:
+    layers = [("linear", 10, 0, 4, 12, 100), ("add_all_reduce", 7, 5, 0, 0, 0)] * 2
+    nodes = [("embed", 1, 0, 0, 0, 0), *layers, ("linear", 20, 0, 6, 18, 300)]
+    assert by_operation(3, nodes) == [
+        OperationProfile("embed", calls=3, ns=1, wait_ns=0, weight_bytes=0, bytes=0, flops=0),
+        OperationProfile("linear", calls=9, ns=40, wait_ns=0, weight_bytes=14, bytes=42, flops=500),
+        OperationProfile("add_all_reduce", calls=6, ns=14, wait_ns=10, weight_bytes=0, bytes=0, flops=0),
+    ]
+
+
+@pytest.mark.parametrize("ceilings", [None, Ceilings("amx", 8, 1.5e11, 2.5e13)])
+def test_a_profile_comes_back_as_it_was_sent(ceilings: Ceilings | None) -> None:
+    profile = RankProfile(5, 1, steps=3, tokens=9, native_ns=2**40, operations=OPERATIONS, ceilings=ceilings)
+    assert decode_from_worker(encode(profile)) == profile
+
+
+def test_a_request_for_a_profile_is_a_message_to_a_worker_only() -> None:
+    request = ProfileRequest(7, ceilings=True)
+    assert decode_to_worker(encode(request)) == request
+    with pytest.raises(ProtocolError):
+        decode_from_worker(encode(request))
+
+
+def test_ceilings_are_measured_with_what_memory_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def read_bandwidth(_team: Team, nbytes: int) -> float:
+        read.append(nbytes)
+        return 1.0
+
+    monkeypatch.setattr("numaserve.workers.profiling.read_bandwidth", read_bandwidth)
+    monkeypatch.setattr("numaserve.workers.profiling.peak_flops", lambda _team: 2.0)
+    monkeypatch.setattr("numaserve.workers.profiling._spare_bytes", lambda: 1 << 20)
+    team = Team([-1])
+    ceilings = rank_ceilings(team, teams=4)
+    assert read == [1 << 18]
+    assert (ceilings.threads, ceilings.read_bytes_s, ceilings.bf16_flops_s) == (1, 1.0, 2.0)

@@ -26,8 +26,8 @@ def isa() -> str:
 def read_bandwidth(team: Team, nbytes: int) -> float:
     """Bytes a second that the team reads from memory."""
 
-def peak_flops(team: Team) -> float:
-    """Operations a second of the bf16 tiles of the instruction set in use, on all threads of the team."""
+def peak_flops(team: Team, format: str = "bf16") -> float:
+    """Operations a second of the tiles of the instruction set in use, on all threads of the team."""
 
 def barrier_ns(team: Team) -> float:
     """Nanoseconds of one barrier of the team."""
@@ -41,9 +41,10 @@ class Team:
     def size(self) -> int: ...
 
 class PackedMatrix:
-    """A bf16 weight [n, k] in tile order."""
+    """A weight [n, k] in tile order: "bf16", or "int8" with a scale for each of the n rows."""
 
-    def __init__(self, n: int, k: int) -> None: ...
+    def __init__(self, n: int, k: int, format: str = "bf16") -> None:
+        """Raises ValueError for a negative size or another format."""
     def pack(
         self,
         team: Team,
@@ -67,6 +68,8 @@ class PackedMatrix:
     def n(self) -> int: ...
     @property
     def k(self) -> int: ...
+    @property
+    def format(self) -> str: ...
     @property
     def nbytes(self) -> int: ...
     @property
@@ -107,6 +110,7 @@ class Program:
     ) -> None: ...
     def embed(self, table: PackedMatrix, first_row: int, scale: float, out: Place, /) -> None: ...
     def rms_norm(self, x: Place, weight: Vector, out: Place, eps: float, /) -> None: ...
+    def quantize(self, x: Place, out: Place, cols: int, logits: bool) -> None: ...
     def linear(
         self,
         name: str,

@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
@@ -56,13 +57,17 @@ NB_MODULE(_native, m) {
       .def(nb::init<const std::vector<int>&>(), nb::arg("cpus"))
       .def_prop_ro("size", &Team::size);
 
-  nb::class_<PackedMatrix>(m, "PackedMatrix", "A bf16 weight [n, k] in tile order.")
-      .def(nb::init<int64_t, int64_t>(), nb::arg("n"), nb::arg("k"))
+  nb::class_<PackedMatrix>(m, "PackedMatrix", "A weight [n, k] in tile order.")
+      .def(nb::new_([](int64_t n, int64_t k, const std::string& format) {
+             return std::make_unique<PackedMatrix>(n, k, weight_format(format));
+           }),
+           nb::arg("n"), nb::arg("k"), nb::arg("format") = "bf16")
       .def("pack", &pack, nb::arg("team"), nb::arg("data"), nb::arg("dtype"), nb::arg("source_cols"), nb::arg("rows"),
            nb::arg("dst_row"), nb::arg("first_col") = 0, nb::arg("panel_stride") = 1, nb::arg("panel_offset") = 0)
       .def("to_numpy", &unpack)
       .def_prop_ro("n", &PackedMatrix::n)
       .def_prop_ro("k", &PackedMatrix::k)
+      .def_prop_ro("format", [](const PackedMatrix& self) { return std::string(weight_format_name(self.format())); })
       .def_prop_ro("nbytes", &PackedMatrix::bytes)
       .def_prop_ro("address", [](const PackedMatrix& self) { return reinterpret_cast<uintptr_t>(self.data()); });
 
@@ -71,8 +76,10 @@ NB_MODULE(_native, m) {
       "read_bandwidth", [](Team& team, int64_t bytes) { return read_bandwidth(*default_table(), team, bytes); },
       nb::arg("team"), nb::arg("nbytes"), released, "Bytes a second that the team reads from memory.");
   m.def(
-      "peak_flops", [](Team& team) { return peak_flops(*default_table(), team); }, nb::arg("team"), released,
-      "Operations a second of the bf16 tiles of the instruction set in use, on all threads of the team.");
+      "peak_flops",
+      [](Team& team, const std::string& format) { return peak_flops(*default_table(), team, weight_format(format)); },
+      nb::arg("team"), nb::arg("format") = "bf16", released,
+      "Operations a second of the tiles of the instruction set in use, on all threads of the team.");
   m.def("barrier_ns", &barrier_ns, nb::arg("team"), released, "Nanoseconds of one barrier of the team.");
 
   bind_program(m);

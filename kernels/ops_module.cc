@@ -24,9 +24,9 @@ namespace numaserve {
 namespace {
 
 // Rows of bf16 weights packed as a worker packs them: one matrix, or the gate and up halves of `weights` interleaved.
-PackedMatrix pack(const Array<const bf16, 2>& weights, bool gated) {
+PackedMatrix pack(const Array<const bf16, 2>& weights, bool gated, WeightFormat format) {
   const int64_t n = size(weights, 0), k = size(weights, 1), half = gated ? n / 2 : n;
-  PackedMatrix packed(n, k);
+  PackedMatrix packed(n, k, format);
   Team team({-1});
   for (int64_t part = 0; part < (gated ? 2 : 1); ++part) {
     std::vector<int32_t> rows(static_cast<size_t>(half));
@@ -50,22 +50,46 @@ Activation activation_of(const std::string& name) {
   throw std::invalid_argument("an activation is none, silu or gelu_tanh");
 }
 
+// a as the GEMM of a format wants it: in int8, quantised rows, each followed by its scale.
+struct Operand {
+  const void* data;
+  int64_t ld;
+  LargeBuffer quantised;
+};
+
+Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t m, const PackedMatrix& packed,
+                int threads) {
+  if (packed.format() == WeightFormat::kBf16) return {a.data(), size(a, 1), LargeBuffer()};
+  const int64_t ld = packed.k_tiles() * kTileDepth<int8_t> + kLineBytes;
+  Operand result{nullptr, ld, LargeBuffer(static_cast<size_t>(round_up(m, kPad) * ld))};
+  result.data = result.quantised.as<int8_t>();
+  const QuantizeArgs args{
+      .x = a.data(), .ldx = size(a, 1), .out = result.quantised.as<int8_t>(), .ldo = ld, .rows = m, .cols = packed.k()};
+  play_threads(table, threads, [&](int thread) { table.quantize(args, thread, threads); });
+  return result;
+}
+
 void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, Array<const bf16, 2> b, Maybe<const float, 1> bias,
-          const std::string& activation, Maybe<float, 2> out_f32, Maybe<bf16, 2> out_bf16, int threads) {
+          const std::string& activation, Maybe<float, 2> out_f32, Maybe<bf16, 2> out_bf16, int threads,
+          const std::string& format) {
   const KernelTable& table = *table_by_name(isa);
   const Activation act = activation_of(activation);
   const bool gated = act != Activation::kNone;
-  const PackedMatrix packed = pack(b, gated);
+  const PackedMatrix packed = pack(b, gated, weight_format(format));
   const int64_t columns = gated ? packed.padded_n() / 2 : packed.padded_n();
-  require(m >= 1 && size(a, 0) >= round_up(m, kPad) && size(a, 1) >= packed.k_tiles() * kTileK, "a is not padded");
+  require(m >= 1 && size(a, 0) >= round_up(m, kPad) && size(a, 1) >= round_up(packed.k(), kPad), "a is not padded");
   require(out_f32.has_value() != out_bf16.has_value() && !(gated && out_f32), "one output: bf16 with an activation");
   require(!bias || size(*bias, 0) >= packed.padded_n(), "bias is not padded");
   const int64_t rows_out = out_f32 ? size(*out_f32, 0) : size(*out_bf16, 0);
   const int64_t ldo = out_f32 ? size(*out_f32, 1) : size(*out_bf16, 1);
   require(rows_out >= m && ldo >= columns, "the output is too small");
-  const GemmArgs args{.a = a.data(),
-                      .lda = size(a, 1),
+  const Operand x = operand(table, a, m, packed, threads);
+  const GemmArgs args{.format = packed.format(),
+                      .a = x.data,
+                      .lda = x.ld,
                       .b = packed.data(),
+                      .scales = packed.scales(),
+                      .corrections = packed.corrections(),
                       .m = m,
                       .n_panels = packed.n_panels(),
                       .k_tiles = packed.k_tiles(),
@@ -122,10 +146,10 @@ void add_reduced(const std::string& isa, Array<const float, 3> parts, Array<floa
 void embed(const std::string& isa, Array<const int32_t, 1> tokens, Array<const bf16, 2> rows, int64_t first_row,
            float scale, Array<float, 2> out, int threads) {
   const KernelTable& table = *table_by_name(isa);
-  const PackedMatrix packed = pack(rows, false);
+  const PackedMatrix packed = pack(rows, false, WeightFormat::kBf16);
   require(size(out, 0) >= size(tokens, 0) && size(out, 1) >= packed.k_tiles() * kTileK, "the output is too small");
   const EmbedArgs args{.tokens = tokens.data(),
-                       .table = packed.data(),
+                       .table = reinterpret_cast<const bf16*>(packed.data()),
                        .k_tiles = packed.k_tiles(),
                        .first_row = first_row,
                        .num_rows = packed.n(),
@@ -193,7 +217,7 @@ void bind_ops(nb::module_& module) {
   nb::module_ ops =
       module.def_submodule("ops", "Single operations of an instruction set on padded NumPy arrays, for tests.");
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "b"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
-          "out_bf16"_a.none(), "threads"_a);
+          "out_bf16"_a.none(), "threads"_a, "format"_a = "bf16");
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),
           "post_norm"_a.none(), "eps"_a, "assign"_a, "threads"_a);

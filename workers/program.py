@@ -18,6 +18,7 @@ from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
 from numaserve.shm_comm import Ring
 
 PAD = 32
+CACHE_LINE = 64
 ALIGNMENT = 4096
 
 Activation = Literal["silu", "gelu_tanh"]
@@ -66,11 +67,26 @@ class Operand(Tensor):
     With a power of two, say, the rows of a tile would all fall into the same set of the L1 cache.
     """
 
+    quantized: Quantized | None = None  # the same in int8, once a product has wanted that
+
     @property
     def ld(self) -> int:
         """Elements from row to row."""
         columns = padded(self.cols)
         return columns if columns // PAD % 2 == 1 else columns + PAD
+
+
+class Quantized(Tensor):
+    """Activations, int8, that a matrix product with int8 weights reads; each row is followed by its scale.
+
+    From row to row an odd number of cache lines, as for `Operand`.
+    """
+
+    @property
+    def ld(self) -> int:
+        """Elements from row to row."""
+        lines = -(-self.cols // CACHE_LINE) + 1
+        return CACHE_LINE * (lines + 1 - lines % 2)
 
 
 class Residual(Buffer):
@@ -268,7 +284,15 @@ class ProgramBuilder:
         activation: str = "none",
         logits: bool = False,
     ) -> None:
-        self._record(lambda p: p.linear(name, x.place, weight, bias, activation, logits, out.place), x, out)
+        source = x if weight.format == "bf16" else self._quantized(x, weight.k, logits)
+        self._record(lambda p: p.linear(name, source.place, weight, bias, activation, logits, out.place), source, out)
+
+    def _quantized(self, x: Operand, cols: int, logits: bool) -> Quantized:
+        """`x` in int8, made once whatever the number of products that read it."""
+        if x.quantized is None:
+            x.quantized = out = Quantized(x.rows, cols, 1)
+            self._record(lambda p: p.quantize(x.place, out.place, cols, logits), x, out)
+        return x.quantized
 
     def _partial(self) -> Partial:
         partial = Partial(self.limits.max_step_tokens, self.shape.hidden_size, 4)

@@ -1,4 +1,5 @@
-// The one GEMM loop nest. Only `tile_gemm` differs between the instruction sets.
+// The one GEMM loop nest. Only `tile_gemm` differs between the instruction sets, and between the formats only what four
+// bytes of a line mean and how a finished sum is read.
 //
 // With many rows, for a thread's share of rows and panels:
 //   rows in blocks of 256                     weights are read from memory once a block: 256 operations a byte
@@ -7,7 +8,8 @@
 //         panels in pairs
 //           k in blocks of 8 tiles            a pair's block of weights stays in L1 while the rows pass by it
 //             rows in tiles of 32
-// Results are carried between slabs and blocks of k in fp32, which is exact: the bits do not depend on the blocking.
+// Results are carried between slabs and blocks of k in fp32 or int32, which is exact: the bits do not depend on the
+// blocking.
 // With up to 32 rows there is nothing to reuse, and every panel pair is read once, from its first tile to its last.
 
 inline constexpr int64_t kRowBlock = 256;
@@ -47,11 +49,34 @@ inline F32x16 activate(F32x16 x, Activation activation) {
   return F32x16::set1(0.5f) * x * (F32x16::set1(1.0f) + tanh(inner));
 }
 
+// The type that a format's products are summed in.
+template <class T>
+struct SumOf {
+  using type = float;
+};
+template <>
+struct SumOf<int8_t> {
+  using type = int32_t;
+};
+
+inline F32x16 finished(const GemmArgs&, const float* c, int64_t, int64_t) { return F32x16::load(c); }
+inline F32x16 finished(const GemmArgs& g, const int32_t* c, int64_t row, int64_t column) {
+  const int8_t* a = static_cast<const int8_t*>(g.a) + row * g.lda + g.k_tiles * kTileDepth<int8_t>;
+  float scale;
+  __builtin_memcpy(&scale, a, sizeof(scale));
+  const F32x16 sum = F32x16::convert(c, kActivationOffset != 0 ? g.corrections + column : nullptr);
+  return sum * F32x16::set1(scale) * F32x16::load(g.scales + column);
+}
+
 // Writes the finished results of two panels for `rows` rows; c is [rows][32].
-inline void gemm_epilogue(const GemmArgs& g, const float* c, int64_t row, int64_t rows, int64_t panel) {
+template <class Sum>
+inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t rows, int64_t panel) {
+  const auto value_at = [&](int64_t r, int half) {
+    return finished(g, c + r * 32 + half * kTileN, row + r, (panel + half) * kTileN);
+  };
   if (g.activation != Activation::kNone) {
     for (int64_t r = 0; r < rows; ++r) {
-      const F32x16 gate = F32x16::load(c + r * 32), up = F32x16::load(c + r * 32 + 16);
+      const F32x16 gate = value_at(r, 0), up = value_at(r, 1);
       (activate(gate, g.activation) * up).store(g.out_bf16 + (row + r) * g.ldo + panel / 2 * kTileN);
     }
     return;
@@ -60,7 +85,7 @@ inline void gemm_epilogue(const GemmArgs& g, const float* c, int64_t row, int64_
     const int64_t column = (panel + half) * kTileN;
     const F32x16 bias = g.bias != nullptr ? F32x16::load(g.bias + column) : F32x16::zero();
     for (int64_t r = 0; r < rows; ++r) {
-      const F32x16 value = F32x16::load(c + r * 32 + half * 16) + bias;
+      const F32x16 value = value_at(r, half) + bias;
       if (g.out_f32 != nullptr)
         value.store(g.out_f32 + (row + r) * g.ldo + column);
       else
@@ -70,26 +95,29 @@ inline void gemm_epilogue(const GemmArgs& g, const float* c, int64_t row, int64_
 }
 
 // Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or begins with them where begin is 0.
-inline void gemm_pair(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, int64_t depth, float* c) {
-  const bf16* b = g.b + tile_index(panel, 0, g.k_tiles) * kTileElements;
+template <class T, class Sum>
+inline void gemm_pair(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, int64_t depth, Sum* c) {
+  constexpr int64_t kElements = kTileBytes / static_cast<int64_t>(sizeof(T));
+  const T* b = static_cast<const T*>(g.b) + tile_index(panel, 0, g.k_tiles) * kElements;
   int64_t kt = k.begin;
   do {  // once even where k is empty, so that the results are zero
     const int64_t count = k.end - kt < depth ? k.end - kt : depth;
-    const bf16* block = b + kt * 2 * kTileElements;
-    const auto tile = [block](int64_t t) { return block + t * 2 * kTileElements; };
+    const T* block = b + kt * 2 * kElements;
+    const auto tile = [block](int64_t t) { return block + t * 2 * kElements; };
     for (int64_t r = 0; r < rows; r += 32) {
-      const bf16* a = g.a + (row + r) * g.lda + kt * kTileK;
+      const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>;
       const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);
       if (r == 0)  // the first rows bring the weights, the others find them in the cache
-        tile_gemm<true>(a, g.lda, tile, kTileElements, 2, count, c, 32, tile_rows, kt > 0);
+        tile_gemm<true>(a, g.lda, tile, kElements, 2, count, c, 32, tile_rows, kt > 0);
       else
-        tile_gemm<false>(a, g.lda, tile, kTileElements, 2, count, c + r * 32, 32, tile_rows, kt > 0);
+        tile_gemm<false>(a, g.lda, tile, kElements, 2, count, c + r * 32, 32, tile_rows, kt > 0);
     }
     kt += count;
   } while (kt < k.end);
 }
 
-inline void gemm(const GemmArgs& g, float* scratch, int thread, int threads) {
+template <class T>
+inline void gemm_nest(const GemmArgs& g, typename SumOf<T>::type* scratch, int thread, int threads) {
   const GemmShare share = gemm_share(g.m, g.n_panels, thread, threads);
   for (int64_t row = share.rows.begin; row < share.rows.end; row += kRowBlock) {
     const int64_t rows = share.rows.end - row < kRowBlock ? share.rows.end - row : kRowBlock;
@@ -102,10 +130,21 @@ inline void gemm(const GemmArgs& g, float* scratch, int thread, int threads) {
       int64_t kt = 0;
       do {
         const Range k{kt, g.k_tiles - kt < slab ? g.k_tiles : kt + slab};
-        for (int64_t panel = first; panel < end; panel += 2) gemm_pair(g, row, rows, panel, k, depth, c(panel));
+        for (int64_t panel = first; panel < end; panel += 2) gemm_pair<T>(g, row, rows, panel, k, depth, c(panel));
         kt = k.end;
       } while (kt < g.k_tiles);
       for (int64_t panel = first; panel < end; panel += 2) gemm_epilogue(g, c(panel), row, rows, panel);
     }
   }
+}
+
+inline void gemm(const GemmArgs& g, float* scratch, int thread, int threads) {
+  if (g.format == WeightFormat::kInt8)
+    gemm_nest<int8_t>(g, reinterpret_cast<int32_t*>(scratch), thread, threads);
+  else
+    gemm_nest<bf16>(g, scratch, thread, threads);
+}
+
+inline int64_t gemm_peak(WeightFormat format, int64_t rounds) {
+  return format == WeightFormat::kInt8 ? tile_peak<int8_t>(rounds) : tile_peak<bf16>(rounds);
 }

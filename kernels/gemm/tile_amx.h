@@ -7,13 +7,25 @@
 // A row tile is always 16 rows: a tile of one row costs nothing next to streaming the weights, and one tile
 // configuration serves the whole life of a thread (changing it costs more than the rows it would save).
 
-template <int kRowTiles, class TileAt>
-inline void amx_block(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, float* c,
-                      int64_t ldc, bool accumulate) {
-  const int64_t a_bytes = lda * static_cast<int64_t>(sizeof(bf16));
-  const int64_t c_bytes = ldc * static_cast<int64_t>(sizeof(float));
-  const bf16* a1 = a + 16 * lda;
-  float* c1 = c + 16 * ldc;
+inline constexpr int kActivationOffset = 0;  // TDPBSSD takes both operands signed
+
+// Not functions: tile numbers are part of the instruction.
+#define NUMASERVE_TILE_DOT(T, c, a, b)         \
+  do {                                         \
+    if constexpr (sizeof(T) == sizeof(bf16)) { \
+      NUMASERVE_TILE_DPBF16(c, a, b);          \
+    } else {                                   \
+      NUMASERVE_TILE_DPBSSD(c, a, b);          \
+    }                                          \
+  } while (false)
+
+template <int kRowTiles, class T, class TileAt, class Sum>
+inline void amx_block(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
+                      bool accumulate) {
+  const int64_t a_bytes = lda * static_cast<int64_t>(sizeof(T));
+  const int64_t c_bytes = ldc * static_cast<int64_t>(sizeof(Sum));
+  const T* a1 = a + 16 * lda;
+  Sum* c1 = c + 16 * ldc;
   // gcc's tile loads do not say that they read memory: without this, stores to `a` or `c` could sink below them.
   __asm__ volatile("" ::: "memory");
   if (accumulate) {
@@ -28,15 +40,15 @@ inline void amx_block(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
     NUMASERVE_TILE_ZERO(3);
   }
   for (int64_t kt = 0; kt < k_tiles; ++kt) {
-    const bf16* tile = b(kt);
+    const T* tile = b(kt);
     NUMASERVE_TILE_LOAD(6, tile, 64);
     NUMASERVE_TILE_LOAD(7, tile + panel_stride, 64);
-    NUMASERVE_TILE_LOAD(4, a + kt * kTileK, a_bytes);
-    if constexpr (kRowTiles == 2) NUMASERVE_TILE_LOAD(5, a1 + kt * kTileK, a_bytes);
-    NUMASERVE_TILE_DPBF16(0, 4, 6);
-    NUMASERVE_TILE_DPBF16(1, 4, 7);
-    if constexpr (kRowTiles == 2) NUMASERVE_TILE_DPBF16(2, 5, 6);
-    if constexpr (kRowTiles == 2) NUMASERVE_TILE_DPBF16(3, 5, 7);
+    NUMASERVE_TILE_LOAD(4, a + kt * kTileDepth<T>, a_bytes);
+    if constexpr (kRowTiles == 2) NUMASERVE_TILE_LOAD(5, a1 + kt * kTileDepth<T>, a_bytes);
+    NUMASERVE_TILE_DOT(T, 0, 4, 6);
+    NUMASERVE_TILE_DOT(T, 1, 4, 7);
+    if constexpr (kRowTiles == 2) NUMASERVE_TILE_DOT(T, 2, 5, 6);
+    if constexpr (kRowTiles == 2) NUMASERVE_TILE_DOT(T, 3, 5, 7);
   }
   NUMASERVE_TILE_STORE(0, c, c_bytes);
   NUMASERVE_TILE_STORE(1, c + kTileN, c_bytes);
@@ -44,12 +56,12 @@ inline void amx_block(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
   if constexpr (kRowTiles == 2) NUMASERVE_TILE_STORE(3, c1 + kTileN, c_bytes);
 }
 
-template <bool, class TileAt>
-inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, float* c,
+template <bool, class T, class TileAt, class Sum>
+inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, Sum* c,
                       int64_t ldc, int rows, bool accumulate) {
   for (int panel = 0; panel < panels; panel += 2) {
     const auto tile = [&](int64_t kt) { return b(kt) + panel * panel_stride; };
-    float* out = c + panel * kTileN;
+    Sum* out = c + panel * kTileN;
     int r = 0;
     for (; r + 16 < rows; r += 32)
       amx_block<2>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc, accumulate);
@@ -60,8 +72,9 @@ inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
 inline void tile_begin() { NUMASERVE_TILE_CONFIGURE(); }
 
 // As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.
+template <class T>
 inline int64_t tile_peak(int64_t rounds) {
-  alignas(64) static const bf16 kZeros[kTileElements] = {};
+  alignas(64) static const std::byte kZeros[kTileBytes] = {};
   NUMASERVE_TILE_ZERO(0);
   NUMASERVE_TILE_ZERO(1);
   NUMASERVE_TILE_ZERO(2);
@@ -71,10 +84,10 @@ inline int64_t tile_peak(int64_t rounds) {
   NUMASERVE_TILE_LOAD(6, kZeros, 64);
   NUMASERVE_TILE_LOAD(7, kZeros, 64);
   for (int64_t i = 0; i < rounds; ++i) {
-    NUMASERVE_TILE_DPBF16(0, 4, 6);
-    NUMASERVE_TILE_DPBF16(1, 4, 7);
-    NUMASERVE_TILE_DPBF16(2, 5, 6);
-    NUMASERVE_TILE_DPBF16(3, 5, 7);
+    NUMASERVE_TILE_DOT(T, 0, 4, 6);
+    NUMASERVE_TILE_DOT(T, 1, 4, 7);
+    NUMASERVE_TILE_DOT(T, 2, 5, 6);
+    NUMASERVE_TILE_DOT(T, 3, 5, 7);
   }
-  return rounds * 4 * 2 * 16 * 16 * 32;
+  return rounds * 4 * 2 * 16 * 16 * kTileDepth<T>;
 }

@@ -1,55 +1,95 @@
-// The GEMM micro-tile of the portable set: bf16 widened to fp32, two AVX2 registers a column block.
+// The GEMM micro-tile of the portable set: two AVX2 registers a line of a tile.
 
-// c[rows, panels * 16] (+)= a[rows, k_tiles * 32] · B, where b(kt) is the tile of the first panel for k-tile kt and
-// each further panel's lies `panel_stride` elements on; `panels` is even. Each element is one chain of fused
-// multiply-adds in k order, whatever `rows` is: that is what makes a row's bits independent of its batch.
-// Rows of `a` and `c` beyond `rows`, up to a multiple of 32, may be read and written. `kStreamed` says that the tiles
-// come from memory, one after the other, and not from the cache.
-template <int kRows, int kPanels, class TileAt>
-inline void portable_rows(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, float* c,
-                          int64_t ldc, bool accumulate) {
+inline constexpr int kActivationOffset = 0;
+
+// How four bytes of activations meet eight columns of a line: bf16 widened to fp32, or int8 summed in int32.
+struct Bf16Dot {
+  __m256 even, odd;  // of the activations
+  explicit Bf16Dot(int bits)
+      : even(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_set1_epi32(bits), 16))),
+        odd(_mm256_castsi256_ps(_mm256_and_si256(_mm256_set1_epi32(bits), odd_mask()))) {}
+  struct Columns {
+    __m256 even, odd;
+    explicit Columns(__m256i raw)
+        : even(_mm256_castsi256_ps(_mm256_slli_epi32(raw, 16))),
+          odd(_mm256_castsi256_ps(_mm256_and_si256(raw, odd_mask()))) {}
+  };
+  __m256i operator()(__m256i sum, const Columns& columns) const {
+    const __m256 first = _mm256_fmadd_ps(even, columns.even, _mm256_castsi256_ps(sum));
+    return _mm256_castps_si256(_mm256_fmadd_ps(odd, columns.odd, first));
+  }
+  static __m256i odd_mask() { return _mm256_set1_epi32(static_cast<int>(0xffff0000)); }
+};
+struct Int8Dot {
+  __m256i activations, magnitudes;
+  explicit Int8Dot(int bits) : activations(_mm256_set1_epi32(bits)), magnitudes(_mm256_abs_epi8(activations)) {}
+  struct Columns {
+    __m256i raw;
+    explicit Columns(__m256i values) : raw(values) {}
+  };
+  // |a| times b with the sign of a. Neither is ever -128, so that a sum of two products fits 16 bits.
+  __m256i operator()(__m256i sum, const Columns& columns) const {
+    const __m256i pairs = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(columns.raw, activations));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+};
+template <class T>
+struct DotOf;
+template <>
+struct DotOf<bf16> {
+  using type = Bf16Dot;
+};
+template <>
+struct DotOf<int8_t> {
+  using type = Int8Dot;
+};
+
+// c[rows, panels * 16] (+)= a[rows, k] · B, where b(kt) is the tile of the first panel for k-tile kt and each further
+// panel's lies `panel_stride` elements on; `panels` is even. bf16 is summed in fp32: each element is one chain of fused
+// multiply-adds in k order, whatever `rows` is, which is what makes a row's bits independent of its batch. int8 is
+// summed in int32, exactly. Rows of `a` and `c` beyond `rows`, up to a multiple of 32, may be read and written.
+// `kStreamed` says that the tiles come from memory, one after the other, and not from the cache.
+template <int kRows, int kPanels, class T, class TileAt, class Sum>
+inline void portable_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
+                          bool accumulate) {
+  using Dot = typename DotOf<T>::type;
   constexpr int kHalves = 2 * kPanels;  // registers of 8 columns
-  __m256 acc[kRows][kHalves];
+  constexpr int kHalfLine = 8 * kLineDepth<T>;
+  __m256i acc[kRows][kHalves];
+  const auto at = [&](int r, int h) { return reinterpret_cast<__m256i*>(c + r * ldc + 8 * h); };
   for (int r = 0; r < kRows; ++r)
-    for (int h = 0; h < kHalves; ++h)
-      acc[r][h] = accumulate ? _mm256_loadu_ps(c + r * ldc + 8 * h) : _mm256_setzero_ps();
-  const __m256i odd_mask = _mm256_set1_epi32(static_cast<int>(0xffff0000));
+    for (int h = 0; h < kHalves; ++h) acc[r][h] = accumulate ? _mm256_loadu_si256(at(r, h)) : _mm256_setzero_si256();
   for (int64_t kt = 0; kt < k_tiles; ++kt) {
     for (int p = 0; p < kPanels; ++p) {
-      const bf16* tile = b(kt) + p * panel_stride;
-      for (int pair = 0; pair < kTileK / 2; ++pair) {
-        __m256 even[2], odd[2];
-        for (int h = 0; h < 2; ++h) {
-          const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tile + pair * 32 + h * 16));
-          even[h] = _mm256_castsi256_ps(_mm256_slli_epi32(raw, 16));
-          odd[h] = _mm256_castsi256_ps(_mm256_and_si256(raw, odd_mask));
-        }
+      const T* tile = b(kt) + p * panel_stride;
+      for (int line = 0; line < kLines; ++line) {
+        const auto columns = [&](int h) {
+          const T* half = tile + (2 * line + h) * kHalfLine;
+          return typename Dot::Columns(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(half)));
+        };
+        const typename Dot::Columns low = columns(0), high = columns(1);
         for (int r = 0; r < kRows; ++r) {
           int bits;
-          __builtin_memcpy(&bits, a + r * lda + kt * kTileK + pair * 2, sizeof(bits));
-          const __m256i both = _mm256_set1_epi32(bits);
-          const __m256 a_even = _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
-          const __m256 a_odd = _mm256_castsi256_ps(_mm256_and_si256(both, odd_mask));
-          for (int h = 0; h < 2; ++h) {
-            __m256& sum = acc[r][2 * p + h];
-            sum = _mm256_fmadd_ps(a_odd, odd[h], _mm256_fmadd_ps(a_even, even[h], sum));
-          }
+          __builtin_memcpy(&bits, a + r * lda + kt * kTileDepth<T> + line * kLineDepth<T>, sizeof(bits));
+          const Dot dot(bits);
+          acc[r][2 * p] = dot(acc[r][2 * p], low);
+          acc[r][2 * p + 1] = dot(acc[r][2 * p + 1], high);
         }
       }
     }
   }
   for (int r = 0; r < kRows; ++r)
-    for (int h = 0; h < kHalves; ++h) _mm256_storeu_ps(c + r * ldc + 8 * h, acc[r][h]);
+    for (int h = 0; h < kHalves; ++h) _mm256_storeu_si256(at(r, h), acc[r][h]);
 }
 
 // Four rows by one panel fill the registers. One row takes two panels, whose tiles lie side by side in memory.
-template <bool, class TileAt>
-inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, float* c,
+template <bool, class T, class TileAt, class Sum>
+inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, Sum* c,
                       int64_t ldc, int rows, bool accumulate) {
   for (int p = 0; p < panels; p += 2) {
     const auto tile = [&](int64_t kt) { return b(kt) + p * panel_stride; };
     const auto second = [&](int64_t kt) { return b(kt) + (p + 1) * panel_stride; };
-    float* out = c + p * kTileN;
+    Sum* out = c + p * kTileN;
     int r = 0;
     for (; r + 4 <= rows; r += 4) {
       portable_rows<4, 1>(a + r * lda, lda, tile, 0, k_tiles, out + r * ldc, ldc, accumulate);
@@ -63,14 +103,18 @@ inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
 inline void tile_begin() {}
 
 // As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.
+template <class T>
 inline int64_t tile_peak(int64_t rounds) {
-  __m256 acc[12];
-  for (__m256& a : acc) a = _mm256_setzero_ps();
-  __m256 x = _mm256_set1_ps(1.0f);
+  using Dot = typename DotOf<T>::type;
+  __m256i acc[8];
+  for (__m256i& a : acc) a = _mm256_setzero_si256();
+  const Dot dot(0x3f803f80);
+  __m256i x = _mm256_set1_epi32(0x3f803f80);
   for (int64_t i = 0; i < rounds; ++i) {
-    for (__m256& a : acc) a = _mm256_fmadd_ps(x, x, a);
+    const typename Dot::Columns columns(x);
+    for (__m256i& a : acc) a = dot(a, columns);
     __asm__ volatile("" : "+x"(x));
   }
-  for (const __m256& a : acc) __asm__ volatile("" ::"x"(a));
-  return rounds * 12 * 16;
+  for (const __m256i& a : acc) __asm__ volatile("" ::"x"(a));
+  return rounds * 8 * 2 * 8 * kLineDepth<T>;
 }

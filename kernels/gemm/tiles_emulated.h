@@ -46,8 +46,22 @@ inline void emulated_dpbf16(int c, int a, int b) {
   }
 }
 
+inline void emulated_dpbssd(int c, int a, int b) {
+  emulated_require();
+  for (int m = 0; m < 16; ++m)
+    for (int n = 0; n < 16; ++n) {
+      int32_t sum;
+      __builtin_memcpy(&sum, emulated_tiles[c].row[m] + 4 * n, sizeof(sum));
+      for (int k = 0; k < 64; ++k)
+        sum += static_cast<int8_t>(emulated_tiles[a].row[m][k]) *
+               static_cast<int8_t>(emulated_tiles[b].row[k / 4][4 * n + k % 4]);
+      __builtin_memcpy(emulated_tiles[c].row[m] + 4 * n, &sum, sizeof(sum));
+    }
+}
+
 #define NUMASERVE_TILE_CONFIGURE() (emulated_tiles_configured = true)
 #define NUMASERVE_TILE_ZERO(t) emulated_zero(t)
 #define NUMASERVE_TILE_LOAD(t, base, stride) emulated_load(t, base, stride)
 #define NUMASERVE_TILE_STORE(t, base, stride) emulated_store(t, base, stride)
 #define NUMASERVE_TILE_DPBF16(c, a, b) emulated_dpbf16(c, a, b)
+#define NUMASERVE_TILE_DPBSSD(c, a, b) emulated_dpbssd(c, a, b)

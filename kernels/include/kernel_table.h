@@ -12,9 +12,15 @@ enum class Activation : int32_t { kNone, kSilu, kGeluTanh };
 
 // out[m, n] = a[m, k] · b[n, k]ᵀ (+ bias), with b packed in tiles.
 struct GemmArgs {
-  const bf16* a;  // [rows padded to kPad, k_tiles * 32]
+  WeightFormat format;
+  // [rows padded to kPad, k_tiles * tile_depth]: bf16, or int8 as `quantize` writes it.
+  const void* a;
   int64_t lda;    // in elements
-  const bf16* b;  // [n_panels / 2][k_tiles][2] tiles
+  const void* b;  // [n_panels / 2][k_tiles][2] tiles
+  // int8 only, [n_panels * 16]: scales, and 128 times the sum of a column's weights, which is what sets whose
+  // activations are offset by 128 have too much.
+  const float* scales;
+  const int32_t* corrections;
   int64_t m;
   int64_t n_panels;
   int64_t k_tiles;
@@ -33,6 +39,17 @@ struct NormArgs {
   int64_t ldo;
   int64_t rows, cols;
   float eps;
+};
+
+// Rows of bf16 to int8, each with a scale of its own: x = scale * q, q in [-127, 127], rounded to nearest even. A row
+// of `out` is k_tiles * 64 values, then its scale as a float. Values are offset by 128 where the set's dot product
+// wants them unsigned.
+struct QuantizeArgs {
+  const bf16* x;  // [rows, ldx], zero from cols to the next multiple of 32
+  int64_t ldx;
+  int8_t* out;
+  int64_t ldo;
+  int64_t rows, cols;
 };
 
 // residual += post_norm?(sum over parts, in order, + bias); out = rms_norm(residual). The first half works on
@@ -153,6 +170,7 @@ struct KernelTable {
   const char* name;
   void (*gemm)(const GemmArgs&, float* scratch, int thread, int threads);
   int64_t gemm_scratch;  // floats of scratch a thread needs
+  void (*quantize)(const QuantizeArgs&, int thread, int threads);
   void (*rms_norm)(const NormArgs&, int thread, int threads);
   void (*reduce_add)(const ReduceArgs&, int thread, int threads);
   void (*post_norm_add)(const ReduceArgs&, int thread, int threads);
@@ -166,7 +184,8 @@ struct KernelTable {
   void (*sample)(const float* logits, int64_t vocab, int64_t position, const SamplingState&, int32_t* scratch,
                  SampledRow*);
   void (*token_logprobs)(const float* logits, int64_t vocab, int32_t token, int num_top, SampledRow*);
-  int64_t (*peak)(int64_t rounds);  // for benchmarks: does nothing but multiply-adds, returns how many operations
+  // For benchmarks: does nothing but multiply-adds of a format, returns how many operations.
+  int64_t (*peak)(WeightFormat, int64_t rounds);
   void (*read)(const std::byte* data, int64_t bytes);  // for benchmarks: reads memory, a multiple of 256 bytes
   void (*thread_begin)();  // once on each thread of a team, before anything else (AMX: the tile configuration)
 };

@@ -9,11 +9,26 @@ namespace numaserve {
 // A bfloat16 value, kept as its bits: arithmetic is always done in fp32.
 using bf16 = uint16_t;
 
-// One packed weight tile: 16 rows of 64 bytes. A row holds, for 16 columns (output features), two consecutive k.
-// This is the shape of an AMX B operand, of one VDPBF16PS operand a row, and of two AVX2 loads a row.
+// One packed weight tile: 16 lines of 64 bytes. A line holds, for 16 columns (output features), four bytes of
+// consecutive k: two of bf16, four of int8. This is the shape of an AMX B operand, of one VDPBF16PS or VPDPBUSD operand
+// a line, and of two AVX2 loads a line.
 inline constexpr int kTileN = 16;
-inline constexpr int kTileK = 32;
+inline constexpr int kLines = 16;
+inline constexpr int64_t kLineBytes = 64;
+inline constexpr int64_t kTileBytes = kLines * kLineBytes;
+template <class T>
+inline constexpr int kLineDepth = 4 / static_cast<int>(sizeof(T));  // k of one line
+template <class T>
+inline constexpr int kTileDepth = kLines * kLineDepth<T>;  // k of one tile
+inline constexpr int kTileK = kTileDepth<bf16>;
 inline constexpr int kTileElements = kTileN * kTileK;
+
+// What a packed matrix holds. int8: per output feature (row of the weight) one scale; activations are quantised for
+// each row when they are used.
+enum class WeightFormat : int32_t { kBf16, kInt8 };
+constexpr int64_t tile_depth(WeightFormat format) {
+  return format == WeightFormat::kInt8 ? kTileDepth<int8_t> : kTileDepth<bf16>;
+}
 
 // Where a packed matrix has the tile of a panel (16 columns) and a k tile: two panels run side by side, so that the
 // GEMM, which takes panels in pairs, reads memory strictly in order.

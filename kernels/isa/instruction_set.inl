@@ -13,6 +13,7 @@ namespace {
 #include "kernels/ops/attention.inl"
 #include "kernels/ops/embed.inl"
 #include "kernels/ops/norm.inl"
+#include "kernels/ops/quantize.inl"
 #include "kernels/ops/rope_store.inl"
 #include "kernels/ops/sampling.inl"
 
@@ -38,6 +39,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .name = NUMASERVE_ISA_NAME,
     .gemm = gemm,
     .gemm_scratch = kGroupPanels / 2 * kRowBlock * 32,
+    .quantize = quantize,
     .rms_norm = rms_norm,
     .reduce_add = reduce_add,
     .post_norm_add = post_norm_add,
@@ -49,7 +51,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .softcap = softcap,
     .sample = sample,
     .token_logprobs = token_logprobs,
-    .peak = tile_peak,
+    .peak = gemm_peak,
     .read = read_memory,
     .thread_begin = tile_begin,
 };

@@ -33,7 +33,7 @@ double read_bandwidth(const KernelTable& table, Team& team, int64_t bytes) {
   return static_cast<double>(share * team.size()) / best;
 }
 
-double peak_flops(const KernelTable& table, Team& team) {
+double peak_flops(const KernelTable& table, Team& team, WeightFormat format) {
   constexpr int64_t kRounds = 2'000'000;
   std::vector<int64_t> done(static_cast<size_t>(team.size()));
   double best = 0.0;
@@ -41,7 +41,7 @@ double peak_flops(const KernelTable& table, Team& team) {
     const double time = seconds([&] {
       team.parallel([&](int thread) {
         table.thread_begin();
-        done[static_cast<size_t>(thread)] = table.peak(kRounds);
+        done[static_cast<size_t>(thread)] = table.peak(format, kRounds);
       });
     });
     best = std::max(best, static_cast<double>(done[0]) * team.size() / time);

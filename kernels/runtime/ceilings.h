@@ -12,7 +12,7 @@ namespace numaserve {
 double read_bandwidth(const KernelTable& table, Team& team, int64_t bytes);
 
 // Operations (multiplies and adds) a second that the instruction set's bf16 tiles do on all threads together.
-double peak_flops(const KernelTable& table, Team& team);
+double peak_flops(const KernelTable& table, Team& team, WeightFormat format);
 
 // Nanoseconds of one barrier of the team, the mean over many.
 double barrier_ns(Team& team);

@@ -31,7 +31,7 @@ void leave(Run& run, const Place& place, int thread) {
 
 void EmbedNode::run(Run& run, int thread) const {
   run.table.embed({.tokens = run.step.tokens.data(),
-                   .table = table.data(),
+                   .table = reinterpret_cast<const bf16*>(table.data()),
                    .k_tiles = table.k_tiles(),
                    .first_row = first_row,
                    .num_rows = table.n(),
@@ -62,9 +62,12 @@ LinearNode::LinearNode(std::string node_name, Place x_in, const PackedMatrix& we
 void LinearNode::run(Run& run, int thread) const {
   const int64_t rows = logits ? static_cast<int64_t>(run.step.logit_rows.size()) : run.step.num_tokens();
   const bool narrow = activation != Activation::kNone;
-  run.table.gemm({.a = run.at<bf16>(x),
+  run.table.gemm({.format = weight.format(),
+                  .a = run.at<std::byte>(x),
                   .lda = x.ld,
                   .b = weight.data(),
+                  .scales = weight.scales(),
+                  .corrections = weight.corrections(),
                   .m = rows,
                   .n_panels = weight.n_panels(),
                   .k_tiles = weight.k_tiles(),
@@ -80,6 +83,16 @@ Cost LinearNode::cost(const Step& step) const {
   const Step::Totals& done = step.totals;
   return {.bytes = bytes * (logits ? done.logit_steps : done.steps),
           .flops = 2 * weight.n() * weight.k() * (logits ? done.logit_rows : done.tokens)};
+}
+
+void QuantizeNode::run(Run& run, int thread) const {
+  run.table.quantize({.x = run.at<bf16>(x),
+                      .ldx = x.ld,
+                      .out = run.at<int8_t>(out),
+                      .ldo = out.ld,
+                      .rows = logits ? static_cast<int64_t>(run.step.logit_rows.size()) : run.step.num_tokens(),
+                      .cols = cols},
+                     thread, run.team.size());
 }
 
 // Beyond this, with more than two ranks, each rank sums a share and the others fetch it: every rank then reads each

@@ -104,6 +104,16 @@ struct NormNode : Node {
   float eps;
 };
 
+// Rows of bf16 to int8, for matrix products with int8 weights. `logits` as for LinearNode.
+struct QuantizeNode : Node {
+  QuantizeNode(Place x_in, Place out_in, int64_t cols_in, bool logits_in)
+      : Node("quantize"), x(x_in), out(out_in), cols(cols_in), logits(logits_in) {}
+  void run(Run& run, int thread) const override;
+  Place x, out;
+  int64_t cols;
+  bool logits;
+};
+
 // Rows of `x` through a packed matrix. `logits`: only the rows that want logits, gathered to `x` by a GatherNode.
 struct LinearNode : Node {
   LinearNode(std::string node_name, Place x_in, const PackedMatrix& weight_in, Place out_in);

@@ -16,6 +16,10 @@ enum class SourceType { kBf16, kF16, kF32, kQ8_0, kQ4_0, kQ4_1 };
 // Throws std::invalid_argument for a name that is not one of bf16, f16, f32, q8_0, q4_0, q4_1.
 SourceType source_type(std::string_view name);
 
+// bf16 or int8. Throws std::invalid_argument for another name.
+WeightFormat weight_format(std::string_view name);
+std::string_view weight_format_name(WeightFormat format);
+
 struct PackSource {
   const uint8_t* data;
   int64_t bytes;
@@ -36,11 +40,12 @@ struct PackTarget {
 
 class PackedMatrix {
  public:
-  // [n, k] in bf16, zero. Throws std::invalid_argument for a negative size.
-  PackedMatrix(int64_t n, int64_t k);
+  // [n, k], zero. Throws std::invalid_argument for a negative size.
+  PackedMatrix(int64_t n, int64_t k, WeightFormat format = WeightFormat::kBf16);
 
-  // Copies rows of a checkpoint's tensor here, on all threads of the team. Throws std::invalid_argument when the
-  // source is smaller than it claims or something does not fit.
+  // Copies rows of a checkpoint's tensor here, on all threads of the team; in int8, each row is quantised with a scale
+  // of its own, its largest magnitude / 127. Throws std::invalid_argument when the source is smaller than it claims or
+  // something does not fit.
   void pack(Team& team, const PackSource& source, const PackTarget& target);
 
   // [n, k] in fp32.
@@ -51,10 +56,18 @@ class PackedMatrix {
   int64_t n_panels() const { return n_panels_; }  // even
   int64_t k_tiles() const { return k_tiles_; }
   int64_t padded_n() const { return n_panels_ * kTileN; }
-  const bf16* data() const { return reinterpret_cast<const bf16*>(memory_.get()); }
-  int64_t bytes() const { return n_panels_ * k_tiles_ * kTileElements * static_cast<int64_t>(sizeof(bf16)); }
+  WeightFormat format() const { return format_; }
+  const std::byte* data() const { return memory_.get(); }
+  // int8 only: [padded_n], see GemmArgs.
+  const float* scales() const { return reinterpret_cast<const float*>(memory_.get() + tile_bytes()); }
+  const int32_t* corrections() const { return reinterpret_cast<const int32_t*>(scales() + padded_n()); }
+  int64_t bytes() const { return tile_bytes() + (format_ == WeightFormat::kInt8 ? padded_n() * 8 : 0); }
 
  private:
+  int64_t tile_bytes() const { return n_panels_ * k_tiles_ * kTileBytes; }
+  void quantise(bf16* row, int64_t count, int64_t column);
+
+  WeightFormat format_;
   int64_t n_, k_, n_panels_, k_tiles_;
   std::shared_ptr<std::byte> memory_;
 };

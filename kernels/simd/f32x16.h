@@ -27,6 +27,17 @@ struct F32x16 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16)));
   }
   void store_head(float* p, int count) const { _mm512_mask_storeu_ps(p, head_mask(count), v); }
+  // Whole numbers in [-127, 127] plus `offset`, rounded to nearest even.
+  void store_int8(int8_t* p, int offset) const {
+    const __m512i whole = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(offset));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(whole));
+  }
+  // p, less `minus` unless that is null.
+  static F32x16 convert(const int32_t* p, const int32_t* minus) {
+    __m512i whole = _mm512_loadu_si512(p);
+    if (minus != nullptr) whole = _mm512_sub_epi32(whole, _mm512_loadu_si512(minus));
+    return {_mm512_cvtepi32_ps(whole)};
+  }
   F32x16 operator+(F32x16 o) const { return {_mm512_add_ps(v, o.v)}; }
   F32x16 operator-(F32x16 o) const { return {_mm512_sub_ps(v, o.v)}; }
   F32x16 operator*(F32x16 o) const { return {_mm512_mul_ps(v, o.v)}; }
@@ -74,6 +85,16 @@ struct F32x16 {
     _mm256_maskstore_ps(p, head_mask(count), lo);
     _mm256_maskstore_ps(p + 8, head_mask(count - 8), hi);
   }
+  void store_int8(int8_t* p, int offset) const {
+    const __m256i shift = _mm256_set1_epi32(offset), low = _mm256_add_epi32(_mm256_cvtps_epi32(lo), shift);
+    const __m256i packed = _mm256_packs_epi32(low, _mm256_add_epi32(_mm256_cvtps_epi32(hi), shift));
+    const __m256i ordered = _mm256_permute4x64_epi64(packed, 0xd8);
+    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+  }
+  static F32x16 convert(const int32_t* p, const int32_t* minus) {
+    return {convert_half(p, minus), convert_half(p + 8, minus == nullptr ? nullptr : minus + 8)};
+  }
   F32x16 operator+(F32x16 o) const { return {_mm256_add_ps(lo, o.lo), _mm256_add_ps(hi, o.hi)}; }
   F32x16 operator-(F32x16 o) const { return {_mm256_sub_ps(lo, o.lo), _mm256_sub_ps(hi, o.hi)}; }
   F32x16 operator*(F32x16 o) const { return {_mm256_mul_ps(lo, o.lo), _mm256_mul_ps(hi, o.hi)}; }
@@ -95,6 +116,11 @@ struct F32x16 {
  private:
   static __m256i head_mask(int count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  static __m256 convert_half(const int32_t* p, const int32_t* minus) {
+    __m256i whole = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    if (minus != nullptr) whole = _mm256_sub_epi32(whole, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(minus)));
+    return _mm256_cvtepi32_ps(whole);
   }
   static __m256 widen(const bf16* p) {
     const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

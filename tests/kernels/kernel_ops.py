@@ -24,25 +24,34 @@ def pad_columns(x: NDArray, columns: int | None = None) -> NDArray:
     return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, (columns or padded(x.shape[-1])) - x.shape[-1])])
 
 
-def gemm(isa: str, a: U16, b: U16, bias: F32 | None = None, *, bf16: bool = False, threads: int = 1) -> F32 | U16:
-    """a [m, k] times b [n, k] transposed: [m, n] in fp32, or the bits of bf16."""
+def gemm(
+    isa: str,
+    a: U16,
+    b: U16,
+    bias: F32 | None = None,
+    *,
+    bf16: bool = False,
+    threads: int = 1,
+    weights: str = "bf16",
+) -> F32 | U16:
+    """a [m, k] times b [n, k] transposed, packed in the format `weights`: [m, n] in fp32, or the bits of bf16."""
     m, n = a.shape[0], b.shape[0]
     rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
     rows[:m] = pad_columns(a)
     out = np.full((m, padded(n)), GARBAGE if bf16 else np.nan, np.uint16 if bf16 else np.float32)
     wide_bias = None if bias is None else pad_columns(bias)
     outputs = (None, out) if bf16 else (out, None)
-    ops.gemm(isa, rows, m, np.ascontiguousarray(b), wide_bias, "none", *outputs, threads)
+    ops.gemm(isa, rows, m, np.ascontiguousarray(b), wide_bias, "none", *outputs, threads, weights)
     return out[:, :n]
 
 
-def gated(isa: str, a: U16, gate: U16, up: U16, activation: str, threads: int = 1) -> U16:
+def gated(isa: str, a: U16, gate: U16, up: U16, activation: str, threads: int = 1, weights: str = "bf16") -> U16:
     """activation(a gateᵀ) * (a upᵀ) in bf16; gate and up have a multiple of 16 rows."""
     m, n = a.shape[0], gate.shape[0]
     rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
     rows[:m] = pad_columns(a)
     out = np.full((m, padded(n)), GARBAGE)
-    ops.gemm(isa, rows, m, np.concatenate([gate, up]), None, activation, None, out, threads)
+    ops.gemm(isa, rows, m, np.concatenate([gate, up]), None, activation, None, out, threads, weights)
     return out[:, :n]
 
 

@@ -63,8 +63,13 @@ def activation(name: str, x: F64) -> F64:
 
 
 def gated(a: U16, gate: U16, up: U16, name: str) -> Bounded:
-    """activation(a gateᵀ) * (a upᵀ), rounded to bf16. Neither activation is steeper than 1.13."""
-    (g, g_error), (u, u_error) = matmul(a, gate), matmul(a, up)
+    """activation(a gateᵀ) * (a upᵀ), rounded to bf16."""
+    return gated_sums(matmul(a, gate), matmul(a, up), name)
+
+
+def gated_sums(gate: Bounded, up: Bounded, name: str) -> Bounded:
+    """activation(gate) * up, rounded to bf16. Neither activation is steeper than 1.13."""
+    (g, g_error), (u, u_error) = gate, up
     value = activation(name, g) * u
     bound = 1.13 * g_error * np.abs(u) + np.abs(activation(name, g)) * u_error
     return value, bound + BF16 * np.abs(value) + 16 * FP32 * np.abs(g * u)
@@ -135,3 +140,11 @@ def unpack_v(page: U16) -> U16:
     """The inverse of `pack_v`."""
     columns = page.size // 512
     return page.reshape(columns, 16, 16, 2).transpose(1, 3, 0, 2).reshape(PAGE, columns * 16)
+
+
+def quantised(x: NDArray) -> tuple[F32, F32]:
+    """Whole numbers in [-127, 127] of the rows of x, in fp32, and the rows' scales."""
+    wide = x.astype(np.float32)
+    peak = np.abs(wide).max(axis=1)
+    factor = np.divide(np.float32(127), peak, out=np.zeros_like(peak), where=peak > 0)
+    return np.rint(wide * factor[:, None]), peak / np.float32(127)

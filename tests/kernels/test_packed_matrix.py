@@ -58,6 +58,17 @@ def test_rows_and_columns_are_cut_out_in_any_order(rng: np.random.Generator, tea
     np.testing.assert_array_equal(matrix.to_numpy(), values[rows, 96:160])
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_int8_rows_are_scaled_by_their_largest_magnitude(rng: np.random.Generator, team: Team, name: str) -> None:
+    data, values = _source(rng, name, 70, 192)
+    rows = rng.permutation(70)[:49].astype(np.int32)
+    matrix = PackedMatrix(49, 96, "int8")
+    matrix.pack(team, data, name, 192, rows, 0, first_col=64)
+    codes, scales = reference.quantised(values[rows, 64:160])
+    np.testing.assert_array_equal(matrix.to_numpy(), scales[:, None] * codes)
+    assert (matrix.format, matrix.nbytes) == ("int8", 64 * (128 + 8))
+
+
 def test_several_tensors_fill_one_matrix(rng: np.random.Generator, team: Team) -> None:
     parts = [_source(rng, "f32", rows, 64) for rows in (40, 7, 21)]
     matrix = PackedMatrix(68, 64)

@@ -185,7 +185,7 @@ class ProfileRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     ceilings: bool = False
 
 
-class OperationProfile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class OperationProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All operations of one name, over the layers. Everything but `weight_bytes` grows from step to step."""
 
     name: str

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from numaserve.server.engine.types import EngineError, NotReady, QueueFull, RequestTooLong
+from numaserve.server.engine.types import Busy, EngineError, NotReady, QueueFull, RequestTooLong
 from numaserve.server.metrics.metrics import Refusal
 
 
@@ -109,6 +109,8 @@ def from_engine(error: EngineError) -> ApiError:
         return not_ready(str(error))
     if isinstance(error, RequestTooLong):
         return context_length_exceeded(str(error), None)
+    if isinstance(error, Busy):
+        return ApiError(409, str(error), code="requests_running", refusal=None)
     # The engine counts the end of what it admitted; counting it here too would count it twice.
     return ApiError(500, str(error), kind="server_error", code="generation_failed", refusal=None)
 

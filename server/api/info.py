@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 from fastapi import APIRouter
 from fastapi.responses import Response
 from numaserve.server.api.context import ApiContext
-from numaserve.server.api.errors import ApiError
+from numaserve.server.api.errors import ApiError, bad_request
 from numaserve.server.api.streaming import json_response
+from numaserve.workers.protocol import RankProfile
 
 
 def info_router(context: ApiContext) -> APIRouter:
@@ -14,8 +16,13 @@ def info_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["operation"])
 
     @router.get("/server_info")
-    async def server_info() -> Response:
-        return json_response({"version": context.version, **context.engine.server_info()})
+    async def server_info(profile: bool = False, ceilings: bool = False) -> Response:
+        info = {"version": context.version, **context.engine.server_info()}
+        if profile:
+            info["profile"] = [_figures(rank) for rank in await context.engine.profile(ceilings=ceilings)]
+        elif ceilings:
+            raise bad_request("'ceilings' is a part of the profile; ask for 'profile=1' too.", "ceilings")
+        return json_response(info)
 
     @router.get("/get_model_info")
     async def get_model_info() -> Response:
@@ -43,3 +50,9 @@ def info_router(context: ApiContext) -> APIRouter:
         return Response(body, media_type=content_type)
 
     return router
+
+
+def _figures(profile: RankProfile) -> dict[str, object]:
+    figures = msgspec.structs.asdict(profile)
+    del figures["request_id"]  # the engine's, not the client's
+    return figures

@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass
 
 from numaserve.server.engine.gauges import Gauges
 from numaserve.server.engine.info import limits_info, workers_info
+from numaserve.server.engine.profiles import Profiles
 from numaserve.server.engine.registry import LiveRequests
 from numaserve.server.engine.steps import StepHooks, StepLoop
 from numaserve.server.engine.stream import Stream
-from numaserve.server.engine.types import GenerationRequest, NotReady, QueueFull
+from numaserve.server.engine.types import Busy, GenerationRequest, NotReady, QueueFull
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
@@ -22,11 +23,12 @@ from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
-from numaserve.workers.protocol import Failure, Launch, Ready, StepResult, WorkerStats
+from numaserve.workers.protocol import Failure, Launch, RankProfile, Ready, StepResult, WorkerStats
 
 logger = logging.getLogger(__name__)
 
 _STOP_GRACE_S = 5.0
+_MEASURING_S = 5.0  # more than measuring ceilings takes, behind the steps that were under way
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Engine:
         self._steps = StepLoop(
             scheduler,
             StepHooks(
-                send=self._supervisor.send_plan,
+                send=self._supervisor.send,
                 admitted=self._requests.scheduled,
                 updated=self._requests.advance,
                 failed=self._on_step_failed,
@@ -91,6 +93,9 @@ class Engine:
             world_size=len(launches),
             depth=2 if config.overlap else 1,
             deadline_s=config.step_deadline_s,
+        )
+        self._profiles = Profiles(
+            self._supervisor.send, world_size=len(launches), deadline_s=config.step_deadline_s + _MEASURING_S
         )
         self._capacity = scheduler.config.max_running + config.max_queued_requests
         self._gauges = Gauges(metrics, scheduler)
@@ -145,6 +150,19 @@ class Engine:
             **asdict(self._scheduler.stats()),
         }
 
+    async def profile(self, *, ceilings: bool = False) -> list[RankProfile]:
+        """What the steps of each rank have cost since it was loaded, by rank. Raises `NotReady`.
+
+        With `ceilings` each also measures what its node allows. Only its own threads on its own cores and memory can
+        tell; a process beside it would measure other cores, and another machine when asked from afar. No step runs
+        meanwhile, for some tenths of a second: raises `Busy` while a request runs.
+        """
+        if self._state != "serving":
+            raise NotReady(f"The server is {self.state}; try again later.")
+        if ceilings and len(self._requests) > 0:
+            raise Busy("Requests are running; ceilings can be measured when the server is idle.")
+        return await self._profiles.ask(ceilings=ceilings)
+
     # --- what the command line asks -----------------------------------------------------------------------------
 
     @property
@@ -185,6 +203,7 @@ class Engine:
         if self._state != "failed":
             self._state = "stopped"
         self._steps.halt()
+        self._profiles.fail("The server is shutting down.")
         self._requests.fail_all("The server is shutting down.")
         await self._supervisor.stop(_STOP_GRACE_S)
         self._set_workers_down()
@@ -200,8 +219,11 @@ class Engine:
         """A rank answered a step."""
         self._steps.on_answer(message)
 
-    def on_worker(self, message: Ready | WorkerStats) -> None:
+    def on_worker(self, message: Ready | WorkerStats | RankProfile) -> None:
         """A rank tells about itself."""
+        if isinstance(message, RankProfile):
+            self._profiles.on_answer(message)
+            return
         if isinstance(message, Ready):
             self._ready[message.rank] = message
         self._metrics.worker(
@@ -232,6 +254,7 @@ class Engine:
         """
         self._state = "restarting"
         self._steps.halt()
+        self._profiles.fail(f"The workers failed ({reason}); try again later.")
         self._requests.fail_begun(
             f"The request was lost because a worker process failed ({reason}). Please send it again."
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from numaserve.workers.protocol import SamplingParams, TokenLogprobs
+from numaserve.workers.protocol import RankProfile, SamplingParams, TokenLogprobs
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -28,6 +28,10 @@ class NotReady(EngineError):
 
 class RequestTooLong(EngineError):
     """Prompt and output do not fit the context or the KV cache: HTTP 400."""
+
+
+class Busy(EngineError):
+    """Only possible while nothing runs: HTTP 409."""
 
 
 class GenerationFailed(EngineError):
@@ -100,4 +104,12 @@ class EngineProtocol(Protocol):
 
     def server_info(self) -> dict[str, object]:
         """Configuration, topology, versions and live counters, for GET /server_info."""
+        ...
+
+    async def profile(self, *, ceilings: bool = False) -> list[RankProfile]:
+        """What the steps of each rank have cost since it was loaded, by rank. Raises `NotReady`.
+
+        With `ceilings` each also measures what its node allows, which stops steps for some tenths of a second: raises
+        `Busy` while a request runs.
+        """
         ...

@@ -18,6 +18,8 @@ from numaserve.workers.protocol import (
     FromWorker,
     Launch,
     LoadProgress,
+    ProfileRequest,
+    RankProfile,
     Ready,
     Shutdown,
     StepPlan,
@@ -70,7 +72,7 @@ class GroupListener(Protocol):
         """A rank answered a step; a `Failure` here always has a step id."""
         ...
 
-    def on_worker(self, message: Ready | WorkerStats) -> None:
+    def on_worker(self, message: Ready | WorkerStats | RankProfile) -> None:
         """A rank tells about itself."""
         ...
 
@@ -155,10 +157,10 @@ class WorkerGroup:
         finally:
             os.close(read_end)
 
-    def send_plan(self, plan: StepPlan) -> None:
-        """Send a plan to every rank."""
+    def send(self, message: StepPlan | ProfileRequest) -> None:
+        """Send to every rank."""
         if self._channel is not None:
-            self._channel.broadcast(plan)
+            self._channel.broadcast(message)
 
     def fail(self, reason: str) -> None:
         """Declare the group broken: the ring is aborted and `on_failure` called, unless that has happened."""
@@ -211,7 +213,7 @@ class WorkerGroup:
                 self._on_progress(message)
             case Ready():
                 self._on_ready(message)
-            case WorkerStats():
+            case WorkerStats() | RankProfile():
                 self._listener.on_worker(message)
 
     def _on_progress(self, message: LoadProgress) -> None:

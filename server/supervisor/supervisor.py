@@ -10,7 +10,7 @@ from typing import Protocol
 from numaserve.server.supervisor.group import GroupListener, RingFactory, WorkerGroup
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
-from numaserve.workers.protocol import Launch, StepPlan
+from numaserve.workers.protocol import Launch, ProfileRequest, StepPlan
 
 logger = logging.getLogger(__name__)
 
@@ -72,10 +72,10 @@ class Supervisor:
             raise
         self._listener.on_up()
 
-    def send_plan(self, plan: StepPlan) -> None:
-        """Send a plan to every rank."""
+    def send(self, message: StepPlan | ProfileRequest) -> None:
+        """Send to every rank."""
         if self._group is not None:
-            self._group.send_plan(plan)
+            self._group.send(message)
 
     def fail(self, reason: str) -> None:
         """Declare the present group broken, for example because it no longer answers."""

@@ -20,19 +20,23 @@ import zmq
 from numaserve.workers.protocol import (
     PAGE_SIZE,
     PROTOCOL_VERSION,
+    Ceilings,
     Failure,
     FromWorker,
     Launch,
     LoadProgress,
+    OperationProfile,
+    ProfileRequest,
     ProtocolError,
+    RankProfile,
     Ready,
     SamplingParams,
     SeqPlan,
     SeqResult,
-    Shutdown,
     StepPlan,
     StepResult,
     TokenLogprobs,
+    ToWorker,
     WorkerStats,
     decode_to_worker,
     encode,
@@ -63,6 +67,16 @@ def expected_tokens(prompt: list[int], sampling: SamplingParams, count: int) -> 
 def logprobs_of(context: bytes, token: int, top: int) -> TokenLogprobs:
     ids = [FIRST_TOKEN + (zlib.crc32(context) + i) % (VOCAB - FIRST_TOKEN) for i in range(top)]
     return TokenLogprobs(token, -(zlib.crc32(context) % 1000) / 100, ids, [-float(i) for i in range(top)])
+
+
+def profile_of(request: ProfileRequest, rank: int, steps: int) -> RankProfile:
+    """Of a model with two operations: 30 µs and 10 µs of a step, half of the second waiting."""
+    operations = [
+        OperationProfile("linear", 2 * steps, 30_000 * steps, 0, 1000, 1000 * steps, 4000 * steps),
+        OperationProfile("add_all_reduce", steps, 10_000 * steps, 5_000 * steps, 0, 0, 0),
+    ]
+    ceilings = Ceilings("fake", 1, 1e9, 1e9) if request.ceilings else None
+    return RankProfile(request.request_id, rank, steps, steps, 50_000 * steps, operations, ceilings)
 
 
 class Slot:
@@ -126,7 +140,11 @@ class Worker:
         self.send(Ready(self.rank, "fake", 1000 + self.rank, 2000, 3000, 0))
         self.send(WorkerStats(self.rank, 1500 + self.rank, 0))
         count = 0
-        while isinstance(plan := self.receive(), StepPlan):
+        while isinstance(plan := self.receive(), StepPlan | ProfileRequest):
+            if isinstance(plan, ProfileRequest):
+                if not self.options.no_profile:
+                    self.send(profile_of(plan, self.rank, count))
+                continue
             received = time.perf_counter_ns()
             if self.faulty and not self.survives(plan, count):
                 count += 1
@@ -181,7 +199,7 @@ class Worker:
     def send(self, message: FromWorker) -> None:
         self.socket.send(encode(message))
 
-    def receive(self) -> Launch | StepPlan | Shutdown:
+    def receive(self) -> ToWorker:
         while True:
             ready = dict(self.poller.poll())
             if self.options.lifeline_fd in ready:
@@ -214,6 +232,7 @@ def main() -> None:
     parser.add_argument("--fail-load", default="")
     parser.add_argument("--die-loading", action="store_true")
     parser.add_argument("--garbage", action="store_true")
+    parser.add_argument("--no-profile", action="store_true", help="never answer a request for a profile")
     for fault in ("die-at-step", "hang-at-step", "fail-step", "wrong-at-step"):
         parser.add_argument(f"--{fault}", type=int, default=-1)
     Worker(parser.parse_args()).run()

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from numaserve.server.api.app import ApiContext, ApiLimits
 from numaserve.server.api.auth import ApiKeys
-from numaserve.server.engine.types import EngineError, FinishReason, GenerationChunk, GenerationRequest
+from numaserve.server.engine.types import Busy, EngineError, FinishReason, GenerationChunk, GenerationRequest, NotReady
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.tokenizer.types import ChatTemplateError
-from numaserve.workers.protocol import TokenLogprobs
+from numaserve.workers.protocol import Ceilings, OperationProfile, RankProfile, TokenLogprobs
 
 BOS, EOS, TURN = 256, 257, 258
 VOCAB = 260
@@ -20,6 +20,7 @@ SPECIAL = {BOS: b"<s>", EOS: b"</s>", TURN: b"<t>"}
 CONTEXT = 200
 MODEL = "tiny/bytes"
 REPLY = "Hé 世界!"
+OPERATION = OperationProfile("linear", calls=60, ns=900, wait_ns=0, weight_bytes=50, bytes=100, flops=200)
 
 
 class ByteTokenizer:
@@ -142,6 +143,16 @@ class FakeEngine:
 
     def server_info(self) -> dict[str, object]:
         return {"tp": 2}
+
+    async def profile(self, *, ceilings: bool = False) -> list[RankProfile]:
+        if ceilings and not self.idle:
+            raise Busy("Requests are running.")
+        if not self.ready:
+            raise NotReady("The server is loading.")
+        return [
+            RankProfile(7, rank, 2, 9, 1000, [OPERATION], Ceilings("fake", 1, 1e9, 1e12) if ceilings else None)
+            for rank in range(2)
+        ]
 
 
 def make_context(

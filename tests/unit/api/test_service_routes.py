@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
-from api_fakes import BOS, CONTEXT, MODEL, TURN, VOCAB, FakeEngine
+from api_fakes import BOS, CONTEXT, MODEL, OPERATION, TURN, VOCAB, FakeEngine
 from numaserve.server.api.app import ApiContext
 from starlette.testclient import TestClient
 
@@ -44,6 +45,40 @@ def test_the_version_is_told(client: TestClient) -> None:
 
 def test_server_info_is_the_engine_s(client: TestClient) -> None:
     assert client.get("/server_info").json() == {"version": "1.2.3", "tp": 2}
+
+
+def test_a_profile_comes_with_server_info_when_it_is_asked_for(client: TestClient) -> None:
+    info = client.get("/server_info?profile=1").json()
+    assert info["tp"] == 2
+    assert [rank["rank"] for rank in info["profile"]] == [0, 1]
+    assert info["profile"][1] == {
+        "rank": 1,
+        "steps": 2,
+        "tokens": 9,
+        "native_ns": 1000,
+        "operations": [msgspec.structs.asdict(OPERATION)],
+        "ceilings": None,
+    }
+    measured = client.get("/server_info?profile=1&ceilings=1").json()["profile"][0]["ceilings"]
+    assert measured == {"isa": "fake", "threads": 1, "read_bytes_s": 1e9, "bf16_flops_s": 1e12}
+
+
+def test_ceilings_are_measured_only_when_idle_and_as_a_part_of_the_profile(
+    client: TestClient, engine: FakeEngine
+) -> None:
+    engine.idle = False
+    assert client.get("/server_info?profile=1").status_code == 200
+    busy = client.get("/server_info?profile=1&ceilings=1")
+    assert (busy.status_code, busy.json()["error"]["code"]) == (409, "requests_running")
+    alone = client.get("/server_info?ceilings=1")
+    assert (alone.status_code, alone.json()["error"]["param"]) == (400, "ceilings")
+    assert client.get("/server_info?profile=perhaps").status_code == 400
+
+
+def test_without_workers_there_is_no_profile(client: TestClient, engine: FakeEngine) -> None:
+    engine.ready = False
+    assert client.get("/server_info").status_code == 200
+    assert client.get("/server_info?profile=1").status_code == 503
 
 
 def test_model_info_has_the_names_routers_look_for(client: TestClient) -> None:

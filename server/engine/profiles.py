@@ -1,0 +1,68 @@
+"""Asks the workers what their steps have cost."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from numaserve.server.engine.types import NotReady
+from numaserve.workers.protocol import ProfileRequest, RankProfile
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Asked:
+    request: ProfileRequest
+    answers: dict[int, RankProfile] = field(default_factory=dict)
+    complete: asyncio.Future[list[RankProfile]] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class Profiles:
+    """Requests for profiles that are on their way.
+
+    Whoever asks while the same is asked already gets that answer: workers take requests between steps, and so many
+    frames could gather before a long one that plans would be dropped behind them.
+    """
+
+    def __init__(self, send: Callable[[ProfileRequest], None], *, world_size: int, deadline_s: float) -> None:
+        self._send = send
+        self._world_size = world_size
+        self._deadline_s = deadline_s
+        self._ids = itertools.count()
+        self._asked: dict[bool, _Asked] = {}  # by whether ceilings are wanted
+
+    async def ask(self, *, ceilings: bool) -> list[RankProfile]:
+        """Every rank's profile, by rank. Raises `NotReady` when the workers do not answer in time or go."""
+        asked = self._asked.get(ceilings)
+        if asked is None:
+            asked = self._asked[ceilings] = _Asked(ProfileRequest(next(self._ids), ceilings))
+            self._send(asked.request)
+        try:
+            # Shielded: a client that leaves takes nobody else's answer with it.
+            return await asyncio.wait_for(asyncio.shield(asked.complete), self._deadline_s)
+        except TimeoutError:
+            raise NotReady(f"The workers have not told their profile within {self._deadline_s:g} s.") from None
+
+    def on_answer(self, profile: RankProfile) -> None:
+        """A rank answered."""
+        asked = next((each for each in self._asked.values() if each.request.request_id == profile.request_id), None)
+        if asked is None or profile.rank in asked.answers:
+            logger.warning("worker %d told a profile that was not asked for", profile.rank)
+            return
+        asked.answers[profile.rank] = profile
+        if len(asked.answers) == self._world_size:
+            del self._asked[asked.request.ceilings]
+            asked.complete.set_result([asked.answers[rank] for rank in range(self._world_size)])
+
+    def fail(self, reason: str) -> None:
+        """The workers are gone, and with them what was asked."""
+        for asked in self._asked.values():
+            asked.complete.set_exception(NotReady(reason))
+            asked.complete.exception()  # seen, should nobody wait for it any more
+        self._asked.clear()

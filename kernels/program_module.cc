@@ -265,9 +265,10 @@ void bind_program(nb::module_& m) {
       .def("step", &step, nb::arg("sequences"), nb::arg("tokens"), nb::arg("targets"))
       .def("profile",
            [](const Program& self) {
-             std::vector<std::tuple<std::string, int64_t, int64_t, int64_t, int64_t, int64_t>> rows;
+             std::vector<std::tuple<std::string, std::string, int64_t, int64_t, int64_t, int64_t, int64_t>> rows;
              for (const NodeTime& node : self.profile())
-               rows.emplace_back(node.name, node.ns, node.wait_ns, node.weight_bytes, node.cost.bytes, node.cost.flops);
+               rows.emplace_back(node.name, weight_format_name(node.cost.format), node.ns, node.wait_ns,
+                                 node.weight_bytes, node.cost.bytes, node.cost.flops);
              return rows;
            })
       .def_prop_ro("totals",

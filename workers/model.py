@@ -84,8 +84,11 @@ class RankModel:
 
     def profile(self, request: ProfileRequest) -> RankProfile:
         """What the steps since load have cost. With `ceilings` it measures those first, as all other ranks must now."""
-        ceilings = rank_ceilings(self._node.team, teams=self._launch.world_size) if request.ceilings else None
-        return RankProfile(request.request_id, self._launch.rank, *self._program.totals, self.operations(), ceilings)
+        ceilings, operations = None, self.operations()
+        if request.ceilings:
+            formats = {each.format for each in operations}
+            ceilings = rank_ceilings(self._node.team, formats, teams=self._launch.world_size)
+        return RankProfile(request.request_id, self._launch.rank, *self._program.totals, operations, ceilings)
 
     def operations(self) -> list[OperationProfile]:
         """What the operations of the Program have cost since load."""

@@ -11,25 +11,26 @@ from numaserve.workers.topology import read_topology
 
 MIN_READ_BYTES = 512 << 20
 
-# Name, nanoseconds, of which waiting for other ranks, bytes of weights, bytes read, operations.
-NodeProfile = tuple[str, int, int, int, int, int]
+# Name, format, nanoseconds, of which waiting for other ranks, bytes of weights, bytes read, operations.
+NodeProfile = tuple[str, str, int, int, int, int, int]
 
 
 def by_operation(steps: int, nodes: Iterable[NodeProfile]) -> list[OperationProfile]:
-    """The nodes of one name together, in order of first use. Every node runs once a step."""
-    rows: dict[str, list[tuple[int, ...]]] = {}
-    for name, *figures in nodes:
-        rows.setdefault(name, []).append((steps, *figures))
-    return [OperationProfile(name, *map(sum, zip(*each, strict=True))) for name, each in rows.items()]
+    """The nodes of one name and format together, in order of first use. Every node runs once a step."""
+    rows: dict[tuple[str, str], list[tuple[int, ...]]] = {}
+    for name, format, *figures in nodes:
+        rows.setdefault((name, format), []).append((steps, *figures))
+    return [OperationProfile(*key, *map(sum, zip(*each, strict=True))) for key, each in rows.items()]
 
 
-def rank_ceilings(team: Team, *, teams: int = 1) -> Ceilings:
+def rank_ceilings(team: Team, formats: Iterable[str] = ("bf16",), *, teams: int = 1) -> Ceilings:
     """Measure with a team that there is, in about a third of a second, while `teams` of them may do so at once.
 
     Bandwidth is that of memory, from a buffer that no cache holds; where memory is too short for one, it is smaller.
     """
     wanted = max(MIN_READ_BYTES, 4 * last_level_cache_bytes())
-    return Ceilings(isa(), team.size, read_bandwidth(team, min(wanted, _spare_bytes() // teams)), peak_flops(team))
+    read = read_bandwidth(team, min(wanted, _spare_bytes() // teams))
+    return Ceilings(isa(), team.size, read, {format: peak_flops(team, format) for format in sorted(set(formats))})
 
 
 def last_level_cache_bytes() -> int:

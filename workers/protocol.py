@@ -189,12 +189,13 @@ class OperationProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All operations of one name, over the layers. Everything but `weight_bytes` grows from step to step."""
 
     name: str
+    format: str  # of what is multiplied, and so which peak it is measured by
     calls: int
     ns: int  # with the barrier that ends the operation
     wait_ns: int  # of which waiting for other ranks, whether for their imbalance or for their data
     weight_bytes: int  # that they hold
     bytes: int  # of weights and KV cache that had to be read at least; activations are not counted
-    flops: int  # multiplies and adds of matrix products and attention, of whatever type
+    flops: int  # multiplies and adds of matrix products and attention
 
 
 class Ceilings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -203,7 +204,7 @@ class Ceilings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     isa: str
     threads: int
     read_bytes_s: float
-    bf16_flops_s: float
+    flops_s: dict[str, float]  # by the format of what is multiplied; those that the rank uses
 
 
 class RankProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="profile"):

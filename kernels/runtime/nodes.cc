@@ -82,7 +82,8 @@ void LinearNode::run(Run& run, int thread) const {
 Cost LinearNode::cost(const Step& step) const {
   const Step::Totals& done = step.totals;
   return {.bytes = bytes * (logits ? done.logit_steps : done.steps),
-          .flops = 2 * weight.n() * weight.k() * (logits ? done.logit_rows : done.tokens)};
+          .flops = 2 * weight.n() * weight.k() * (logits ? done.logit_rows : done.tokens),
+          .format = weight.format()};
 }
 
 void QuantizeNode::run(Run& run, int thread) const {
@@ -218,7 +219,8 @@ Cost AttentionNode::cost(const Step& step) const {
   const AttentionWork& done = step.attention[static_cast<size_t>(work)];
   const int64_t position =
       int64_t{2} * heads.kv_heads * heads.head_tiles() * kTileK * static_cast<int64_t>(sizeof(bf16));
-  return {.bytes = position * done.positions, .flops = int64_t{4} * heads.q_heads * heads.head_dim * done.pairs};
+  const int64_t pair = int64_t{4} * heads.q_heads * heads.head_dim;
+  return {.bytes = position * done.positions, .flops = pair * done.pairs, .format = WeightFormat::kBf16};
 }
 
 void GatherNode::run(Run& run, int thread) const {

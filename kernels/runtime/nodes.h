@@ -70,6 +70,7 @@ struct Run {
 struct Cost {
   int64_t bytes = 0;  // read from memory, of weights and KV cache
   int64_t flops = 0;
+  WeightFormat format = WeightFormat::kBf16;  // of the operations
 };
 
 class Node {

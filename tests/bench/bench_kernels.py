@@ -107,7 +107,7 @@ def step(program: Program, sequences: Sequence[tuple[int, int, int, bool]]) -> N
 
 def node_seconds(program: Program, name: str) -> float:
     """Seconds spent in all nodes of that name so far."""
-    return sum(ns for node, ns, *_ in program.profile() if node == name) * 1e-9
+    return sum(ns for node, _, ns, *_ in program.profile() if node == name) * 1e-9
 
 
 def timed_step(program: Program, name: str, sequences: Sequence[tuple[int, int, int, bool]]) -> float:

@@ -72,10 +72,10 @@ def logprobs_of(context: bytes, token: int, top: int) -> TokenLogprobs:
 def profile_of(request: ProfileRequest, rank: int, steps: int) -> RankProfile:
     """Of a model with two operations: 30 µs and 10 µs of a step, half of the second waiting."""
     operations = [
-        OperationProfile("linear", 2 * steps, 30_000 * steps, 0, 1000, 1000 * steps, 4000 * steps),
-        OperationProfile("add_all_reduce", steps, 10_000 * steps, 5_000 * steps, 0, 0, 0),
+        OperationProfile("linear", "bf16", 2 * steps, 30_000 * steps, 0, 1000, 1000 * steps, 4000 * steps),
+        OperationProfile("add_all_reduce", "bf16", steps, 10_000 * steps, 5_000 * steps, 0, 0, 0),
     ]
-    ceilings = Ceilings("fake", 1, 1e9, 1e9) if request.ceilings else None
+    ceilings = Ceilings("fake", 1, 1e9, {"bf16": 1e9}) if request.ceilings else None
     return RankProfile(request.request_id, rank, steps, steps, 50_000 * steps, operations, ceilings)
 
 

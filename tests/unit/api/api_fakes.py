@@ -20,7 +20,7 @@ SPECIAL = {BOS: b"<s>", EOS: b"</s>", TURN: b"<t>"}
 CONTEXT = 200
 MODEL = "tiny/bytes"
 REPLY = "Hé 世界!"
-OPERATION = OperationProfile("linear", calls=60, ns=900, wait_ns=0, weight_bytes=50, bytes=100, flops=200)
+OPERATION = OperationProfile("linear", "bf16", calls=60, ns=900, wait_ns=0, weight_bytes=50, bytes=100, flops=200)
 
 
 class ByteTokenizer:
@@ -150,7 +150,9 @@ class FakeEngine:
         if not self.ready:
             raise NotReady("The server is loading.")
         return [
-            RankProfile(7, rank, 2, 9, 1000, [OPERATION], Ceilings("fake", 1, 1e9, 1e12) if ceilings else None)
+            RankProfile(
+                7, rank, 2, 9, 1000, [OPERATION], Ceilings("fake", 1, 1e9, {"bf16": 1e12}) if ceilings else None
+            )
             for rank in range(2)
         ]
 

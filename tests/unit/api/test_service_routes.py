@@ -60,7 +60,7 @@ def test_a_profile_comes_with_server_info_when_it_is_asked_for(client: TestClien
         "ceilings": None,
     }
     measured = client.get("/server_info?profile=1&ceilings=1").json()["profile"][0]["ceilings"]
-    assert measured == {"isa": "fake", "threads": 1, "read_bytes_s": 1e9, "bf16_flops_s": 1e12}
+    assert measured == {"isa": "fake", "threads": 1, "read_bytes_s": 1e9, "flops_s": {"bf16": 1e12}}
 
 
 def test_ceilings_are_measured_only_when_idle_and_as_a_part_of_the_profile(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from numaserve.kernels import Team
+from numaserve.kernels import Team, isa
 from numaserve.workers.profiling import by_operation, rank_ceilings
 from numaserve.workers.protocol import (
     Ceilings,
@@ -14,20 +14,23 @@ from numaserve.workers.protocol import (
     encode,
 )
 
-OPERATIONS = [OperationProfile("linear", 6, 7, 0, 8, 9, 10), OperationProfile("add_all_reduce", 6, 70, 60, 0, 0, 0)]
+OPERATIONS = [
+    OperationProfile("linear", "int8", 6, 7, 0, 8, 9, 10),
+    OperationProfile("add_all_reduce", "bf16", 6, 70, 60, 0, 0, 0),
+]
 
 
 def test_nodes_of_one_name_are_added_up_and_keep_the_order_of_the_program() -> None:
-    layers = [("linear", 10, 0, 4, 12, 100), ("add_all_reduce", 7, 5, 0, 0, 0)] * 2
-    nodes = [("embed", 1, 0, 0, 0, 0), *layers, ("linear", 20, 0, 6, 18, 300)]
+    layers = [("linear", "int8", 10, 0, 4, 12, 100), ("add_all_reduce", "bf16", 7, 5, 0, 0, 0)] * 2
+    nodes = [("embed", "bf16", 1, 0, 0, 0, 0), *layers, ("linear", "int8", 20, 0, 6, 18, 300)]
     assert by_operation(3, nodes) == [
-        OperationProfile("embed", calls=3, ns=1, wait_ns=0, weight_bytes=0, bytes=0, flops=0),
-        OperationProfile("linear", calls=9, ns=40, wait_ns=0, weight_bytes=14, bytes=42, flops=500),
-        OperationProfile("add_all_reduce", calls=6, ns=14, wait_ns=10, weight_bytes=0, bytes=0, flops=0),
+        OperationProfile("embed", "bf16", calls=3, ns=1, wait_ns=0, weight_bytes=0, bytes=0, flops=0),
+        OperationProfile("linear", "int8", calls=9, ns=40, wait_ns=0, weight_bytes=14, bytes=42, flops=500),
+        OperationProfile("add_all_reduce", "bf16", calls=6, ns=14, wait_ns=10, weight_bytes=0, bytes=0, flops=0),
     ]
 
 
-@pytest.mark.parametrize("ceilings", [None, Ceilings("amx", 8, 1.5e11, 2.5e13)])
+@pytest.mark.parametrize("ceilings", [None, Ceilings("amx", 8, 1.5e11, {"bf16": 2.5e13})])
 def test_a_profile_comes_back_as_it_was_sent(ceilings: Ceilings | None) -> None:
     profile = RankProfile(5, 1, steps=3, tokens=9, native_ns=2**40, operations=OPERATIONS, ceilings=ceilings)
     assert decode_from_worker(encode(profile)) == profile
@@ -48,9 +51,10 @@ def test_ceilings_are_measured_with_what_memory_is_left(monkeypatch: pytest.Monk
         return 1.0
 
     monkeypatch.setattr("numaserve.workers.profiling.read_bandwidth", read_bandwidth)
-    monkeypatch.setattr("numaserve.workers.profiling.peak_flops", lambda _team: 2.0)
+    peaks = {"bf16": 2.0, "int8": 4.0}
+    monkeypatch.setattr("numaserve.workers.profiling.peak_flops", lambda _team, format: peaks[format])
     monkeypatch.setattr("numaserve.workers.profiling._spare_bytes", lambda: 1 << 20)
     team = Team([-1])
-    ceilings = rank_ceilings(team, teams=4)
+    ceilings = rank_ceilings(team, ["int8", "bf16", "int8"], teams=4)
     assert read == [1 << 18]
-    assert (ceilings.threads, ceilings.read_bytes_s, ceilings.bf16_flops_s) == (1, 1.0, 2.0)
+    assert ceilings == Ceilings(isa(), 1, 1.0, peaks)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import typer
+from numaserve.server.cli.bench import bench
 from numaserve.server.cli.ring_stat import ring_stat
 from numaserve.server.cli.serve import serve
 from numaserve.server.cli.topology import topology
@@ -29,6 +30,7 @@ app.command()(serve)
 app.command()(topology)
 app.command("ring-stat")(ring_stat)
 app.command()(version)
+app.add_typer(bench, name="bench")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -1,0 +1,78 @@
+"""Sends one request and watches its stream."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+from numaserve.server.bench.options import Traffic
+from numaserve.server.bench.requests import BenchRequest, Outcome, Prompt
+from numaserve.server.bench.stream import StreamError, StreamReader
+from numaserve.server.bench.target import Target, describe, message_of
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """What a server understands of what would be best to ask."""
+
+    chat: bool = False
+    token_ids: bool = True
+    usage: bool = True
+    ignore_eos: bool = True
+
+    def body(self, model: str, prompt: Prompt, output_tokens: int) -> dict[str, Any]:
+        """The body of a streamed request."""
+        body: dict[str, Any] = {"model": model, "max_tokens": output_tokens, "temperature": 0.0, "stream": True}
+        if self.chat:
+            body["messages"] = [{"role": "user", "content": prompt}]
+        else:
+            body["prompt"] = prompt
+        if self.usage:
+            body["stream_options"] = {"include_usage": True}
+        if self.ignore_eos:
+            body["ignore_eos"] = True
+        return body
+
+    @property
+    def path(self) -> str:
+        """Below the API's URL."""
+        return "/chat/completions" if self.chat else "/completions"
+
+
+@dataclass(frozen=True)
+class Client:
+    """Completions of one model on one server."""
+
+    target: Target
+    model: str
+    dialect: Dialect
+    traffic: Traffic
+
+    async def complete(self, request: BenchRequest) -> Outcome:
+        """Ask for one completion. What goes wrong is in the outcome; nothing is tried again."""
+        body = self.dialect.body(self.model, request.prompt, request.output_tokens) | self.traffic.extra_body
+        data = msgspec.json.encode(body)
+        outcome = Outcome(request.input_tokens)
+        try:
+            await self._stream(data, outcome)
+        except StreamError as error:
+            outcome.error = str(error)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            outcome.error = describe(error)
+        return outcome
+
+    async def _stream(self, data: bytes, outcome: Outcome) -> None:
+        reader = StreamReader(outcome)
+        begin = time.perf_counter()
+        async with self.target.session.post(
+            self.target.api + self.dialect.path, data=data, allow_redirects=False
+        ) as response:
+            outcome.status = response.status
+            if response.status != 200:
+                raise StreamError(f"HTTP {response.status}: {message_of(await response.read())}")
+            async for content in response.content.iter_any():
+                reader.feed(content, time.perf_counter() - begin)
+        reader.close()

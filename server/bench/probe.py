@@ -1,0 +1,76 @@
+"""Finds out, with a request or a few, what a server understands."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+from numaserve.server.bench.client import Client, Dialect
+from numaserve.server.bench.options import Traffic
+from numaserve.server.bench.prompts import random_prompt
+from numaserve.server.bench.requests import BenchRequest
+from numaserve.server.bench.target import Target
+from numaserve.workers.errors import OperatorError
+
+# How servers refuse a field or an endpoint that they do not know. 500: some fail on a prompt of token ids.
+_NOT_UNDERSTOOD = frozenset({400, 404, 405, 415, 422, 500, 501})
+_PROBE_INPUT, _PROBE_OUTPUT = 8, 2
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What is understood, and what that means for the figures."""
+
+    dialect: Dialect
+    notes: list[str]
+
+
+async def probe(target: Target, model: str, traffic: Traffic, *, token_ids: bool) -> Probed:
+    """The dialect with the fewest concessions that the server answers.
+
+    Raises `OperatorError` with the server's first refusal when it answers none.
+    """
+    best = Dialect(token_ids=token_ids, ignore_eos=traffic.ignore_eos)
+    refusal = ""
+    for dialect in _concessions(best):
+        outcome = await Client(target, model, dialect, traffic).complete(await _request(dialect, traffic))
+        if outcome.error is None:
+            return Probed(dialect, _notes(best, dialect, refusal, with_usage=outcome.with_usage))
+        refusal = refusal or outcome.error
+        if outcome.status not in _NOT_UNDERSTOOD:
+            break
+    hint = ": name a file with a key with --api-key-file" if outcome.status in (401, 403) else ""
+    raise OperatorError(f"{target.base_url} does not answer a completion: {refusal}{hint}")
+
+
+def _concessions(best: Dialect) -> list[Dialect]:
+    """`best` and everything less, the least concession first."""
+    names = [name for name in ("usage", "ignore_eos", "token_ids") if getattr(best, name)]
+    dialects = [
+        dataclasses.replace(best, chat=chat, **dict.fromkeys(given_up, False))
+        for chat in (False, True)
+        for count in range(len(names) + 1)
+        for given_up in itertools.combinations(names, count)
+    ]
+    return [dialect for dialect in dialects if not (dialect.chat and dialect.token_ids)]
+
+
+async def _request(dialect: Dialect, traffic: Traffic) -> BenchRequest:
+    rng = np.random.default_rng(traffic.seed)
+    prompt = await random_prompt(_PROBE_INPUT, rng, token_ids=dialect.token_ids, vocab_size=traffic.vocab_size)
+    return BenchRequest(prompt, _PROBE_INPUT, _PROBE_OUTPUT)
+
+
+def _notes(best: Dialect, dialect: Dialect, refusal: str, *, with_usage: bool) -> list[str]:
+    notes = []
+    if dialect.chat:
+        notes.append("/completions is not served: chat completions are measured, whose template adds to each prompt")
+    if best.token_ids and not dialect.token_ids:
+        notes.append("prompts of token ids are not understood: text is sent")
+    if best.ignore_eos and not dialect.ignore_eos:
+        notes.append("ignore_eos is not understood: answers may be shorter than asked for")
+    if not with_usage:
+        notes.append("no usage is sent: output tokens are counted as chunks with text, input tokens as intended")
+    return [f"{note} ({refusal})" if refusal else note for note in notes]

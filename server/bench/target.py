@@ -1,0 +1,103 @@
+"""The server under load: one base URL, and nothing else is ever asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+from numaserve.server.bench.options import Traffic
+from numaserve.server.bench.stream import error_text
+from numaserve.workers.errors import OperatorError
+
+_VERSION = re.compile(r"/v\d+$")
+_CONTROL_TIMEOUT = aiohttp.ClientTimeout(total=60)
+
+
+class Target:
+    """Endpoints of one server. Sends neither to a proxy nor after a redirect."""
+
+    def __init__(self, base_url: str, session: aiohttp.ClientSession) -> None:
+        self.base_url = base_url
+        self.api = base_url if _VERSION.search(base_url) else f"{base_url}/v1"
+        self.root = _VERSION.sub("", base_url)
+        self.session = session
+
+    async def model(self) -> str:
+        """The model that is served. Raises `OperatorError` unless it is exactly one."""
+        status, answer = await self.ask("GET", f"{self.api}/models")
+        if status != 200:
+            raise OperatorError(f"{self.api}/models answered {status}: name the model with --model{_hint(status)}")
+        data = answer.get("data") if isinstance(answer, dict) else None
+        names = [str(each["id"]) for each in data or [] if isinstance(each, dict) and "id" in each]
+        if len(names) != 1:
+            raise OperatorError(f"choose a model with --model: {self.base_url} serves {', '.join(names) or 'none'}")
+        return names[0]
+
+    async def count_tokens(self, model: str, text: str) -> int | None:
+        """Tokens of `text` with the special tokens the server adds; None where it does not say."""
+        # vLLM's and SGLang's shape, which is ours too, and llama.cpp's.
+        for body in ({"model": model, "prompt": text}, {"content": text, "add_special": True}):
+            status, answer = await self.ask("POST", f"{self.root}/tokenize", body)
+            if status == 200 and isinstance(answer, dict) and isinstance(tokens := answer.get("tokens"), list):
+                return len(tokens)
+        return None
+
+    async def flush_cache(self) -> None:
+        """Make it forget cached prefixes. Raises `OperatorError` where it does not."""
+        status, _ = await self.ask("POST", f"{self.root}/flush_cache")
+        if status != 200:
+            raise OperatorError(f"{self.root}/flush_cache answered {status}: leave out --flush-cache")
+
+    async def ask(self, method: str, url: str, body: object = None) -> tuple[int, Any]:
+        """Status and decoded JSON (None if it is none). Raises `OperatorError` when there is no answer."""
+        data = None if body is None else msgspec.json.encode(body)
+        try:
+            async with self.session.request(
+                method, url, data=data, timeout=_CONTROL_TIMEOUT, allow_redirects=False
+            ) as response:
+                content = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise OperatorError(f"{url} does not answer ({describe(error)}): is the server running?") from None
+        try:
+            return response.status, msgspec.json.decode(content)
+        except msgspec.DecodeError:
+            return response.status, None
+
+
+def _hint(status: int) -> str:
+    return ", and a key with --api-key-file" if status in (401, 403) else ""
+
+
+@asynccontextmanager
+async def open_target(base_url: str, traffic: Traffic) -> AsyncIterator[Target]:
+    """A target with its connections. Raises `OperatorError` for what is no HTTP URL."""
+    base_url = base_url.rstrip("/")
+    if not re.match(r"https?://[^/\s?#]+(/[^\s?#]*)?$", base_url):
+        raise OperatorError(f"{base_url}: expected a URL like http://127.0.0.1:8000")
+    headers = {"Content-Type": "application/json"}
+    if traffic.api_key is not None:
+        headers["Authorization"] = f"Bearer {traffic.api_key}"
+    # A connection for each request: one that is kept may be closed by the server just when it is used again.
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    timeout = aiohttp.ClientTimeout(total=traffic.timeout_s)
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, headers=headers, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
+    ) as session:
+        yield Target(base_url, session)
+
+
+def describe(error: BaseException) -> str:
+    """An error of the connection in a few words."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def message_of(content: bytes) -> str:
+    """What the body of an error answer says."""
+    try:
+        return error_text(msgspec.json.decode(content))
+    except msgspec.DecodeError:
+        return error_text(content.decode(errors="replace"))

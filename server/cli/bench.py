@@ -1,0 +1,152 @@
+"""``numaserve bench``: measures servers from outside."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from numaserve.server.bench.goodput import parse_goodput
+from numaserve.server.bench.options import Traffic, Workload, parse_rates
+from numaserve.server.cli import bench_options as shared
+from numaserve.workers.errors import OperatorError
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from numaserve.server.bench.stats import Summary
+
+EXIT_FAILED = 1
+
+bench = typer.Typer(help="Measure what clients see of a server.", rich_markup_mode=None)
+
+
+@bench.callback(invoke_without_command=True)
+def _show_help(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@bench.command("serve")
+def bench_serve(
+    more_goodput: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="NAME:MS")] = None,
+    *,
+    base_url: Annotated[str, typer.Option(help="The server, with or without /v1. Nothing else is ever asked.")],
+    model: shared.Model = None,
+    api_key_file: shared.ApiKeyFile = None,
+    dataset_name: shared.Dataset = Workload.dataset_name,
+    dataset_path: shared.DatasetPath = None,
+    num_prompts: shared.NumPrompts = None,
+    random_input_len: shared.RandomInputLen = Workload.random_input_len,
+    random_output_len: shared.RandomOutputLen = Workload.random_output_len,
+    random_range_ratio: shared.RandomRangeRatio = Workload.random_range_ratio,
+    gsp_num_groups: shared.GspNumGroups = Workload.gsp_num_groups,
+    gsp_prompts_per_group: shared.GspPromptsPerGroup = Workload.gsp_prompts_per_group,
+    gsp_system_prompt_len: shared.GspSystemPromptLen = Workload.gsp_system_prompt_len,
+    gsp_question_len: shared.GspQuestionLen = Workload.gsp_question_len,
+    gsp_output_len: shared.GspOutputLen = Workload.gsp_output_len,
+    sharegpt_output_len: shared.SharegptOutputLen = None,
+    sharegpt_context_len: shared.SharegptContextLen = None,
+    trace_slowdown_factor: shared.TraceSlowdownFactor = Workload.trace_slowdown_factor,
+    request_rate: Annotated[
+        list[str] | None,
+        typer.Option(help="Poisson arrivals a second, or inf (default: inf; a trace's timestamps). Several: a sweep."),
+    ] = None,
+    max_concurrency: shared.MaxConcurrency = None,
+    seed: shared.Seed = Traffic.seed,
+    ignore_eos: shared.IgnoreEos = Traffic.ignore_eos,
+    warmup_requests: shared.WarmupRequests = Traffic.warmup_requests,
+    flush_cache: shared.FlushCache = Traffic.flush_cache,
+    extra_request_body: shared.ExtraRequestBody = "{}",
+    tokenizer: shared.Tokenizer = None,
+    vocab_size: shared.VocabSize = None,
+    timeout: shared.Timeout = Traffic.timeout_s,
+    goodput: Annotated[
+        list[str] | None, typer.Option(help="Objectives in milliseconds: ttft:500 tpot:50 e2el:10000.")
+    ] = None,
+    output_file: shared.OutputFile = None,
+    output_details: shared.OutputDetails = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw latency against throughput: .png, .svg or .html (needs matplotlib).")
+    ] = None,
+) -> None:
+    """Load a server that speaks the OpenAI API and report what its clients saw."""
+    options = dict(locals())
+    workload, traffic = shared.workload_of(options), shared.traffic_of(options)
+    rates = parse_rates(request_rate or [])
+    if more_goodput and not goodput:
+        raise OperatorError(f"unexpected argument: {more_goodput[0]}")
+    limits = parse_goodput([*(goodput or []), *(more_goodput or [])])
+    # Imported here, as other commands do without an HTTP client and numpy.
+    from numaserve.server.bench import session  # noqa: PLC0415
+
+    output = session.Output(Console(), output_file, output_details, plot)
+    _finish(session.bench_serve(base_url, workload, traffic, rates=rates, limits=limits, output=output))
+
+
+@bench.command("compare")
+def bench_compare(
+    base_urls: Annotated[list[str], typer.Argument(metavar="URL URL...", help="Servers; ratios are to the first.")],
+    *,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each server has its turn.")] = 3,
+    model: shared.Model = None,
+    api_key_file: shared.ApiKeyFile = None,
+    dataset_name: shared.Dataset = Workload.dataset_name,
+    dataset_path: shared.DatasetPath = None,
+    num_prompts: shared.NumPrompts = None,
+    random_input_len: shared.RandomInputLen = Workload.random_input_len,
+    random_output_len: shared.RandomOutputLen = Workload.random_output_len,
+    random_range_ratio: shared.RandomRangeRatio = Workload.random_range_ratio,
+    gsp_num_groups: shared.GspNumGroups = Workload.gsp_num_groups,
+    gsp_prompts_per_group: shared.GspPromptsPerGroup = Workload.gsp_prompts_per_group,
+    gsp_system_prompt_len: shared.GspSystemPromptLen = Workload.gsp_system_prompt_len,
+    gsp_question_len: shared.GspQuestionLen = Workload.gsp_question_len,
+    gsp_output_len: shared.GspOutputLen = Workload.gsp_output_len,
+    sharegpt_output_len: shared.SharegptOutputLen = None,
+    sharegpt_context_len: shared.SharegptContextLen = None,
+    trace_slowdown_factor: shared.TraceSlowdownFactor = Workload.trace_slowdown_factor,
+    request_rate: Annotated[
+        str | None, typer.Option(help="Poisson arrivals a second, or inf (default: inf; a trace's timestamps).")
+    ] = None,
+    max_concurrency: shared.MaxConcurrency = None,
+    seed: shared.Seed = Traffic.seed,
+    ignore_eos: shared.IgnoreEos = Traffic.ignore_eos,
+    warmup_requests: shared.WarmupRequests = Traffic.warmup_requests,
+    flush_cache: shared.FlushCache = Traffic.flush_cache,
+    extra_request_body: shared.ExtraRequestBody = "{}",
+    tokenizer: shared.Tokenizer = None,
+    vocab_size: shared.VocabSize = None,
+    timeout: shared.Timeout = Traffic.timeout_s,
+    output_file: shared.OutputFile = None,
+    output_details: shared.OutputDetails = False,
+) -> None:
+    """Give servers the same work in turn (A B A B) and report the ratios, each with its spread."""
+    options = dict(locals())
+    if len(base_urls) < 2:
+        raise OperatorError("two URLs or more are needed to compare")
+    workload, traffic = shared.workload_of(options), shared.traffic_of(options)
+    rates = parse_rates([request_rate] if request_rate else [])
+    if len(rates) > 1:
+        raise OperatorError("servers are compared at one --request-rate")
+    from numaserve.server.bench import session  # noqa: PLC0415
+
+    output = session.Output(Console(), output_file, output_details)
+    rate = rates[0] if rates else None
+    _finish(session.bench_compare(base_urls, workload, traffic, rate=rate, rounds=rounds, output=output))
+
+
+def _finish(work: Coroutine[Any, Any, Sequence[Summary]]) -> None:
+    """Do it, and end with an error where requests failed."""
+    import asyncio  # noqa: PLC0415
+
+    import uvloop  # noqa: PLC0415
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        summaries = runner.run(work)
+    failed = sum(summary.failed for summary in summaries)
+    if failed:
+        total = failed + sum(summary.completed for summary in summaries)
+        first = next(summary.first_error for summary in summaries if summary.first_error)
+        sys.stderr.write(f"numaserve: {failed} of {total} requests failed; the first: {' '.join(first.split())}\n")
+        raise typer.Exit(EXIT_FAILED)

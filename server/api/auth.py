@@ -12,6 +12,24 @@ from numaserve.workers.errors import OperatorError
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
 
 
+def read_keys(path: Path) -> list[str]:
+    """Keys of a file, one a line; empty lines and lines that start with ``#`` are skipped.
+
+    Raises `OperatorError` when the file cannot be read or has no usable key: serving without a check because a file was
+    empty would be the wrong way to fail.
+    """
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise OperatorError(f"cannot read the API key file {path}: {error}") from error
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise OperatorError(f"the API key file {path} has no key; write one key a line")
+    if any(not key.isascii() or not key.isprintable() or " " in key for key in keys):
+        raise OperatorError(f"a key in {path} has a character that no HTTP header may carry; use ASCII without spaces")
+    return keys
+
+
 class ApiKeys:
     """The keys that are accepted; never printed, never compared byte by byte."""
 
@@ -22,23 +40,8 @@ class ApiKeys:
 
     @classmethod
     def from_file(cls, path: Path) -> ApiKeys:
-        """Keys of a file, one a line; empty lines and lines that start with ``#`` are skipped.
-
-        Raises `OperatorError` when the file cannot be read or has no usable key: serving without a check because a
-        file was empty would be the wrong way to fail.
-        """
-        try:
-            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise OperatorError(f"cannot read the API key file {path}: {error}") from error
-        keys = [line for line in lines if line and not line.startswith("#")]
-        if not keys:
-            raise OperatorError(f"the API key file {path} has no key; write one key a line")
-        if any(not key.isascii() or not key.isprintable() or " " in key for key in keys):
-            raise OperatorError(
-                f"a key in {path} has a character that no HTTP header may carry; use ASCII without spaces"
-            )
-        return cls(keys)
+        """The keys of a file. Raises `OperatorError` as `read_keys` does."""
+        return cls(read_keys(path))
 
     def accept(self, authorization: list[bytes]) -> bool:
         """Whether the values of a request's Authorization headers are exactly one ``Bearer KEY`` with a known key."""

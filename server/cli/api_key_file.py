@@ -6,6 +6,7 @@ import os
 import stat
 from pathlib import Path
 
+from numaserve.server.api.auth import read_keys
 from numaserve.workers.errors import OperatorError
 
 
@@ -25,3 +26,8 @@ def find_api_key_file(named: Path) -> Path:
     if mode & stat.S_IROTH:
         raise OperatorError(f"every user of this machine can read the API keys in {path}: chmod 600 {path}")
     return path
+
+
+def client_key(named: Path | None) -> str | None:
+    """The key a client sends: the first of the file, if one is named. Raises `OperatorError` when there is none."""
+    return None if named is None else read_keys(find_api_key_file(named))[0]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from numaserve.server.cli.api_key_file import find_api_key_file
+from numaserve.server.cli.api_key_file import client_key, find_api_key_file
 from numaserve.workers.errors import OperatorError
 
 
@@ -39,3 +39,10 @@ def test_a_path_is_a_path_under_the_service_manager_too(tmp_path: Path, monkeypa
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "credentials"))
     path = key_file(tmp_path / "keys")
     assert find_api_key_file(path) == path
+
+
+def test_a_client_sends_the_first_key_of_its_file(tmp_path: Path) -> None:
+    path = key_file(tmp_path / "keys")
+    path.write_text("# mine\n\nfirst\nsecond\n")
+    assert client_key(path) == "first"
+    assert client_key(None) is None

@@ -1,0 +1,49 @@
+"""``numaserve profile URL``: where the time of a running server's steps goes."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from numaserve.server.cli.api_key_file import client_key
+from numaserve.server.profiling.figures import Phase
+from numaserve.server.profiling.measure import one_stream, watch
+from numaserve.server.profiling.remote import Remote
+from numaserve.server.profiling.table import WIDTH, ceilings_view, phase_view
+from numaserve.workers.errors import OperatorError
+from rich.console import Console
+
+
+def profile(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The server, as http://127.0.0.1:8000.")],
+    *,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.001, help="Watch the traffic of others for so long, send none.")
+    ] = None,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Of the request that is sent otherwise.")] = 512,
+    output_tokens: Annotated[int, typer.Option(min=3, help="Of the request that is sent otherwise.")] = 64,
+    rank: Annotated[int, typer.Option(min=0, help="Whose operations are shown.")] = 0,
+    api_key_file: Annotated[Path | None, typer.Option(help="File whose first key is sent.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, of all ranks.")] = False,
+) -> None:
+    """Show what each operation of a step costs, beside what the machine allows."""
+    remote = Remote(url, client_key(api_key_file))
+    phases = one_stream(remote, prompt_tokens, output_tokens) if seconds is None else watch(remote, seconds)
+    shown = [phase for phase in phases if phase.rank == rank]
+    if not shown:
+        raise OperatorError(f"--rank {rank}: the server has the ranks 0 to {max(phase.rank for phase in phases)}")
+    if as_json:
+        typer.echo(msgspec.json.encode([_plain(phase) for phase in phases]).decode())
+        return
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    for phase in shown:
+        console.print(phase_view(phase, [other for other in phases if other.name == phase.name]))
+    console.print(ceilings_view(shown[0].ceilings))
+
+
+def _plain(phase: Phase) -> dict[str, object]:
+    return asdict(phase) | {"ceilings": phase.ceilings and msgspec.structs.asdict(phase.ceilings)}

@@ -1,0 +1,1 @@
+"""What a running server's steps cost: `numaserve profile`."""

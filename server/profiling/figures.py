@@ -1,0 +1,152 @@
+"""From two snapshots of a server's profile to what the steps between them cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.protocol import Ceilings, OperationProfile
+
+
+class RankFigures(msgspec.Struct, frozen=True):
+    """A rank's part of `GET /server_info?profile=1`: totals since it was loaded, or between two snapshots."""
+
+    rank: int
+    steps: int
+    tokens: int
+    native_ns: int
+    operations: list[OperationProfile]
+    ceilings: Ceilings | None = None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an operation costs in a step, on average. Times are in ms, `share` is of the whole step; `of_ceiling` is
+    the best time that the machine allows over the time it took, and `ceiling` what bounds it."""
+
+    name: str
+    format: str
+    calls: float
+    ms: float
+    share: float
+    wait_ms: float
+    mbytes: float
+    gb_s: float | None
+    mflops: float
+    gflop_s: float | None
+    of_ceiling: float | None
+    ceiling: str | None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The steps of one rank between two snapshots: costs by falling time, then what lies between operations, then the
+    whole step."""
+
+    name: str
+    rank: int
+    steps: int
+    tokens: int
+    costs: list[Cost]
+    ceilings: Ceilings | None
+
+
+def between(before: Sequence[RankFigures], after: Sequence[RankFigures]) -> list[RankFigures]:
+    """What came to each rank's totals. Raises `OperatorError` when the workers are not the same any more."""
+    if [rank.rank for rank in before] != [rank.rank for rank in after] or any(
+        new.steps < old.steps for old, new in zip(before, after, strict=True)
+    ):
+        raise OperatorError("the server's workers were started again in between; try again")
+    return [_grown(old, new) for old, new in zip(before, after, strict=True)]
+
+
+def _grown(old: RankFigures, new: RankFigures) -> RankFigures:
+    known = {(each.name, each.format): each for each in old.operations}
+    operations = []
+    for each in new.operations:
+        was = known[each.name, each.format]
+        operations.append(
+            OperationProfile(
+                each.name,
+                each.format,
+                calls=each.calls - was.calls,
+                ns=each.ns - was.ns,
+                wait_ns=each.wait_ns - was.wait_ns,
+                weight_bytes=each.weight_bytes,
+                bytes=each.bytes - was.bytes,
+                flops=each.flops - was.flops,
+            )
+        )
+    return RankFigures(
+        new.rank,
+        new.steps - old.steps,
+        new.tokens - old.tokens,
+        new.native_ns - old.native_ns,
+        operations,
+        best_of(old.ceilings, new.ceilings),
+    )
+
+
+def best_of(one: Ceilings | None, other: Ceilings | None) -> Ceilings | None:
+    """The best of two measurements: a shared machine changes within minutes, and only ever for the worse."""
+    if one is None or other is None:
+        return one or other
+    flops = {format: max(one.flops_s[format], other.flops_s[format]) for format in one.flops_s}
+    return Ceilings(one.isa, one.threads, max(one.read_bytes_s, other.read_bytes_s), flops)
+
+
+def phase_of(name: str, figures: RankFigures, ceilings: Ceilings | None) -> Phase:
+    """Costs of an average step. Raises `OperatorError` when there was none."""
+    if figures.steps == 0:
+        raise OperatorError(
+            "no step ran meanwhile: with --seconds there must be traffic, without it more --output-tokens may help"
+        )
+    ran = sorted((each for each in figures.operations if each.ns > 0), key=lambda each: -each.ns)
+    bounds = {id(each): _bounds(each, ceilings) for each in ran}
+    known = sum(each.ns for each in ran)
+    outside = OperationProfile("(between operations)", "", 0, figures.native_ns - known, 0, 0, 0, 0)
+    whole = OperationProfile(
+        "whole step",
+        "",
+        calls=sum(each.calls for each in ran),
+        ns=figures.native_ns,
+        wait_ns=sum(each.wait_ns for each in ran),
+        weight_bytes=0,
+        bytes=sum(each.bytes for each in ran),
+        flops=sum(each.flops for each in ran),
+    )
+    # Reading and computing overlap at best, within an operation as in the whole step.
+    step_bounds = {kind: sum(bound.get(kind, 0.0) for bound in bounds.values()) for kind in ("read", "flops")}
+    costs = [_cost(each, figures, bounds[id(each)]) for each in ran]
+    costs += [_cost(outside, figures, {}), _cost(whole, figures, step_bounds if ceilings else {})]
+    return Phase(name, figures.rank, figures.steps, figures.tokens, costs, ceilings)
+
+
+def _bounds(operation: OperationProfile, ceilings: Ceilings | None) -> dict[str, float]:
+    """Seconds that reading and computing take at least."""
+    if ceilings is None:
+        return {}
+    peak = ceilings.flops_s.get(operation.format)
+    bounds = {"read": operation.bytes / ceilings.read_bytes_s}
+    return bounds | ({"flops": operation.flops / peak} if peak else {})
+
+
+def _cost(operation: OperationProfile, figures: RankFigures, bounds: dict[str, float]) -> Cost:
+    steps, ns = figures.steps, max(operation.ns, 1)
+    ceiling, bound = max(bounds.items(), key=lambda item: item[1], default=(None, 0.0))
+    return Cost(
+        operation.name,
+        operation.format,
+        calls=operation.calls / steps,
+        ms=operation.ns / steps / 1e6,
+        share=operation.ns / max(figures.native_ns, 1),
+        wait_ms=operation.wait_ns / steps / 1e6,
+        mbytes=operation.bytes / steps / 1e6,
+        gb_s=operation.bytes / ns if operation.bytes else None,
+        mflops=operation.flops / steps / 1e6,
+        gflop_s=operation.flops / ns if operation.flops else None,
+        of_ceiling=bound * 1e9 / ns if bound else None,
+        ceiling=ceiling if bound else None,
+    )

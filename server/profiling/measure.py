@@ -1,0 +1,50 @@
+"""Takes the snapshots: around traffic that others make, or around a single stream of its own."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+from numaserve.server.profiling.figures import Phase, RankFigures, best_of, between, phase_of
+from numaserve.server.profiling.remote import Remote
+
+
+def watch(remote: Remote, seconds: float) -> list[Phase]:
+    """What the steps of the next `seconds` cost, by rank. Raises `OperatorError`."""
+    before = remote.profile(ceilings=True)
+    time.sleep(seconds)
+    return _phases("traffic", before, remote.profile(), remote.profile(ceilings=True))
+
+
+def one_stream(remote: Remote, prompt_tokens: int, output_tokens: int) -> list[Phase]:
+    """What a prompt and then its output cost, by phase and rank. Raises `OperatorError`."""
+    info = remote.model()
+    # Random, so that no part is found in the cache. Models may have more rows than their tokenizer has tokens: the
+    # upper half is left out.
+    prompt = random.choices(range(info.vocab_size // 2), k=prompt_tokens)  # noqa: S311  nothing secret
+    start = remote.profile(ceilings=True)
+    for _ in remote.complete(info.served_model_name, prompt, 1):
+        pass
+    prefilled = remote.profile()
+    # Again, this time from the cache: what is left of the prompt is over when the first piece of output is here.
+    stream = remote.complete(info.served_model_name, prompt, output_tokens)
+    next(stream, None)
+    decoding = remote.profile()
+    for _ in stream:
+        pass
+    decoded = remote.profile()
+    end = remote.profile(ceilings=True)
+    return _phases("prefill", start, prefilled, end) + _phases("decode", decoding, decoded, start, end)
+
+
+def _phases(
+    name: str, before: Sequence[RankFigures], after: Sequence[RankFigures], *measured: Sequence[RankFigures]
+) -> list[Phase]:
+    phases = []
+    for index, grown in enumerate(between(before, after)):
+        ceilings = grown.ceilings
+        for snapshot in measured:
+            ceilings = best_of(ceilings, snapshot[index].ceilings)
+        phases.append(phase_of(name, grown, ceilings))
+    return phases

@@ -1,0 +1,66 @@
+"""A profile for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from numaserve.server.profiling.figures import Cost, Phase
+from numaserve.workers.protocol import Ceilings
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Column, Table
+from rich.text import Text
+
+WIDTH = 100  # what a table needs
+_SHOWN = 0.002  # of a step; what takes less is left out
+
+
+def phase_view(phase: Phase, ranks: Sequence[Phase]) -> Group:
+    """The table of one rank's phase, and a line for each of the other `ranks`."""
+    step = phase.costs[-1]
+    title = f"{phase.name}, rank {phase.rank}: {phase.steps} steps of {phase.tokens / phase.steps:.4g} tokens"
+    table = Table(
+        Column("operation", no_wrap=True),
+        *(Column(name, justify="right") for name in ("calls", "ms", "of step", "waiting", "MB", "GB/s")),
+        *(Column(name, justify="right") for name in ("GFLOP", "GFLOP/s", "of ceiling")),
+        title=f"{title}, {step.ms:.4g} ms each",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for cost in phase.costs[:-1]:
+        if cost.share >= _SHOWN:
+            table.add_row(*_cells(cost))
+    table.add_section()
+    table.add_row(*_cells(step))
+    others = [rank for rank in ranks if rank.rank != phase.rank]
+    return Group(table, *(Text(f" rank {rank.rank}: {_waiting(rank.costs[-1])}") for rank in others))
+
+
+def ceilings_view(ceilings: Ceilings | None) -> Text:
+    """What "of ceiling" is a fraction of."""
+    if ceilings is None:
+        return Text("\n ceilings: not measured, requests were running; ask again when the server is idle")
+    threads = f"{ceilings.threads} thread{'s' if ceilings.threads > 1 else ''}, {ceilings.isa}"
+    peaks = ", ".join(f"{format} {flops / 1e12:.3g} TFLOP/s" for format, flops in ceilings.flops_s.items())
+    return Text(f"\n ceilings of the rank ({threads}): reads {ceilings.read_bytes_s / 1e9:.3g} GB/s, {peaks}")
+
+
+def _cells(cost: Cost) -> list[str]:
+    return [
+        cost.name if cost.format in ("", "bf16") else f"{cost.name} {cost.format}",
+        f"{cost.calls:.4g}" if cost.calls else "",
+        f"{cost.ms:.3f}",
+        f"{cost.share:.1%}",
+        f"{cost.wait_ms:.3f}" if cost.wait_ms else "",
+        f"{cost.mbytes:.3g}" if cost.gb_s else "",
+        f"{cost.gb_s:.1f}" if cost.gb_s else "",
+        f"{cost.mflops / 1e3:.3g}" if cost.gflop_s else "",
+        f"{cost.gflop_s:.1f}" if cost.gflop_s else "",
+        f"{cost.of_ceiling:.1%} {cost.ceiling}" if cost.of_ceiling else "",
+    ]
+
+
+def _waiting(step: Cost) -> str:
+    part = step.wait_ms / step.ms if step.ms else 0.0
+    return f"{step.ms:.4g} ms a step, of which waiting for other ranks {step.wait_ms:.3f} ms ({part:.1%})"

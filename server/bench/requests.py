@@ -23,6 +23,7 @@ class Outcome:
 
     input_tokens: int
     output_tokens: int = 0
+    asked_tokens: int = 0  # output that was asked for
     cached_tokens: int = 0
     ttft_s: float = 0.0
     e2e_s: float = 0.0

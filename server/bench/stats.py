@@ -33,6 +33,7 @@ class Summary:
     input_tokens: int
     output_tokens: int
     cached_tokens: int
+    shorter: int  # completed requests that got fewer tokens than they asked for
     concurrency: float  # requests in flight, on average
     goodput: float | None  # requests a second within the objectives, where there are any
     latencies: Mapping[str, Latency | None]  # by the names in LATENCIES; None without a sample
@@ -71,6 +72,7 @@ def summarize(outcomes: Sequence[Outcome], duration_s: float, limits: Mapping[st
         input_tokens=sum(outcome.input_tokens for outcome in done),
         output_tokens=sum(outcome.output_tokens for outcome in done),
         cached_tokens=sum(outcome.cached_tokens for outcome in done),
+        shorter=sum(outcome.output_tokens < outcome.asked_tokens for outcome in done),
         concurrency=sum(outcome.e2e_s for outcome in done) / duration_s,
         goodput=sum(is_good(outcome, limits) for outcome in done) / duration_s if limits else None,
         latencies={name: latency_of(samples[name]) for name in LATENCIES},

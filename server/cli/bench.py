@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numaserve.server.bench.stats import Summary
 
 EXIT_FAILED = 1
+_WIDTH = 120
 
 bench = typer.Typer(help="Measure what clients see of a server.", rich_markup_mode=None)
 
@@ -81,7 +82,7 @@ def bench_serve(
     # Imported here, as other commands do without an HTTP client and numpy.
     from numaserve.server.bench import session  # noqa: PLC0415
 
-    output = session.Output(Console(), output_file, output_details, plot)
+    output = session.Output(_console(), output_file, output_details, plot)
     _finish(session.bench_serve(base_url, workload, traffic, rates=rates, limits=limits, output=output))
 
 
@@ -131,9 +132,14 @@ def bench_compare(
         raise OperatorError("servers are compared at one --request-rate")
     from numaserve.server.bench import session  # noqa: PLC0415
 
-    output = session.Output(Console(), output_file, output_details)
+    output = session.Output(_console(), output_file, output_details)
     rate = rates[0] if rates else None
     _finish(session.bench_compare(base_urls, workload, traffic, rate=rate, rounds=rounds, output=output))
+
+
+def _console() -> Console:
+    """What is no terminal tells no width; tables of a sweep need more than the 80 columns that are assumed then."""
+    return Console(width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def _finish(work: Coroutine[Any, Any, Sequence[Summary]]) -> None:

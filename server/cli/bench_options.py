@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 from numaserve.server.bench.options import DatasetName, Traffic, Workload
-from numaserve.server.cli.api_key_file import find_api_key_file
+from numaserve.server.cli.api_key_file import client_key
 from numaserve.workers.errors import OperatorError
 
 Model = Annotated[str | None, typer.Option(help="Name in the API. Default: the only one that is served.")]
-ApiKeyFile = Annotated[Path | None, typer.Option(help="File whose first line is the API key.")]
+ApiKeyFile = Annotated[Path | None, typer.Option(help="File whose first key is sent.")]
 
 Dataset = Annotated[DatasetName, typer.Option("--dataset-name", help="Where prompts come from.")]
 DatasetPath = Annotated[Path | None, typer.Option(help="The file of sharegpt (JSON) or trace (JSON lines).")]
@@ -50,7 +50,7 @@ Tokenizer = Annotated[
     typer.Option(help="Folder or .gguf file to count tokens of text with. Default: the server's /tokenize."),
 ]
 VocabSize = Annotated[int | None, typer.Option(min=2, help="Random token ids are below this. Default: 30000.")]
-Timeout = Annotated[float, typer.Option(min=0, help="Seconds after which a request has failed.")]
+Timeout = Annotated[float, typer.Option(min=0, help="Seconds after which a request has failed; 0: never.")]
 OutputFile = Annotated[Path | None, typer.Option(help="Append a JSON line for each run.")]
 OutputDetails = Annotated[bool, typer.Option("--output-details", help="With every request in the JSON lines.")]
 
@@ -69,23 +69,12 @@ def traffic_of(options: dict[str, Any]) -> Traffic:
         ignore_eos=options["ignore_eos"],
         warmup_requests=options["warmup_requests"],
         flush_cache=options["flush_cache"],
-        api_key=_api_key(options["api_key_file"]),
+        api_key=client_key(options["api_key_file"]),
         extra_body=_json_object(options["extra_request_body"]),
         tokenizer=options["tokenizer"],
         vocab_size=options["vocab_size"],
         timeout_s=options["timeout"],
     )
-
-
-def _api_key(named: Path | None) -> str | None:
-    if named is None:
-        return None
-    path = find_api_key_file(named)
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    keys = [line for line in lines if line and not line.startswith("#")]
-    if not keys:
-        raise OperatorError(f"there is no API key in {path}: write one on its first line")
-    return keys[0]
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -54,6 +54,7 @@ def test_every_request_is_served_with_the_lengths_asked_for(tmp_path: Path) -> N
     (record,) = records(tmp_path)
     assert (summary.completed, summary.failed) == (12, 0)
     assert (summary.input_tokens, summary.output_tokens, summary.cached_tokens) == (12 * 40, 12 * 9, 0)
+    assert summary.shorter == 0
     assert counted == 12 * 40 + 2 * 40 + 8  # with the warm-up and the question what the server understands
     assert (record["model_id"], record["notes"]) == ("fake", [])
     assert record["output_lens"] == [9] * 12

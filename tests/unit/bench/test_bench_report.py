@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import math
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -28,8 +29,8 @@ from numaserve.workers.errors import OperatorError
 from rich.console import Console, RenderableType
 
 OUTCOMES = [
-    Outcome(100, 3, 64, ttft_s=0.5, e2e_s=0.75, itls_s=[0.125, 0.125], with_usage=True),
-    Outcome(100, 1, 0, ttft_s=0.25, e2e_s=0.25, with_usage=True),
+    Outcome(100, 3, 4, 64, ttft_s=0.5, e2e_s=0.75, itls_s=[0.125, 0.125], with_usage=True),
+    Outcome(100, 1, 1, 0, ttft_s=0.25, e2e_s=0.25, with_usage=True),
     Outcome(100, error="HTTP 503: busy"),
 ]
 SETTING = Setting("http://h:1", "m", Workload(), Traffic(max_concurrency=4), math.inf, 3)
@@ -58,6 +59,7 @@ def test_the_table_has_counts_and_every_latency() -> None:
     assert latencies["time to first token (TTFT)"] == ["375.0", "375.0", "487.5", "497.5"]
     assert latencies["time per output token (TPOT)"] == ["125.0"] * 4
     assert "200 (64 cached)" in text
+    assert re.search(r"answers shorter than asked for +1\b", text)
     assert "goodput (requests/s)" in text
 
 

@@ -13,7 +13,7 @@ from numaserve.workers.errors import OperatorError
 
 def outcome(ttft: float, gaps: list[float], tokens: int | None = None) -> Outcome:
     count = len(gaps) + 1 if tokens is None else tokens
-    return Outcome(10, count, 4, ttft_s=ttft, e2e_s=ttft + sum(gaps), itls_s=gaps, with_usage=True)
+    return Outcome(10, count, 30, 4, ttft_s=ttft, e2e_s=ttft + sum(gaps), itls_s=gaps, with_usage=True)
 
 
 def failed() -> Outcome:
@@ -22,7 +22,7 @@ def failed() -> Outcome:
 
 def outcomes_of(seed: int, count: int = 40) -> list[Outcome]:
     rng = np.random.default_rng(seed)
-    return [outcome(rng.exponential(), rng.exponential(0.05, size=rng.integers(0, 30)).tolist()) for _ in range(count)]
+    return [outcome(rng.exponential(), rng.exponential(0.05, size=rng.integers(0, 33)).tolist()) for _ in range(count)]
 
 
 def test_time_per_output_token_leaves_out_the_first() -> None:
@@ -48,6 +48,7 @@ def test_a_summary_counts_every_completed_request_and_every_gap() -> None:
     gaps = [gap for each in outcomes for gap in each.itls_s]
     assert (summary.completed, summary.failed, summary.first_error, summary.goodput) == (40, 0, None, None)
     assert (summary.input_tokens, summary.output_tokens, summary.cached_tokens) == (400, tokens, 160)
+    assert summary.shorter == sum(each.output_tokens < 30 for each in outcomes)
     assert summary.request_throughput == 5.0
     assert summary.input_throughput == 50.0
     assert summary.output_throughput == pytest.approx(tokens / 8)
@@ -100,7 +101,7 @@ def test_an_objective_may_not_be_given_twice() -> None:
 def summary_with(ttft: float | None, tokens: int) -> Summary:
     latency = None if ttft is None else Latency(ttft, ttft, ttft, ttft)
     latencies = dict.fromkeys(("ttft", "tpot", "itl", "e2el"), latency)
-    return Summary(1, 0, None, 2.0, 20, tokens, 0, 1.0, None, latencies)
+    return Summary(1, 0, None, 2.0, 20, tokens, 0, 0, 1.0, None, latencies)
 
 
 def test_ratios_are_taken_within_a_round() -> None:

@@ -10,7 +10,15 @@ from typing import Annotated, Any, Literal
 import yaml
 from numaserve.configs import presets
 from numaserve.workers.errors import OperatorError
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -42,6 +50,8 @@ class ServeConfig(BaseModel):
     mem_fraction_static: float = Field(
         0.85, gt=0, le=0.98, description="Part of a node's free memory for weights and KV cache."
     )
+    quantization: Literal["int8"] | None = Field(None, description="Keep the weights quantised: int8.")
+    quantize_lm_head: bool = Field(False, description="Quantise the output head too.")
     api_key_file: Path | None = Field(None, description="File of API keys, one a line. Default: no key is asked for.")
     log_level: LogLevel = Field("info", description="debug, info, warning or error.")
     threads_per_worker: int | None = Field(None, ge=1, le=1024, description="At most so many cores for each rank.")
@@ -51,6 +61,13 @@ class ServeConfig(BaseModel):
     overlap: bool = Field(True, description="Plan one step ahead of the workers.")
     prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
     log_prompts: bool = Field(False, description="Write prompts to the log.")
+
+    @field_validator("quantize_lm_head")
+    @classmethod
+    def _needs_a_format(cls, value: bool, info: ValidationInfo) -> bool:
+        if value and info.data.get("quantization") is None:
+            raise ValueError("needs 'quantization' to be set too")
+        return value
 
 
 def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServeConfig:

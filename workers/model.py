@@ -56,7 +56,7 @@ class RankModel:
         path = Path(launch.model)
         config = load_model_config(path)
         shard = make_shard(config, launch.weights, launch.rank)
-        self.weight_bytes = weight_bytes(config, launch.weights, launch.rank)
+        self.weight_bytes = weight_bytes(config, launch.weights, launch.rank, launch.formats)
         self.kv_bytes = kv_bytes_per_page(config, launch.weights, launch.rank) * launch.num_pages
         self._launch = launch
         self._node = node
@@ -68,6 +68,7 @@ class RankModel:
             lambda done: report(done, self.weight_bytes),
             # Whole pages: a slot's page table, not the context length, is what a plan's positions are checked against.
             positions=_pages_per_slot(launch) * PAGE_SIZE,
+            formats=launch.formats,
         )
         self._program = _build(launch, node, config, shard, self._weights)
         self._wants_logprobs = [False] * launch.max_running_requests

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.placement import RankCores, place_ranks
-from numaserve.workers.protocol import PAGE_SIZE, Launch
+from numaserve.workers.protocol import BF16_WEIGHTS, PAGE_SIZE, Launch, WeightFormats
 from numaserve.workers.topology import Topology
 from numaserve.workers.weights.sharding import kv_bytes_per_page, make_shard, round_up, weight_bytes
 
@@ -40,6 +40,7 @@ class PlanOptions:
     reserve_core: bool = False
     context_length: int | None = None
     kv_cache_gib: float | None = None  # of all ranks together
+    formats: WeightFormats = BF16_WEIGHTS
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> G
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=options.step_deadline_s,
+            formats=options.formats,
         )
         for rank in range(len(ranks))
     ]
@@ -166,7 +168,7 @@ def _needs(options: PlanOptions, model: ModelConfig, shares: Sequence[int], slot
     ranks = range(len(shares))
     ring = RING_SLOTS * slot_bytes if len(shares) > 1 else 0
     return _Needs(
-        weights=[weight_bytes(model, shares, rank) for rank in ranks],
+        weights=[weight_bytes(model, shares, rank, options.formats) for rank in ranks],
         scratch=[PROCESS_BYTES + ring + _activation_bytes(options, model, shares, rank) for rank in ranks],
         per_page=[kv_bytes_per_page(model, shares, rank) for rank in ranks],
     )

@@ -10,7 +10,7 @@ given out by the front end and are the same on every rank.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -119,6 +119,19 @@ class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="r
     worker_ns: int  # plan received to result sent
 
 
+WeightFormat = Literal["bf16", "int8"]
+
+
+class WeightFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What weights are kept in, whatever the checkpoint holds. The embedding is always bf16."""
+
+    linear: WeightFormat = "bf16"
+    lm_head: WeightFormat = "bf16"
+
+
+BF16_WEIGHTS = WeightFormats()
+
+
 class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launch"):
     """The first message to a worker: everything it needs to become ready. Paths are local."""
 
@@ -136,6 +149,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     ring_fd: int  # -1 with one rank
     ring_nonce: int
     step_deadline_s: float
+    formats: WeightFormats = BF16_WEIGHTS
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):

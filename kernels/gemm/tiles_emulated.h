@@ -48,15 +48,20 @@ inline void emulated_dpbf16(int c, int a, int b) {
 
 inline void emulated_dpbssd(int c, int a, int b) {
   emulated_require();
-  for (int m = 0; m < 16; ++m)
-    for (int n = 0; n < 16; ++n) {
-      int32_t sum;
-      __builtin_memcpy(&sum, emulated_tiles[c].row[m] + 4 * n, sizeof(sum));
-      for (int k = 0; k < 64; ++k)
-        sum += static_cast<int8_t>(emulated_tiles[a].row[m][k]) *
-               static_cast<int8_t>(emulated_tiles[b].row[k / 4][4 * n + k % 4]);
-      __builtin_memcpy(emulated_tiles[c].row[m] + 4 * n, &sum, sizeof(sum));
+  // The instruction at hand takes its first operand unsigned: 128 is added to it, and 128 times the other taken off.
+  const __m512i offset = _mm512_set1_epi8(static_cast<char>(0x80));
+  for (int m = 0; m < 16; ++m) {
+    __m512i acc = _mm512_load_si512(emulated_tiles[c].row[m]);
+    for (int line = 0; line < 16; ++line) {
+      int bits;
+      __builtin_memcpy(&bits, emulated_tiles[a].row[m] + 4 * line, sizeof(bits));
+      const __m512i shifted = _mm512_xor_si512(_mm512_set1_epi32(bits), offset);
+      const __m512i columns = _mm512_load_si512(emulated_tiles[b].row[line]);
+      const __m512i surplus = _mm512_dpbusd_epi32(_mm512_setzero_si512(), offset, columns);
+      acc = _mm512_sub_epi32(_mm512_dpbusd_epi32(acc, shifted, columns), surplus);
     }
+    _mm512_store_si512(emulated_tiles[c].row[m], acc);
+  }
 }
 
 #define NUMASERVE_TILE_CONFIGURE() (emulated_tiles_configured = true)

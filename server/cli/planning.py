@@ -6,6 +6,7 @@ from pathlib import Path
 
 from numaserve.server.config import ServeConfig
 from numaserve.workers.plan import PlanOptions
+from numaserve.workers.protocol import WeightFormats
 
 
 def plan_options(config: ServeConfig, model: Path) -> PlanOptions:
@@ -21,4 +22,8 @@ def plan_options(config: ServeConfig, model: Path) -> PlanOptions:
         reserve_core=config.reserve_core,
         context_length=config.context_length,
         kv_cache_gib=config.kv_cache_gib,
+        formats=WeightFormats(
+            linear=config.quantization or "bf16",
+            lm_head=(config.quantization if config.quantize_lm_head else None) or "bf16",
+        ),
     )

@@ -31,6 +31,10 @@ def serve(
     chunked_prefill_size: Annotated[int | None, _option("chunked_prefill_size")] = None,
     kv_cache_gib: Annotated[float | None, _option("kv_cache_gib")] = None,
     mem_fraction_static: Annotated[float | None, _option("mem_fraction_static")] = None,
+    quantization: Annotated[str | None, _option("quantization")] = None,
+    quantize_lm_head: Annotated[
+        bool | None, _option("quantize_lm_head", "--quantize-lm-head/--no-quantize-lm-head")
+    ] = None,
     api_key_file: Annotated[Path | None, _option("api_key_file")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of these options, or a shipped preset.")] = None,
     log_level: Annotated[str | None, _option("log_level")] = None,

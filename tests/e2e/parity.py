@@ -18,7 +18,15 @@ import numpy.typing as npt
 import torch
 import transformers as hf
 from numaserve.server.tokenizer import load_tokenizer
-from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SlotInit, StepPlan
+from numaserve.workers.protocol import (
+    BF16_WEIGHTS,
+    PAGE_SIZE,
+    SamplingParams,
+    SeqPlan,
+    SlotInit,
+    StepPlan,
+    WeightFormats,
+)
 from numaserve.workers.weights.hub import resolve_model
 from rank_group import RankGroup
 
@@ -66,9 +74,9 @@ class Subject:
     reference: Scores
     yardstick: Distance
 
-    def distance(self, tp: int) -> Distance:
+    def distance(self, tp: int, formats: WeightFormats = BF16_WEIGHTS) -> Distance:
         """The distance of the model served by `tp` ranks."""
-        return Distance.between(served_scores(self.path, tp, self.texts), self.reference)
+        return Distance.between(served_scores(self.path, tp, self.texts, formats), self.reference)
 
 
 def make_subject(name: str, folder: Path) -> Subject:
@@ -119,9 +127,10 @@ def transformers_scores(model: hf.PreTrainedModel, texts: Texts) -> Scores:
     return Scores(np.concatenate(logprobs), np.concatenate(top))
 
 
-def served_scores(path: Path, tp: int, texts: Texts) -> Scores:
+def served_scores(path: Path, tp: int, texts: Texts, formats: WeightFormats = BF16_WEIGHTS) -> Scores:
     """What `tp` workers compute."""
-    with RankGroup(path, tp, num_pages=_PAGES, context_length=CONTEXT, max_step_tokens=CONTEXT) as group:
+    limits = {"num_pages": _PAGES, "context_length": CONTEXT, "max_step_tokens": CONTEXT}
+    with RankGroup(path, tp, **limits, formats=formats) as group:
         init = SlotInit(SamplingParams(temperature=0.0, logprobs=1))
         rows = []
         for step, text in enumerate(texts):

@@ -15,6 +15,7 @@ import zmq
 from numaserve.shm_comm import Segment, create_segment
 from numaserve.workers.models.config import load_model_config
 from numaserve.workers.protocol import (
+    BF16_WEIGHTS,
     Failure,
     FromWorker,
     Launch,
@@ -23,6 +24,7 @@ from numaserve.workers.protocol import (
     StepPlan,
     StepResult,
     ToWorker,
+    WeightFormats,
     decode_from_worker,
     encode,
 )
@@ -61,6 +63,7 @@ class RankGroup:
         max_running_requests: int = 16,
         max_step_tokens: int = 512,
         max_logit_rows: int = 512,
+        formats: WeightFormats = BF16_WEIGHTS,
     ) -> None:
         config = load_model_config(model)
         self._exits = contextlib.ExitStack()
@@ -85,6 +88,7 @@ class RankGroup:
                 ring_fd=segment.fd if segment else -1,
                 ring_nonce=segment.nonce if segment else 0,
                 step_deadline_s=_PATIENCE_S,
+                formats=formats,
             )
             for rank in range(tp)
         ]

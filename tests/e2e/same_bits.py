@@ -11,7 +11,7 @@ import numpy as np
 import transformers as hf
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.tokenizer import load_tokenizer
-from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.protocol import BF16_WEIGHTS, SamplingParams, WeightFormats
 from numaserve.workers.weights.hub import resolve_model
 from rank_group import RankGroup
 from traffic import Request
@@ -36,6 +36,7 @@ _SIZES = {
     ),
 }
 TINY_MODELS = tuple(_SIZES)
+INT8_WEIGHTS = WeightFormats(linear="int8", lm_head="int8")
 
 GREEDY = SamplingParams(temperature=0.0, logprobs=5)
 SAMPLED = (
@@ -65,7 +66,9 @@ def scheduler_config(**changes: object) -> SchedulerConfig:
     return replace(config, **changes)  # type: ignore[arg-type]
 
 
-def make_group(model: Path, tp: int, *, isa: str | None = None, threads: int = 1) -> RankGroup:
+def make_group(
+    model: Path, tp: int, *, isa: str | None = None, threads: int = 1, formats: WeightFormats = BF16_WEIGHTS
+) -> RankGroup:
     """Workers with room for `scheduler_config`."""
     config = scheduler_config()
     return RankGroup(
@@ -78,6 +81,7 @@ def make_group(model: Path, tp: int, *, isa: str | None = None, threads: int = 1
         max_running_requests=config.max_running_requests,
         max_step_tokens=config.max_step_tokens,
         max_logit_rows=config.max_logit_rows,
+        formats=formats,
     )
 
 

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 from numaserve.kernels import _native
+from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats
 from rank_group import RankGroup
 from same_bits import (
     BATCH,
     DEMO_FEW_PAGES,
     FEW_PAGES,
     HAS_DEMO,
+    INT8_WEIGHTS,
     TINY_MODELS,
     demo_model,
     demo_requests,
@@ -38,9 +40,13 @@ def _isas() -> list[object]:
     return [pytest.param(name, marks=pytest.mark.amx if name == "amx" else ()) for name in _native.available_isas()]
 
 
-@pytest.fixture(scope="module", params=TINY_MODELS)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny_model(request.param, tmp_path_factory.mktemp(request.param))
+CASES = [*((name, BF16_WEIGHTS) for name in TINY_MODELS), (TINY_MODELS[0], INT8_WEIGHTS)]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1].linear}")
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WeightFormats]:
+    name, formats = request.param
+    return save_tiny_model(name, tmp_path_factory.mktemp(name)), formats
 
 
 @pytest.fixture(scope="module", params=_isas())
@@ -54,9 +60,9 @@ def tp(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="module")
-def subject(model: Path, isa: str, tp: int) -> Iterator[Subject]:
+def subject(case: tuple[Path, WeightFormats], isa: str, tp: int) -> Iterator[Subject]:
     requests = random_requests()
-    with make_group(model, tp, isa=isa) as group:
+    with make_group(case[0], tp, isa=isa, formats=case[1]) as group:
         assert group.isa == isa
         yield Subject(group, requests, one_by_one(Traffic(group, scheduler_config()), requests))
 

@@ -14,9 +14,10 @@ from numaserve.workers.models.family import LayerNames
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.rope import rope_tables
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormat, WeightFormats
 from numaserve.workers.weights.convert import as_float32, with_whole_blocks
 from numaserve.workers.weights.gguf_source import GGUFSource
-from numaserve.workers.weights.sharding import TILE_COLUMNS, Shard, round_up
+from numaserve.workers.weights.sharding import TILE_COLUMNS, Shard, has_own_lm_head, round_up
 from numaserve.workers.weights.source import RawTensor, TensorSource
 from numaserve.workers.weights.tensors import check_tensors, find_prefix, lm_head_name
 from numaserve.workers.weights.weights import LayerWeights, Weights
@@ -42,8 +43,9 @@ def load_weights(
     report: Callable[[int], None],
     *,
     positions: int,
+    formats: WeightFormats = BF16_WEIGHTS,
 ) -> Weights:
-    """Pack the rank's weights on the team's threads.
+    """Pack the rank's weights on the team's threads, in `formats`.
 
     `report` gets the bytes packed so far, `weight_bytes` of them in the end; `positions` is the longest context served.
     Raises `OperatorError` when the checkpoint does not fit the configuration.
@@ -51,7 +53,7 @@ def load_weights(
     family = FAMILIES[config.family]
     prefix = find_prefix(source.names(), family)
     check_tensors(source, config, family, prefix)
-    loader = _Loader(source=source, config=config, names=family.names, shard=shard, team=team, report=report)
+    loader = _Loader(source, config, family.names, formats, shard, team, report)
     return loader.load(prefix, positions)
 
 
@@ -60,6 +62,7 @@ class _Loader:
     source: TensorSource
     config: ModelConfig
     names: LayerNames
+    formats: WeightFormats
     shard: Shard
     team: Team
     report: Callable[[int], None]
@@ -70,8 +73,10 @@ class _Loader:
         embedding = self._vocabulary(f"{prefix}embed_tokens.weight")
         layers = tuple(self._layer(f"{prefix}layers.{index}.") for index in range(config.num_layers))
         lm_head = embedding
-        if not config.tie_word_embeddings:
-            lm_head = self._vocabulary(lm_head_name(self.source.names(), prefix))
+        if has_own_lm_head(config, self.formats):
+            tied = config.tie_word_embeddings
+            name = f"{prefix}embed_tokens.weight" if tied else lm_head_name(self.source.names(), prefix)
+            lm_head = self._vocabulary(name, self.formats.lm_head)
         configs = [config.rope_of(layer) for layer in range(config.num_layers)]
         tables = {rope: RopeTable(*rope_tables(rope, positions)) for rope in dict.fromkeys(configs)}
         return Weights(
@@ -114,7 +119,7 @@ class _Loader:
 
     def _qkv(self, at: str) -> PackedMatrix:
         parts = self._qkv_rows()
-        matrix = PackedMatrix(sum(len(rows) for _, rows in parts), self.config.hidden_size)
+        matrix = self._linear(sum(len(rows) for _, rows in parts), self.config.hidden_size)
         row = 0
         for name, rows in parts:
             self._pack(matrix, self.source.tensor(f"{at}{name}.weight"), rows, dst_row=row)
@@ -128,7 +133,7 @@ class _Loader:
     def _gate_up(self, at: str) -> PackedMatrix:
         names, inter = self.names, self.shard.intermediate
         # Both halves fill whole tiles, so that the padded columns of the product are written, as zeros.
-        matrix = PackedMatrix(2 * round_up(len(inter), TILE_COLUMNS), self.config.hidden_size)
+        matrix = self._linear(2 * round_up(len(inter), TILE_COLUMNS), self.config.hidden_size)
         rows = np.arange(inter.start, inter.stop, dtype=np.int32)
         below = self.config.intermediate_size if names.up == names.gate else 0
         for offset, (name, chosen) in enumerate(((names.gate, rows), (names.up, rows + np.int32(below)))):
@@ -138,14 +143,17 @@ class _Loader:
     def _columns(self, name: str, parts: range, width: int) -> PackedMatrix:
         """All rows of a tensor, and of its columns those of `parts`, each `width` wide."""
         hidden = self.config.hidden_size
-        matrix = PackedMatrix(hidden, len(parts) * width)
+        matrix = self._linear(hidden, len(parts) * width)
         rows = np.arange(hidden, dtype=np.int32)
         self._pack(matrix, self.source.tensor(name), rows, first_col=parts.start * width)
         return self._packed(matrix)
 
-    def _vocabulary(self, name: str) -> PackedMatrix:
+    def _linear(self, n: int, k: int) -> PackedMatrix:
+        return PackedMatrix(n, k, self.formats.linear)
+
+    def _vocabulary(self, name: str, format: WeightFormat = "bf16") -> PackedMatrix:
         vocab = self.shard.vocab
-        matrix = PackedMatrix(len(vocab), self.config.hidden_size)
+        matrix = PackedMatrix(len(vocab), self.config.hidden_size, format)
         self._pack(matrix, self.source.tensor(name), np.arange(vocab.start, vocab.stop, dtype=np.int32))
         return self._packed(matrix)
 

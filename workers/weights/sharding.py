@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.protocol import BF16_WEIGHTS, PAGE_SIZE, WeightFormat, WeightFormats
 
 TILE_ROWS = 16
 TILE_COLUMNS = 32
+INT8_TILE_COLUMNS = 64
 MATRIX_PAD = 32  # rows and columns of packed matrices are padded to this
 BF16_BYTES = 2
 
@@ -90,25 +91,35 @@ def make_shard(config: ModelConfig, weights: Sequence[int], rank: int) -> Shard:
     )
 
 
-def matrix_bytes(n: int, k: int) -> int:
-    """Memory of a packed bf16 matrix of n output and k input features: padded to whole tiles."""
+def matrix_bytes(n: int, k: int, format: WeightFormat = "bf16") -> int:
+    """Memory of a packed matrix of n output and k input features: padded to whole tiles, and in int8 with a scale and
+    a correction, 4 bytes each, for each output feature."""
+    if format == "int8":
+        return round_up(n, MATRIX_PAD) * (round_up(k, INT8_TILE_COLUMNS) + 8)
     return round_up(n, MATRIX_PAD) * round_up(k, MATRIX_PAD) * BF16_BYTES
 
 
-def weight_bytes(config: ModelConfig, weights: Sequence[int], rank: int) -> int:
+def weight_bytes(config: ModelConfig, weights: Sequence[int], rank: int, formats: WeightFormats = BF16_WEIGHTS) -> int:
     """Memory of the packed matrices of one rank; norms and biases, a few kB per layer, are left out."""
     shard = make_shard(config, weights, rank)
     hidden, inter = config.hidden_size, len(shard.intermediate)
     q_columns = len(shard.q_heads) * config.head_dim
     kv_columns = len(shard.kv_heads) * config.head_dim
     layer = (
-        matrix_bytes(q_columns + 2 * kv_columns, hidden)
-        + matrix_bytes(hidden, q_columns)
-        + matrix_bytes(2 * round_up(inter, TILE_COLUMNS), hidden)
-        + matrix_bytes(hidden, inter)
+        matrix_bytes(q_columns + 2 * kv_columns, hidden, formats.linear)
+        + matrix_bytes(hidden, q_columns, formats.linear)
+        + matrix_bytes(2 * round_up(inter, TILE_COLUMNS), hidden, formats.linear)
+        + matrix_bytes(hidden, inter, formats.linear)
     )
-    vocab = matrix_bytes(len(shard.vocab), hidden)
-    return config.num_layers * layer + vocab * (1 if config.tie_word_embeddings else 2)
+    total = config.num_layers * layer + matrix_bytes(len(shard.vocab), hidden)
+    if has_own_lm_head(config, formats):
+        total += matrix_bytes(len(shard.vocab), hidden, formats.lm_head)
+    return total
+
+
+def has_own_lm_head(config: ModelConfig, formats: WeightFormats) -> bool:
+    """Whether the head is another matrix in memory than the embedding."""
+    return not config.tie_word_embeddings or formats.lm_head != "bf16"
 
 
 def kv_bytes_per_page(config: ModelConfig, weights: Sequence[int], rank: int) -> int:

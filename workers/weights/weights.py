@@ -31,7 +31,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Weights:
-    """A rank's weights. With tied embeddings `lm_head` is the same object as `embedding`."""
+    """A rank's weights. With tied embeddings in one format `lm_head` is the same object as `embedding`."""
 
     shard: Shard
     embedding: PackedMatrix  # [the rank's rows of the vocabulary, hidden]

@@ -16,6 +16,7 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config import load_model_config
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.source import RawTensor
@@ -25,6 +26,9 @@ from safetensors.torch import load_file, save_file
 
 TOKENS = np.random.default_rng(0).integers(0, checkpoints.VOCAB, 80)
 POSITIONS = 200
+
+
+INT8_WEIGHTS = WeightFormats(linear="int8", lm_head="int8")
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +66,26 @@ def assert_same_logits(path: Path, model: hf.PreTrainedModel, tp: int, team: Tea
 def _numpy_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "Vector", VectorValues)
     monkeypatch.setattr(loader, "RopeTable", RopeValues)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_int8_weights_are_those_of_the_checkpoint_and_the_embedding_stays_bf16(
+    tp: int, tmp_path: Path, team: Team
+) -> None:
+    path = checkpoints.save(checkpoints.random_model("llama-tied"), tmp_path)
+    config, source, formats = load_model_config(path), loader.open_source(path, load_model_config(path)), INT8_WEIGHTS
+    for rank in range(tp):
+        shard, done = make_shard(config, [1] * tp, rank), []
+        packed, exact = (
+            loader.load_weights(source, config, shard, team, report, positions=POSITIONS, formats=each)
+            for each, report in ((formats, done.append), (BF16_WEIGHTS, lambda _: None))
+        )
+        assert done[-1] == weight_bytes(config, [1] * tp, rank, formats)
+        assert (packed.embedding.format, packed.lm_head.format) == ("bf16", "int8")
+        for got, wanted in ((packed.layers[1].down, exact.layers[1].down), (packed.lm_head, exact.lm_head)):
+            values = wanted.to_numpy()
+            half_steps = np.abs(values).max(axis=1, keepdims=True) / 127 / 2
+            assert (np.abs(got.to_numpy() - values) <= half_steps * 1.001).all()
 
 
 @pytest.mark.usefixtures("_numpy_vectors")

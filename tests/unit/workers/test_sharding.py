@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numaserve.workers.models.spec import ModelConfig, RopeConfig
-from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.protocol import PAGE_SIZE, WeightFormats
 from numaserve.workers.weights.sharding import (
     apportion,
     kv_bytes_per_page,
@@ -108,6 +108,18 @@ def test_weight_bytes_are_two_for_each_parameter_of_the_matrices() -> None:
     parameters = 30 * (576 * (9 + 2 * 3 + 9) * 64 + 3 * 576 * 1536) + 49152 * 576
     assert weight_bytes(config(), [8], 0) == 2 * parameters
     assert weight_bytes(config(tie_word_embeddings=False), [8], 0) == 2 * (parameters + 49152 * 576)
+
+
+def test_int8_weights_are_one_byte_and_eight_more_for_each_output_feature() -> None:
+    formats = WeightFormats(linear="int8")
+    parameters = 30 * (576 * (9 + 2 * 3 + 9) * 64 + 3 * 576 * 1536)
+    features = 30 * ((9 + 2 * 3) * 64 + 576 + 2 * 1536 + 576)
+    assert weight_bytes(config(), [8], 0, formats) == parameters + 8 * features + 2 * 49152 * 576
+
+
+def test_a_quantised_head_is_another_matrix_than_the_embedding() -> None:
+    formats = WeightFormats(lm_head="int8")
+    assert weight_bytes(config(), [8], 0, formats) - weight_bytes(config(), [8], 0) == 49152 * (576 + 8)
 
 
 @given(weights=st.lists(st.integers(1, 64), min_size=2, max_size=3))

@@ -17,6 +17,7 @@ from numaserve.server.bench.requests import BenchRequest
 from numaserve.server.bench.runner import Bench
 from numaserve.server.bench.stats import Summary, summarize
 from numaserve.server.bench.target import open_target
+from numaserve.workers.errors import OperatorError
 from rich.console import Console
 
 
@@ -100,6 +101,10 @@ async def bench_compare(
     by_server: list[list[Summary]] = [[] for _ in base_urls]
     async with AsyncExitStack() as stack:
         targets = [await stack.enter_async_context(open_target(url, traffic)) for url in base_urls]
+        if len({target.root for target in targets}) < len(targets) and not traffic.flush_cache:
+            raise OperatorError(
+                "a server that is compared with itself finds the prompts in its cache: add --flush-cache"
+            )
         benches = [await Bench.connect(target, workload, traffic) for target in targets]
         if not all(bench.client.dialect.token_ids for bench in benches):
             for bench in benches:

@@ -38,7 +38,7 @@ class Ceilings:
     isa: str
     threads: int
     read_bytes_s: float
-    bf16_flops_s: float
+    flops_s: float  # with the weights' format
 
     def better(self, other: Ceilings) -> Ceilings:
         """The best of two measurements of the same machine."""
@@ -46,7 +46,7 @@ class Ceilings:
             self.isa,
             self.threads,
             max(self.read_bytes_s, other.read_bytes_s),
-            max(self.bf16_flops_s, other.bf16_flops_s),
+            max(self.flops_s, other.flops_s),
         )
 
     def plus(self, other: Ceilings) -> Ceilings:
@@ -55,12 +55,12 @@ class Ceilings:
             self.isa,
             self.threads + other.threads,
             self.read_bytes_s + other.read_bytes_s,
-            self.bf16_flops_s + other.bf16_flops_s,
+            self.flops_s + other.flops_s,
         )
 
     def bound(self, nbytes: float, flops: float) -> tuple[float, str]:
         """Seconds that reading `nbytes` and doing `flops` operations take at least, and which of the two it is."""
-        memory, compute = nbytes / self.read_bytes_s, flops / self.bf16_flops_s
+        memory, compute = nbytes / self.read_bytes_s, flops / self.flops_s
         return max((memory, "read"), (compute, "flops"))
 
 
@@ -70,10 +70,10 @@ def measure_ceilings() -> Ceilings:
     return Ceilings(**json.loads(answer.stdout))
 
 
-def team_ceilings(team: Team) -> Ceilings:
-    """Measure with a team that there is, in about a third of a second."""
-    measured = rank_ceilings(team)
-    return Ceilings(measured.isa, measured.threads, measured.read_bytes_s, measured.flops_s["bf16"])
+def team_ceilings(team: Team, weights: str = "bf16") -> Ceilings:
+    """Measure with a team that there is, in about a third of a second, for weights of that format."""
+    measured = rank_ceilings(team, [weights])
+    return Ceilings(measured.isa, measured.threads, measured.read_bytes_s, measured.flops_s[weights])
 
 
 def all_cpus() -> list[int]:
@@ -186,7 +186,7 @@ class Report:
         c = self._ceilings
         console.print(
             f"{self._benchmark}: {_processor()}, {c.threads} threads, {c.isa}: reads {c.read_bytes_s / 1e9:.1f} GB/s,"
-            f" bf16 {c.bf16_flops_s / 1e12:.3f} TFLOP/s, load average {os.getloadavg()[0]:.1f}"
+            f" bf16 {c.flops_s / 1e12:.3f} TFLOP/s, load average {os.getloadavg()[0]:.1f}"
         )
         for name, rows in tables.items():
             columns = list(dict.fromkeys(key for row in rows for key in row))

@@ -13,13 +13,14 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from bench_common import Report, all_cpus, repeat, team_ceilings
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector, barrier_ns
 from numaserve.workers.profiling import MIN_READ_BYTES, last_level_cache_bytes
 from numaserve.workers.program import ProgramBuilder, ProgramLimits, RankShape
-from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.protocol import PAGE_SIZE, WeightFormat
 
 VOCAB = 64
 LLAMA_VOCAB = 49152
@@ -55,10 +56,10 @@ int main(void) {
 """
 
 
-def random_matrix(team: Team, n: int, k: int) -> PackedMatrix:
-    """A matrix of small normal numbers."""
+def random_matrix(team: Team, n: int, k: int, weights: str = "bf16") -> PackedMatrix:
+    """A matrix of small normal numbers in that format."""
     values = np.random.default_rng(0).standard_normal((n, k), np.float32).view(np.uint32) >> 16
-    matrix = PackedMatrix(n, k)
+    matrix = PackedMatrix(n, k, weights)
     data = values.astype(np.uint16).reshape(-1).view(np.uint8)
     matrix.pack(team, data, "bf16", source_cols=k, rows=np.arange(n, dtype=np.int32), dst_row=0)
     return matrix
@@ -117,27 +118,28 @@ def timed_step(program: Program, name: str, sequences: Sequence[tuple[int, int, 
     return node_seconds(program, name) - before
 
 
-def bench_gemm(report: Report, team: Team) -> None:
-    """x[M, K] · w[N, K]ᵀ for the shapes of two models."""
+def bench_gemm(report: Report, team: Team, weights: str) -> None:
+    """x[M, K] · w[N, K]ᵀ for the shapes of two models. Quantising x, which is an operation of its own, is left out."""
     enough = max(MIN_READ_BYTES, 4 * last_level_cache_bytes())
     for name, (k, n) in SHAPES.items():
-        copies = -(-enough // (n * k * BF16))
-        weights = [random_matrix(team, n, k) for _ in range(copies)]
+        first = random_matrix(team, n, k, weights)
+        matrices = [first, *(random_matrix(team, n, k, weights) for _ in range(1, -(-enough // first.nbytes)))]
+        copies = len(matrices)
         embedding, norm = random_matrix(team, VOCAB, k), Vector(np.ones(k, np.float32))
         b = builder(team, hidden=k, step_tokens=max(ROWS), context=max(ROWS))
         x = b.rms_norm(b.embed(embedding, first_row=0), norm, 1e-5)
-        for weight in weights:
-            b.linear(x, weight)
+        for matrix in matrices:
+            b.linear(x, matrix)
         program = b.build()
         start_slot(program, 0, range(max(ROWS) // PAGE_SIZE))
         for m in ROWS:
             run = [(0, 0, m, False)]
             step(program, run)
-            before = team_ceilings(team)
+            before = team_ceilings(team, weights)
             times = repeat(lambda p=program, run=run: timed_step(p, "linear", run), seconds=0.7).per(copies)
-            ceilings = before.better(team_ceilings(team))
-            work = {"nbytes": n * k * BF16, "flops": 2.0 * m * n * k}
-            report.add("packed GEMM", times=times, ceilings=ceilings, **work, matrix=name, K=k, N=n, M=m)
+            ceilings = before.better(team_ceilings(team, weights))
+            work = {"nbytes": float(first.nbytes), "flops": 2.0 * m * n * k}
+            report.add(f"packed GEMM, {weights}", times=times, ceilings=ceilings, **work, matrix=name, K=k, N=n, M=m)
 
 
 def attention_program(team: Team, *, layers: int, step_tokens: int, context: int) -> Program:
@@ -242,7 +244,8 @@ def main() -> int:
     barriers = [barrier_ns(team)]
     bench_sampler(report, team)
     bench_attention(report, team)
-    bench_gemm(report, team)
+    for weights in get_args(WeightFormat):
+        bench_gemm(report, team, weights)
     barriers.append(barrier_ns(team))
     # The team pinned this thread; what follows is measured on all processors.
     os.sched_setaffinity(0, cpus)

@@ -32,7 +32,17 @@ from numaserve.workers.model import RankModel
 from numaserve.workers.models.config import load_model_config
 from numaserve.workers.node import NodeContext
 from numaserve.workers.plan import GroupPlan, PlanOptions, make_plan
-from numaserve.workers.protocol import PAGE_SIZE, Launch, SamplingParams, SeqPlan, SlotInit, StepPlan
+from numaserve.workers.protocol import (
+    BF16_WEIGHTS,
+    PAGE_SIZE,
+    Launch,
+    OperationProfile,
+    SamplingParams,
+    SeqPlan,
+    SlotInit,
+    StepPlan,
+    WeightFormats,
+)
 from numaserve.workers.topology import read_topology
 from numaserve.workers.weights.hub import resolve_model
 from random_llama import write_random_llama
@@ -42,6 +52,8 @@ CONTEXT = PROMPT + DECODED + PAGE_SIZE
 STEP_TOKENS = 512  # the server's default for --chunked-prefill-size
 PREFILLS = 3
 LOADS = 3
+INT8_WEIGHTS = WeightFormats(linear="int8", lm_head="int8")
+BYTES = {"bf16": 2, "int8": 1}
 GREEDY = SamplingParams(temperature=0.0)
 
 
@@ -85,6 +97,7 @@ class Rank:
             "load_s": self.load_seconds,
             "kv_bytes_per_token": self._model.kv_bytes / self._launch.num_pages / PAGE_SIZE,
             "node_bytes": {each.name: each.weight_bytes for each in self._model.operations()},
+            "node_parameters": {each.name: _parameters(each) for each in self._model.operations()},
             "phases": {name: asdict(phase) for name, phase in phases.items()},
         }
 
@@ -123,14 +136,15 @@ class Rank:
         return self._phase(one, DECODED)
 
     def _phase(self, work: Callable[[], tuple[float, float, float]], count: int) -> Phase:
-        ceilings = team_ceilings(self._node.team)
+        weights = self._launch.formats.linear
+        ceilings = team_ceilings(self._node.team, weights)
         phase, before = Phase(), self._nodes()
         for _ in range(count):
             wall, native, all_reduce = work()
             phase.wall.append(wall)
             phase.native.append(native)
             phase.all_reduce.append(all_reduce)
-        phase.ceilings = ceilings.better(team_ceilings(self._node.team))
+        phase.ceilings = ceilings.better(team_ceilings(self._node.team, weights))
         phase.nodes = {name: ns - before[name] for name, ns in self._nodes().items()}
         return phase
 
@@ -167,7 +181,11 @@ def run_ranks(plan: GroupPlan) -> list[dict[str, Any]]:
         return [json.loads(answer) for answer in answers]
 
 
-def bench_model(report: Report, name: str, path: Path, tp: int) -> None:
+def _parameters(operation: OperationProfile) -> float:
+    return operation.weight_bytes / BYTES[operation.format] if operation.weight_bytes else 0.0
+
+
+def bench_model(report: Report, name: str, path: Path, tp: int, formats: WeightFormats) -> None:
     """Measure a model on `tp` ranks and report it."""
     options = PlanOptions(
         model=str(path),
@@ -177,15 +195,17 @@ def bench_model(report: Report, name: str, path: Path, tp: int) -> None:
         step_deadline_s=120.0,
         tp=tp,
         context_length=CONTEXT,
+        formats=formats,
     )
     config = load_model_config(path)
     plan = make_plan(options, config, read_topology())
     ranks = run_ranks(plan)
     weights = {node: sum(rank["node_bytes"][node] for rank in ranks) for node in ranks[0]["node_bytes"]}
     kv = sum(rank["kv_bytes_per_token"] for rank in ranks)
-    layers = sum(nbytes for node, nbytes in weights.items() if node != "lm_head")
+    parameters = {node: sum(rank["node_parameters"][node] for rank in ranks) for node in weights}
+    layers = sum(count for node, count in parameters.items() if node != "lm_head")
     attention = 4.0 * config.num_qo_heads * config.head_dim * config.num_layers
-    at = {"model": name, "tp": tp}
+    at = {"model": name, "weights": formats.linear, "tp": tp}
     middle = DECODED / 2
 
     def add(phase: str, batch: int, context: float, nbytes: float, flops: float) -> None:
@@ -194,12 +214,12 @@ def bench_model(report: Report, name: str, path: Path, tp: int) -> None:
         where = {**at, "phase": phase, "batch": batch, "context": int(context)}
         _add_phase(report, where, figures, nbytes, flops, ceilings)
 
-    # A parameter is two bytes and two operations a token: bytes of weights times tokens are operations.
-    add("prefill", 1, PROMPT, 0.0, layers * PROMPT + attention * PROMPT * (PROMPT + 1) / 2)
+    add("prefill", 1, PROMPT, 0.0, 2.0 * layers * PROMPT + attention * PROMPT * (PROMPT + 1) / 2)
     for phase, batch, prompt in (("decode", 1, PROMPT), ("batch", BATCH, BATCH_PROMPT)):
         seen = prompt + middle
-        total = layers + weights["lm_head"]
-        add(phase, batch, seen, total + batch * seen * kv, batch * (total + attention * seen))
+        total = layers + parameters["lm_head"]
+        nbytes = sum(weights.values()) + batch * seen * kv
+        add(phase, batch, seen, nbytes, batch * (2.0 * total + attention * seen))
     for phase, rows in (("prefill", PROMPT), ("decode", 1), ("batch", BATCH)):
         _add_nodes(report, {**at, "phase": phase}, ranks[0], phase, rows)
     load = min(max(times) for times in zip(*(rank["load_s"] for rank in ranks), strict=True))
@@ -241,7 +261,8 @@ def _add_nodes(report: Report, at: dict[str, Any], rank: dict[str, Any], phase: 
         if ns < 0.005 * total:
             continue
         seconds, nbytes = ns * 1e-9 / count, rank["node_bytes"][node]
-        rate = {"gb_s": nbytes / seconds / 1e9, "gflop_s": nbytes * rows / seconds / 1e9} if nbytes else {}
+        flops = 2.0 * rank["node_parameters"][node] * rows
+        rate = {"gb_s": nbytes / seconds / 1e9, "gflop_s": flops / seconds / 1e9} if nbytes else {}
         if phase == "prefill" and node == "lm_head":
             rate = {}
         report.add("nodes (rank 0, mean)", **at, node=node, ms=seconds * 1e3, share_of_step=ns / total, **rate)
@@ -298,8 +319,9 @@ def main() -> int:
     for name in arguments.model:
         with checkpoint(name, arguments.vocab) as path:
             for tp in arguments.tp:
-                bench_model(report, name, path, tp)
-                report.refresh()
+                for formats in (BF16_WEIGHTS, INT8_WEIGHTS):
+                    bench_model(report, name, path, tp, formats)
+                    report.refresh()
     report.finish()
     return 0
 

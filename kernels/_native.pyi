@@ -179,8 +179,8 @@ class Program:
         Raises ValueError for a batch that cannot be run, RingError when a peer is gone.
         """
     def profile(self) -> list[tuple[str, str, int, int, int, int, int]]:
-        """Of each node: its name, the format of what it multiplies, nanoseconds, of which waiting for other ranks, bytes
-        of its weights, bytes read and operations. All figures but the bytes of its weights grow from step to step."""
+        """Of each node: its name, the format of what it multiplies, nanoseconds, of which waiting for other ranks,
+        bytes of its weights, bytes read and operations. All but the bytes of its weights grow from step to step."""
     @property
     def totals(self) -> tuple[int, int, int]:
         """Steps, tokens and nanoseconds of all steps so far."""

@@ -66,7 +66,7 @@ void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bo
   item.partial = 0;
   item.block = -1;
   if (!by_blocks) {
-    table.attention_item(args, item, scratch);
+    table.attention_item(args, item, nullptr, scratch);
     return;
   }
   const int32_t group = args.q_heads / args.kv_heads;
@@ -81,7 +81,7 @@ void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bo
     AttentionItem part = item;
     part.block = begin + i;
     part.partial = i * item.num_rows;
-    table.attention_item(args, part, scratch);
+    table.attention_item(args, part, nullptr, scratch);
   }
   table.attention_merge(args, item, num_blocks, item.num_rows);
 }
@@ -96,6 +96,7 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
           "q has the wrong shape");
   require(size(out, 0) >= size(q, 0) && size(out, 1) >= q_heads * head_dim, "the output is too small");
   require(size(sequences, 1) == 3 && size(pages, 0) == size(sequences, 0), "a sequence is row, q_len, start");
+  require(scale > 0.0f, "the scale of scores must be above 0");
   require(rows_per_item >= 1 && rows_per_item <= kAttentionRows, "an item has 1 to 32 rows");
   const int64_t num_pages = size(k_cache, 0) < size(v_cache, 0) ? size(k_cache, 0) : size(v_cache, 0);
   for (int64_t i = 0; i < size(pages, 0) * size(pages, 1); ++i)

@@ -207,6 +207,7 @@ void add_attention(Program& p, const PlaceTuple& q, const PlaceTuple& out, const
   require(place(q).ld == heads.q_heads * heads.head_tiles() * kTileK &&
               place(out).ld >= heads.q_heads * heads.head_dim && place(partial).ld >= heads.head_tiles() * kTileK + 16,
           "attention", "the matrices do not have the width of the heads");
+  require(scale > 0.0f, "attention", "the scale must be above 0");
   auto node = std::make_unique<AttentionNode>(place(q), place(out), place(partial), p.heads(), p.kv().layer(layer));
   node->scale = scale;
   node->softcap = softcap;

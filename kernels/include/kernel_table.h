@@ -131,7 +131,7 @@ struct AttentionSequence {
 struct AttentionArgs {
   const bf16* q;  // [rows, q_heads, head_tiles * 32]
   int32_t q_heads, kv_heads, head_dim, head_tiles;
-  float scale;
+  float scale;     // above 0
   float softcap;   // 0: none
   int32_t window;  // 0: none; otherwise a token sees itself and window - 1 before it
   KvLayer kv;
@@ -176,7 +176,8 @@ struct KernelTable {
   void (*post_norm_add)(const ReduceArgs&, int thread, int threads);
   void (*embed)(const EmbedArgs&, int thread, int threads);
   void (*rope_store)(const RopeStoreArgs&, int thread, int threads);
-  void (*attention_item)(const AttentionArgs&, const AttentionItem&, void* scratch);
+  // `next`: what the thread will probably compute next, to prefetch it; or null.
+  void (*attention_item)(const AttentionArgs&, const AttentionItem&, const AttentionItem* next, void* scratch);
   void (*attention_merge)(const AttentionArgs&, const AttentionItem&, int num_blocks, int64_t block_stride);
   int64_t attention_scratch;  // bytes of scratch a thread needs
   void (*softcap)(float* x, int64_t count, float cap);

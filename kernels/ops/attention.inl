@@ -46,46 +46,119 @@ inline F32x16 lane_indices() {
   return F32x16::load(kLanes);
 }
 
-// Turns a row of scores of the tokens [begin, begin + count) into probabilities, in bf16; count is a multiple of 32.
-inline void softmax_row(const AttentionArgs& a, RowLimits limits, int32_t begin, int32_t count, float* s, bf16* p,
-                        float& m, float& l) {
-  const float low = static_cast<float>(limits.low - begin), high = static_cast<float>(limits.high - begin);
-  const F32x16 minus_infinity = F32x16::set1(-__builtin_inff());
-  F32x16 peak = minus_infinity;
-  for (int32_t j = 0; j < count; j += 16) {
-    F32x16 x = F32x16::load(s + j) * F32x16::set1(a.scale);
-    if (a.softcap > 0.0f) x = tanh(x / F32x16::set1(a.softcap)) * F32x16::set1(a.softcap);
-    x = x.where_in(lane_indices() + F32x16::set1(static_cast<float>(j)), low, high, minus_infinity);
-    x.store(s + j);
-    peak = F32x16::max(peak, x);
+// Number of a block's pages that the rows of an item see something of.
+inline int32_t visible_pages(const AttentionArgs& a, const AttentionItem& item, int32_t block) {
+  const int32_t seen = row_limits(a, item, item.num_rows - 1).high - block * kAttentionBlock;
+  return static_cast<int32_t>(ceil_div(seen < kAttentionBlock ? seen : kAttentionBlock, kPageTokens));
+}
+
+// The K and V that are needed next, prefetched in small portions while a block is computed: a core can have few misses
+// under way, and drops what a longer burst asks for beyond them.
+struct KvAhead {
+  const int32_t* table = nullptr;  // of the pages left
+  int32_t pages = 0;
+  bool in_v = false;
+  const bf16 *k = nullptr, *v = nullptr, *next = nullptr;
+  int64_t stride = 0, half_lines = 0;
+  int64_t lines = 0;  // left of the half page, K or V, that `next` is in
+  int64_t vector_lines = 0;
+};
+
+constexpr int64_t kLineElements = 64 / sizeof(bf16);
+// The tiles of a page are asked for as many times as it has tiles, 32 lines of the next page for each. A quarter is
+// left to the softmax, so that memory works during that too.
+constexpr int64_t kTileLines = 24;
+constexpr int32_t kRowsAhead = 16;  // with more rows, computing takes longer than memory
+
+// What to prefetch while `rows` rows of some block are computed: what `item` needs of `block`.
+inline KvAhead kv_ahead(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t rows) {
+  if (rows > kRowsAhead) return {};
+  const int64_t head = item.kv_head * a.kv.head_stride;
+  const int64_t half_lines = a.head_tiles * kTileElements * 2 / kLineElements;
+  return {.table = a.sequences[item.sequence].pages + block * (kAttentionBlock / kPageTokens),
+          .pages = visible_pages(a, item, block),
+          .k = a.kv.k + head,
+          .v = a.kv.v + head,
+          .stride = a.kv.page_stride,
+          .half_lines = half_lines,
+          .vector_lines = ceil_div(half_lines, 4 * rows)};
+}
+
+// Whether there is anything left; goes on to the next half page where one is done.
+inline bool open_half_page(KvAhead& ahead) {
+  if (ahead.lines > 0) return true;
+  if (ahead.in_v) {
+    ++ahead.table;
+    --ahead.pages;
   }
-  m = peak.max_lane();
+  if (ahead.pages <= 0) return false;
+  ahead.in_v = ahead.next != nullptr && !ahead.in_v;  // K comes first
+  ahead.next = (ahead.in_v ? ahead.v : ahead.k) + *ahead.table * ahead.stride;
+  ahead.lines = ahead.half_lines;
+  return true;
+}
+
+inline void advance(KvAhead& ahead, int64_t lines) {
+  while (lines > 0 && open_half_page(ahead)) {
+    const int64_t count = lines < ahead.lines ? lines : ahead.lines;
+    for (int64_t i = 0; i < count; ++i) prefetch_line(ahead.next + i * kLineElements);
+    ahead.next += count * kLineElements;
+    ahead.lines -= count;
+    lines -= count;
+  }
+}
+
+// A row's scores of the tokens [begin, begin + count), where some are hidden or capped, as softmax_row wants them.
+inline void adjust_scores(const AttentionArgs& a, RowLimits limits, int32_t begin, int32_t count, float* s) {
+  const float low = static_cast<float>(limits.low - begin), high = static_cast<float>(limits.high - begin);
+  const bool hides = low > 0.0f || high < static_cast<float>(count);
+  if (!hides && a.softcap <= 0.0f) return;
+  for (int32_t j = 0; j < count; j += 16) {
+    F32x16 x = F32x16::load(s + j);
+    if (a.softcap > 0.0f) x = tanh(x * F32x16::set1(a.scale) / F32x16::set1(a.softcap)) * F32x16::set1(a.softcap);
+    const F32x16 index = lane_indices() + F32x16::set1(static_cast<float>(j));
+    x.where_in(index, low, high, F32x16::set1(-__builtin_inff())).store(s + j);
+  }
+}
+
+// Turns a row of `count` scores, a multiple of 32, into probabilities, in bf16. Their maximum `m` counts in powers of
+// two: the factor that makes scores exponents of two is multiplied in where the maximum is subtracted, and costs
+// nothing.
+inline void softmax_row(const AttentionArgs& a, int32_t count, KvAhead& ahead, const float* s, bf16* p, float& m,
+                        float& l) {
+  constexpr float kLog2E = 1.44269504f;
+  const float unit = a.softcap > 0.0f ? kLog2E : a.scale * kLog2E;
+  F32x16 peak = F32x16::load(s);
+  for (int32_t j = 16; j < count; j += 16) peak = F32x16::max(peak, F32x16::load(s + j));
+  m = peak.max_lane() * unit;
+  const F32x16 factor = F32x16::set1(unit), minus_m = F32x16::set1(-m);
   F32x16 sum = F32x16::zero();
   for (int32_t j = 0; j < count; j += 16) {
-    exp(F32x16::load(s + j) - F32x16::set1(m)).store(p + j);
-    sum = sum + F32x16::load(p + j);  // what is multiplied with V, so that the weights add up to one
+    advance(ahead, ahead.vector_lines);
+    const F32x16 x = exp2_probability(F32x16::fma(F32x16::load(s + j), factor, minus_m)).nearest_bf16();
+    x.store_exact(p + j);
+    sum = sum + x;  // what is multiplied with V, so that the weights add up to one
   }
   l = sum.sum();
 }
 
 // m, l and o of every row for one block; a row that sees nothing of the block gets l = 0.
-inline void attention_block(const AttentionArgs& a, const AttentionItem& item, int32_t block, AttentionScratch& w) {
+inline void attention_block(const AttentionArgs& a, const AttentionItem& item, int32_t block, KvAhead& ahead,
+                            AttentionScratch& w) {
   const AttentionSequence& seq = a.sequences[item.sequence];
   const int32_t padded = a.head_tiles * kTileK;
   const int32_t first = block * kAttentionBlock;
-  const int32_t last_seen = row_limits(a, item, item.num_rows - 1).high - first;
-  const int32_t pages =
-      static_cast<int32_t>(ceil_div(last_seen < kAttentionBlock ? last_seen : kAttentionBlock, kPageTokens));
+  const int32_t pages = visible_pages(a, item, block);
   const int32_t* table = seq.pages + first / kPageTokens;
   const int64_t head = item.kv_head * a.kv.head_stride;
-  const int64_t page_elements = padded * kPageTokens;
   for (int32_t page = 0; page < pages; ++page) {
     const bf16* k = a.kv.k + table[page] * a.kv.page_stride + head;
-    if (page + 1 < pages) prefetch(a.kv.k + table[page + 1] * a.kv.page_stride + head, page_elements);
-    prefetch(a.kv.v + table[page] * a.kv.page_stride + head, page_elements);
-    tile_gemm<false>(
-        w.q, padded, [k](int64_t kt) { return k + kt * kTileElements; }, a.head_tiles * kTileElements, 2, a.head_tiles,
-        w.s + page * kPageTokens, kAttentionBlock, item.num_rows, false);
+    const auto tile = [k, &ahead](int64_t kt) {
+      advance(ahead, kTileLines);
+      return k + kt * kTileElements;
+    };
+    tile_gemm<false>(w.q, padded, tile, a.head_tiles * kTileElements, 2, a.head_tiles, w.s + page * kPageTokens,
+                     kAttentionBlock, item.num_rows, false);
   }
   for (int32_t r = 0; r < item.num_rows; ++r) {
     const RowLimits limits = row_limits(a, item, r);
@@ -96,14 +169,18 @@ inline void attention_block(const AttentionArgs& a, const AttentionItem& item, i
       w.l[r] = 0.0f;
       w.m[r] = 0.0f;
     } else {
-      softmax_row(a, limits, first, pages * kPageTokens, s, p, w.m[r], w.l[r]);
+      adjust_scores(a, limits, first, pages * kPageTokens, s);
+      softmax_row(a, pages * kPageTokens, ahead, s, p, w.m[r], w.l[r]);
     }
   }
   const bf16* v = a.kv.v + head;
   const int64_t stride = a.kv.page_stride;
-  tile_gemm<false>(
-      w.p, kAttentionBlock, [v, table, stride](int64_t kt) { return v + table[kt] * stride; }, kTileElements,
-      a.head_tiles * 2, pages, w.o, padded, item.num_rows, false);
+  const auto tile = [v, table, stride, &ahead](int64_t kt) {
+    advance(ahead, kTileLines);
+    return v + table[kt] * stride;
+  };
+  tile_gemm<false>(w.p, kAttentionBlock, tile, kTileElements, a.head_tiles * 2, pages, w.o, padded, item.num_rows,
+                   false);
 }
 
 // Merges a row's block (o, m, l) into what came before it (merged...).
@@ -119,7 +196,7 @@ inline void merge_row(const float* o, float m, float l, float* merged, float& me
   const float peak = m > merged_m ? m : merged_m;
   alignas(64) float factors[16];
   alignas(64) float differences[16] = {merged_m - peak, m - peak};
-  exp(F32x16::load(differences)).store(factors);
+  exp(F32x16::load(differences) * F32x16::set1(0.693147181f)).store(factors);
   const F32x16 before = F32x16::set1(factors[0]), now = F32x16::set1(factors[1]);
   for (int32_t i = 0; i < count; i += 16)
     F32x16::fma(F32x16::load(o + i), now, F32x16::load(merged + i) * before).store(merged + i);
@@ -141,12 +218,27 @@ inline void write_row(const AttentionArgs& a, const AttentionItem& item, int32_t
 
 inline int64_t partial_stride(const AttentionArgs& a) { return a.head_tiles * kTileK + 16; }
 
-inline void attention_item(const AttentionArgs& a, const AttentionItem& item, void* scratch) {
+inline int32_t first_block(const AttentionArgs& a, const AttentionItem& item) {
+  return item.block >= 0 ? item.block : row_limits(a, item, 0).low / kAttentionBlock;
+}
+
+// What to prefetch while a block is computed: the block after it, or else the first of the item that comes next.
+inline KvAhead ahead_of(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t end,
+                        const AttentionItem* next) {
+  if (block + 1 < end) return kv_ahead(a, item, block + 1, item.num_rows);
+  if (next != nullptr) return kv_ahead(a, *next, first_block(a, *next), item.num_rows);
+  return {};
+}
+
+// `next` is what this thread will probably compute next, or null.
+inline void attention_item(const AttentionArgs& a, const AttentionItem& item, const AttentionItem* next,
+                           void* scratch) {
   AttentionScratch& w = *static_cast<AttentionScratch*>(scratch);
   const int32_t padded = a.head_tiles * kTileK;
   gather_q(a, item, w);
   if (item.block >= 0) {
-    attention_block(a, item, item.block, w);
+    KvAhead ahead = ahead_of(a, item, item.block, item.block + 1, next);
+    attention_block(a, item, item.block, ahead, w);
     for (int32_t r = 0; r < item.num_rows; ++r) {
       float* partial = a.partial + (item.partial + r) * partial_stride(a);
       __builtin_memcpy(partial, w.o + r * padded, static_cast<size_t>(padded) * sizeof(float));
@@ -156,10 +248,10 @@ inline void attention_item(const AttentionArgs& a, const AttentionItem& item, vo
     return;
   }
   for (int32_t r = 0; r < item.num_rows; ++r) w.merged_l[r] = 0.0f;
-  const int32_t first = row_limits(a, item, 0).low / kAttentionBlock;
-  const int32_t end = row_limits(a, item, item.num_rows - 1).high;
-  for (int32_t block = first; block * kAttentionBlock < end; ++block) {
-    attention_block(a, item, block, w);
+  const int32_t end = static_cast<int32_t>(ceil_div(row_limits(a, item, item.num_rows - 1).high, kAttentionBlock));
+  for (int32_t block = first_block(a, item); block < end; ++block) {
+    KvAhead ahead = ahead_of(a, item, block, end, next);
+    attention_block(a, item, block, ahead, w);
     for (int32_t r = 0; r < item.num_rows; ++r)
       merge_row(w.o + r * padded, w.m[r], w.l[r], w.merged + r * padded, w.merged_m[r], w.merged_l[r], padded);
   }

@@ -204,8 +204,13 @@ void AttentionNode::run(Run& run, int thread) const {
                            .partial = run.at<float>(partial)};
   const auto count = static_cast<int64_t>(todo.items.size());
   // Handed out one by one, heaviest first: which thread computes an item does not show in its bits.
-  for (int64_t i = run.next_item.fetch_add(1); i < count; i = run.next_item.fetch_add(1))
-    run.table.attention_item(args, todo.items[static_cast<size_t>(i)], run.scratch<void>(thread));
+  // What comes next for this thread is a guess, good enough for prefetching: the others take one each before.
+  for (int64_t i = run.next_item.fetch_add(1); i < count; i = run.next_item.fetch_add(1)) {
+    const int64_t next = i + run.team.size();
+    run.table.attention_item(args, todo.items[static_cast<size_t>(i)],
+                             next < count ? &todo.items[static_cast<size_t>(next)] : nullptr,
+                             run.scratch<void>(thread));
+  }
   run.team.barrier(thread);
   if (thread == 0) run.next_item.store(0);
   const Range merges = split(static_cast<int64_t>(todo.merges.size()), run.team.size(), thread);

@@ -51,6 +51,21 @@ struct F32x16 {
     const __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(127));
     return {_mm512_castsi512_ps(_mm512_slli_epi32(e, 23))};
   }
+  // v minus the integer below it; 0 for minus infinity.
+  F32x16 fraction() const { return {_mm512_reduce_ps(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
+  // v times 2 to the integer below `y`; nothing that a product of bf16 would see when y is below -126.
+  F32x16 times_exp2_floor(F32x16 y) const { return {_mm512_scalef_ps(v, y.v)}; }
+  // The nearest bf16 of non-negative lanes. Ties go up, not to even: one instruction for four, and a tie is one of
+  // 65536 values.
+  F32x16 nearest_bf16() const {
+    const __m512i bits = _mm512_add_epi32(_mm512_castps_si512(v), _mm512_set1_epi32(0x8000));
+    return {_mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000))))};
+  }
+  // Lanes that are bf16 values already.
+  void store_exact(bf16* p) const {
+    const __m512i high = _mm512_srli_epi32(_mm512_castps_si512(v), 16);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(high));
+  }
   // This where `x` lies in [low, high), `otherwise` elsewhere.
   F32x16 where_in(F32x16 x, float low, float high, F32x16 otherwise) const {
     const __mmask16 in = _mm512_cmp_ps_mask(x.v, _mm512_set1_ps(low), _CMP_GE_OQ) &
@@ -109,6 +124,19 @@ struct F32x16 {
     return {_mm256_round_ps(lo, kNearest), _mm256_round_ps(hi, kNearest)};
   }
   F32x16 exp2_integral() const { return {exp2_half(lo), exp2_half(hi)}; }
+  F32x16 fraction() const {
+    const F32x16 x = max(*this, set1(-127.0f));
+    return x - x.floor();
+  }
+  F32x16 times_exp2_floor(F32x16 y) const {  // 2^-127 is a zero exponent: zero
+    return *this * max(y, set1(-127.0f)).floor().exp2_integral();
+  }
+  F32x16 nearest_bf16() const { return {nearest_half(lo), nearest_half(hi)}; }
+  void store_exact(bf16* p) const {
+    const __m256i packed = _mm256_packus_epi32(_mm256_srli_epi32(_mm256_castps_si256(lo), 16),
+                                               _mm256_srli_epi32(_mm256_castps_si256(hi), 16));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
+  }
   F32x16 where_in(F32x16 x, float low, float high, F32x16 otherwise) const {
     return {blend_half(x.lo, low, high, otherwise.lo, lo), blend_half(x.hi, low, high, otherwise.hi, hi)};
   }
@@ -132,6 +160,11 @@ struct F32x16 {
     const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
     return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc00000), nan), 16);
+  }
+  F32x16 floor() const { return {_mm256_floor_ps(lo), _mm256_floor_ps(hi)}; }
+  static __m256 nearest_half(__m256 x) {
+    const __m256i bits = _mm256_add_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(0x8000));
+    return _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(static_cast<int>(0xffff0000))));
   }
   static __m256 exp2_half(__m256 x) {
     const __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32(x), _mm256_set1_epi32(127));
@@ -178,6 +211,17 @@ inline F32x16 exp(F32x16 x) {
   p = F32x16::fma(p, r, F32x16::set1(5.0000001201e-1f));
   p = F32x16::fma(p, r * r, r + F32x16::set1(1.0f));
   return (p * n.exp2_integral()).where_in(x, -87.3f, __builtin_inff(), F32x16::zero());
+}
+
+// 2^x to a relative 3e-6 for x <= 1, zero for minus infinity: for probabilities, which are rounded to bf16 (2e-3) next.
+// A polynomial of degree 4 (minimax over [0, 1), exact at 0); exp's would cost twice as many instructions.
+inline F32x16 exp2_probability(F32x16 x) {
+  const F32x16 r = x.fraction();
+  F32x16 p = F32x16::set1(1.34266848e-2f);
+  p = F32x16::fma(p, r, F32x16::set1(5.22424728e-2f));
+  p = F32x16::fma(p, r, F32x16::set1(2.41280198e-1f));
+  p = F32x16::fma(p, r, F32x16::set1(6.93044841e-1f));
+  return F32x16::fma(p, r, F32x16::set1(1.0f)).times_exp2_floor(x);
 }
 
 // tanh through exp of a negative argument, so that nothing overflows: sign(x) (1 - e) / (1 + e), e = exp(-2|x|).

@@ -96,8 +96,9 @@ def attention(
     """Causal attention of q [tokens, q_heads, dim], the first at position `start`, over k and v [positions, kv_heads,
     dim]; consecutive query heads share a KV head.
 
-    The probabilities are rounded to bf16 (the weights stay normalised), and a score that is off by d changes a
-    probability by a factor exp(d), numerator and denominator alike.
+    The probabilities are rounded to bf16 (the weights stay normalised), their powers of two come from a polynomial with
+    a relative error of 3e-6, and a score that is off by d changes a probability by a factor exp(d), numerator and
+    denominator alike.
     """
     group = q.shape[1] // k.shape[1]
     k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
@@ -114,7 +115,7 @@ def attention(
     weights /= weights.sum(axis=-1, keepdims=True)
     value = np.einsum("hqk,khd->qhd", weights, v)
     magnitude = np.einsum("hqk,khd->qhd", weights, np.abs(v))
-    factor = 2 * BF16 + 2 * off.max() + accumulation(k.shape[0]) + 32 * FP32
+    factor = 2 * BF16 + 2 * 3e-6 + 2 * off.max() + accumulation(k.shape[0]) + 32 * FP32
     return value, factor * magnitude + BF16 * np.abs(value)
 
 

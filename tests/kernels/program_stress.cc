@@ -21,7 +21,8 @@ namespace {
 // without heads or vocabulary, ranks with threads beyond the ring's lanes, sums so large that they are shared.
 std::vector<Model> models(const KernelTable& table) {
   std::vector<Model> all;
-  const auto add = [&](Shape shape, std::vector<int> threads, int64_t max_tokens, int64_t pages_per_slot) {
+  const auto add = [&](Shape shape, std::vector<int> threads, int64_t max_tokens, int64_t pages_per_slot,
+                       WeightFormat format = WeightFormat::kBf16) {
     all.push_back({.shape = shape,
                    .limits = {.max_tokens = max_tokens,
                               .max_logit_rows = 23,
@@ -30,8 +31,18 @@ std::vector<Model> models(const KernelTable& table) {
                               .num_pages = 2 * pages_per_slot + 3,
                               .vocabulary = shape.vocabulary},
                    .threads = std::move(threads),
-                   .table = &table});
+                   .table = &table,
+                   .format = format});
   };
+  add({.q_heads = 6,
+       .kv_heads = 3,
+       .head_dim = 24,
+       .hidden = 72,
+       .intermediate = 132,
+       .vocabulary = 131,
+       .layers = 2,
+       .extras = true},
+      {2, 2}, 70, 20, WeightFormat::kInt8);
   add({.q_heads = 9, .kv_heads = 3, .head_dim = 24, .hidden = 72, .intermediate = 100, .vocabulary = 131, .layers = 2},
       {3}, 70, 20);
   add({.q_heads = 4,

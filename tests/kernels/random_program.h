@@ -31,6 +31,7 @@ struct Model {
   Limits limits;             // its vocabulary is the shape's
   std::vector<int> threads;  // of each rank's team
   const KernelTable* table;
+  WeightFormat format = WeightFormat::kBf16;  // of all matrices but the embedding, which is the head too
 
   int world() const { return static_cast<int>(threads.size()); }
   uint32_t lanes() const { return static_cast<uint32_t>(*std::min_element(threads.begin(), threads.end())); }
@@ -148,11 +149,19 @@ class RankProgram {
                  .first_col = first_col},
                 target);
   }
-  PackedMatrix& matrix(int64_t n, int64_t k) { return matrices_.emplace_back(n, k); }
+  PackedMatrix& matrix(int64_t n, int64_t k, WeightFormat format) { return matrices_.emplace_back(n, k, format); }
+  PackedMatrix& matrix(int64_t n, int64_t k) { return matrix(n, k, model_.format); }
+
+  Place operand(Place x, const PackedMatrix& weight) {
+    if (weight.format() == WeightFormat::kBf16) return x;
+    const Place out = rows(round_up(weight.k(), kTileDepth<int8_t>) + kLineBytes, 1);
+    program_.add(std::make_unique<QuantizeNode>(x, out, weight.k(), false));
+    return out;
+  }
 
   void linear(const char* name, Place x, const PackedMatrix& weight, Place out, const float* bias = nullptr,
               Activation activation = Activation::kNone, bool logits = false) {
-    auto node = std::make_unique<LinearNode>(name, x, weight, out);
+    auto node = std::make_unique<LinearNode>(name, operand(x, weight), weight, out);
     node->bias = bias;
     node->activation = activation;
     node->logits = logits;
@@ -228,7 +237,7 @@ class RankProgram {
     cos_ = random_values(model_.context() * half, 1000, 1.0f);
     sin_ = random_values(model_.context() * half, 2000, 1.0f);
     program_.step().limit_positions(model_.context());
-    PackedMatrix& embedding = matrix(vocab_.end - vocab_.begin, shape_.hidden);
+    PackedMatrix& embedding = matrix(vocab_.end - vocab_.begin, shape_.hidden, WeightFormat::kBf16);
     pack(embedding, shape_.vocabulary, shape_.hidden, {vocab_}, 0, {0, 1, 0});
     const Place residual = rows(shape_.hidden, sizeof(float)), embedded = partial();
     program_.add(std::make_unique<EmbedNode>(embedding, vocab_.begin, 3.0f, embedded));

@@ -60,19 +60,18 @@ struct KvAhead {
   bool in_v = false;
   const bf16 *k = nullptr, *v = nullptr, *next = nullptr;
   int64_t stride = 0, half_lines = 0;
-  int64_t lines = 0;  // left of the half page, K or V, that `next` is in
-  int64_t vector_lines = 0;
+  int64_t lines = 0;                        // left of the half page, K or V, that `next` is in
+  int64_t vector_lines = 0, row_lines = 0;  // portions: for each 16 scores of few rows, for each of many rows
 };
 
 constexpr int64_t kLineElements = 64 / sizeof(bf16);
-// The tiles of a page are asked for as many times as it has tiles, 32 lines of the next page for each. A quarter is
-// left to the softmax, so that memory works during that too.
+// Up to kRowsAhead rows wait for memory: a page's tiles are asked for as many times as it has tiles, 32 lines of the
+// next page for each; a quarter of them is left to the softmax, so that memory works during that too.
 constexpr int64_t kTileLines = 24;
-constexpr int32_t kRowsAhead = 16;  // with more rows, computing takes longer than memory
+constexpr int32_t kRowsAhead = 16;
 
 // What to prefetch while `rows` rows of some block are computed: what `item` needs of `block`.
 inline KvAhead kv_ahead(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t rows) {
-  if (rows > kRowsAhead) return {};
   const int64_t head = item.kv_head * a.kv.head_stride;
   const int64_t half_lines = a.head_tiles * kTileElements * 2 / kLineElements;
   return {.table = a.sequences[item.sequence].pages + block * (kAttentionBlock / kPageTokens),
@@ -81,7 +80,8 @@ inline KvAhead kv_ahead(const AttentionArgs& a, const AttentionItem& item, int32
           .v = a.kv.v + head,
           .stride = a.kv.page_stride,
           .half_lines = half_lines,
-          .vector_lines = ceil_div(half_lines, 4 * rows)};
+          .vector_lines = ceil_div(half_lines, 4 * rows),
+          .row_lines = ceil_div(2 * half_lines * kAttentionBlock / kPageTokens, rows)};
 }
 
 // Whether there is anything left; goes on to the next half page where one is done.
@@ -124,6 +124,7 @@ inline void adjust_scores(const AttentionArgs& a, RowLimits limits, int32_t begi
 // Turns a row of `count` scores, a multiple of 32, into probabilities, in bf16. Their maximum `m` counts in powers of
 // two: the factor that makes scores exponents of two is multiplied in where the maximum is subtracted, and costs
 // nothing.
+template <bool kAhead>
 inline void softmax_row(const AttentionArgs& a, int32_t count, KvAhead& ahead, const float* s, bf16* p, float& m,
                         float& l) {
   constexpr float kLog2E = 1.44269504f;
@@ -134,7 +135,7 @@ inline void softmax_row(const AttentionArgs& a, int32_t count, KvAhead& ahead, c
   const F32x16 factor = F32x16::set1(unit), minus_m = F32x16::set1(-m);
   F32x16 sum = F32x16::zero();
   for (int32_t j = 0; j < count; j += 16) {
-    advance(ahead, ahead.vector_lines);
+    if constexpr (kAhead) advance(ahead, ahead.vector_lines);
     const F32x16 x = exp2_probability(F32x16::fma(F32x16::load(s + j), factor, minus_m)).nearest_bf16();
     x.store_exact(p + j);
     sum = sum + x;  // what is multiplied with V, so that the weights add up to one
@@ -143,8 +144,9 @@ inline void softmax_row(const AttentionArgs& a, int32_t count, KvAhead& ahead, c
 }
 
 // m, l and o of every row for one block; a row that sees nothing of the block gets l = 0.
-inline void attention_block(const AttentionArgs& a, const AttentionItem& item, int32_t block, KvAhead& ahead,
-                            AttentionScratch& w) {
+template <bool kAhead>
+inline void attention_rows(const AttentionArgs& a, const AttentionItem& item, int32_t block, KvAhead& ahead,
+                           AttentionScratch& w) {
   const AttentionSequence& seq = a.sequences[item.sequence];
   const int32_t padded = a.head_tiles * kTileK;
   const int32_t first = block * kAttentionBlock;
@@ -154,13 +156,14 @@ inline void attention_block(const AttentionArgs& a, const AttentionItem& item, i
   for (int32_t page = 0; page < pages; ++page) {
     const bf16* k = a.kv.k + table[page] * a.kv.page_stride + head;
     const auto tile = [k, &ahead](int64_t kt) {
-      advance(ahead, kTileLines);
+      if constexpr (kAhead) advance(ahead, kTileLines);
       return k + kt * kTileElements;
     };
     tile_gemm<false>(w.q, padded, tile, a.head_tiles * kTileElements, 2, a.head_tiles, w.s + page * kPageTokens,
                      kAttentionBlock, item.num_rows, false);
   }
   for (int32_t r = 0; r < item.num_rows; ++r) {
+    if constexpr (!kAhead) advance(ahead, ahead.row_lines);
     const RowLimits limits = row_limits(a, item, r);
     float* s = w.s + r * kAttentionBlock;
     bf16* p = w.p + r * kAttentionBlock;
@@ -170,17 +173,27 @@ inline void attention_block(const AttentionArgs& a, const AttentionItem& item, i
       w.m[r] = 0.0f;
     } else {
       adjust_scores(a, limits, first, pages * kPageTokens, s);
-      softmax_row(a, pages * kPageTokens, ahead, s, p, w.m[r], w.l[r]);
+      softmax_row<kAhead>(a, pages * kPageTokens, ahead, s, p, w.m[r], w.l[r]);
     }
   }
   const bf16* v = a.kv.v + head;
   const int64_t stride = a.kv.page_stride;
   const auto tile = [v, table, stride, &ahead](int64_t kt) {
-    advance(ahead, kTileLines);
+    if constexpr (kAhead) advance(ahead, kTileLines);
     return v + table[kt] * stride;
   };
   tile_gemm<false>(w.p, kAttentionBlock, tile, kTileElements, a.head_tiles * 2, pages, w.o, padded, item.num_rows,
                    false);
+}
+
+// Many rows find most KV in a cache, and prefetch between rows: inside of the tiles it would spill accumulators, a
+// quarter of the speed.
+inline void attention_block(const AttentionArgs& a, const AttentionItem& item, int32_t block, KvAhead& ahead,
+                            AttentionScratch& w) {
+  if (item.num_rows <= kRowsAhead)
+    attention_rows<true>(a, item, block, ahead, w);
+  else
+    attention_rows<false>(a, item, block, ahead, w);
 }
 
 // Merges a row's block (o, m, l) into what came before it (merged...).

@@ -187,7 +187,7 @@ inline void attention_rows(const AttentionArgs& a, const AttentionItem& item, in
 }
 
 // Many rows find most KV in a cache, and prefetch between rows: inside of the tiles it would spill accumulators, a
-// quarter of the speed.
+// fifth of the speed.
 inline void attention_block(const AttentionArgs& a, const AttentionItem& item, int32_t block, KvAhead& ahead,
                             AttentionScratch& w) {
   if (item.num_rows <= kRowsAhead)

@@ -4,22 +4,39 @@
 // VPDPBUSD wants its first operand unsigned: activations are stored with this added, and the results corrected.
 inline constexpr int kActivationOffset = 128;
 
-inline __m512i dot(__m512i sum, int activations, __m512i line, const bf16*) {
-  return _mm512_castps_si512(_mm512_dpbf16_ps(_mm512_castsi512_ps(sum),
-                                              reinterpret_cast<__m512bh>(_mm512_set1_epi32(activations)),
-                                              reinterpret_cast<__m512bh>(line)));
-}
-inline __m512i dot(__m512i sum, int activations, __m512i line, const int8_t*) {
-  return _mm512_dpbusd_epi32(sum, _mm512_set1_epi32(activations), line);
-}
+// Sums of 16 columns. fp32 and int32 each in a register type of their own: gcc 12 copies registers at every product
+// when the one is kept as the other.
+struct Fp32Sums {
+  __m512 v = _mm512_setzero_ps();
+  void load(const float* p) { v = _mm512_loadu_ps(p); }
+  void store(float* p) const { _mm512_storeu_ps(p, v); }
+  void add(int activations, __m512i line) {
+    v = _mm512_dpbf16_ps(v, reinterpret_cast<__m512bh>(_mm512_set1_epi32(activations)),
+                         reinterpret_cast<__m512bh>(line));
+  }
+};
+struct Int32Sums {
+  __m512i v = _mm512_setzero_si512();
+  void load(const int32_t* p) { v = _mm512_loadu_si512(p); }
+  void store(int32_t* p) const { _mm512_storeu_si512(p, v); }
+  void add(int activations, __m512i line) { v = _mm512_dpbusd_epi32(v, _mm512_set1_epi32(activations), line); }
+};
+template <class T>
+struct SumsOf {
+  using type = Fp32Sums;
+};
+template <>
+struct SumsOf<int8_t> {
+  using type = Int32Sums;
+};
 
 template <bool kStreamed, int kRows, class T, class TileAt, class Sum>
 inline void avx512_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
                         bool accumulate) {
-  __m512i acc[kRows][2];  // of fp32 or int32
-  for (int r = 0; r < kRows; ++r)
-    for (int p = 0; p < 2; ++p)
-      acc[r][p] = accumulate ? _mm512_loadu_si512(c + r * ldc + p * kTileN) : _mm512_setzero_si512();
+  typename SumsOf<T>::type acc[kRows][2];
+  if (accumulate)
+    for (int r = 0; r < kRows; ++r)
+      for (int p = 0; p < 2; ++p) acc[r][p].load(c + r * ldc + p * kTileN);
   // Streamed weights are read strictly in order, tile by tile: the hardware prefetcher then reaches the bandwidth of a
   // plain read loop, where two panels side by side reach a third of it, and with software prefetch three quarters.
   // Weights in the cache go side by side, one broadcast activation for both. An element's sum is the same chain.
@@ -35,13 +52,13 @@ inline void avx512_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride,
         for (int r = 0; r < kRows; ++r) {
           int bits;
           __builtin_memcpy(&bits, a + r * lda + kt * kTileDepth<T> + line * kLineDepth<T>, sizeof(bits));
-          for (int p = 0; p < kTogether; ++p) acc[r][first + p] = dot(acc[r][first + p], bits, columns[p], a);
+          for (int p = 0; p < kTogether; ++p) acc[r][first + p].add(bits, columns[p]);
         }
       }
     }
   }
   for (int r = 0; r < kRows; ++r)
-    for (int p = 0; p < 2; ++p) _mm512_storeu_si512(c + r * ldc + p * kTileN, acc[r][p]);
+    for (int p = 0; p < 2; ++p) acc[r][p].store(c + r * ldc + p * kTileN);
 }
 
 template <bool kStreamed, class T, class TileAt, class Sum>
@@ -70,14 +87,13 @@ inline void tile_begin() {}
 // As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.
 template <class T>
 inline int64_t tile_peak(int64_t rounds) {
-  __m512i acc[16];
-  for (__m512i& a : acc) a = _mm512_setzero_si512();
+  typename SumsOf<T>::type acc[16];
   int x = 0x3f803f80;
   for (int64_t i = 0; i < rounds; ++i) {
     const __m512i line = _mm512_set1_epi32(x);
-    for (__m512i& a : acc) a = dot(a, x, line, static_cast<const T*>(nullptr));
+    for (auto& sums : acc) sums.add(x, line);
     __asm__ volatile("" : "+r"(x));
   }
-  for (const __m512i& a : acc) __asm__ volatile("" ::"v"(a));
+  for (const auto& sums : acc) __asm__ volatile("" ::"v"(sums.v));
   return rounds * 16 * 2 * kTileN * kLineDepth<T>;
 }

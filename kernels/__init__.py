@@ -1,6 +1,7 @@
 """Native kernels: one source, three instruction sets, one native call per step."""
 
 from numaserve.kernels._native import (
+    CHECKSUM_UNIT,
     PackedMatrix,
     Program,
     RopeTable,
@@ -8,12 +9,15 @@ from numaserve.kernels._native import (
     Vector,
     available_isas,
     barrier_ns,
+    checksum,
     isa,
     peak_flops,
     read_bandwidth,
+    read_packed,
 )
 
 __all__ = [
+    "CHECKSUM_UNIT",
     "PackedMatrix",
     "Program",
     "RopeTable",
@@ -21,7 +25,9 @@ __all__ = [
     "Vector",
     "available_isas",
     "barrier_ns",
+    "checksum",
     "isa",
     "peak_flops",
     "read_bandwidth",
+    "read_packed",
 ]

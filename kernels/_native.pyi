@@ -32,6 +32,18 @@ def peak_flops(team: Team, format: str = "bf16") -> float:
 def barrier_ns(team: Team) -> float:
     """Nanoseconds of one barrier of the team."""
 
+CHECKSUM_UNIT: int  # bytes
+
+def read_packed(team: Team, fd: int, matrices: Sequence[PackedMatrix], offsets: Sequence[int]) -> list[int]:
+    """Fill matrices from a file on the team's threads, each from its offset.
+
+    Returns the checksums of their units of CHECKSUM_UNIT bytes, matrix after matrix. Raises OSError; a file that ends
+    too early is EIO.
+    """
+
+def checksum(data: memoryview) -> int:
+    """64 bits that tell accidental damage of contiguous bytes."""
+
 class Team:
     """A pinned thread team; thread 0 is the caller."""
 
@@ -64,6 +76,8 @@ class PackedMatrix:
         """
     def to_numpy(self) -> npt.NDArray[np.float32]:
         """Its values, [n, k]."""
+    def buffer(self) -> memoryview:
+        """All its memory, `nbytes` bytes that may be written. It stays alive with the view."""
     @property
     def n(self) -> int: ...
     @property

@@ -6,7 +6,9 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <cerrno>
 #include <memory>
+#include <system_error>
 
 #include "kernels/cpu_features.h"
 #include "kernels/ops_module.h"
@@ -14,6 +16,7 @@
 #include "kernels/runtime/ceilings.h"
 #include "kernels/runtime/packed_matrix.h"
 #include "kernels/runtime/team.h"
+#include "kernels/runtime/weight_file.h"
 
 namespace nb = nanobind;
 
@@ -45,6 +48,27 @@ nb::ndarray<nb::numpy, float, nb::ndim<2>> unpack(const PackedMatrix& matrix) {
   return {data, {static_cast<size_t>(matrix.n()), static_cast<size_t>(matrix.k())}, owner};
 }
 
+// Where `self` has its bytes: they live as long as the view does.
+nb::ndarray<nb::memview, uint8_t, nb::ndim<1>> buffer(nb::handle_t<PackedMatrix> self) {
+  auto& matrix = nb::cast<PackedMatrix&>(self);
+  return {matrix.data(), {static_cast<size_t>(matrix.bytes())}, self};
+}
+
+std::vector<uint64_t> read_packed(Team& team, int fd, const std::vector<PackedMatrix*>& matrices,
+                                  const std::vector<int64_t>& offsets) {
+  if (matrices.size() != offsets.size()) throw std::invalid_argument("read_packed: an offset for each matrix");
+  std::vector<FilePart> parts;
+  for (size_t i = 0; i < matrices.size(); ++i) parts.push_back({matrices[i]->data(), matrices[i]->bytes(), offsets[i]});
+  try {
+    const nb::gil_scoped_release released;
+    return read_parts(team, fd, parts);
+  } catch (const std::system_error& error) {
+    errno = error.code().value();
+    PyErr_SetFromErrno(PyExc_OSError);
+    throw nb::python_error();
+  }
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -65,6 +89,7 @@ NB_MODULE(_native, m) {
       .def("pack", &pack, nb::arg("team"), nb::arg("data"), nb::arg("dtype"), nb::arg("source_cols"), nb::arg("rows"),
            nb::arg("dst_row"), nb::arg("first_col") = 0, nb::arg("panel_stride") = 1, nb::arg("panel_offset") = 0)
       .def("to_numpy", &unpack)
+      .def("buffer", &buffer)
       .def_prop_ro("n", &PackedMatrix::n)
       .def_prop_ro("k", &PackedMatrix::k)
       .def_prop_ro("format", [](const PackedMatrix& self) { return std::string(weight_format_name(self.format())); })
@@ -81,6 +106,16 @@ NB_MODULE(_native, m) {
       nb::arg("team"), nb::arg("format") = "bf16", released,
       "Operations a second of the tiles of the instruction set in use, on all threads of the team.");
   m.def("barrier_ns", &barrier_ns, nb::arg("team"), released, "Nanoseconds of one barrier of the team.");
+
+  m.attr("CHECKSUM_UNIT") = kChecksumUnit;
+  m.def("read_packed", &read_packed, nb::arg("team"), nb::arg("fd"), nb::arg("matrices"), nb::arg("offsets"));
+  m.def(
+      "checksum",
+      [](const Bytes& data) {
+        const nb::gil_scoped_release no_gil;
+        return checksum(reinterpret_cast<const std::byte*>(data.data()), static_cast<int64_t>(data.size()));
+      },
+      nb::arg("data"));
 
   bind_program(m);
   bind_ops(m);

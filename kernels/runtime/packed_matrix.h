@@ -58,6 +58,7 @@ class PackedMatrix {
   int64_t padded_n() const { return n_panels_ * kTileN; }
   WeightFormat format() const { return format_; }
   const std::byte* data() const { return memory_.get(); }
+  std::byte* data() { return memory_.get(); }
   // int8 only: [padded_n], see GemmArgs.
   const float* scales() const { return reinterpret_cast<const float*>(memory_.get() + tile_bytes()); }
   const int32_t* corrections() const { return reinterpret_cast<const int32_t*>(scales() + padded_n()); }

@@ -97,9 +97,7 @@ class RankModel:
 
     def misplaced_pages(self) -> int:
         """Memory pages of weights and KV cache that lie on another node than the rank's."""
-        matrices = {self._weights.embedding, self._weights.lm_head}
-        for layer in self._weights.layers:
-            matrices |= {layer.qkv, layer.o, layer.gate_up, layer.down}
+        matrices = self._weights.matrices
         weights = sum(self._node.misplaced_pages(matrix.address, matrix.nbytes) for matrix in matrices)
         return weights + self._node.misplaced_pages(*self._program.kv_memory)
 

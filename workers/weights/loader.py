@@ -44,16 +44,18 @@ def load_weights(
     *,
     positions: int,
     formats: WeightFormats = BF16_WEIGHTS,
+    stored: bool = False,
 ) -> Weights:
     """Pack the rank's weights on the team's threads, in `formats`.
 
     `report` gets the bytes packed so far, `weight_bytes` of them in the end; `positions` is the longest context served.
+    With `stored` matrices are made but not filled, and nothing is reported: their bytes are stored elsewhere.
     Raises `OperatorError` when the checkpoint does not fit the configuration.
     """
     family = FAMILIES[config.family]
     prefix = find_prefix(source.names(), family)
     check_tensors(source, config, family, prefix)
-    loader = _Loader(source, config, family.names, formats, shard, team, report)
+    loader = _Loader(source, config, family.names, formats, shard, team, report, stored)
     return loader.load(prefix, positions)
 
 
@@ -66,6 +68,7 @@ class _Loader:
     shard: Shard
     team: Team
     report: Callable[[int], None]
+    stored: bool
     done: int = 0
 
     def load(self, prefix: str, positions: int) -> Weights:
@@ -175,7 +178,7 @@ class _Loader:
         panel_stride: int = 1,
         panel_offset: int = 0,
     ) -> None:
-        if matrix.k == 0 or len(rows) == 0:  # a rank without heads has nothing to read
+        if self.stored or matrix.k == 0 or len(rows) == 0:  # a rank without heads has nothing to read
             return
         tensor = with_whole_blocks(tensor, first_col)
         try:
@@ -196,8 +199,9 @@ class _Loader:
             ) from error
 
     def _packed(self, matrix: PackedMatrix) -> PackedMatrix:
-        self.done += matrix.nbytes
-        self.report(self.done)
+        if not self.stored:
+            self.done += matrix.nbytes
+            self.report(self.done)
         return matrix
 
 

@@ -39,3 +39,11 @@ class Weights:
     ropes: tuple[RopeTable, ...]  # one for each layer; layers of a kind share theirs
     final_norm: Vector
     lm_head: PackedMatrix  # [the rank's rows of the vocabulary, hidden]
+
+    @property
+    def matrices(self) -> list[PackedMatrix]:
+        """All matrices, each once, in the order in which they are loaded."""
+        found = [self.embedding]
+        for layer in self.layers:
+            found += [layer.qkv, layer.o, layer.gate_up, layer.down]
+        return found if self.lm_head is self.embedding else [*found, self.lm_head]

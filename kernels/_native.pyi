@@ -55,8 +55,9 @@ class Team:
 class PackedMatrix:
     """A weight [n, k] in tile order: "bf16", or "int8" with a scale for each of the n rows."""
 
-    def __init__(self, n: int, k: int, format: str = "bf16") -> None:
-        """Raises ValueError for a negative size or another format."""
+    def __init__(self, n: int, k: int, format: str = "bf16", group: int = 0, offsets: str = "none") -> None:
+        """A matrix of zeros. `format` is bf16, int8, int4, int8_group or fp8; the last three have a `group` of 32, 64
+        or 128, and int4 and int8_group may have `offsets`: zeros or minima. Raises ValueError for anything else."""
     def pack(
         self,
         team: Team,
@@ -74,6 +75,28 @@ class PackedMatrix:
         `data` is the whole tensor, row-major, `dtype` one of bf16, f16, f32, q8_0, q4_0, q4_1. With a panel stride the
         rows are dealt in panels of 16 to every so many panels. Raises ValueError when something does not fit.
         """
+    def pack_codes(
+        self,
+        team: Team,
+        codes: npt.NDArray[np.uint8],
+        scales: npt.NDArray[np.float32],
+        offsets: npt.NDArray[np.float32] | None,
+        *,
+        source_group: int,
+        offsets_are_zeros: bool,
+        rows: npt.NDArray[np.int32],
+        dst_row: int,
+        first_col: int = 0,
+        panel_stride: int = 1,
+        panel_offset: int = 0,
+    ) -> None:
+        """The same for a tensor that is quantised already.
+
+        `codes` [rows of the tensor, columns]: 0..15 for int4, int8 + 128 for int8_group, the bits of int8 and of e4m3.
+        `scales` and `offsets` [rows of the tensor, columns / source_group]: weight = scale * (code - offset), or scale
+        * code + offset, or without offsets scale * (code - 8 or 128). They are kept as fp16, of fp8 as fp32. Raises
+        ValueError when something does not fit, such as a source group that is not a multiple of the matrix's.
+        """
     def to_numpy(self) -> npt.NDArray[np.float32]:
         """Its values, [n, k]."""
     def buffer(self) -> memoryview:
@@ -84,6 +107,9 @@ class PackedMatrix:
     def k(self) -> int: ...
     @property
     def format(self) -> str: ...
+    @property
+    def group(self) -> int:
+        """Of the formats that have groups; otherwise 0."""
     @property
     def nbytes(self) -> int: ...
     @property
@@ -124,7 +150,7 @@ class Program:
     ) -> None: ...
     def embed(self, table: PackedMatrix, first_row: int, scale: float, out: Place, /) -> None: ...
     def rms_norm(self, x: Place, weight: Vector, out: Place, eps: float, /) -> None: ...
-    def quantize(self, x: Place, out: Place, cols: int, logits: bool) -> None: ...
+    def quantize(self, x: Place, out: Place, cols: int, group: int, logits: bool) -> None: ...
     def linear(
         self,
         name: str,

@@ -2,12 +2,15 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <cerrno>
 #include <memory>
+#include <optional>
+#include <stdexcept>
 #include <system_error>
 
 #include "kernels/cpu_features.h"
@@ -24,6 +27,8 @@ namespace numaserve {
 namespace {
 
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Codes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using GroupValues = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Indices = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 void pack(PackedMatrix& matrix, Team& team, const Bytes& data, const std::string& type, int64_t source_cols,
@@ -31,13 +36,37 @@ void pack(PackedMatrix& matrix, Team& team, const Bytes& data, const std::string
   const PackSource source{.data = data.data(),
                           .bytes = static_cast<int64_t>(data.size()),
                           .type = source_type(type),
-                          .cols = source_cols,
-                          .rows = rows.data(),
-                          .num_rows = static_cast<int64_t>(rows.size()),
-                          .first_col = first_col};
+                          .rows = {.cols = source_cols,
+                                   .rows = rows.data(),
+                                   .num_rows = static_cast<int64_t>(rows.size()),
+                                   .first_col = first_col}};
   const PackTarget target{.dst_row = dst_row, .panel_stride = panel_stride, .panel_offset = panel_offset};
   const nb::gil_scoped_release released;
   matrix.pack(team, source, target);
+}
+
+void pack_codes(PackedMatrix& matrix, Team& team, const Codes& codes, const GroupValues& scales,
+                const std::optional<GroupValues>& offsets, int64_t source_group, bool offsets_are_zeros,
+                const Indices& rows, int64_t dst_row, int64_t first_col, int64_t panel_stride, int64_t panel_offset) {
+  const auto tensor_rows = static_cast<int64_t>(codes.shape(0)), cols = static_cast<int64_t>(codes.shape(1));
+  const auto fits = [&](const GroupValues& values) {
+    return source_group > 0 && values.shape(0) == codes.shape(0) &&
+           static_cast<int64_t>(values.shape(1)) == ceil_div(cols, source_group);
+  };
+  if (!fits(scales) || (offsets && !fits(*offsets)))
+    throw std::invalid_argument("pack: the scales or offsets do not have the shape of the groups");
+  const CodedSource source{
+      .codes = codes.data(),
+      .tensor_rows = tensor_rows,
+      .scales = scales.data(),
+      .offsets = offsets ? offsets->data() : nullptr,
+      .kind = offsets_are_zeros ? Offsets::kZeros : Offsets::kMinima,
+      .group = source_group,
+      .rows = {
+          .cols = cols, .rows = rows.data(), .num_rows = static_cast<int64_t>(rows.size()), .first_col = first_col}};
+  const PackTarget target{.dst_row = dst_row, .panel_stride = panel_stride, .panel_offset = panel_offset};
+  const nb::gil_scoped_release released;
+  matrix.pack_codes(team, source, target);
 }
 
 nb::ndarray<nb::numpy, float, nb::ndim<2>> unpack(const PackedMatrix& matrix) {
@@ -82,17 +111,21 @@ NB_MODULE(_native, m) {
       .def_prop_ro("size", &Team::size);
 
   nb::class_<PackedMatrix>(m, "PackedMatrix", "A weight [n, k] in tile order.")
-      .def(nb::new_([](int64_t n, int64_t k, const std::string& format) {
-             return std::make_unique<PackedMatrix>(n, k, weight_format(format));
+      .def(nb::new_([](int64_t n, int64_t k, const std::string& format, int64_t group, const std::string& offsets) {
+             return std::make_unique<PackedMatrix>(n, k, weight_format(format), group, offsets_kind(offsets));
            }),
-           nb::arg("n"), nb::arg("k"), nb::arg("format") = "bf16")
+           nb::arg("n"), nb::arg("k"), nb::arg("format") = "bf16", nb::arg("group") = 0, nb::arg("offsets") = "none")
       .def("pack", &pack, nb::arg("team"), nb::arg("data"), nb::arg("dtype"), nb::arg("source_cols"), nb::arg("rows"),
            nb::arg("dst_row"), nb::arg("first_col") = 0, nb::arg("panel_stride") = 1, nb::arg("panel_offset") = 0)
+      .def("pack_codes", &pack_codes, nb::arg("team"), nb::arg("codes"), nb::arg("scales"), nb::arg("offsets").none(),
+           nb::kw_only(), nb::arg("source_group"), nb::arg("offsets_are_zeros"), nb::arg("rows"), nb::arg("dst_row"),
+           nb::arg("first_col") = 0, nb::arg("panel_stride") = 1, nb::arg("panel_offset") = 0)
       .def("to_numpy", &unpack)
       .def("buffer", &buffer)
       .def_prop_ro("n", &PackedMatrix::n)
       .def_prop_ro("k", &PackedMatrix::k)
       .def_prop_ro("format", [](const PackedMatrix& self) { return std::string(weight_format_name(self.format())); })
+      .def_prop_ro("group", &PackedMatrix::group)
       .def_prop_ro("nbytes", &PackedMatrix::bytes)
       .def_prop_ro("address", [](const PackedMatrix& self) { return reinterpret_cast<uintptr_t>(self.data()); });
 

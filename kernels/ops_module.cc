@@ -8,40 +8,18 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "kernels/runtime/memory.h"
 #include "kernels/runtime/packed_matrix.h"
-#include "kernels/runtime/team.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace numaserve {
 namespace {
-
-// Rows of bf16 weights packed as a worker packs them: one matrix, or the gate and up halves of `weights` interleaved.
-PackedMatrix pack(const Array<const bf16, 2>& weights, bool gated, WeightFormat format) {
-  const int64_t n = size(weights, 0), k = size(weights, 1), half = gated ? n / 2 : n;
-  PackedMatrix packed(n, k, format);
-  Team team({-1});
-  for (int64_t part = 0; part < (gated ? 2 : 1); ++part) {
-    std::vector<int32_t> rows(static_cast<size_t>(half));
-    std::iota(rows.begin(), rows.end(), static_cast<int32_t>(part * half));
-    const PackSource source{.data = reinterpret_cast<const uint8_t*>(weights.data()),
-                            .bytes = n * k * static_cast<int64_t>(sizeof(bf16)),
-                            .type = SourceType::kBf16,
-                            .cols = k,
-                            .rows = rows.data(),
-                            .num_rows = half,
-                            .first_col = 0};
-    packed.pack(team, source, {.dst_row = 0, .panel_stride = gated ? 2 : 1, .panel_offset = part});
-  }
-  return packed;
-}
 
 Activation activation_of(const std::string& name) {
   if (name == "none") return Activation::kNone;
@@ -59,23 +37,29 @@ struct Operand {
 
 Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t m, const PackedMatrix& packed,
                 int threads) {
-  if (packed.format() == WeightFormat::kBf16) return {a.data(), size(a, 1), LargeBuffer()};
-  const int64_t ld = packed.k_tiles() * kTileDepth<int8_t> + kLineBytes;
+  if (!takes_int8(packed.format())) return {a.data(), size(a, 1), LargeBuffer()};
+  // Rows of a tile are read whole, also where a group fills only half of it.
+  const int64_t ld = round_up(quantised_bytes(packed.k(), packed.group()), kLineBytes);
   Operand result{nullptr, ld, LargeBuffer(static_cast<size_t>(round_up(m, kPad) * ld))};
   result.data = result.quantised.as<int8_t>();
-  const QuantizeArgs args{
-      .x = a.data(), .ldx = size(a, 1), .out = result.quantised.as<int8_t>(), .ldo = ld, .rows = m, .cols = packed.k()};
+  const QuantizeArgs args{.x = a.data(),
+                          .ldx = size(a, 1),
+                          .out = result.quantised.as<int8_t>(),
+                          .ldo = ld,
+                          .rows = m,
+                          .cols = packed.k(),
+                          .depth = packed.depth(),
+                          .group = packed.group()};
   play_threads(table, threads, [&](int thread) { table.quantize(args, thread, threads); });
   return result;
 }
 
-void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, Array<const bf16, 2> b, Maybe<const float, 1> bias,
-          const std::string& activation, Maybe<float, 2> out_f32, Maybe<bf16, 2> out_bf16, int threads,
-          const std::string& format) {
+void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const PackedMatrix& packed,
+          Maybe<const float, 1> bias, const std::string& activation, Maybe<float, 2> out_f32, Maybe<bf16, 2> out_bf16,
+          int threads) {
   const KernelTable& table = *table_by_name(isa);
   const Activation act = activation_of(activation);
   const bool gated = act != Activation::kNone;
-  const PackedMatrix packed = pack(b, gated, weight_format(format));
   const int64_t columns = gated ? packed.padded_n() / 2 : packed.padded_n();
   require(m >= 1 && size(a, 0) >= round_up(m, kPad) && size(a, 1) >= round_up(packed.k(), kPad), "a is not padded");
   require(out_f32.has_value() != out_bf16.has_value() && !(gated && out_f32), "one output: bf16 with an activation");
@@ -84,22 +68,17 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, Array<const
   const int64_t ldo = out_f32 ? size(*out_f32, 1) : size(*out_bf16, 1);
   require(rows_out >= m && ldo >= columns, "the output is too small");
   const Operand x = operand(table, a, m, packed, threads);
-  const GemmArgs args{.format = packed.format(),
-                      .a = x.data,
+  const GemmArgs args{.a = x.data,
                       .lda = x.ld,
-                      .b = packed.data(),
-                      .scales = packed.scales(),
-                      .corrections = packed.corrections(),
+                      .b = packed.view(),
                       .m = m,
-                      .n_panels = packed.n_panels(),
-                      .k_tiles = packed.k_tiles(),
                       .bias = data_or_null(bias),
                       .activation = act,
                       .out_f32 = data_or_null(out_f32),
                       .out_bf16 = data_or_null(out_bf16),
                       .ldo = ldo};
-  const LargeBuffer scratch(static_cast<size_t>(table.gemm_scratch) * sizeof(float));
-  play_threads(table, threads, [&](int thread) { table.gemm(args, scratch.as<float>(), thread, threads); });
+  const LargeBuffer scratch(static_cast<size_t>(table.gemm_scratch));
+  play_threads(table, threads, [&](int thread) { table.gemm(args, scratch.data(), thread, threads); });
 }
 
 void rms_norm(const std::string& isa, Array<const float, 2> x, Array<const float, 1> weight, float eps,
@@ -143,14 +122,14 @@ void add_reduced(const std::string& isa, Array<const float, 3> parts, Array<floa
   if (post_norm) play_threads(table, threads, [&](int thread) { table.post_norm_add(args, thread, threads); });
 }
 
-void embed(const std::string& isa, Array<const int32_t, 1> tokens, Array<const bf16, 2> rows, int64_t first_row,
+void embed(const std::string& isa, Array<const int32_t, 1> tokens, const PackedMatrix& packed, int64_t first_row,
            float scale, Array<float, 2> out, int threads) {
   const KernelTable& table = *table_by_name(isa);
-  const PackedMatrix packed = pack(rows, false, WeightFormat::kBf16);
-  require(size(out, 0) >= size(tokens, 0) && size(out, 1) >= packed.k_tiles() * kTileK, "the output is too small");
+  require(packed.format() == WeightFormat::kBf16, "the table must be bf16");
+  require(size(out, 0) >= size(tokens, 0) && size(out, 1) >= packed.depth(), "the output is too small");
   const EmbedArgs args{.tokens = tokens.data(),
                        .table = reinterpret_cast<const bf16*>(packed.data()),
-                       .k_tiles = packed.k_tiles(),
+                       .k_tiles = packed.depth() / kTileK,
                        .first_row = first_row,
                        .num_rows = packed.n(),
                        .scale = scale,
@@ -216,12 +195,12 @@ nb::tuple token_logprobs(const std::string& isa, Array<const float, 1> logits, i
 void bind_ops(nb::module_& module) {
   nb::module_ ops =
       module.def_submodule("ops", "Single operations of an instruction set on padded NumPy arrays, for tests.");
-  ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "b"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
-          "out_bf16"_a.none(), "threads"_a, "format"_a = "bf16");
+  ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
+          "out_bf16"_a.none(), "threads"_a);
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),
           "post_norm"_a.none(), "eps"_a, "assign"_a, "threads"_a);
-  ops.def("embed", &embed, "isa"_a, "tokens"_a, "rows"_a, "first_row"_a, "scale"_a, "out"_a, "threads"_a);
+  ops.def("embed", &embed, "isa"_a, "tokens"_a, "table"_a, "first_row"_a, "scale"_a, "out"_a, "threads"_a);
   ops.def("softcap", &softcap, "isa"_a, "x"_a, "cap"_a);
   ops.def("sample", &sample, "isa"_a, "logits"_a, "position"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a,
           "repetition_penalty"_a, "presence_penalty"_a, "frequency_penalty"_a, "seed"_a, "bias_ids"_a, "bias_values"_a,

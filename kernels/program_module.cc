@@ -137,7 +137,7 @@ nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, cons
 
 void add_embed(Program& p, const PackedMatrix& table, int64_t first_row, float scale, const PlaceTuple& out) {
   require(table.format() == WeightFormat::kBf16, "embed", "the table must be bf16");
-  require(place(out).ld == table.k_tiles() * kTileK, "embed", "the output has another width than the table");
+  require(place(out).ld == table.depth(), "embed", "the output has another width than the table");
   p.add(std::make_unique<EmbedNode>(table, first_row, scale, place(out)));
 }
 
@@ -147,18 +147,18 @@ void add_rms_norm(Program& p, const PlaceTuple& x, const PaddedVector& weight, c
   p.add(std::make_unique<NormNode>(place(x), weight.values, place(out), eps));
 }
 
-void add_quantize(Program& p, const PlaceTuple& x, const PlaceTuple& out, int64_t cols, bool logits) {
-  require(cols >= 0 && place(x).ld >= round_up(cols, kPad), "quantize", "the input is narrower than it should be");
-  require(place(out).ld >= round_up(cols, kTileDepth<int8_t>) + kLineBytes, "quantize", "the output is too narrow");
-  p.add(std::make_unique<QuantizeNode>(place(x), place(out), cols, logits));
+void add_quantize(Program& p, const PlaceTuple& x, const PlaceTuple& out, int64_t cols, int64_t group, bool logits) {
+  require(cols >= 0 && group >= 0 && place(x).ld >= round_up(cols, kPad), "quantize",
+          "the input is narrower than it should be");
+  require(place(out).ld >= quantised_bytes(cols, group), "quantize", "the output is too narrow");
+  p.add(std::make_unique<QuantizeNode>(place(x), place(out), cols, group, logits));
 }
 
 void add_linear(Program& p, const std::string& name, const PlaceTuple& x, const PackedMatrix& weight,
                 const PaddedVector* bias, const std::string& activation, bool logits, const PlaceTuple& out) {
   const Place from = place(x), to = place(out);
-  const int64_t scale_bytes = weight.format() == WeightFormat::kInt8 ? kLineBytes : 0;
-  require(from.ld >= weight.k_tiles() * tile_depth(weight.format()) + scale_bytes, name,
-          "the input is narrower than the weight");
+  const int64_t needed = takes_int8(weight.format()) ? quantised_bytes(weight.k(), weight.group()) : weight.depth();
+  require(from.ld >= needed, name, "the input is narrower than the weight");
   require(to.ld >= weight.padded_n() / (activation == "none" ? 1 : 2), name, "the output is narrower than the weight");
   require_size(bias, weight.n(), name);
   auto node = std::make_unique<LinearNode>(name, from, weight, to);
@@ -247,7 +247,8 @@ void bind_program(nb::module_& m) {
            nb::arg("arena_bytes"), nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>())
       .def("embed", &add_embed, nb::keep_alive<1, 2>())
       .def("rms_norm", &add_rms_norm, nb::keep_alive<1, 3>())
-      .def("quantize", &add_quantize, nb::arg("x"), nb::arg("out"), nb::arg("cols"), nb::arg("logits"))
+      .def("quantize", &add_quantize, nb::arg("x"), nb::arg("out"), nb::arg("cols"), nb::arg("group"),
+           nb::arg("logits"))
       .def("linear", &add_linear, nb::arg("name"), nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(),
            nb::arg("activation"), nb::arg("logits"), nb::arg("out"), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>())
       .def("reduce", &add_reduce, nb::arg("partial"), nb::arg("residual"), nb::arg("sum"), nb::arg("cols"),

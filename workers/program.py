@@ -22,6 +22,7 @@ CACHE_LINE = 64
 ALIGNMENT = 4096
 
 Activation = Literal["silu", "gelu_tanh"]
+INT8_ACTIVATIONS = frozenset({"int8", "int4", "int8_group"})  # weight formats
 
 
 def padded(count: int) -> int:
@@ -61,13 +62,14 @@ class Tensor(Buffer):
     """Activations of this rank."""
 
 
+@dataclass(eq=False)
 class Operand(Tensor):
     """Activations, bf16, that a matrix product reads: from row to row an odd number of cache lines.
 
     With a power of two, say, the rows of a tile would all fall into the same set of the L1 cache.
     """
 
-    quantized: Quantized | None = None  # the same in int8, once a product has wanted that
+    quantized: dict[int, Quantized] = field(default_factory=dict)  # the same in int8, in groups, once products want it
 
     @property
     def ld(self) -> int:
@@ -76,16 +78,22 @@ class Operand(Tensor):
         return columns if columns // PAD % 2 == 1 else columns + PAD
 
 
+@dataclass(eq=False)
 class Quantized(Tensor):
-    """Activations, int8, that a matrix product with int8 weights reads; each row is followed by its scale.
+    """Activations, int8, that a matrix product with int8 weights or groups of codes reads.
 
-    From row to row an odd number of cache lines, as for `Operand`.
+    A row is followed by its scale, or by the scale and the sum of each of its groups. From row to row an odd number of
+    cache lines, as for `Operand`.
     """
+
+    group: int = 0
 
     @property
     def ld(self) -> int:
         """Elements from row to row."""
-        lines = -(-self.cols // CACHE_LINE) + 1
+        unit = self.group or CACHE_LINE
+        groups = -(-self.cols // unit)
+        lines = -(-(groups * unit + (8 * groups if self.group else 4)) // CACHE_LINE)
         return CACHE_LINE * (lines + 1 - lines % 2)
 
 
@@ -284,15 +292,16 @@ class ProgramBuilder:
         activation: str = "none",
         logits: bool = False,
     ) -> None:
-        source = x if weight.format == "bf16" else self._quantized(x, weight.k, logits)
+        source = self._quantized(x, weight, logits) if weight.format in INT8_ACTIVATIONS else x
         self._record(lambda p: p.linear(name, source.place, weight, bias, activation, logits, out.place), source, out)
 
-    def _quantized(self, x: Operand, cols: int, logits: bool) -> Quantized:
-        """`x` in int8, made once whatever the number of products that read it."""
-        if x.quantized is None:
-            x.quantized = out = Quantized(x.rows, cols, 1)
-            self._record(lambda p: p.quantize(x.place, out.place, cols, logits), x, out)
-        return x.quantized
+    def _quantized(self, x: Operand, weight: PackedMatrix, logits: bool) -> Quantized:
+        """`x` in int8 as `weight` wants it, made once whatever the number of products that read it."""
+        found = x.quantized.get(weight.group)
+        if found is None:
+            found = x.quantized[weight.group] = out = Quantized(x.rows, weight.k, 1, group=weight.group)
+            self._record(lambda p: p.quantize(x.place, out.place, out.cols, out.group, logits), x, out)
+        return found
 
     def _partial(self) -> Partial:
         partial = Partial(self.limits.max_step_tokens, self.shape.hidden_size, 4)

@@ -9,7 +9,7 @@
 //           k in blocks of 8 tiles            a pair's block of weights stays in L1 while the rows pass by it
 //             rows in tiles of 32
 // Results are carried between slabs and blocks of k in fp32 or int32, which is exact: the bits do not depend on the
-// blocking.
+// blocking. For formats in groups (grouped.inl) a slab and a block are as many groups.
 // With up to 32 rows there is nothing to reuse, and every panel pair is read once, from its first tile to its last.
 
 inline constexpr int64_t kRowBlock = 256;
@@ -17,6 +17,7 @@ inline constexpr int64_t kGroupPanels = 64;
 inline constexpr int64_t kSlabTiles = 32;
 inline constexpr int64_t kBlockTiles = 8;
 inline constexpr int64_t kStreamedRows = 32;
+inline constexpr int64_t kWidenedBytes = 16 << 10;  // a block of widened codes of two panels: half an L1 cache
 
 struct GemmShare {
   Range rows, panels;
@@ -58,14 +59,27 @@ template <>
 struct SumOf<int8_t> {
   using type = int32_t;
 };
+template <>
+struct SumOf<uint8_t> {  // codes without a sign, by signed activations
+  using type = int32_t;
+};
 
-inline F32x16 finished(const GemmArgs&, const float* c, int64_t, int64_t) { return F32x16::load(c); }
+struct GemmScratch {
+  alignas(64) float c[kGroupPanels / 2 * kRowBlock * 32];  // results of a block, fp32 or int32
+  alignas(64) float sums[32 * 32];                         // of one group of k, fp32 or int32
+  alignas(64) std::byte tiles[kWidenedBytes];
+};
+
+inline F32x16 finished(const GemmArgs& g, const float* c, int64_t, int64_t column) {
+  const F32x16 sum = F32x16::load(c);
+  return g.b.scales != nullptr ? sum * F32x16::load(g.b.scales + column) : sum;
+}
 inline F32x16 finished(const GemmArgs& g, const int32_t* c, int64_t row, int64_t column) {
-  const int8_t* a = static_cast<const int8_t*>(g.a) + row * g.lda + g.k_tiles * kTileDepth<int8_t>;
+  const int8_t* a = static_cast<const int8_t*>(g.a) + row * g.lda + g.b.depth;
   float scale;
   __builtin_memcpy(&scale, a, sizeof(scale));
-  const F32x16 sum = F32x16::convert(c, kActivationOffset != 0 ? g.corrections + column : nullptr);
-  return sum * F32x16::set1(scale) * F32x16::load(g.scales + column);
+  const F32x16 sum = F32x16::convert(c, kActivationOffset != 0 ? g.b.corrections + column : nullptr);
+  return sum * F32x16::set1(scale) * F32x16::load(g.b.scales + column);
 }
 
 // Writes the finished results of two panels for `rows` rows; c is [rows][32].
@@ -94,57 +108,81 @@ inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t 
   }
 }
 
-// Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or begins with them where begin is 0.
-template <class T, class Sum>
-inline void gemm_pair(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, int64_t depth, Sum* c) {
-  constexpr int64_t kElements = kTileBytes / static_cast<int64_t>(sizeof(T));
-  const T* b = static_cast<const T*>(g.b) + tile_index(panel, 0, g.k_tiles) * kElements;
-  int64_t kt = k.begin;
-  do {  // once even where k is empty, so that the results are zero
-    const int64_t count = k.end - kt < depth ? k.end - kt : depth;
-    const T* block = b + kt * 2 * kElements;
-    const auto tile = [block](int64_t t) { return block + t * 2 * kElements; };
-    for (int64_t r = 0; r < rows; r += 32) {
-      const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>;
-      const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);
-      if (r == 0)  // the first rows bring the weights, the others find them in the cache
-        tile_gemm<true>(a, g.lda, tile, kElements, 2, count, c, 32, tile_rows, kt > 0);
-      else
-        tile_gemm<false>(a, g.lda, tile, kElements, 2, count, c + r * 32, 32, tile_rows, kt > 0);
-    }
-    kt += count;
-  } while (kt < k.end);
-}
-
+// The loop nest's view of formats whose tiles lie in memory as the dot products take them: its unit of k is a tile.
 template <class T>
-inline void gemm_nest(const GemmArgs& g, typename SumOf<T>::type* scratch, int thread, int threads) {
-  const GemmShare share = gemm_share(g.m, g.n_panels, thread, threads);
+struct Plain {
+  using Sum = typename SumOf<T>::type;
+  static int64_t unit(const PackedWeights&) { return kTileDepth<T>; }
+
+  // Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or begins with them where begin is 0.
+  static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, bool streamed, GemmScratch&,
+                  Sum* c) {
+    constexpr int64_t kElements = kTileBytes / static_cast<int64_t>(sizeof(T));
+    const T* b = reinterpret_cast<const T*>(g.b.data) + tile_index(panel, 0, g.b.depth / kTileDepth<T>) * kElements;
+    const int64_t depth = streamed ? k.end : kBlockTiles;
+    int64_t kt = k.begin;
+    do {  // once even where k is empty, so that the results are zero
+      const int64_t count = k.end - kt < depth ? k.end - kt : depth;
+      const T* block = b + kt * 2 * kElements;
+      const auto tile = [block](int64_t t) { return block + t * 2 * kElements; };
+      for (int64_t r = 0; r < rows; r += 32) {
+        const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>;
+        const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);
+        if (r == 0)  // the first rows bring the weights, the others find them in the cache
+          tile_gemm<true>(a, g.lda, tile, kElements, 2, count, c, 32, tile_rows, kt > 0);
+        else
+          tile_gemm<false>(a, g.lda, tile, kElements, 2, count, c + r * 32, 32, tile_rows, kt > 0);
+      }
+      kt += count;
+    } while (kt < k.end);
+  }
+};
+
+#include "kernels/gemm/grouped.inl"
+
+template <class Weights>
+inline void gemm_nest(const GemmArgs& g, GemmScratch& scratch, int thread, int threads) {
+  using Sum = typename Weights::Sum;
+  const GemmShare share = gemm_share(g.m, g.b.n_panels, thread, threads);
+  const int64_t unit = Weights::unit(g.b), units = ceil_div(g.b.depth, unit);
+  const int64_t slab_units = kSlabTiles * tile_depth(g.b.format) / unit;
   for (int64_t row = share.rows.begin; row < share.rows.end; row += kRowBlock) {
     const int64_t rows = share.rows.end - row < kRowBlock ? share.rows.end - row : kRowBlock;
     const bool streamed = rows <= kStreamedRows;
-    const int64_t group = streamed ? 2 : kGroupPanels;
-    const int64_t slab = streamed ? g.k_tiles : kSlabTiles, depth = streamed ? g.k_tiles : kBlockTiles;
+    const int64_t group = streamed ? 2 : kGroupPanels, slab = streamed ? units : slab_units;
     for (int64_t first = share.panels.begin; first < share.panels.end; first += group) {
       const int64_t end = share.panels.end - first < group ? share.panels.end : first + group;
-      const auto c = [&](int64_t panel) { return scratch + (panel - first) / 2 * kRowBlock * 32; };
-      int64_t kt = 0;
+      const auto c = [&](int64_t panel) {
+        return reinterpret_cast<Sum*>(scratch.c) + (panel - first) / 2 * kRowBlock * 32;
+      };
+      int64_t k = 0;
       do {
-        const Range k{kt, g.k_tiles - kt < slab ? g.k_tiles : kt + slab};
-        for (int64_t panel = first; panel < end; panel += 2) gemm_pair<T>(g, row, rows, panel, k, depth, c(panel));
-        kt = k.end;
-      } while (kt < g.k_tiles);
+        const Range some{k, units - k < slab ? units : k + slab};
+        for (int64_t panel = first; panel < end; panel += 2)
+          Weights::add(g, row, rows, panel, some, streamed, scratch, c(panel));
+        k = some.end;
+      } while (k < units);
       for (int64_t panel = first; panel < end; panel += 2) gemm_epilogue(g, c(panel), row, rows, panel);
     }
   }
 }
 
-inline void gemm(const GemmArgs& g, float* scratch, int thread, int threads) {
-  if (g.format == WeightFormat::kInt8)
-    gemm_nest<int8_t>(g, reinterpret_cast<int32_t*>(scratch), thread, threads);
-  else
-    gemm_nest<bf16>(g, scratch, thread, threads);
+inline void gemm(const GemmArgs& g, void* memory, int thread, int threads) {
+  auto& scratch = *static_cast<GemmScratch*>(memory);
+  switch (g.b.format) {
+    case WeightFormat::kBf16:
+      return gemm_nest<Plain<bf16>>(g, scratch, thread, threads);
+    case WeightFormat::kInt8:
+      return gemm_nest<Plain<int8_t>>(g, scratch, thread, threads);
+    case WeightFormat::kInt4:
+      return gemm_nest<Grouped<WeightFormat::kInt4>>(g, scratch, thread, threads);
+    case WeightFormat::kInt8Group:
+      return gemm_nest<Grouped<WeightFormat::kInt8Group>>(g, scratch, thread, threads);
+    case WeightFormat::kFp8:
+      return gemm_nest<Grouped<WeightFormat::kFp8>>(g, scratch, thread, threads);
+  }
 }
 
 inline int64_t gemm_peak(WeightFormat format, int64_t rounds) {
-  return format == WeightFormat::kInt8 ? tile_peak<int8_t>(rounds) : tile_peak<bf16>(rounds);
+  return takes_int8(format) ? tile_peak<int8_t>(rounds) : tile_peak<bf16>(rounds);
 }

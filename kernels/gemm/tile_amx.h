@@ -8,18 +8,22 @@
 // configuration serves the whole life of a thread (changing it costs more than the rows it would save).
 
 inline constexpr int kActivationOffset = 0;  // TDPBSSD takes both operands signed
+inline constexpr int kCodeOffset = 0;        // TDPBSUD takes the second one unsigned
+inline constexpr bool kWholeTiles = true;
 
 // Not functions: tile numbers are part of the instruction.
 #define NUMASERVE_TILE_DOT(T, c, a, b)         \
   do {                                         \
     if constexpr (sizeof(T) == sizeof(bf16)) { \
       NUMASERVE_TILE_DPBF16(c, a, b);          \
-    } else {                                   \
+    } else if constexpr (T(-1) < T(0)) {       \
       NUMASERVE_TILE_DPBSSD(c, a, b);          \
+    } else {                                   \
+      NUMASERVE_TILE_DPBSUD(c, a, b);          \
     }                                          \
   } while (false)
 
-template <int kRowTiles, class T, class TileAt, class Sum>
+template <int kUsed, int kRowTiles, class T, class TileAt, class Sum>
 inline void amx_block(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
                       bool accumulate) {
   const int64_t a_bytes = lda * static_cast<int64_t>(sizeof(T));
@@ -43,8 +47,8 @@ inline void amx_block(const T* a, int64_t lda, TileAt b, int64_t panel_stride, i
     const T* tile = b(kt);
     NUMASERVE_TILE_LOAD(6, tile, 64);
     NUMASERVE_TILE_LOAD(7, tile + panel_stride, 64);
-    NUMASERVE_TILE_LOAD(4, a + kt * kTileDepth<T>, a_bytes);
-    if constexpr (kRowTiles == 2) NUMASERVE_TILE_LOAD(5, a1 + kt * kTileDepth<T>, a_bytes);
+    NUMASERVE_TILE_LOAD(4, a + kt * kUsed * kLineDepth<T>, a_bytes);
+    if constexpr (kRowTiles == 2) NUMASERVE_TILE_LOAD(5, a1 + kt * kUsed * kLineDepth<T>, a_bytes);
     NUMASERVE_TILE_DOT(T, 0, 4, 6);
     NUMASERVE_TILE_DOT(T, 1, 4, 7);
     if constexpr (kRowTiles == 2) NUMASERVE_TILE_DOT(T, 2, 5, 6);
@@ -56,7 +60,7 @@ inline void amx_block(const T* a, int64_t lda, TileAt b, int64_t panel_stride, i
   if constexpr (kRowTiles == 2) NUMASERVE_TILE_STORE(3, c1 + kTileN, c_bytes);
 }
 
-template <bool, class T, class TileAt, class Sum>
+template <bool, int kUsed = kLines, class T, class TileAt, class Sum>
 inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, Sum* c,
                       int64_t ldc, int rows, bool accumulate) {
   for (int panel = 0; panel < panels; panel += 2) {
@@ -64,8 +68,8 @@ inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, i
     Sum* out = c + panel * kTileN;
     int r = 0;
     for (; r + 16 < rows; r += 32)
-      amx_block<2>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc, accumulate);
-    if (r < rows) amx_block<1>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc, accumulate);
+      amx_block<kUsed, 2>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc, accumulate);
+    if (r < rows) amx_block<kUsed, 1>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc, accumulate);
   }
 }
 

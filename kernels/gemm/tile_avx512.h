@@ -3,6 +3,8 @@
 
 // VPDPBUSD wants its first operand unsigned: activations are stored with this added, and the results corrected.
 inline constexpr int kActivationOffset = 128;
+inline constexpr int kCodeOffset = 0;  // codes of groups are unsigned: they are the first operand
+inline constexpr bool kWholeTiles = false;
 
 // Sums of 16 columns. fp32 and int32 each in a register type of their own: gcc 12 copies registers at every product
 // when the one is kept as the other.
@@ -21,6 +23,9 @@ struct Int32Sums {
   void store(int32_t* p) const { _mm512_storeu_si512(p, v); }
   void add(int activations, __m512i line) { v = _mm512_dpbusd_epi32(v, _mm512_set1_epi32(activations), line); }
 };
+struct CodeSums : Int32Sums {
+  void add(int activations, __m512i line) { v = _mm512_dpbusd_epi32(v, line, _mm512_set1_epi32(activations)); }
+};
 template <class T>
 struct SumsOf {
   using type = Fp32Sums;
@@ -29,8 +34,12 @@ template <>
 struct SumsOf<int8_t> {
   using type = Int32Sums;
 };
+template <>
+struct SumsOf<uint8_t> {
+  using type = CodeSums;
+};
 
-template <bool kStreamed, int kRows, class T, class TileAt, class Sum>
+template <bool kStreamed, int kUsed, int kRows, class T, class TileAt, class Sum>
 inline void avx512_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
                         bool accumulate) {
   typename SumsOf<T>::type acc[kRows][2];
@@ -46,13 +55,13 @@ inline void avx512_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride,
     for (int first = 0; first < 2; first += kTogether) {
       const T* tile = b(kt) + first * panel_stride;
 #pragma GCC unroll 4
-      for (int line = 0; line < kLines; ++line) {
+      for (int line = 0; line < kUsed; ++line) {
         __m512i columns[kTogether];
         for (int p = 0; p < kTogether; ++p)
           columns[p] = _mm512_loadu_si512(tile + p * panel_stride + line * kTileN * kLineDepth<T>);
         for (int r = 0; r < kRows; ++r) {
           int bits;
-          __builtin_memcpy(&bits, a + r * lda + kt * kTileDepth<T> + line * kLineDepth<T>, sizeof(bits));
+          __builtin_memcpy(&bits, a + r * lda + (kt * kUsed + line) * kLineDepth<T>, sizeof(bits));
           for (int p = 0; p < kTogether; ++p) acc[r][first + p].add(bits, columns[p]);
         }
       }
@@ -62,7 +71,7 @@ inline void avx512_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride,
     for (int p = 0; p < 2; ++p) acc[r][p].store(c + r * ldc + p * kTileN);
 }
 
-template <bool kStreamed, class T, class TileAt, class Sum>
+template <bool kStreamed, int kUsed = kLines, class T, class TileAt, class Sum>
 inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, Sum* c,
                       int64_t ldc, int rows, bool accumulate) {
   for (int panel = 0; panel < panels; panel += 2) {
@@ -70,7 +79,8 @@ inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, i
     Sum* out = c + panel * kTileN;
     // Twelve rows by two panels fill the registers; fewer rows go in one pass too, so that weights are read once.
     const auto pass = [&]<int kRows>(int r) {
-      avx512_rows<kStreamed, kRows>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc, accumulate);
+      avx512_rows<kStreamed, kUsed, kRows>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc,
+                                           accumulate);
       return kRows;
     };
     int r = 0;

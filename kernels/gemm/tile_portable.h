@@ -1,6 +1,8 @@
 // The GEMM micro-tile of the portable set: two AVX2 registers a line of a tile.
 
 inline constexpr int kActivationOffset = 0;
+inline constexpr int kCodeOffset = 128;  // taken off unsigned codes, see CodeDot
+inline constexpr bool kWholeTiles = false;
 
 // How four bytes of activations meet eight columns of a line: bf16 widened to fp32, or int8 summed in int32.
 struct Bf16Dot {
@@ -21,17 +23,24 @@ struct Bf16Dot {
   static __m256i odd_mask() { return _mm256_set1_epi32(static_cast<int>(0xffff0000)); }
 };
 struct Int8Dot {
-  __m256i activations, magnitudes;
-  explicit Int8Dot(int bits) : activations(_mm256_set1_epi32(bits)), magnitudes(_mm256_abs_epi8(activations)) {}
+  __m256i activations;
+  explicit Int8Dot(int bits) : activations(_mm256_set1_epi32(bits)) {}
   struct Columns {
-    __m256i raw;
-    explicit Columns(__m256i values) : raw(values) {}
+    __m256i raw, magnitudes;
+    explicit Columns(__m256i values) : raw(values), magnitudes(_mm256_abs_epi8(values)) {}
   };
-  // |a| times b with the sign of a. Neither is ever -128, so that a sum of two products fits 16 bits.
+  // |b|, up to 128 without a sign, times a with the sign of b. a is never -128, so that two products fit 16 bits.
   __m256i operator()(__m256i sum, const Columns& columns) const {
-    const __m256i pairs = _mm256_maddubs_epi16(magnitudes, _mm256_sign_epi8(columns.raw, activations));
+    const __m256i pairs = _mm256_maddubs_epi16(columns.magnitudes, _mm256_sign_epi8(activations, columns.raw));
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
+};
+// Unsigned codes: 128 less, so that two products fit 16 bits here too.
+struct CodeDot : Int8Dot {
+  using Int8Dot::Int8Dot;
+  struct Columns : Int8Dot::Columns {
+    explicit Columns(__m256i codes) : Int8Dot::Columns(_mm256_xor_si256(codes, _mm256_set1_epi8(-128))) {}
+  };
 };
 template <class T>
 struct DotOf;
@@ -43,13 +52,18 @@ template <>
 struct DotOf<int8_t> {
   using type = Int8Dot;
 };
+template <>
+struct DotOf<uint8_t> {
+  using type = CodeDot;
+};
 
 // c[rows, panels * 16] (+)= a[rows, k] · B, where b(kt) is the tile of the first panel for k-tile kt and each further
 // panel's lies `panel_stride` elements on; `panels` is even. bf16 is summed in fp32: each element is one chain of fused
 // multiply-adds in k order, whatever `rows` is, which is what makes a row's bits independent of its batch. int8 is
 // summed in int32, exactly. Rows of `a` and `c` beyond `rows`, up to a multiple of 32, may be read and written.
-// `kStreamed` says that the tiles come from memory, one after the other, and not from the cache.
-template <int kRows, int kPanels, class T, class TileAt, class Sum>
+// `kStreamed` says that the tiles come from memory, one after the other, and not from the cache. Of each tile the first
+// `kUsed` lines count; where `kWholeTiles` says so the others are there, as zeros, otherwise they are left out.
+template <int kUsed, int kRows, int kPanels, class T, class TileAt, class Sum>
 inline void portable_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
                           bool accumulate) {
   using Dot = typename DotOf<T>::type;
@@ -62,7 +76,7 @@ inline void portable_rows(const T* a, int64_t lda, TileAt b, int64_t panel_strid
   for (int64_t kt = 0; kt < k_tiles; ++kt) {
     for (int p = 0; p < kPanels; ++p) {
       const T* tile = b(kt) + p * panel_stride;
-      for (int line = 0; line < kLines; ++line) {
+      for (int line = 0; line < kUsed; ++line) {
         const auto columns = [&](int h) {
           const T* half = tile + (2 * line + h) * kHalfLine;
           return typename Dot::Columns(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(half)));
@@ -70,7 +84,7 @@ inline void portable_rows(const T* a, int64_t lda, TileAt b, int64_t panel_strid
         const typename Dot::Columns low = columns(0), high = columns(1);
         for (int r = 0; r < kRows; ++r) {
           int bits;
-          __builtin_memcpy(&bits, a + r * lda + kt * kTileDepth<T> + line * kLineDepth<T>, sizeof(bits));
+          __builtin_memcpy(&bits, a + r * lda + (kt * kUsed + line) * kLineDepth<T>, sizeof(bits));
           const Dot dot(bits);
           acc[r][2 * p] = dot(acc[r][2 * p], low);
           acc[r][2 * p + 1] = dot(acc[r][2 * p + 1], high);
@@ -83,7 +97,7 @@ inline void portable_rows(const T* a, int64_t lda, TileAt b, int64_t panel_strid
 }
 
 // Four rows by one panel fill the registers. One row takes two panels, whose tiles lie side by side in memory.
-template <bool, class T, class TileAt, class Sum>
+template <bool, int kUsed = kLines, class T, class TileAt, class Sum>
 inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, Sum* c,
                       int64_t ldc, int rows, bool accumulate) {
   for (int p = 0; p < panels; p += 2) {
@@ -92,11 +106,11 @@ inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, i
     Sum* out = c + p * kTileN;
     int r = 0;
     for (; r + 4 <= rows; r += 4) {
-      portable_rows<4, 1>(a + r * lda, lda, tile, 0, k_tiles, out + r * ldc, ldc, accumulate);
-      portable_rows<4, 1>(a + r * lda, lda, second, 0, k_tiles, out + r * ldc + kTileN, ldc, accumulate);
+      portable_rows<kUsed, 4, 1>(a + r * lda, lda, tile, 0, k_tiles, out + r * ldc, ldc, accumulate);
+      portable_rows<kUsed, 4, 1>(a + r * lda, lda, second, 0, k_tiles, out + r * ldc + kTileN, ldc, accumulate);
     }
     for (; r < rows; ++r)
-      portable_rows<1, 2>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc, accumulate);
+      portable_rows<kUsed, 1, 2>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc, accumulate);
   }
 }
 

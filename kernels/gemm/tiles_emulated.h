@@ -64,9 +64,23 @@ inline void emulated_dpbssd(int c, int a, int b) {
   }
 }
 
+inline void emulated_dpbsud(int c, int a, int b) {
+  emulated_require();
+  for (int m = 0; m < 16; ++m) {
+    __m512i acc = _mm512_load_si512(emulated_tiles[c].row[m]);
+    for (int line = 0; line < 16; ++line) {
+      int bits;
+      __builtin_memcpy(&bits, emulated_tiles[a].row[m] + 4 * line, sizeof(bits));
+      acc = _mm512_dpbusd_epi32(acc, _mm512_load_si512(emulated_tiles[b].row[line]), _mm512_set1_epi32(bits));
+    }
+    _mm512_store_si512(emulated_tiles[c].row[m], acc);
+  }
+}
+
 #define NUMASERVE_TILE_CONFIGURE() (emulated_tiles_configured = true)
 #define NUMASERVE_TILE_ZERO(t) emulated_zero(t)
 #define NUMASERVE_TILE_LOAD(t, base, stride) emulated_load(t, base, stride)
 #define NUMASERVE_TILE_STORE(t, base, stride) emulated_store(t, base, stride)
 #define NUMASERVE_TILE_DPBF16(c, a, b) emulated_dpbf16(c, a, b)
 #define NUMASERVE_TILE_DPBSSD(c, a, b) emulated_dpbssd(c, a, b)
+#define NUMASERVE_TILE_DPBSUD(c, a, b) emulated_dpbsud(c, a, b)

@@ -19,3 +19,4 @@ inline void load_tile_config() {
 #define NUMASERVE_TILE_STORE(t, base, stride) _tile_stored(t, base, stride)
 #define NUMASERVE_TILE_DPBF16(c, a, b) _tile_dpbf16ps(c, a, b)
 #define NUMASERVE_TILE_DPBSSD(c, a, b) _tile_dpbssd(c, a, b)
+#define NUMASERVE_TILE_DPBSUD(c, a, b) _tile_dpbsud(c, a, b)

@@ -10,20 +10,26 @@ namespace numaserve {
 
 enum class Activation : int32_t { kNone, kSilu, kGeluTanh };
 
-// out[m, n] = a[m, k] · b[n, k]ᵀ (+ bias), with b packed in tiles.
-struct GemmArgs {
+// A weight [n, k] as the GEMM reads it.
+struct PackedWeights {
   WeightFormat format;
-  // [rows padded to kPad, k_tiles * tile_depth]: bf16, or int8 as `quantize` writes it.
-  const void* a;
-  int64_t lda;    // in elements
-  const void* b;  // [n_panels / 2][k_tiles][2] tiles
-  // int8 only, [n_panels * 16]: scales, and 128 times the sum of a column's weights, which is what sets whose
-  // activations are offset by 128 have too much.
-  const float* scales;
+  Offsets offsets;
+  int64_t group;          // of grouped formats
+  const std::byte* data;  // [n_panels / 2][k_tiles][2] tiles, or [n_panels / 2][groups] records
+  int64_t n_panels;       // even
+  int64_t depth;          // k in whole tiles; of int4 and int8_group in whole groups
+  const float* scales;    // [n_panels * 16] of int8, int4 and int8_group: what a column's sums are multiplied by
+  // int8 only, [n_panels * 16]: 128 times the sum of a column's weights, which is what sets whose activations are
+  // offset by 128 have too much.
   const int32_t* corrections;
+};
+
+// out[m, n] = a[m, k] · b[n, k]ᵀ (+ bias).
+struct GemmArgs {
+  const void* a;  // [rows padded to kPad, b.depth]: bf16, or int8 as `quantize` writes it
+  int64_t lda;    // in elements
+  PackedWeights b;
   int64_t m;
-  int64_t n_panels;
-  int64_t k_tiles;
   const float* bias;      // [n_panels * 16] or null
   Activation activation;  // with one, panels are (gate, up) pairs and out is activation(gate) * up
   float* out_f32;         // exactly one of the two outputs is set; an activation writes bf16
@@ -41,15 +47,19 @@ struct NormArgs {
   float eps;
 };
 
-// Rows of bf16 to int8, each with a scale of its own: x = scale * q, q in [-127, 127], rounded to nearest even. A row
-// of `out` is k_tiles * 64 values, then its scale as a float. Values are offset by 128 where the set's dot product
-// wants them unsigned.
+// Rows of bf16 to int8: x = scale * q, q in [-127, 127], rounded to nearest even.
+// Without groups each row has a scale of its own: a row of `out` is `depth` values, then its scale as a float. Values
+// are offset by 128 where the set's dot product wants them unsigned.
+// With groups: `depth` values, then a GroupScale for each group. Of each four values the second and third change
+// places, as they do in the codes of the weights (see PackedMatrix).
 struct QuantizeArgs {
   const bf16* x;  // [rows, ldx], zero from cols to the next multiple of 32
   int64_t ldx;
   int8_t* out;
   int64_t ldo;
   int64_t rows, cols;
+  int64_t depth;  // cols in whole tiles or groups
+  int64_t group;  // 0: none
 };
 
 // residual += post_norm?(sum over parts, in order, + bias); out = rms_norm(residual). The first half works on
@@ -168,8 +178,8 @@ struct SampledRow {
 
 struct KernelTable {
   const char* name;
-  void (*gemm)(const GemmArgs&, float* scratch, int thread, int threads);
-  int64_t gemm_scratch;  // floats of scratch a thread needs
+  void (*gemm)(const GemmArgs&, void* scratch, int thread, int threads);
+  int64_t gemm_scratch;  // bytes of scratch a thread needs, on a cache line boundary
   void (*quantize)(const QuantizeArgs&, int thread, int threads);
   void (*rms_norm)(const NormArgs&, int thread, int threads);
   void (*reduce_add)(const ReduceArgs&, int thread, int threads);

@@ -23,12 +23,30 @@ inline constexpr int kTileDepth = kLines * kLineDepth<T>;  // k of one tile
 inline constexpr int kTileK = kTileDepth<bf16>;
 inline constexpr int kTileElements = kTileN * kTileK;
 
-// What a packed matrix holds. int8: per output feature (row of the weight) one scale; activations are quantised for
-// each row when they are used.
-enum class WeightFormat : int32_t { kBf16, kInt8 };
-constexpr int64_t tile_depth(WeightFormat format) {
-  return format == WeightFormat::kInt8 ? kTileDepth<int8_t> : kTileDepth<bf16>;
+// What a packed matrix holds.
+// int8: one scale for each output feature (row of the weight); activations are quantised for each row.
+// int4, int8_group: unsigned codes, a scale for each output feature and group of k, to which activations are quantised
+// too; weight = scale * (code - 8 or 128), or as `Offsets` says.
+// fp8: e4m3 (Micikevicius et al., 2022), a scale for each output feature and group of k; activations are bf16.
+enum class WeightFormat : int32_t { kBf16, kInt8, kInt4, kInt8Group, kFp8 };
+constexpr bool is_grouped(WeightFormat format) { return format >= WeightFormat::kInt4; }
+constexpr bool takes_int8(WeightFormat format) { return format != WeightFormat::kBf16 && format != WeightFormat::kFp8; }
+constexpr int64_t code_bits(WeightFormat format) {
+  return format == WeightFormat::kBf16 ? 16 : format == WeightFormat::kInt4 ? 4 : 8;
 }
+constexpr int64_t tile_depth(WeightFormat format) { return takes_int8(format) ? kTileDepth<int8_t> : kTileDepth<bf16>; }
+
+// Of int4 and int8_group: weight = scale * (code - zero), or scale * code + minimum.
+enum class Offsets : int32_t { kNone, kZeros, kMinima };
+
+// Grouped formats lie in records, one for each pair of panels and group of k, in the order in which the GEMM takes
+// them: the codes of the one panel, of the other, then their 32 scales, then their 32 offsets.
+struct GroupLayout {
+  int64_t lines;    // of 64 bytes of codes, of a panel
+  int64_t scales;   // where in the record: fp16, of fp8 fp32
+  int64_t offsets;  // where in the record: fp16
+  int64_t bytes;
+};
 
 // Where a packed matrix has the tile of a panel (16 columns) and a k tile: two panels run side by side, so that the
 // GEMM, which takes panels in pairs, reads memory strictly in order.
@@ -47,6 +65,25 @@ inline constexpr int kMaxHeadDim = 512;      // padded
 
 constexpr int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr int64_t ceil_div(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
+
+// `group` is 32, 64 or 128.
+constexpr GroupLayout group_layout(WeightFormat format, int64_t group, Offsets offsets) {
+  const int64_t lines = group * code_bits(format) * kTileN / 8 / kLineBytes, scales = 2 * lines * kLineBytes;
+  const int64_t after = scales + 2 * kTileN * (format == WeightFormat::kFp8 ? 4 : 2);
+  return {lines, scales, after, after + (offsets == Offsets::kNone ? 0 : 2 * kTileN * 2)};
+}
+
+// What quantised activations of a group carry; a row of them is its values, then one of these for each group.
+struct GroupScale {
+  float scale;
+  int32_t sum;  // of the group's values
+};
+
+// Bytes of a row of quantised activations.
+constexpr int64_t quantised_bytes(int64_t cols, int64_t group) {
+  if (group == 0) return round_up(cols, kTileDepth<int8_t>) + static_cast<int64_t>(sizeof(float));
+  return round_up(cols, group) + ceil_div(cols, group) * static_cast<int64_t>(sizeof(GroupScale));
+}
 
 struct Range {
   int64_t begin, end;

@@ -7,6 +7,7 @@
 namespace {
 
 #include "kernels/simd/f32x16.h"
+#include "kernels/simd/codes.h"
 #include "kernels/simd/prefetch.h"
 #include NUMASERVE_TILE_HEADER
 #include "kernels/gemm/gemm.inl"
@@ -38,7 +39,7 @@ inline void read_memory(const std::byte* data, int64_t bytes) {
 const KernelTable NUMASERVE_ISA_TABLE = {
     .name = NUMASERVE_ISA_NAME,
     .gemm = gemm,
-    .gemm_scratch = kGroupPanels / 2 * kRowBlock * 32,
+    .gemm_scratch = sizeof(GemmScratch),
     .quantize = quantize,
     .rms_norm = rms_norm,
     .reduce_add = reduce_add,

@@ -24,9 +24,9 @@ struct RowShare {
   Range rows, columns;
 };
 
-inline RowShare row_share(int64_t rows, int64_t cols, int thread, int threads) {
+inline RowShare row_share(int64_t rows, int64_t cols, int thread, int threads, int64_t unit = 16) {
   if (rows >= threads) return {split(rows, threads, thread), {0, cols}};
-  return {{0, rows}, split(cols, threads, thread, 16)};
+  return {{0, rows}, split(cols, threads, thread, unit)};
 }
 
 inline void rms_norm(const NormArgs& n, int thread, int threads) {

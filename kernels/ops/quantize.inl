@@ -11,22 +11,52 @@ inline float largest_magnitude(const bf16* x, int64_t count) {
   return peak.max_lane();
 }
 
-// With few rows each thread takes a range of the columns of every row: finding the largest value again is cheaper than
-// a barrier.
+// Values [first, first + 16) of a row, zero beyond its padding.
+inline F32x16 padded_values(const QuantizeArgs& q, const bf16* x, int64_t first) {
+  return first < round_up(q.cols, kPad) ? F32x16::load(x + first) : F32x16::zero();
+}
+
+// A row's groups [begin, end).
+inline void quantize_groups(const QuantizeArgs& q, const bf16* x, Range groups, int8_t* out) {
+  for (int64_t group = groups.begin; group < groups.end; ++group) {
+    const int64_t begin = group * q.group, end = begin + q.group;
+    F32x16 peaks = F32x16::zero();
+    for (int64_t i = begin; i < end; i += 16) {
+      const F32x16 v = padded_values(q, x, i);
+      peaks = F32x16::max(peaks, F32x16::max(v, F32x16::zero() - v));
+    }
+    const float peak = peaks.max_lane();
+    const F32x16 factor = F32x16::set1(peak > 0.0f ? kInt8Max / peak : 0.0f);
+    F32x16 sums = F32x16::zero();  // of whole numbers: exact
+    for (int64_t i = begin; i < end; i += 16) {
+      const F32x16 v = (padded_values(q, x, i) * factor).round();
+      v.store_int8_exchanged(out + i);
+      sums = sums + v;
+    }
+    const GroupScale scale{peak / kInt8Max, static_cast<int32_t>(sums.sum())};
+    __builtin_memcpy(out + q.depth + group * static_cast<int64_t>(sizeof(scale)), &scale, sizeof(scale));
+  }
+}
+
+inline void quantize_row(const QuantizeArgs& q, const bf16* x, Range columns, int8_t* out) {
+  const float peak = largest_magnitude(x, round_up(q.cols, 16));
+  const F32x16 factor = F32x16::set1(peak > 0.0f ? kInt8Max / peak : 0.0f);
+  for (int64_t i = columns.begin; i < columns.end; i += 16)
+    (padded_values(q, x, i) * factor).store_int8(out + i, kActivationOffset);
+  const float scale = peak / kInt8Max;
+  if (columns.end == q.depth) __builtin_memcpy(out + q.depth, &scale, sizeof(scale));
+}
+
+// With few rows each thread takes a range of the columns of every row: finding a row's largest value again is cheaper
+// than a barrier.
 inline void quantize(const QuantizeArgs& q, int thread, int threads) {
-  const int64_t columns = round_up(q.cols, kTileDepth<int8_t>);
-  const RowShare share = row_share(q.rows, columns, thread, threads);
+  const RowShare share = row_share(q.rows, q.depth, thread, threads, q.group > 0 ? q.group : 16);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
     const bf16* x = q.x + r * q.ldx;
     int8_t* out = q.out + r * q.ldo;
-    const float peak = largest_magnitude(x, round_up(q.cols, 16));
-    const F32x16 factor = F32x16::set1(peak > 0.0f ? kInt8Max / peak : 0.0f);
-    for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
-      // The input is padded to 32 columns, the output to 64.
-      const F32x16 v = i < round_up(q.cols, kPad) ? F32x16::load(x + i) * factor : F32x16::zero();
-      v.store_int8(out + i, kActivationOffset);
-    }
-    const float scale = peak / kInt8Max;
-    if (share.columns.end == columns) __builtin_memcpy(out + columns, &scale, sizeof(scale));
+    if (q.group > 0)
+      quantize_groups(q, x, {share.columns.begin / q.group, share.columns.end / q.group}, out);
+    else
+      quantize_row(q, x, share.columns, out);
   }
 }

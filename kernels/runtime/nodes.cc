@@ -32,7 +32,7 @@ void leave(Run& run, const Place& place, int thread) {
 void EmbedNode::run(Run& run, int thread) const {
   run.table.embed({.tokens = run.step.tokens.data(),
                    .table = reinterpret_cast<const bf16*>(table.data()),
-                   .k_tiles = table.k_tiles(),
+                   .k_tiles = table.depth() / kTileK,
                    .first_row = first_row,
                    .num_rows = table.n(),
                    .scale = scale,
@@ -62,21 +62,16 @@ LinearNode::LinearNode(std::string node_name, Place x_in, const PackedMatrix& we
 void LinearNode::run(Run& run, int thread) const {
   const int64_t rows = logits ? static_cast<int64_t>(run.step.logit_rows.size()) : run.step.num_tokens();
   const bool narrow = activation != Activation::kNone;
-  run.table.gemm({.format = weight.format(),
-                  .a = run.at<std::byte>(x),
+  run.table.gemm({.a = run.at<std::byte>(x),
                   .lda = x.ld,
-                  .b = weight.data(),
-                  .scales = weight.scales(),
-                  .corrections = weight.corrections(),
+                  .b = weight.view(),
                   .m = rows,
-                  .n_panels = weight.n_panels(),
-                  .k_tiles = weight.k_tiles(),
                   .bias = bias,
                   .activation = activation,
                   .out_f32 = narrow ? nullptr : run.at<float>(out),
                   .out_bf16 = narrow ? run.at<bf16>(out) : nullptr,
                   .ldo = out.ld},
-                 run.scratch<float>(thread), thread, run.team.size());
+                 run.scratch<void>(thread), thread, run.team.size());
 }
 
 Cost LinearNode::cost(const Step& step) const {
@@ -92,7 +87,9 @@ void QuantizeNode::run(Run& run, int thread) const {
                       .out = run.at<int8_t>(out),
                       .ldo = out.ld,
                       .rows = logits ? static_cast<int64_t>(run.step.logit_rows.size()) : run.step.num_tokens(),
-                      .cols = cols},
+                      .cols = cols,
+                      .depth = group > 0 ? round_up(cols, group) : round_up(cols, kTileDepth<int8_t>),
+                      .group = group},
                      thread, run.team.size());
 }
 

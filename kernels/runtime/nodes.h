@@ -105,13 +105,14 @@ struct NormNode : Node {
   float eps;
 };
 
-// Rows of bf16 to int8, for matrix products with int8 weights. `logits` as for LinearNode.
+// Rows of bf16 to int8, for matrix products with int8 weights, or in groups. `logits` as for LinearNode.
 struct QuantizeNode : Node {
-  QuantizeNode(Place x_in, Place out_in, int64_t cols_in, bool logits_in)
-      : Node("quantize"), x(x_in), out(out_in), cols(cols_in), logits(logits_in) {}
+  QuantizeNode(Place x_in, Place out_in, int64_t cols_in, int64_t group_in, bool logits_in)
+      : Node("quantize"), x(x_in), out(out_in), cols(cols_in), group(group_in), logits(logits_in) {}
   void run(Run& run, int thread) const override;
   Place x, out;
   int64_t cols;
+  int64_t group;  // 0: none
   bool logits;
 };
 

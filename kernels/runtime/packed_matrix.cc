@@ -4,82 +4,29 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "kernels/runtime/memory.h"
 
-// The least that any instruction set needs, on these functions only: were the whole file compiled so, the standard
-// library's inline functions in it could become the copies that code for the baseline calls.
-#define NUMASERVE_AVX2 __attribute__((target("avx2,f16c")))
+// See weight_rows.cc.
+#define NUMASERVE_AVX2 __attribute__((target("avx2")))
 
 namespace numaserve {
 namespace {
 
-constexpr int64_t kBlock = 32;  // values in a block of the GGUF formats
+constexpr std::string_view kFormatNames[] = {"bf16", "int8", "int4", "int8_group", "fp8"};
+constexpr std::string_view kOffsetNames[] = {"none", "zeros", "minima"};
 
-struct Format {
-  std::string_view name;
-  int64_t block;  // values
-  int64_t bytes;  // of a block
-};
-
-constexpr Format kFormats[] = {{"bf16", 1, 2},       {"f16", 1, 2},        {"f32", 1, 4},
-                               {"q8_0", kBlock, 34}, {"q4_0", kBlock, 18}, {"q4_1", kBlock, 20}};
-
-const Format& format_of(SourceType type) { return kFormats[static_cast<int>(type)]; }
-
-bf16 to_bf16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if (value != value) return 0x7fc0;
-  return static_cast<bf16>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-template <class T>
-T read(const uint8_t* p) {
-  T value;
-  std::memcpy(&value, p, sizeof(value));
-  return value;
-}
-
-NUMASERVE_AVX2 float half_to_float(const uint8_t* p) { return _cvtsh_ss(read<uint16_t>(p)); }
-
-NUMASERVE_AVX2 void decode_block(SourceType type, const uint8_t* p, bf16* out) {
-  const float scale = half_to_float(p);
-  if (type == SourceType::kQ8_0) {
-    for (int i = 0; i < kBlock; ++i) out[i] = to_bf16(scale * static_cast<float>(static_cast<int8_t>(p[2 + i])));
-    return;
-  }
-  const bool has_minimum = type == SourceType::kQ4_1;
-  const float minimum = has_minimum ? half_to_float(p + 2) : 0.0f;
-  const uint8_t* nibbles = p + (has_minimum ? 4 : 2);
-  const int zero = has_minimum ? 0 : 8;
-  bf16 values[16];
-  for (int q = 0; q < 16; ++q) values[q] = to_bf16(scale * static_cast<float>(q - zero) + minimum);
-  for (int i = 0; i < kBlock / 2; ++i) {
-    out[i] = values[nibbles[i] & 15];
-    out[i + kBlock / 2] = values[nibbles[i] >> 4];
-  }
-}
-
-// Values [first, first + count) of a row as bf16; `out` has room for a block more on either side.
-NUMASERVE_AVX2 void decode_row(SourceType type, const uint8_t* row, int64_t first, int64_t count, bf16* out) {
-  switch (type) {
-    case SourceType::kBf16:
-      std::memcpy(out, row + 2 * first, static_cast<size_t>(count) * 2);
-      return;
-    case SourceType::kF16:
-      for (int64_t i = 0; i < count; ++i) out[i] = to_bf16(half_to_float(row + 2 * (first + i)));
-      return;
-    case SourceType::kF32:
-      for (int64_t i = 0; i < count; ++i) out[i] = to_bf16(read<float>(row + 4 * (first + i)));
-      return;
-    default:
-      for (int64_t i = 0; i < count; i += kBlock)
-        decode_block(type, row + (first + i) / kBlock * format_of(type).bytes, out + i);
-  }
+template <class T, size_t kCount>
+T named(const std::string_view (&names)[kCount], std::string_view name, const char* what) {
+  for (size_t i = 0; i < kCount; ++i)
+    if (names[i] == name) return static_cast<T>(i);
+  throw std::invalid_argument(std::string("unknown ") + what + " '" + std::string(name) + "'");
 }
 
 // What a line of a tile has of one column: four bytes of consecutive k.
@@ -107,148 +54,252 @@ NUMASERVE_AVX2 void transpose_words(const Word* from, int64_t stride, Word* to) 
   }
 }
 
-// Columns [first, first + count) of a tile; `from` is the row that becomes the first of them.
-NUMASERVE_AVX2 void write_tile(const Word* from, int64_t stride, int first, int count, Word* tile) {
-  if (count == kTileN) {
-    for (int row = 0; row < kTileN; row += 8)
-      for (int line = 0; line < kLines; line += 8)
-        transpose_words(from + row * stride + line, stride, tile + line * kLineWords + row);
-    return;
-  }
-  for (int row = 0; row < count; ++row)
-    for (int line = 0; line < kLines; ++line) tile[line * kLineWords + first + row] = from[row * stride + line];
-}
-
-struct Quantised {
-  float scale;
-  int32_t sum;
-};
-
-// A row to int8, in place: the bytes take the first half of the row. `count` is a multiple of 32.
-NUMASERVE_AVX2 Quantised quantise_row(bf16* row, int64_t count) {
-  const auto load = [row](int64_t i) NUMASERVE_AVX2 {
-    const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
-  };
-  __m256 peaks = _mm256_setzero_ps();
-  const __m256 sign = _mm256_set1_ps(-0.0f);
-  for (int64_t i = 0; i < count; i += 8) peaks = _mm256_max_ps(peaks, _mm256_andnot_ps(sign, load(i)));
-  float lanes[8], peak = 0.0f;
-  _mm256_storeu_ps(lanes, peaks);
-  for (const float lane : lanes) peak = std::max(peak, lane);
-  const __m256 factor = _mm256_set1_ps(peak > 0.0f ? 127.0f / peak : 0.0f);
-  auto* out = reinterpret_cast<int8_t*>(row);
-  __m256i sums = _mm256_setzero_si256();
-  for (int64_t i = 0; i < count; i += 8) {
-    const __m256i whole = _mm256_cvtps_epi32(_mm256_mul_ps(load(i), factor));
-    sums = _mm256_add_epi32(sums, whole);
-    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(out + i), _mm_packs_epi16(words, words));
-  }
-  int32_t parts[8], sum = 0;
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(parts), sums);
-  for (const int32_t part : parts) sum += part;
-  return {peak / 127.0f, sum};
-}
-
 void require(bool condition, const char* message) {
   if (!condition) throw std::invalid_argument(message);
 }
 
-void check_source(const PackSource& s, int64_t k) {
-  const Format& format = format_of(s.type);
-  require(s.cols >= 0 && s.cols % format.block == 0, "pack: the row length is not a whole number of blocks");
-  require(s.first_col >= 0 && s.first_col % format.block == 0 && s.first_col + k <= s.cols,
+void check_rows(const PackRows& s, int64_t k, int64_t unit, int64_t tensor_rows) {
+  require(s.cols >= 0 && s.cols % unit == 0, "pack: the row length is not a whole number of blocks");
+  require(s.first_col >= 0 && s.first_col % unit == 0 && s.first_col + k <= s.cols,
           "pack: the columns do not lie in the tensor, on block boundaries");
-  const int64_t row_bytes = s.cols / format.block * format.bytes;
-  const int64_t rows_there = row_bytes > 0 ? s.bytes / row_bytes : 0;
   for (int64_t i = 0; i < s.num_rows; ++i)
-    require(s.rows[i] >= 0 && s.rows[i] < rows_there, "pack: a row lies outside the tensor");
+    require(s.rows[i] >= 0 && s.rows[i] < tensor_rows, "pack: a row lies outside the tensor");
+}
+
+int64_t row_bytes(const PackSource& source) {
+  const SourceBlock block = source_block(source.type);
+  return source.rows.cols / block.values * block.bytes;
+}
+
+// A power of two that brings a row's scales to where fp16 is most precise: those of bf16 checkpoints, which may be too
+// small for it, then keep all of their bits, and those of fp16 ones do anyway.
+float row_exponent(const std::vector<float>& scales, const std::vector<float>& minima) {
+  float largest = 0.0f;
+  for (const float scale : scales) largest = std::max(largest, std::fabs(scale));
+  for (const float minimum : minima) largest = std::max(largest, std::fabs(minimum) / 16.0f);
+  return largest > 0.0f && std::isfinite(largest) ? std::exp2(static_cast<float>(std::ilogb(largest))) : 1.0f;
 }
 
 }  // namespace
 
-SourceType source_type(std::string_view name) {
-  for (size_t i = 0; i < std::size(kFormats); ++i)
-    if (kFormats[i].name == name) return static_cast<SourceType>(i);
-  throw std::invalid_argument("pack: unknown source format '" + std::string(name) + "'");
-}
+WeightFormat weight_format(std::string_view name) { return named<WeightFormat>(kFormatNames, name, "weight format"); }
+std::string_view weight_format_name(WeightFormat format) { return kFormatNames[static_cast<int>(format)]; }
+Offsets offsets_kind(std::string_view name) { return named<Offsets>(kOffsetNames, name, "kind of offsets"); }
 
-namespace {
-constexpr std::string_view kWeightFormats[] = {"bf16", "int8"};
-}
+// What a thread makes of one row before it goes to the tiles.
+struct PackedMatrix::Row {
+  uint8_t* out;                // its bytes as the lines have them; in the end, with room for a source block more
+  std::vector<bf16> values;    // with the same room
+  std::vector<uint8_t> codes;  // in k order
+  std::vector<float> scales, offsets;
+  int32_t sum = 0;  // of int8 codes
+};
 
-WeightFormat weight_format(std::string_view name) {
-  for (size_t i = 0; i < std::size(kWeightFormats); ++i)
-    if (kWeightFormats[i] == name) return static_cast<WeightFormat>(i);
-  throw std::invalid_argument("unknown weight format '" + std::string(name) + "'");
-}
-
-std::string_view weight_format_name(WeightFormat format) { return kWeightFormats[static_cast<int>(format)]; }
-
-PackedMatrix::PackedMatrix(int64_t n, int64_t k, WeightFormat format)
-    : format_(format), n_(n), k_(k), n_panels_(round_up(n, kPad) / kTileN), k_tiles_(ceil_div(k, tile_depth(format))) {
+PackedMatrix::PackedMatrix(int64_t n, int64_t k, WeightFormat format, int64_t group, Offsets offsets)
+    : format_(format),
+      offsets_(offsets),
+      n_(n),
+      k_(k),
+      group_(group),
+      n_panels_(round_up(n, kPad) / kTileN),
+      depth_(round_up(k, tile_depth(format))) {
   require(n >= 0 && k >= 0, "a packed matrix has no negative size");
+  if (is_grouped(format)) {
+    require(group == 32 || group == 64 || group == 128, "groups are of 32, 64 or 128");
+    layout_ = group_layout(format, group, offsets);
+    // int8 activations are laid out for whole groups; bf16 ones are padded to tiles only.
+    if (takes_int8(format)) depth_ = round_up(k, group);
+  } else {
+    require(group == 0, "this format has no groups");
+  }
+  require(offsets == Offsets::kNone || (is_grouped(format) && takes_int8(format)), "this format has no offsets");
   memory_ = allocate_pooled(static_cast<size_t>(bytes()));
 }
 
-void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& target) {
-  check_source(source, k_);
+PackedWeights PackedMatrix::view() const {
+  return {.format = format_,
+          .offsets = offsets_,
+          .group = group_,
+          .data = data(),
+          .n_panels = n_panels_,
+          .depth = depth_,
+          .scales = column_bytes() > 0 ? scales() : nullptr,
+          .corrections = corrections()};
+}
+
+std::byte* PackedMatrix::line(int64_t panel, int64_t index) const {
+  if (is_grouped(format_))
+    return record(panel, index / layout_.lines) + (panel % 2 * layout_.lines + index % layout_.lines) * kLineBytes;
+  return memory_.get() + tile_index(panel, index / kLines, k_tiles()) * kTileBytes + index % kLines * kLineBytes;
+}
+
+// Has every row encoded by encode(i, row), and puts the bytes that this gives into its column of the lines.
+template <class Encode>
+void PackedMatrix::pack_rows(Team& team, int64_t num_rows, const PackTarget& target, Encode&& encode) {
   require(target.dst_row >= 0 && target.panel_stride > 0 && target.panel_offset >= 0 &&
               target.panel_offset < target.panel_stride,
           "pack: impossible target");
-  if (source.num_rows == 0 || k_ == 0) return;
-  const int64_t end_row = target.dst_row + source.num_rows;
+  if (num_rows == 0 || k_ == 0) return;
+  const int64_t end_row = target.dst_row + num_rows;
   const int64_t first_panel = target.dst_row / kTileN, last_panel = (end_row - 1) / kTileN;
   require(target.panel_stride > 1 || end_row <= n_, "pack: the rows do not fit the matrix");
   require(last_panel * target.panel_stride + target.panel_offset < n_panels_, "pack: the rows do not fit the matrix");
-  const int64_t row_bytes = source.cols / format_of(source.type).block * format_of(source.type).bytes;
-  const int64_t depth = k_tiles_ * tile_depth(format_), row_room = depth + kBlock;
   // Two consecutive panels at a time, so that a thread's writes are long runs.
-  const int64_t units = ceil_div(last_panel - first_panel + 1, 2);
+  const int64_t units = ceil_div(last_panel - first_panel + 1, 2), words = round_up(lines(), 8);
 
   team.parallel([&](int thread) {
     const Range mine = split(units, team.size(), thread);
-    std::vector<bf16> values(static_cast<size_t>(kTileN * row_room));
+    Row row;
+    std::vector<Word> panel_words(static_cast<size_t>(kTileN * words + kSourceBlock));
+    alignas(64) Word block[8 * kLineWords];
     for (int64_t panel = first_panel + mine.begin * 2; panel < first_panel + mine.end * 2 && panel <= last_panel;
          ++panel) {
       const int64_t low = std::max(panel * kTileN, target.dst_row), high = std::min((panel + 1) * kTileN, end_row);
       const int64_t to = panel * target.panel_stride + target.panel_offset;
-      for (int64_t row = low; row < high; ++row) {
-        bf16* out = values.data() + (row - low) * row_room;
-        decode_row(source.type, source.data + source.rows[row - target.dst_row] * row_bytes, source.first_col, k_, out);
-        std::fill(out + k_, out + depth, bf16{0});
-        if (format_ == WeightFormat::kInt8) quantise(out, depth, to * kTileN + row % kTileN);
+      for (int64_t at = low; at < high; ++at) {
+        row.out = reinterpret_cast<uint8_t*>(panel_words.data() + (at - low) * words);
+        encode(at - target.dst_row, row);
+        finish(row, to * kTileN + at % kTileN);
       }
-      const int first = static_cast<int>(low % kTileN), count = static_cast<int>(high - low);
-      for (int64_t kt = 0; kt < k_tiles_; ++kt)
-        write_tile(reinterpret_cast<const Word*>(values.data()) + kt * kLines, row_room / 2, first, count,
-                   reinterpret_cast<Word*>(memory_.get() + tile_index(to, kt, k_tiles_) * kTileBytes));
+      const auto first = static_cast<int>(low % kTileN), count = static_cast<int>(high - low);
+      for (int64_t begin = 0; begin < lines(); begin += 8) {
+        const auto here = static_cast<int>(std::min<int64_t>(8, lines() - begin));
+        if (count == kTileN)
+          for (int half = 0; half < kTileN; half += 8)
+            transpose_words(panel_words.data() + half * words + begin, words, block + half);
+        else
+          for (int i = 0; i < count; ++i)
+            for (int j = 0; j < here; ++j)
+              block[j * kLineWords + i] = panel_words[static_cast<size_t>(i * words + begin + j)];
+        for (int j = 0; j < here; ++j)
+          std::memcpy(line(to, begin + j) + first * 4, block + j * kLineWords, static_cast<size_t>(count) * 4);
+      }
     }
   });
 }
 
-void PackedMatrix::quantise(bf16* row, int64_t count, int64_t column) {
-  const Quantised result = quantise_row(row, count);
-  std::byte* scales = memory_.get() + tile_bytes();
-  reinterpret_cast<float*>(scales)[column] = result.scale;
-  reinterpret_cast<int32_t*>(scales)[padded_n() + column] = 128 * result.sum;
+void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& target) {
+  const int64_t bytes_of_row = row_bytes(source);
+  check_rows(source.rows, k_, source_block(source.type).values, bytes_of_row > 0 ? source.bytes / bytes_of_row : 0);
+  require(offsets_ == Offsets::kNone, "pack: weights are quantised without offsets here");
+  const int64_t room = is_grouped(format_) ? round_up(k_, group_) : depth_;
+  pack_rows(team, source.rows.num_rows, target, [&](int64_t index, Row& row) {
+    row.values.resize(static_cast<size_t>(room + kSourceBlock));
+    row.codes.resize(static_cast<size_t>(room));
+    // bf16 needs nothing more: straight to its place.
+    bf16* values = format_ == WeightFormat::kBf16 ? reinterpret_cast<bf16*>(row.out) : row.values.data();
+    decode_row(source.type, source.data + source.rows.rows[index] * bytes_of_row, source.rows.first_col, k_, values);
+    std::fill(values + k_, values + room, bf16{0});
+    if (format_ == WeightFormat::kInt8) {
+      const QuantisedRow result = quantise_row(values, room, reinterpret_cast<int8_t*>(row.codes.data()));
+      row.scales.assign(1, result.scale);
+      row.sum = result.sum;
+    } else if (is_grouped(format_)) {
+      row.scales.resize(static_cast<size_t>(groups()));
+      quantise_groups(format_, values, room, group_, row.codes.data(), row.scales.data());
+    }
+  });
+}
+
+void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackTarget& target) {
+  const int64_t unit = is_grouped(format_) ? group_ : source.group;
+  require(format_ != WeightFormat::kBf16, "pack: bf16 has no codes");
+  require(source.group > 0 && source.group % unit == 0, "pack: the groups of the tensor do not fit the matrix");
+  check_rows({source.rows.cols, source.rows.rows, source.rows.num_rows, 0}, k_, 1, source.tensor_rows);
+  require(source.rows.first_col >= 0 && source.rows.first_col + k_ <= source.rows.cols &&
+              (format_ == WeightFormat::kInt8 || source.rows.first_col % unit == 0),
+          "pack: the columns do not lie in the tensor, on group boundaries");
+  require(format_ != WeightFormat::kInt8 || source.group >= source.rows.cols, "pack: int8 has one scale for a row");
+  require(source.offsets == nullptr || source.kind == offsets_ ||
+              (source.kind == Offsets::kZeros && offsets_ == Offsets::kMinima),
+          "pack: the matrix has no room for these offsets");
+  const int64_t source_groups = ceil_div(source.rows.cols, source.group);
+  const int64_t room = format_ == WeightFormat::kInt8 ? depth_ : round_up(k_, group_);
+  const auto zero = static_cast<float>(format_ == WeightFormat::kInt4 ? 8 : 128);
+  pack_rows(team, source.rows.num_rows, target, [&](int64_t index, Row& row) {
+    const int64_t from = source.rows.rows[index];
+    const uint8_t* codes = source.codes + from * source.rows.cols + source.rows.first_col;
+    row.codes.assign(codes, codes + k_);
+    row.codes.resize(static_cast<size_t>(room), 0);
+    if (format_ == WeightFormat::kInt8) {
+      row.scales.assign(1, source.scales[from * source_groups]);
+      row.sum = 0;
+      for (const uint8_t code : row.codes) row.sum += static_cast<int8_t>(code);
+      return;
+    }
+    row.scales.resize(static_cast<size_t>(groups()));
+    row.offsets.resize(offsets_ == Offsets::kNone ? 0 : row.scales.size());
+    for (int64_t group = 0; group < groups(); ++group) {
+      const int64_t at = from * source_groups + (source.rows.first_col + group * group_) / source.group;
+      const auto to = static_cast<size_t>(group);
+      row.scales[to] = source.scales[at];
+      if (offsets_ == Offsets::kNone) continue;
+      const float offset = source.offsets == nullptr ? zero : source.offsets[at];
+      const bool as_zero = source.offsets == nullptr || source.kind == Offsets::kZeros;
+      row.offsets[to] = as_zero && offsets_ == Offsets::kMinima ? -row.scales[to] * offset : offset;
+    }
+  });
+}
+
+// Codes to the bytes of the lines, scales to where they belong.
+void PackedMatrix::finish(Row& row, int64_t column) {
+  if (format_ == WeightFormat::kBf16) return;
+  if (format_ == WeightFormat::kInt8) {
+    std::memcpy(row.out, row.codes.data(), row.codes.size());
+    scales()[column] = row.scales[0];
+    corrections()[column] = 128 * row.sum;
+    return;
+  }
+  arrange_codes(format_, row.codes.data(), lines() * kLineBytes / kTileN * 8 / code_bits(format_), row.out);
+  store_groups(row, column);
+}
+
+void PackedMatrix::store_groups(const Row& row, int64_t column) {
+  const bool halves = format_ != WeightFormat::kFp8, minima = offsets_ == Offsets::kMinima;
+  const float unit = halves ? row_exponent(row.scales, minima ? row.offsets : std::vector<float>()) : 1.0f;
+  if (halves) scales()[column] = unit;
+  for (int64_t group = 0; group < groups(); ++group) {
+    std::byte* here = record(column / kTileN, group);
+    const float scale = row.scales[static_cast<size_t>(group)];
+    if (!halves) {
+      reinterpret_cast<float*>(here + layout_.scales)[column % 32] = scale;
+      continue;
+    }
+    reinterpret_cast<uint16_t*>(here + layout_.scales)[column % 32] = to_half(scale / unit);
+    if (offsets_ != Offsets::kNone)
+      reinterpret_cast<uint16_t*>(here + layout_.offsets)[column % 32] =
+          to_half(row.offsets[static_cast<size_t>(group)] / (minima ? unit : 1.0f));
+  }
 }
 
 void PackedMatrix::unpack(float* out) const {
-  for (int64_t row = 0; row < n_; ++row)
+  std::vector<uint8_t> bytes(static_cast<size_t>(lines()) * 4);
+  for (int64_t row = 0; row < n_; ++row) {
+    for (int64_t i = 0; i < lines(); ++i)
+      std::memcpy(bytes.data() + 4 * i, line(row / kTileN, i) + row % kTileN * 4, 4);
     for (int64_t col = 0; col < k_; ++col) {
-      const int64_t depth = tile_depth(format_), line_depth = depth / kLines;
-      const std::byte* tile = data() + tile_index(row / kTileN, col / depth, k_tiles_) * kTileBytes;
-      const std::byte* word = tile + col % depth / line_depth * kLineBytes + row % kTileN * 4;
-      if (format_ == WeightFormat::kInt8) {
-        out[row * k_ + col] = scales()[row] * static_cast<float>(static_cast<int8_t>(word[col % line_depth]));
-        continue;
+      float& value = out[row * k_ + col];
+      if (format_ == WeightFormat::kBf16) {
+        value = std::bit_cast<float>(uint32_t{bytes[static_cast<size_t>(2 * col)]} << 16 |
+                                     uint32_t{bytes[static_cast<size_t>(2 * col + 1)]} << 24);
+      } else if (format_ == WeightFormat::kInt8) {
+        value = scales()[row] * static_cast<float>(static_cast<int8_t>(bytes[static_cast<size_t>(col)]));
+      } else {
+        value = group_value(row, col, arranged_code(format_, bytes.data(), col));
       }
-      bf16 value;
-      std::memcpy(&value, word + col % line_depth * 2, sizeof(value));
-      out[row * k_ + col] = std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
     }
+  }
+}
+
+float PackedMatrix::group_value(int64_t row, int64_t col, uint8_t code) const {
+  const std::byte* here = record(row / kTileN, col / group_);
+  if (format_ == WeightFormat::kFp8)
+    return reinterpret_cast<const float*>(here + layout_.scales)[row % 32] * e4m3_value(code);
+  const auto half = [&](int64_t at) { return from_half(reinterpret_cast<const uint16_t*>(here + at)[row % 32]); };
+  const float scale = half(layout_.scales) * scales()[row], value = static_cast<float>(code);
+  if (offsets_ == Offsets::kMinima) return scale * value + half(layout_.offsets) * scales()[row];
+  const float zero = format_ == WeightFormat::kInt4 ? 8.0f : 128.0f;
+  return scale * (value - (offsets_ == Offsets::kZeros ? half(layout_.offsets) : zero));
 }
 
 }  // namespace numaserve

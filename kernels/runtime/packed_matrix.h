@@ -5,29 +5,43 @@
 #include <memory>
 #include <string_view>
 
-#include "kernels/include/types.h"
+#include "kernels/include/kernel_table.h"
 #include "kernels/runtime/team.h"
+#include "kernels/runtime/weight_rows.h"
 
 namespace numaserve {
 
-// What a checkpoint stores. The block formats are those of GGUF (ggml-common.h of llama.cpp): blocks of 32 values.
-enum class SourceType { kBf16, kF16, kF32, kQ8_0, kQ4_0, kQ4_1 };
-
-// Throws std::invalid_argument for a name that is not one of bf16, f16, f32, q8_0, q4_0, q4_1.
-SourceType source_type(std::string_view name);
-
-// bf16 or int8. Throws std::invalid_argument for another name.
+// bf16, int8, int4, int8_group or fp8. Throws std::invalid_argument for another name.
 WeightFormat weight_format(std::string_view name);
 std::string_view weight_format_name(WeightFormat format);
+// none, zeros or minima. Throws std::invalid_argument for another name.
+Offsets offsets_kind(std::string_view name);
+
+// Which rows of a tensor, and from which of its columns on.
+struct PackRows {
+  int64_t cols;         // of the whole tensor
+  const int32_t* rows;  // which of its rows
+  int64_t num_rows;
+  int64_t first_col;
+};
 
 struct PackSource {
   const uint8_t* data;
   int64_t bytes;
   SourceType type;
-  int64_t cols;         // of the whole tensor
-  const int32_t* rows;  // which of its rows
-  int64_t num_rows;
-  int64_t first_col;
+  PackRows rows;
+};
+
+// A tensor that is quantised already. Codes are [tensor rows, columns], a byte each: 0..15 for int4, int8 + 128 for
+// int8_group, the bits of int8 and of e4m3. Scales and offsets are [tensor rows, columns / group].
+struct CodedSource {
+  const uint8_t* codes;
+  int64_t tensor_rows;
+  const float* scales;
+  const float* offsets;  // or null: weight = scale * (code - 8 or 128)
+  Offsets kind;          // of `offsets`
+  int64_t group;         // columns that share a scale, a multiple of the matrix's group
+  PackRows rows;
 };
 
 // Where the rows go: row i to matrix row dst_row + i, where the rows are dealt in panels of 16 to the panels
@@ -40,36 +54,59 @@ struct PackTarget {
 
 class PackedMatrix {
  public:
-  // [n, k], zero. Throws std::invalid_argument for a negative size.
-  PackedMatrix(int64_t n, int64_t k, WeightFormat format = WeightFormat::kBf16);
+  // [n, k], zero. `group`: 32, 64 or 128 for the formats that have groups, otherwise 0. Throws std::invalid_argument
+  // for another one, or a negative size.
+  PackedMatrix(int64_t n, int64_t k, WeightFormat format = WeightFormat::kBf16, int64_t group = 0,
+               Offsets offsets = Offsets::kNone);
 
-  // Copies rows of a checkpoint's tensor here, on all threads of the team; in int8, each row is quantised with a scale
-  // of its own, its largest magnitude / 127. Throws std::invalid_argument when the source is smaller than it claims or
-  // something does not fit.
+  // Copies rows of a checkpoint's tensor here, on all threads of the team, quantising them where the format asks for
+  // it (see weight_rows.h). Throws std::invalid_argument when the source is smaller than it claims or something does
+  // not fit.
   void pack(Team& team, const PackSource& source, const PackTarget& target);
+  void pack_codes(Team& team, const CodedSource& source, const PackTarget& target);
 
   // [n, k] in fp32.
   void unpack(float* out) const;
 
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }
+  int64_t group() const { return group_; }
   int64_t n_panels() const { return n_panels_; }  // even
-  int64_t k_tiles() const { return k_tiles_; }
+  int64_t depth() const { return depth_; }        // k in whole tiles or groups
   int64_t padded_n() const { return n_panels_ * kTileN; }
   WeightFormat format() const { return format_; }
-  const std::byte* data() const { return memory_.get(); }
-  std::byte* data() { return memory_.get(); }
-  // int8 only: [padded_n], see GemmArgs.
-  const float* scales() const { return reinterpret_cast<const float*>(memory_.get() + tile_bytes()); }
-  const int32_t* corrections() const { return reinterpret_cast<const int32_t*>(scales() + padded_n()); }
-  int64_t bytes() const { return tile_bytes() + (format_ == WeightFormat::kInt8 ? padded_n() * 8 : 0); }
+  std::byte* data() const { return memory_.get(); }
+  int64_t bytes() const { return code_bytes() + padded_n() * column_bytes(); }
+  PackedWeights view() const;
 
  private:
-  int64_t tile_bytes() const { return n_panels_ * k_tiles_ * kTileBytes; }
-  void quantise(bf16* row, int64_t count, int64_t column);
+  struct Row;
+  int64_t groups() const { return ceil_div(depth_, group_); }
+  int64_t k_tiles() const { return depth_ / tile_depth(format_); }
+  // Codes, and what lies between them.
+  int64_t code_bytes() const {
+    return is_grouped(format_) ? n_panels_ / 2 * groups() * layout_.bytes : n_panels_ * k_tiles() * kTileBytes;
+  }
+  // What follows the codes for each column: a scale, and of int8 a correction.
+  int64_t column_bytes() const { return format_ == WeightFormat::kInt8 ? 8 : takes_int8(format_) ? 4 : 0; }
+  float* scales() const { return reinterpret_cast<float*>(memory_.get() + code_bytes()); }
+  int32_t* corrections() const { return reinterpret_cast<int32_t*>(scales() + padded_n()); }
+  // Lines of 64 bytes that hold k for the 16 columns of a panel.
+  int64_t lines() const { return is_grouped(format_) ? groups() * layout_.lines : k_tiles() * kLines; }
+  std::byte* line(int64_t panel, int64_t index) const;
+  std::byte* record(int64_t panel, int64_t group) const {
+    return memory_.get() + (panel / 2 * groups() + group) * layout_.bytes;
+  }
+  template <class Encode>
+  void pack_rows(Team& team, int64_t num_rows, const PackTarget& target, Encode&& encode);
+  void finish(Row& row, int64_t column);
+  void store_groups(const Row& row, int64_t column);
+  float group_value(int64_t row, int64_t col, uint8_t code) const;
 
   WeightFormat format_;
-  int64_t n_, k_, n_panels_, k_tiles_;
+  Offsets offsets_;
+  int64_t n_, k_, group_, n_panels_, depth_;
+  GroupLayout layout_{};
   std::shared_ptr<std::byte> memory_;
 };
 

@@ -7,8 +7,7 @@ namespace numaserve {
 namespace {
 
 int64_t scratch_for(const KernelTable& table, int64_t vocabulary) {
-  const int64_t gemm = table.gemm_scratch * static_cast<int64_t>(sizeof(float));
-  return round_up(std::max({gemm, table.attention_scratch, sample_scratch_bytes(vocabulary)}), 4096);
+  return round_up(std::max({table.gemm_scratch, table.attention_scratch, sample_scratch_bytes(vocabulary)}), 4096);
 }
 
 }  // namespace

@@ -32,6 +32,17 @@ struct F32x16 {
     const __m512i whole = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(offset));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(whole));
   }
+  // The same, of each four the second and the third exchanged.
+  void store_int8_exchanged(int8_t* p) const {
+    const __m128i bytes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_shuffle_epi8(bytes, exchanged()));
+  }
+  static F32x16 load_half(const uint16_t* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+  }
+  static F32x16 convert_less(const int32_t* p, int32_t minus) {
+    return {_mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_loadu_si512(p), _mm512_set1_epi32(minus)))};
+  }
   // p, less `minus` unless that is null.
   static F32x16 convert(const int32_t* p, const int32_t* minus) {
     __m512i whole = _mm512_loadu_si512(p);
@@ -107,6 +118,21 @@ struct F32x16 {
     const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
   }
+  void store_int8_exchanged(int8_t* p) const {
+    store_int8(p, 0);
+    auto* bytes = reinterpret_cast<__m128i*>(p);
+    _mm_storeu_si128(bytes, _mm_shuffle_epi8(_mm_loadu_si128(bytes), exchanged()));
+  }
+  static F32x16 load_half(const uint16_t* p) {
+    const auto* halves = reinterpret_cast<const __m128i*>(p);
+    return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+  }
+  static F32x16 convert_less(const int32_t* p, int32_t minus) {
+    const __m256i less = _mm256_set1_epi32(minus);
+    const auto* whole = reinterpret_cast<const __m256i*>(p);
+    return {_mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_loadu_si256(whole), less)),
+            _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_loadu_si256(whole + 1), less))};
+  }
   static F32x16 convert(const int32_t* p, const int32_t* minus) {
     return {convert_half(p, minus), convert_half(p + 8, minus == nullptr ? nullptr : minus + 8)};
   }
@@ -178,6 +204,8 @@ struct F32x16 {
 
  public:
 #endif
+
+  static __m128i exchanged() { return _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15); }
 
   // Lanes combined as a binary tree: the order is fixed, and the same on every instruction set.
   float sum() const {

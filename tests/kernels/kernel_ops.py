@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from kernel_reference import F32, U16, from_bf16
+from numaserve.kernels import PackedMatrix, Team
 from numaserve.kernels._native import ops
 from numaserve.workers.protocol import SamplingParams, TokenLogprobs
 from numpy.typing import NDArray
 
 PAD = 32
+ONE_THREAD = Team([-1])
 GARBAGE = np.uint16(0x7FC0)  # NaN: padding that a kernel must not read is filled with it
 
 
@@ -24,6 +26,31 @@ def pad_columns(x: NDArray, columns: int | None = None) -> NDArray:
     return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, (columns or padded(x.shape[-1])) - x.shape[-1])])
 
 
+def packed(*parts: U16, weights: str = "bf16", group: int = 0) -> PackedMatrix:
+    """Parts [rows, k] in the format `weights`; of several, which have a multiple of 16 rows, the panels in turn."""
+    n, k = sum(len(part) for part in parts), parts[0].shape[1]
+    matrix = PackedMatrix(n, k, weights, group)
+    for index, part in enumerate(parts):
+        data = np.ascontiguousarray(part).view(np.uint8).reshape(-1)
+        rows = np.arange(len(part), dtype=np.int32)
+        matrix.pack(ONE_THREAD, data, "bf16", k, rows, 0, panel_stride=len(parts), panel_offset=index)
+    return matrix
+
+
+def multiply(
+    isa: str, a: U16, weight: PackedMatrix, bias: F32 | None = None, *, bf16: bool = False, threads: int = 1
+) -> F32 | U16:
+    """a [m, k] times a packed weight [n, k] transposed: [m, n] in fp32, or the bits of bf16."""
+    m, n = a.shape[0], weight.n
+    rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
+    rows[:m] = pad_columns(a)
+    out = np.full((m, padded(n)), GARBAGE if bf16 else np.nan, np.uint16 if bf16 else np.float32)
+    wide_bias = None if bias is None else pad_columns(bias)
+    outputs = (None, out) if bf16 else (out, None)
+    ops.gemm(isa, rows, m, weight, wide_bias, "none", *outputs, threads)
+    return out[:, :n]
+
+
 def gemm(
     isa: str,
     a: U16,
@@ -33,25 +60,22 @@ def gemm(
     bf16: bool = False,
     threads: int = 1,
     weights: str = "bf16",
+    group: int = 0,
 ) -> F32 | U16:
     """a [m, k] times b [n, k] transposed, packed in the format `weights`: [m, n] in fp32, or the bits of bf16."""
-    m, n = a.shape[0], b.shape[0]
-    rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
-    rows[:m] = pad_columns(a)
-    out = np.full((m, padded(n)), GARBAGE if bf16 else np.nan, np.uint16 if bf16 else np.float32)
-    wide_bias = None if bias is None else pad_columns(bias)
-    outputs = (None, out) if bf16 else (out, None)
-    ops.gemm(isa, rows, m, np.ascontiguousarray(b), wide_bias, "none", *outputs, threads, weights)
-    return out[:, :n]
+    return multiply(isa, a, packed(b, weights=weights, group=group), bias, bf16=bf16, threads=threads)
 
 
-def gated(isa: str, a: U16, gate: U16, up: U16, activation: str, threads: int = 1, weights: str = "bf16") -> U16:
+def gated(
+    isa: str, a: U16, gate: U16, up: U16, activation: str, threads: int = 1, weights: str = "bf16", group: int = 0
+) -> U16:
     """activation(a gateᵀ) * (a upᵀ) in bf16; gate and up have a multiple of 16 rows."""
     m, n = a.shape[0], gate.shape[0]
     rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
     rows[:m] = pad_columns(a)
     out = np.full((m, padded(n)), GARBAGE)
-    ops.gemm(isa, rows, m, np.concatenate([gate, up]), None, activation, None, out, threads, weights)
+    weight = packed(gate, up, weights=weights, group=group)
+    ops.gemm(isa, rows, m, weight, None, activation, None, out, threads)
     return out[:, :n]
 
 
@@ -84,7 +108,7 @@ def add_reduced(
 def embed(isa: str, tokens: list[int], table: U16, *, first_row: int, scale: float, threads: int = 1) -> F32:
     """Rows of table [n, k], which holds the tokens from first_row on."""
     out = np.full((len(tokens), padded(table.shape[1])), np.nan, np.float32)
-    ops.embed(isa, np.array(tokens, np.int32), table, first_row, scale, out, threads)
+    ops.embed(isa, np.array(tokens, np.int32), packed(table), first_row, scale, out, threads)
     return out
 
 

@@ -143,19 +143,21 @@ class RankProgram {
                 {.data = reinterpret_cast<const uint8_t*>(values.data()),
                  .bytes = n * k * static_cast<int64_t>(sizeof(float)),
                  .type = SourceType::kF32,
-                 .cols = k,
-                 .rows = indices.data(),
-                 .num_rows = static_cast<int64_t>(indices.size()),
-                 .first_col = first_col},
+                 .rows = {.cols = k,
+                          .rows = indices.data(),
+                          .num_rows = static_cast<int64_t>(indices.size()),
+                          .first_col = first_col}},
                 target);
   }
-  PackedMatrix& matrix(int64_t n, int64_t k, WeightFormat format) { return matrices_.emplace_back(n, k, format); }
+  PackedMatrix& matrix(int64_t n, int64_t k, WeightFormat format) {
+    return matrices_.emplace_back(n, k, format, is_grouped(format) ? 32 : 0);
+  }
   PackedMatrix& matrix(int64_t n, int64_t k) { return matrix(n, k, model_.format); }
 
   Place operand(Place x, const PackedMatrix& weight) {
-    if (weight.format() == WeightFormat::kBf16) return x;
-    const Place out = rows(round_up(weight.k(), kTileDepth<int8_t>) + kLineBytes, 1);
-    program_.add(std::make_unique<QuantizeNode>(x, out, weight.k(), false));
+    if (!takes_int8(weight.format())) return x;
+    const Place out = rows(round_up(quantised_bytes(weight.k(), weight.group()), kLineBytes), 1);
+    program_.add(std::make_unique<QuantizeNode>(x, out, weight.k(), weight.group(), false));
     return out;
   }
 

@@ -1,0 +1,190 @@
+#include "kernels/runtime/weight_rows.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+
+// The least that any instruction set needs, on these functions only: were the whole file compiled so, the standard
+// library's inline functions in it could become the copies that code for the baseline calls.
+#define NUMASERVE_AVX2 __attribute__((target("avx2,f16c")))
+
+namespace numaserve {
+namespace {
+
+struct Format {
+  std::string_view name;
+  SourceBlock block;
+};
+
+constexpr int64_t kBlock = kSourceBlock;
+constexpr Format kFormats[] = {{"bf16", {1, 2}},       {"f16", {1, 2}},        {"f32", {1, 4}},
+                               {"q8_0", {kBlock, 34}}, {"q4_0", {kBlock, 18}}, {"q4_1", {kBlock, 20}}};
+
+bf16 to_bf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if (value != value) return 0x7fc0;
+  return static_cast<bf16>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+template <class T>
+T read(const uint8_t* p) {
+  T value;
+  std::memcpy(&value, p, sizeof(value));
+  return value;
+}
+
+NUMASERVE_AVX2 float half_to_float(const uint8_t* p) { return _cvtsh_ss(read<uint16_t>(p)); }
+
+NUMASERVE_AVX2 void decode_block(SourceType type, const uint8_t* p, bf16* out) {
+  const float scale = half_to_float(p);
+  if (type == SourceType::kQ8_0) {
+    for (int i = 0; i < kBlock; ++i) out[i] = to_bf16(scale * static_cast<float>(static_cast<int8_t>(p[2 + i])));
+    return;
+  }
+  const bool has_minimum = type == SourceType::kQ4_1;
+  const float minimum = has_minimum ? half_to_float(p + 2) : 0.0f;
+  const uint8_t* nibbles = p + (has_minimum ? 4 : 2);
+  const int zero = has_minimum ? 0 : 8;
+  bf16 values[16];
+  for (int q = 0; q < 16; ++q) values[q] = to_bf16(scale * static_cast<float>(q - zero) + minimum);
+  for (int i = 0; i < kBlock / 2; ++i) {
+    out[i] = values[nibbles[i] & 15];
+    out[i + kBlock / 2] = values[nibbles[i] >> 4];
+  }
+}
+
+float widened(bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value) << 16); }
+
+constexpr float kE4m3Largest = 448.0f;
+
+// To nearest, ties to even; `value` is at most 448 in magnitude.
+uint8_t to_e4m3(float value) {
+  const float magnitude = std::fabs(value);
+  // Below 2^-6 the steps are 2^-9, as in the binade above.
+  const int exponent = std::max(std::ilogb(std::max(magnitude, 0x1p-6f)), -6);
+  const auto steps = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 3 - exponent)));
+  // Steps of 8 to 16; 16 carries into the exponent by itself, and below 8 there is no exponent.
+  const int code = steps < 8 ? steps : (exponent + 7) * 8 + steps - 8;
+  return static_cast<uint8_t>(std::min(code, 0x7e) | (std::signbit(value) ? 0x80 : 0));
+}
+
+// The value of the largest magnitude, with its sign.
+float extreme(const bf16* values, int64_t count) {
+  float found = 0.0f;
+  for (int64_t i = 0; i < count; ++i)
+    if (std::fabs(widened(values[i])) > std::fabs(found)) found = widened(values[i]);
+  return found;
+}
+
+}  // namespace
+
+SourceType source_type(std::string_view name) {
+  for (size_t i = 0; i < std::size(kFormats); ++i)
+    if (kFormats[i].name == name) return static_cast<SourceType>(i);
+  throw std::invalid_argument("pack: unknown source format '" + std::string(name) + "'");
+}
+
+SourceBlock source_block(SourceType type) { return kFormats[static_cast<int>(type)].block; }
+
+NUMASERVE_AVX2 void decode_row(SourceType type, const uint8_t* row, int64_t first, int64_t count, bf16* out) {
+  switch (type) {
+    case SourceType::kBf16:
+      std::memcpy(out, row + 2 * first, static_cast<size_t>(count) * 2);
+      return;
+    case SourceType::kF16:
+      for (int64_t i = 0; i < count; ++i) out[i] = to_bf16(half_to_float(row + 2 * (first + i)));
+      return;
+    case SourceType::kF32:
+      for (int64_t i = 0; i < count; ++i) out[i] = to_bf16(read<float>(row + 4 * (first + i)));
+      return;
+    default:
+      for (int64_t i = 0; i < count; i += kBlock)
+        decode_block(type, row + (first + i) / kBlock * source_block(type).bytes, out + i);
+  }
+}
+
+NUMASERVE_AVX2 QuantisedRow quantise_row(const bf16* row, int64_t count, int8_t* out) {
+  const auto load = [row](int64_t i) NUMASERVE_AVX2 {
+    const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
+  };
+  __m256 peaks = _mm256_setzero_ps();
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  for (int64_t i = 0; i < count; i += 8) peaks = _mm256_max_ps(peaks, _mm256_andnot_ps(sign, load(i)));
+  float lanes[8], peak = 0.0f;
+  _mm256_storeu_ps(lanes, peaks);
+  for (const float lane : lanes) peak = std::max(peak, lane);
+  const __m256 factor = _mm256_set1_ps(peak > 0.0f ? 127.0f / peak : 0.0f);
+  __m256i sums = _mm256_setzero_si256();
+  for (int64_t i = 0; i < count; i += 8) {
+    const __m256i whole = _mm256_cvtps_epi32(_mm256_mul_ps(load(i), factor));
+    sums = _mm256_add_epi32(sums, whole);
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(out + i), _mm_packs_epi16(words, words));
+  }
+  int32_t parts[8], sum = 0;
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(parts), sums);
+  for (const int32_t part : parts) sum += part;
+  return {peak / 127.0f, sum};
+}
+
+void quantise_groups(WeightFormat format, const bf16* row, int64_t count, int64_t group, uint8_t* codes,
+                     float* scales) {
+  for (int64_t first = 0; first < count; first += group) {
+    const float peak = extreme(row + first, group);
+    float& scale = scales[first / group];
+    scale = format == WeightFormat::kInt4  ? peak / -8.0f
+            : format == WeightFormat::kFp8 ? std::fabs(peak) / kE4m3Largest
+                                           : std::fabs(peak) / 127.0f;
+    if (format != WeightFormat::kFp8) scale = from_half(to_half(scale));
+    const float factor = scale != 0.0f ? 1.0f / scale : 0.0f;
+    for (int64_t i = first; i < first + group; ++i) {
+      const float value = widened(row[i]) * factor;
+      if (format == WeightFormat::kFp8) {
+        codes[i] = to_e4m3(std::clamp(value, -kE4m3Largest, kE4m3Largest));
+        continue;
+      }
+      const int zero = format == WeightFormat::kInt4 ? 8 : 128;
+      codes[i] = static_cast<uint8_t>(std::clamp(static_cast<int>(std::nearbyint(value)) + zero, 0, 2 * zero - 1));
+    }
+  }
+}
+
+float e4m3_value(uint8_t code) {
+  const int exponent = (code >> 3) & 15, mantissa = code & 7;
+  if (exponent == 15 && mantissa == 7) return std::nanf("");
+  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                        : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return (code & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+NUMASERVE_AVX2 uint16_t to_half(float value) { return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT); }
+NUMASERVE_AVX2 float from_half(uint16_t value) { return _cvtsh_ss(value); }
+
+namespace {
+constexpr int kExchanged[] = {0, 2, 1, 3};
+}
+
+void arrange_codes(WeightFormat format, const uint8_t* codes, int64_t count, uint8_t* out) {
+  if (code_bits(format) == 4) {
+    for (int64_t i = 0; i < count; i += 8)
+      for (int j = 0; j < 4; ++j)
+        *out++ = static_cast<uint8_t>(codes[i + kExchanged[j]] | codes[i + 4 + kExchanged[j]] << 4);
+    return;
+  }
+  for (int64_t i = 0; i < count; i += 4)
+    for (const int j : kExchanged) *out++ = codes[i + j];
+}
+
+uint8_t arranged_code(WeightFormat format, const uint8_t* bytes, int64_t index) {
+  if (code_bits(format) == 4) return bytes[index / 8 * 4 + kExchanged[index % 4]] >> (index % 8 < 4 ? 0 : 4) & 15;
+  return bytes[index / 4 * 4 + kExchanged[index % 4]];
+}
+
+}  // namespace numaserve

@@ -1,0 +1,52 @@
+// Rows of a checkpoint's tensor on their way into a packed matrix: decoded, quantised, in the order of the tiles.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "kernels/include/types.h"
+
+namespace numaserve {
+
+// What a checkpoint stores. The block formats are those of GGUF (ggml-common.h of llama.cpp): blocks of 32 values.
+enum class SourceType { kBf16, kF16, kF32, kQ8_0, kQ4_0, kQ4_1 };
+
+// Throws std::invalid_argument for a name that is not one of bf16, f16, f32, q8_0, q4_0, q4_1.
+SourceType source_type(std::string_view name);
+
+// Values and bytes of a block; plain types have blocks of one value.
+struct SourceBlock {
+  int64_t values, bytes;
+};
+SourceBlock source_block(SourceType type);
+inline constexpr int64_t kSourceBlock = 32;  // the most values a block has
+
+// Values [first, first + count) of a row as bf16; `out` has room for a block more.
+void decode_row(SourceType type, const uint8_t* row, int64_t first, int64_t count, bf16* out);
+
+struct QuantisedRow {
+  float scale;
+  int32_t sum;
+};
+
+// A row to int8 with one scale, its largest magnitude / 127; `count` is a multiple of 32.
+QuantisedRow quantise_row(const bf16* row, int64_t count, int8_t* out);
+
+// A row to the codes of a grouped format with a scale for each group. int4: the value of the largest magnitude becomes
+// code 0, as in GGUF's Q4_0; int8_group: the largest magnitude / 127; fp8: / 448. `count` is a multiple of `group`.
+void quantise_groups(WeightFormat format, const bf16* row, int64_t count, int64_t group, uint8_t* codes, float* scales);
+
+// The value of an e4m3 code.
+float e4m3_value(uint8_t code);
+
+uint16_t to_half(float value);
+float from_half(uint16_t value);
+
+// Codes in k order to bytes as the lines of a packed matrix have them: of each four the second and the third exchanged
+// and, of 4 bits, two fours in a byte's nibbles. `count` is a multiple of 8.
+void arrange_codes(WeightFormat format, const uint8_t* codes, int64_t count, uint8_t* out);
+
+// Where among the arranged bytes of a row a code is, and its value.
+uint8_t arranged_code(WeightFormat format, const uint8_t* bytes, int64_t index);
+
+}  // namespace numaserve

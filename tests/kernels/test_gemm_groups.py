@@ -1,0 +1,153 @@
+"""The linear layer with weights in groups: int4 and int8_group against whole-number sums, fp8 against fp64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import kernel_ops
+import kernel_reference as reference
+import numpy as np
+import pytest
+from numaserve.kernels import PackedMatrix
+
+SHAPES = [(1, 16, 32), (1, 1, 1), (2, 17, 33), (13, 40, 257), (17, 31, 31), (33, 65, 511), (129, 70, 1000)]
+GROUPS = [32, 64, 128]
+ZERO = {"int4": 8, "int8_group": 128}
+
+
+@dataclass
+class Coded:
+    """A random quantised weight; groups are of `group` columns."""
+
+    format: str
+    group: int
+    codes: np.ndarray  # [n, k]
+    scales: np.ndarray  # [n, groups]
+    zeros: np.ndarray | None = None
+    minima: np.ndarray | None = None
+
+    @classmethod
+    def random(cls, rng: np.random.Generator, n: int, k: int, format: str, group: int, offsets: str = "none") -> Coded:
+        shape = (n, -(-k // group))
+        codes = rng.integers(0, 2 * ZERO[format], (n, k), dtype=np.uint8)
+        scales = (rng.standard_normal(shape) * 0.02).astype(np.float16).astype(np.float32)
+        zeros = rng.integers(0, 2 * ZERO[format], shape).astype(np.float32) if offsets == "zeros" else None
+        minima = (rng.standard_normal(shape) * 0.1).astype(np.float16).astype(np.float32)
+        return cls(format, group, codes, scales, zeros, minima if offsets == "minima" else None)
+
+    @property
+    def offsets(self) -> str:
+        return "zeros" if self.zeros is not None else "minima" if self.minima is not None else "none"
+
+    def packed(self, group: int | None = None, first_col: int = 0, k: int | None = None) -> PackedMatrix:
+        n, cols = self.codes.shape
+        matrix = PackedMatrix(n, k or cols, self.format, group or self.group, self.offsets)
+        matrix.pack_codes(
+            kernel_ops.ONE_THREAD,
+            self.codes,
+            self.scales,
+            self.zeros if self.zeros is not None else self.minima,
+            source_group=self.group,
+            offsets_are_zeros=self.zeros is not None,
+            rows=np.arange(n, dtype=np.int32),
+            dst_row=0,
+            first_col=first_col,
+        )
+        return matrix
+
+    def values(self) -> np.ndarray:
+        """[n, k] in fp64."""
+        wide = [np.repeat(x, self.group, axis=1)[:, : self.codes.shape[1]] for x in (self.scales, self._offset())]
+        if self.minima is not None:
+            return wide[0] * self.codes.astype(np.float64) + wide[1]
+        return wide[0] * (self.codes.astype(np.float64) - wide[1])
+
+    def _offset(self) -> np.ndarray:
+        constant = np.full(self.scales.shape, float(ZERO[self.format]))
+        return self.zeros if self.zeros is not None else self.minima if self.minima is not None else constant
+
+
+def _bf16(rng: np.random.Generator, *shape: int) -> reference.U16:
+    return reference.to_bf16(rng.standard_normal(shape))
+
+
+def _grouped_activations(a: reference.U16, group: int) -> np.ndarray:
+    """a [m, k] quantised in groups along k, back in fp64."""
+    m, k = a.shape
+    wide = np.pad(reference.from_bf16(a), [(0, 0), (0, -k % group)]).reshape(-1, group)
+    codes, scales = reference.quantised(wide)
+    return (codes.astype(np.float64) * scales[:, None]).reshape(m, -1)[:, :k]
+
+
+def _assert_product(result: np.ndarray, x: np.ndarray, w: np.ndarray, group: int, offset: float = 0.0) -> None:
+    """Sums inside a group are exact: what is rounded is a few operations for each group."""
+    groups = -(-x.shape[1] // group)
+    magnitude = np.abs(x) @ (np.abs(w) + offset).T
+    kernel_ops.assert_within(result, x @ w.T, (groups + 6) * 2 * reference.FP32 * magnitude)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("offsets", ["none", "zeros", "minima"])
+@pytest.mark.parametrize("format", ["int4", "int8_group"])
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_a_product_is_that_of_the_quantised_values(
+    isa: str, rng: np.random.Generator, m: int, n: int, k: int, format: str, offsets: str, group: int
+) -> None:
+    a, weight = _bf16(rng, m, k), Coded.random(rng, n, k, format, group, offsets)
+    result = kernel_ops.multiply(isa, a, weight.packed(), threads=2)
+    largest = 0.02 * 5 * 2 * ZERO[format] if offsets != "none" else 0.0
+    _assert_product(result, _grouped_activations(a, group), weight.values(), group, largest)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_an_fp8_product_is_that_of_the_values(
+    isa: str, rng: np.random.Generator, m: int, n: int, k: int, group: int
+) -> None:
+    a, b = _bf16(rng, m, k), _bf16(rng, n, k)
+    matrix = kernel_ops.packed(b, weights="fp8", group=group)
+    x, w = reference.from_bf16(a).astype(np.float64), matrix.to_numpy().astype(np.float64)
+    result = kernel_ops.multiply(isa, a, matrix, threads=2)
+    kernel_ops.assert_within(result, x @ w.T, reference.accumulation(k + k // 32) * (np.abs(x) @ np.abs(w).T))
+
+
+@pytest.mark.parametrize(("format", "group"), [("int4", 32), ("int4", 128), ("int8_group", 32), ("fp8", 128)])
+def test_a_row_has_the_same_bits_in_every_batch(isa: str, rng: np.random.Generator, format: str, group: int) -> None:
+    a, weight = _bf16(rng, 300, 1100), kernel_ops.packed(_bf16(rng, 70, 1100), weights=format, group=group)
+    together = kernel_ops.multiply(isa, a, weight, threads=3)
+    for rows in (slice(0, 1), slice(7, 20), slice(31, 64), slice(100, 300)):
+        np.testing.assert_array_equal(kernel_ops.multiply(isa, a[rows], weight), together[rows])
+
+
+def test_every_e4m3_code_is_widened_exactly(isa: str) -> None:
+    codes = np.array([code for code in range(256) if code & 0x7F != 0x7F], np.uint8)
+    weight = np.zeros((len(codes), 32), np.uint8)
+    weight[np.arange(len(codes)), np.arange(len(codes)) % 32] = codes
+    matrix = PackedMatrix(len(codes), 32, "fp8", 32)
+    ones = np.ones((len(codes), 1), np.float32)
+    rows = np.arange(len(codes), dtype=np.int32)
+    matrix.pack_codes(
+        kernel_ops.ONE_THREAD, weight, ones, None, source_group=32, offsets_are_zeros=False, rows=rows, dst_row=0
+    )
+    identity = reference.to_bf16(np.eye(32))
+    result = kernel_ops.multiply(isa, identity, matrix)[np.arange(len(codes)) % 32, np.arange(len(codes))]
+    exponent, mantissa = (codes >> 3 & 15).astype(np.int64), (codes & 7).astype(np.float64)
+    magnitude = np.where(exponent > 0, (1 + mantissa / 8) * 2.0 ** (exponent - 7), mantissa * 2.0**-9)
+    np.testing.assert_array_equal(result, np.where(codes & 0x80, -magnitude, magnitude))
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("format", ["int4", "int8_group"])
+def test_a_gated_activation_is_that_of_the_scaled_sums(
+    isa: str, rng: np.random.Generator, name: str, format: str
+) -> None:
+    a, gate, up = _bf16(rng, 40, 576), _bf16(rng, 96, 576), _bf16(rng, 96, 576)
+    result = kernel_ops.gated(isa, a, gate, up, name, threads=2, weights=format, group=32)
+    g, u = (kernel_ops.gemm(isa, a, half, weights=format, group=32).astype(np.float64) for half in (gate, up))
+    kernel_ops.assert_within(result, *reference.gated_sums((g, 0.0), (u, 0.0), name))
+
+
+def test_a_bias_is_added_to_the_scaled_sum(isa: str, rng: np.random.Generator) -> None:
+    a, b, bias = _bf16(rng, 5, 70), _bf16(rng, 45, 70), rng.standard_normal(45).astype(np.float32)
+    plain, biased = (kernel_ops.gemm(isa, a, b, each, weights="int4", group=32) for each in (None, bias))
+    np.testing.assert_array_equal(biased, plain + bias)

@@ -50,6 +50,9 @@ class ServeConfig(BaseModel):
     mem_fraction_static: float = Field(
         0.85, gt=0, le=0.98, description="Part of a node's free memory for weights and KV cache."
     )
+    weights_cache_gib: float = Field(
+        64.0, ge=0, le=1 << 16, description="Disk space for packed weights, in GiB; 0 keeps none."
+    )
     quantization: Literal["int8"] | None = Field(None, description="Keep the weights quantised: int8.")
     quantize_lm_head: bool = Field(False, description="Quantise the output head too.")
     api_key_file: Path | None = Field(None, description="File of API keys, one a line. Default: no key is asked for.")

@@ -1,4 +1,7 @@
-"""The worker's loop: a message in, a native step, a message out. Nothing else runs in this process."""
+"""The worker's loop: a message in, a native step, a message out.
+
+Nothing else runs in this process, but for the packed weights' way to the cache after a first start.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,11 @@ def serve(mailbox: Mailbox, rank: int) -> int:
     except (OperatorError, OSError, RingError, MemoryError) as error:
         mailbox.send(Failure(rank, -1, str(error) or type(error).__name__))
         return 2 if isinstance(error, OperatorError) else 1
-    return _Loop(mailbox, model, rank).run()
+    model.cache_weights()
+    try:
+        return _Loop(mailbox, model, rank).run()
+    finally:
+        model.close()
 
 
 def _load(mailbox: Mailbox, launch: Launch) -> RankModel:
@@ -115,6 +122,8 @@ def _load(mailbox: Mailbox, launch: Launch) -> RankModel:
             weight_bytes=model.weight_bytes,
             kv_bytes=model.kv_bytes,
             misplaced_pages=model.misplaced_pages(),
+            weights_from=model.loaded.origin,
+            weights_ns=round(model.loaded.seconds * 1e9),
         )
     )
     return model

@@ -28,7 +28,8 @@ from numaserve.workers.protocol import (
     StepPlan,
     TokenLogprobs,
 )
-from numaserve.workers.weights.loader import load_weights, open_source
+from numaserve.workers.weights.cache.background import BackgroundWriter
+from numaserve.workers.weights.cache.loading import RankLoader
 from numaserve.workers.weights.sharding import Shard, kv_bytes_per_page, make_shard, weight_bytes
 from numaserve.workers.weights.weights import Weights
 
@@ -60,23 +61,38 @@ class RankModel:
         self.kv_bytes = kv_bytes_per_page(config, launch.weights, launch.rank) * launch.num_pages
         self._launch = launch
         self._node = node
-        self._weights = load_weights(
-            open_source(path, config),
+        loader = RankLoader(
+            path,
             config,
-            shard,
-            node.team,
-            lambda done: report(done, self.weight_bytes),
+            launch.weights,
+            launch.rank,
             # Whole pages: a slot's page table, not the context length, is what a plan's positions are checked against.
             positions=_pages_per_slot(launch) * PAGE_SIZE,
             formats=launch.formats,
+            cache=launch.weights_cache,
         )
+        self.loaded = loader.load(node.team, lambda done: report(done, self.weight_bytes))
+        self._weights = self.loaded.weights
         self._program = _build(launch, node, config, shard, self._weights)
+        self._cache_writer: BackgroundWriter | None = None
+        self._steps = 0
         self._wants_logprobs = [False] * launch.max_running_requests
 
     @property
     def isa(self) -> str:
         """Instruction set in use."""
         return self._program.isa
+
+    def cache_weights(self) -> None:
+        """Begin to write the packed weights to the cache, unless they are there or it is off."""
+        if self.loaded.save is not None:
+            cpus = self._launch.cpus[self._launch.rank]
+            self._cache_writer = BackgroundWriter(self.loaded.save, lambda: self._steps, cpus)
+
+    def close(self) -> None:
+        """End what runs in the background."""
+        if self._cache_writer is not None:
+            self._cache_writer.stop()
 
     def abandon(self, reason: str) -> None:
         """End the steps of the other ranks, which cannot go on without this one."""
@@ -104,6 +120,7 @@ class RankModel:
     def run(self, plan: StepPlan) -> StepAnswer:
         """Run one step. Raises `ValueError`, `TypeError` or `OverflowError` for a plan that cannot be run, `RingError`
         when a peer is gone."""
+        self._steps += 1
         for seq in plan.seqs:
             if seq.init is not None:
                 self._init_slot(seq.slot, seq.init)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.placement import RankCores, place_ranks
-from numaserve.workers.protocol import BF16_WEIGHTS, PAGE_SIZE, Launch, WeightFormats
+from numaserve.workers.protocol import BF16_WEIGHTS, PAGE_SIZE, Launch, WeightFormats, WeightsCache
 from numaserve.workers.topology import Topology
 from numaserve.workers.weights.sharding import kv_bytes_per_page, make_shard, round_up, weight_bytes
 
@@ -41,6 +41,7 @@ class PlanOptions:
     context_length: int | None = None
     kv_cache_gib: float | None = None  # of all ranks together
     formats: WeightFormats = BF16_WEIGHTS
+    weights_cache: WeightsCache | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> G
             ring_nonce=0,
             step_deadline_s=options.step_deadline_s,
             formats=options.formats,
+            weights_cache=options.weights_cache,
         )
         for rank in range(len(ranks))
     ]

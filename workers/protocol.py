@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 PAGE_SIZE = 32
 MAX_LOGPROBS = 20
 
@@ -132,6 +132,16 @@ class WeightFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 BF16_WEIGHTS = WeightFormats()
 
 
+class WeightsCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where packed weights are kept from one start to the next."""
+
+    folder: str
+    limit_bytes: int  # of all files together
+
+
+WeightsOrigin = Literal["checkpoint", "cache"]
+
+
 class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launch"):
     """The first message to a worker: everything it needs to become ready. Paths are local."""
 
@@ -150,6 +160,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     ring_nonce: int
     step_deadline_s: float
     formats: WeightFormats = BF16_WEIGHTS
+    weights_cache: WeightsCache | None = None
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):
@@ -169,6 +180,8 @@ class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ready"
     weight_bytes: int
     kv_bytes: int
     misplaced_pages: int  # memory pages of weights and KV found on another node than the rank's own
+    weights_from: WeightsOrigin = "checkpoint"
+    weights_ns: int = 0  # how long that took
 
 
 class WorkerStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="stats"):

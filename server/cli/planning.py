@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from numaserve.server.config import ServeConfig
-from numaserve.workers.plan import PlanOptions
-from numaserve.workers.protocol import WeightFormats
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.plan import GIB, PlanOptions
+from numaserve.workers.protocol import WeightFormats, WeightsCache
 
 
 def plan_options(config: ServeConfig, model: Path) -> PlanOptions:
@@ -26,4 +28,22 @@ def plan_options(config: ServeConfig, model: Path) -> PlanOptions:
             linear=config.quantization or "bf16",
             lm_head=(config.quantization if config.quantize_lm_head else None) or "bf16",
         ),
+        weights_cache=_weights_cache(config),
     )
+
+
+def weights_cache_folder() -> Path:
+    """Where packed weights are kept, by the XDG base directory specification: it says to ignore a relative path."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not cache.is_absolute():
+        try:
+            cache = Path.home() / ".cache"
+        except RuntimeError as error:
+            raise OperatorError("no home directory: set XDG_CACHE_HOME, or --weights-cache-gib 0") from error
+    return cache / "numaserve" / "packed"
+
+
+def _weights_cache(config: ServeConfig) -> WeightsCache | None:
+    if config.weights_cache_gib == 0:
+        return None
+    return WeightsCache(folder=str(weights_cache_folder()), limit_bytes=int(config.weights_cache_gib * GIB))

@@ -31,6 +31,7 @@ def serve(
     chunked_prefill_size: Annotated[int | None, _option("chunked_prefill_size")] = None,
     kv_cache_gib: Annotated[float | None, _option("kv_cache_gib")] = None,
     mem_fraction_static: Annotated[float | None, _option("mem_fraction_static")] = None,
+    weights_cache_gib: Annotated[float | None, _option("weights_cache_gib")] = None,
     quantization: Annotated[str | None, _option("quantization")] = None,
     quantize_lm_head: Annotated[
         bool | None, _option("quantize_lm_head", "--quantize-lm-head/--no-quantize-lm-head")

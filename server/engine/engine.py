@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from numaserve.server.engine.gauges import Gauges
-from numaserve.server.engine.info import limits_info, workers_info
+from numaserve.server.engine.info import limits_info, loading_line, workers_info
 from numaserve.server.engine.profiles import Profiles
 from numaserve.server.engine.registry import LiveRequests
 from numaserve.server.engine.steps import StepHooks, StepLoop
@@ -236,6 +236,7 @@ class Engine:
 
     def on_up(self) -> None:
         """Every rank is ready and holds no sequence."""
+        logger.info("%s", loading_line(self._ready.values()))
         self._metrics.describe(
             version=self._config.version,
             model=self._config.model,

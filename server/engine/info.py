@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.protocol import Launch, Ready
@@ -20,6 +20,15 @@ def limits_info(limits: SchedulerConfig) -> dict[str, object]:
     }
 
 
+def loading_line(ready: Collection[Ready]) -> str:
+    """For the log: where the weights of all ranks came from, and how long the slowest rank took."""
+    origins = " and the ".join(sorted({each.weights_from for each in ready}))
+    seconds = max(each.weights_ns for each in ready) / 1e9
+    return (
+        f"{sum(each.weight_bytes for each in ready) / 2**20:.0f} MiB of weights from the {origins} in {seconds:.2f} s"
+    )
+
+
 def workers_info(
     launches: Sequence[Launch], pids: Sequence[int], ready: Mapping[int, Ready]
 ) -> list[dict[str, object]]:
@@ -35,6 +44,12 @@ def workers_info(
         }
         if rank in ready:
             told = ready[rank]
-            worker |= {"isa": told.isa, "weight_bytes": told.weight_bytes, "kv_bytes": told.kv_bytes}
+            worker |= {
+                "isa": told.isa,
+                "weight_bytes": told.weight_bytes,
+                "weights_from": told.weights_from,
+                "weights_seconds": told.weights_ns / 1e9,
+                "kv_bytes": told.kv_bytes,
+            }
         workers.append(worker)
     return workers

@@ -44,6 +44,7 @@ class Server:
 
     def __init__(self, model: str, tp: int) -> None:
         command = [sys.executable, "-m", "numaserve.server.cli.main", "serve", model, "--port", "0", "--tp", str(tp)]
+        command += ["--weights-cache-gib", "0"]
         command += ["--served-model-name", MODEL_NAME, "--log-level", "warning"]
         self._launched = time.perf_counter()
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -24,20 +24,24 @@ PATIENCE_S = 60.0
 
 
 class RealServer:
-    """A running server. Its temporary directory is its own, so that what is left in it can be told."""
+    """A running server. Its temporary directory is its own, so that what is left in it can be told.
 
-    def __init__(self, *options: str) -> None:
+    Without options it caches no weights; with a `--weights-cache-gib` it does so in `cache`, or in its own folder.
+    """
+
+    def __init__(self, *options: str, cache: Path | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ns-"))  # short: socket paths have a limit
         self.log = self.folder / "log"
         environment = {key: value for key, value in os.environ.items() if not key.endswith("RUNTIME_DIR")}
-        command = [sys.executable, "-m", "numaserve.server.cli.main", "serve", "demo", "--port", "0", *options]
+        command = [sys.executable, "-m", "numaserve.server.cli.main", "serve", "demo", "--port", "0"]
+        command += ["--weights-cache-gib", "0", *options]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 command,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=environment | {"TMPDIR": str(self.folder)},
+                env=environment | {"TMPDIR": str(self.folder), "XDG_CACHE_HOME": str(cache or self.folder / "cache")},
             )
         self._family: dict[int, psutil.Process] = {}
         try:

@@ -1,0 +1,67 @@
+"""Writes a rank's weights to the cache while the rank serves."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+
+from numaserve.workers.weights.cache.errors import CacheError
+
+_log = logging.getLogger(__name__)
+
+_BUSY_PAUSE_S = 0.02  # after each unit of 4 MiB, which takes a millisecond or two, while steps are run
+_STOP_S = 5.0
+
+
+class _Stopped(Exception):
+    """The worker ends."""
+
+
+class BackgroundWriter:
+    """A thread that calls `write(between)` once.
+
+    It takes the time that the steps leave: it has the idle scheduling policy and the whole choice of the rank's `cpus`,
+    and rests between units while `steps()`, a count, grows.
+    """
+
+    def __init__(
+        self, write: Callable[[Callable[[], None]], object], steps: Callable[[], int], cpus: Sequence[int]
+    ) -> None:
+        self._write = write
+        self._steps = steps
+        self._cpus = [cpu for cpu in cpus if cpu >= 0]
+        self._seen = steps()
+        self._stop = threading.Event()
+        # Of a daemon, so that a write that hangs in the file system cannot keep the worker from ending.
+        self._thread = threading.Thread(target=self._run, name="weights-cache", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Give up, removing what is not complete, unless it is done."""
+        self._stop.set()
+        self._thread.join(_STOP_S)
+
+    def wait(self) -> None:
+        """Until it is done."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):  # of a thread: 0 means the caller. In a sandbox it may be forbidden.
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            if self._cpus:
+                os.sched_setaffinity(0, self._cpus)
+        try:
+            self._write(self._between)
+        except _Stopped:
+            pass
+        except CacheError as error:
+            _log.warning("the packed weights are not cached: %s", error)
+
+    def _between(self) -> None:
+        steps = self._steps()
+        if self._stop.wait(_BUSY_PAUSE_S if steps != self._seen else 0):
+            raise _Stopped
+        self._seen = steps

@@ -1,0 +1,110 @@
+"""Under which name packed weights are kept: equal names mean equal bytes.
+
+Everything that decides about the bytes goes in: the checkpoint, what is made of it, and the code that makes it.
+
+The checkpoint's contents are not read, which would take as long as packing them. A file is known by its name, size,
+inode and its times of last modification and change instead, and by its beginning. The time of change (ctime) cannot be
+set by a program, so that a file edited in place is noticed though its modification time was put back. A checkpoint
+that was copied, or whose owner was changed, is packed once more for nothing.
+
+The code is known by its own bytes, the native module's and the sources' of what reads and packs weights: a version
+number of the layout is something to forget to raise. The instruction set is in the name although no layout depends on
+it today, because it costs nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numaserve.workers.models
+import numaserve.workers.weights
+from numaserve.kernels import _native, isa
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.protocol import WeightFormats
+
+_HEAD_BYTES = 1 << 18  # holds the table of tensors, or most of it
+_SETTLED_S = 2.0  # no file system in use has coarser times
+_LIBRARIES = ("gguf", "numpy", "safetensors")
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """Where one rank's packed weights are kept. Ranks of one group have the same `group`."""
+
+    group: str  # hexadecimal
+    rank: int
+    world_size: int
+
+    @property
+    def file_name(self) -> str:
+        """The name of the rank's file."""
+        return f"{self.group}.{self.rank}of{self.world_size}"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is known about a checkpoint without reading it."""
+
+    digest: bytes
+    changed_ns: int  # when a file of it was changed last
+
+    def is_settled(self, now_ns: int) -> bool:
+        """Whether a change after `now_ns`, when this was found out, would show: times have a granularity."""
+        return now_ns - self.changed_ns > _SETTLED_S * 1e9
+
+
+def look_at(model: Path) -> Checkpoint:
+    """Identify the folder or .gguf file `model`. Raises `OSError`."""
+    if model.is_dir():
+        files = sorted(path for path in model.iterdir() if path.suffix in {".json", ".safetensors"} and path.is_file())
+    else:
+        files = [model]
+    digest = hashlib.blake2b(digest_size=32)
+    changed = 0
+    for path in files:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+        stat = path.stat()
+        changed = max(changed, stat.st_ctime_ns)
+        _add(digest, path.name, stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, head)
+    return Checkpoint(digest.digest(), changed)
+
+
+def cache_key(
+    checkpoint: Checkpoint, config: ModelConfig, weights: Sequence[int], rank: int, formats: WeightFormats
+) -> CacheKey:
+    """The key of what `rank` packs; `weights` has one entry per rank."""
+    digest = hashlib.blake2b(digest_size=16)
+    _add(digest, checkpoint.digest, config, list(weights), formats, code_digest(), isa())
+    return CacheKey(digest.hexdigest(), rank, len(weights))
+
+
+@functools.cache
+def code_digest() -> bytes:
+    """Identifies the code that reads and packs weights."""
+    digest = hashlib.blake2b(digest_size=32)
+    _add(digest, Path(str(_native.__file__)).read_bytes(), *(version(name) for name in _LIBRARIES))
+    for package in (numaserve.workers.models, numaserve.workers.weights):
+        folder = Path(package.__path__[0])
+        for path in sorted(folder.rglob("*.py")):
+            _add(digest, str(path.relative_to(folder)), path.read_bytes())
+    return digest.digest()
+
+
+def now_ns() -> int:
+    """The clock that file systems take their times from."""
+    return time.time_ns()
+
+
+def _add(digest: hashlib.blake2b, *values: object) -> None:
+    """Each value with its length: else the end of one could be taken for the beginning of the next."""
+    for value in values:
+        data = value if isinstance(value, bytes) else repr(value).encode()
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)

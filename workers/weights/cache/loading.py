@@ -1,0 +1,145 @@
+"""Loads a rank's weights, from the cache where it has them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from numaserve.kernels import Team
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats, WeightsCache, WeightsOrigin
+from numaserve.workers.weights.cache.errors import CacheError
+from numaserve.workers.weights.cache.folder import CacheFolder
+from numaserve.workers.weights.cache.key import CacheKey, Checkpoint, cache_key, look_at, now_ns
+from numaserve.workers.weights.cache.transfer import fill, save
+from numaserve.workers.weights.loader import load_weights, open_source
+from numaserve.workers.weights.sharding import make_shard, weight_bytes
+from numaserve.workers.weights.weights import Weights
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LoadedWeights:
+    """A rank's weights, where they came from, and how long that took."""
+
+    weights: Weights
+    origin: WeightsOrigin
+    seconds: float
+    # Writes them to the cache, see `transfer.save`. None where they came from there or are not to be cached.
+    save: Callable[[Callable[[], None]], int] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all matrices."""
+        return sum(matrix.nbytes for matrix in self.weights.matrices)
+
+
+@dataclass(frozen=True)
+class RankLoader:
+    """What a rank loads: its part of the model at `path`, where each rank has its entry in `shares`."""
+
+    path: Path
+    config: ModelConfig
+    shares: Sequence[int]
+    rank: int
+    positions: int  # the longest context served
+    formats: WeightFormats = BF16_WEIGHTS
+    cache: WeightsCache | None = None
+
+    def load(self, team: Team, report: Callable[[int], None]) -> LoadedWeights:
+        """Load on the team's threads; `report` gets the bytes so far.
+
+        Raises `OperatorError` when the checkpoint does not fit the configuration. Whatever is wrong with the cache is
+        a warning.
+        """
+        begin = time.perf_counter()
+        cached = None if self.cache is None else self._open(self.cache)
+        if cached is None:
+            return LoadedWeights(self._make(team, report), "checkpoint", time.perf_counter() - begin)
+        weights = self._read(cached, team, report)
+        if weights is not None:
+            return LoadedWeights(weights, "cache", time.perf_counter() - begin)
+        weights = self._make(team, report)
+        return LoadedWeights(weights, "checkpoint", time.perf_counter() - begin, self._saving(cached, weights))
+
+    def _make(self, team: Team, report: Callable[[int], None], *, stored: bool = False) -> Weights:
+        return load_weights(
+            open_source(self.path, self.config),
+            self.config,
+            make_shard(self.config, self.shares, self.rank),
+            team,
+            report,
+            positions=self.positions,
+            formats=self.formats,
+            stored=stored,
+        )
+
+    def _open(self, cache: WeightsCache) -> _Entry | None:
+        try:
+            CacheFolder(Path(cache.folder)).close()
+            checkpoint = look_at(self.path)
+        except (CacheError, OSError) as error:
+            _log.warning("packed weights are not cached: %s", error)
+            return None
+        key = cache_key(checkpoint, self.config, self.shares, self.rank, self.formats)
+        return _Entry(Path(cache.folder), cache.limit_bytes, key, checkpoint, now_ns())
+
+    def _read(self, entry: _Entry, team: Team, report: Callable[[int], None]) -> Weights | None:
+        """The weights as the cache has them; None where it does not."""
+        try:
+            with CacheFolder(entry.folder) as folder:
+                fd = folder.open(entry.key)
+                if fd is None:
+                    return None
+                try:
+                    weights = self._make(team, report, stored=True)
+                    fill(weights.matrices, fd, entry.key, team, report)
+                    os.utime(fd)  # used just now: the last to make room for others
+                finally:
+                    os.close(fd)
+        except CacheError as error:
+            path = entry.folder / entry.key.file_name
+            _log.warning("%s is not used: %s; the weights are packed and cached anew", path, error)
+            return None
+        return weights
+
+    def _saving(self, entry: _Entry, weights: Weights) -> Callable[[Callable[[], None]], int] | None:
+        if not entry.checkpoint.is_settled(entry.looked_ns):
+            _log.warning("the checkpoint was changed just now: its packed weights are cached at the next start")
+            return None
+        group_bytes = sum(
+            weight_bytes(self.config, self.shares, rank, self.formats) for rank in range(len(self.shares))
+        )
+
+        def write(between: Callable[[], None]) -> int:
+            try:
+                unchanged = look_at(self.path) == entry.checkpoint
+            except OSError:
+                unchanged = False
+            if not unchanged:
+                raise CacheError("the checkpoint has changed since it was loaded")
+            with CacheFolder(entry.folder) as folder:
+                return save(
+                    weights.matrices,
+                    folder,
+                    entry.key,
+                    group_bytes=group_bytes,
+                    limit=entry.limit_bytes,
+                    between=between,
+                )
+
+        return write
+
+
+@dataclass(frozen=True)
+class _Entry:
+    folder: Path
+    limit_bytes: int
+    key: CacheKey
+    checkpoint: Checkpoint
+    looked_ns: int  # when the checkpoint was found to be that

@@ -1,0 +1,89 @@
+"""Matrices from a file of the cache, and to one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+
+from numaserve.kernels import CHECKSUM_UNIT, PackedMatrix, Team, checksum, read_packed
+from numaserve.workers.weights.cache.errors import CacheError
+from numaserve.workers.weights.cache.folder import CacheFolder
+from numaserve.workers.weights.cache.format import Table, describe, encode_table, offsets_of, read_table
+from numaserve.workers.weights.cache.key import CacheKey
+
+_BATCH_BYTES = 1 << 28  # between two reports
+
+
+def fill(matrices: Sequence[PackedMatrix], fd: int, key: CacheKey, team: Team, report: Callable[[int], None]) -> None:
+    """Read all bytes of `matrices` on the team's threads; `report` gets the bytes so far.
+
+    Raises `CacheError` when the file is not what it ought to be; the matrices then hold anything.
+    """
+    try:
+        table = read_table(fd)
+        if table.name != key.file_name or table.matrices != describe(matrices):
+            raise CacheError("it holds other weights")
+        offsets, _ = offsets_of(matrices)
+        sums: list[int] = []
+        done = 0
+        for first, end in _batches(matrices):
+            sums += read_packed(team, fd, matrices[first:end], offsets[first:end])
+            if sums != table.checksums[: len(sums)]:
+                raise CacheError("its bytes are damaged")
+            done += sum(matrix.nbytes for matrix in matrices[first:end])
+            report(done)
+        if len(sums) != len(table.checksums):
+            raise CacheError("its table has checksums of something else")
+    except OSError as error:
+        raise CacheError(f"it cannot be read ({error.strerror})") from error
+
+
+def save(
+    matrices: Sequence[PackedMatrix],
+    folder: CacheFolder,
+    key: CacheKey,
+    *,
+    group_bytes: int,
+    limit: int,
+    between: Callable[[], None] = lambda: None,
+) -> int:
+    """Write `matrices` under `key`; the file's bytes. `between` is called all few milliseconds, and may raise.
+
+    Raises `CacheError`. Whatever is raised, there is nothing under `key` but what was there before.
+    """
+    offsets, end = offsets_of(matrices)
+    with folder.new_file(key, end, group_bytes, limit) as fd:
+        sums: list[int] = []
+        for matrix, offset in zip(matrices, offsets, strict=True):
+            data = matrix.buffer()
+            for at in range(0, len(data), CHECKSUM_UNIT):
+                between()
+                unit = data[at : at + CHECKSUM_UNIT]
+                sums.append(checksum(unit))
+                _write(fd, unit, offset + at)
+        preamble, body = encode_table(Table(key.file_name, describe(matrices), sums), end)
+        _write(fd, memoryview(body), end)
+        # Not forced to the disk: what a power failure leaves out of the file shows when it is read.
+        _write(fd, memoryview(preamble), 0)
+    return end + len(body)
+
+
+def _batches(matrices: Sequence[PackedMatrix]) -> list[tuple[int, int]]:
+    """Ranges of matrices that are read at once: many, for small ones alone do not occupy all threads."""
+    batches: list[tuple[int, int]] = []
+    first = nbytes = 0
+    for index, matrix in enumerate(matrices):
+        nbytes += matrix.nbytes
+        if nbytes >= _BATCH_BYTES or index + 1 == len(matrices):
+            batches.append((first, index + 1))
+            first, nbytes = index + 1, 0
+    return batches
+
+
+def _write(fd: int, data: memoryview, offset: int) -> None:
+    while data:
+        written = os.pwrite(fd, data, offset)
+        if written == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        data, offset = data[written:], offset + written

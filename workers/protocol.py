@@ -119,17 +119,18 @@ class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="r
     worker_ns: int  # plan received to result sent
 
 
-WeightFormat = Literal["bf16", "int8"]
+WeightFormat = Literal["bf16", "int8", "int4", "int8_group", "fp8"]
 
 
 class WeightFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What weights are kept in, whatever the checkpoint holds. The embedding is always bf16."""
+    """What weights are kept in; None: what the checkpoint has them in. The embedding is always bf16."""
 
-    linear: WeightFormat = "bf16"
-    lm_head: WeightFormat = "bf16"
+    linear: WeightFormat | None = "bf16"
+    lm_head: WeightFormat | None = "bf16"
 
 
-BF16_WEIGHTS = WeightFormats()
+AS_PUBLISHED = WeightFormats(None, None)
+BF16_WEIGHTS = WeightFormats("bf16", "bf16")
 
 
 class WeightsCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

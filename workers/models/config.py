@@ -9,6 +9,7 @@ from pathlib import Path
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.fields import Fields
 from numaserve.workers.models.gguf_config import load_gguf_config
+from numaserve.workers.models.quantization import read_quantization
 from numaserve.workers.models.registry import ARCHITECTURES, family_of
 from numaserve.workers.models.spec import ModelConfig, RopeConfig
 
@@ -39,7 +40,9 @@ def _load_hf_config(folder: Path) -> ModelConfig:
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise fields.error('architectures must name the model\'s class, such as ["LlamaForCausalLM"]')
     architecture = architectures[0]
-    config = family_of(architecture, str(path), ARCHITECTURES).configure(fields, architecture)
+    family = family_of(architecture, str(path), ARCHITECTURES)
+    config = family.configure(fields, architecture)
+    config = replace(config, stored=read_quantization(fields, config, family))
     generation = folder / "generation_config.json"
     if not generation.is_file():
         return config

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import numpy as np
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.family import Family
 from numaserve.workers.models.fields import Fields
 from numaserve.workers.models.registry import GGUF_ARCHITECTURES, family_of
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.models.stored import GGUF_BLOCKS, Stored
 from numaserve.workers.weights.gguf_file import GGUFFile, open_gguf
+from numaserve.workers.weights.gguf_names import hugging_face_name
 
 # GGUF's key after "<architecture>." to config.json's.
 _KEYS = {
@@ -47,7 +50,18 @@ def load_gguf_config(path: Path) -> ModelConfig:
     fields = Fields(_as_config_json(file, name, str(path)), str(path))
     config = family.configure(fields, family.architectures[0])
     # The converter has added the one already.
-    return replace(config, norm_plus_one=False)
+    return replace(config, norm_plus_one=False, stored=_stored(file, family))
+
+
+def _stored(file: GGUFFile, family: Family) -> dict[str, Stored]:
+    """The matrices in block formats. Others that are not supported are told about when they are read."""
+    stored = {}
+    for tensor in file.tensors:
+        block = GGUF_BLOCKS.get(tensor.tensor_type.name.lower())
+        if block is not None:
+            name = hugging_face_name(tensor.name, family.names)
+            stored[name.removeprefix("model.").removesuffix(".weight")] = block
+    return stored
 
 
 def _as_config_json(file: GGUFFile, name: str, where: str) -> dict[str, object]:

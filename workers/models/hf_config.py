@@ -106,12 +106,6 @@ def read_layer_count(fields: Fields) -> int:
 
 
 def _refuse_unsupported(fields: Fields) -> None:
-    if fields.has("quantization_config"):
-        method = fields.child("quantization_config").values.get("quant_method", "unknown")
-        raise fields.error(
-            f"quantization_config (quant_method {str(method)[:40]!r}) is not supported; use the model's bf16 "
-            "checkpoint or a GGUF file with Q8_0, Q4_0 or Q4_1"
-        )
     fields.refuse("mlp_bias", False)
     fields.refuse("use_bidirectional_attention", False)
     fields.refuse("attention_chunk_size")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
+
+from numaserve.workers.models.stored import Stored
 
 Activation = Literal["silu", "gelu_tanh"]
 LayerKind = Literal["full", "sliding"]
@@ -63,6 +66,8 @@ class ModelConfig:
     embedding_scale: float = 1.0
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
+    # The quantised matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").
+    stored: Mapping[str, Stored] = field(default_factory=dict, hash=False)
 
     def window(self, layer: int) -> int | None:
         """How many tokens layer `layer` looks back at, the current one included; None: all."""

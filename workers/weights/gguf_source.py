@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.family import Family, LayerNames
+from numaserve.workers.models.family import Family
 from numaserve.workers.weights.gguf_file import open_gguf
+from numaserve.workers.weights.gguf_names import hugging_face_name
 from numaserve.workers.weights.source import DType, RawTensor
 
 _DTYPES: dict[GGMLQuantizationType, DType] = {
@@ -19,8 +20,12 @@ _DTYPES: dict[GGMLQuantizationType, DType] = {
     GGMLQuantizationType.Q8_0: "q8_0",
     GGMLQuantizationType.Q4_0: "q4_0",
     GGMLQuantizationType.Q4_1: "q4_1",
+    GGMLQuantizationType.Q5_0: "q5_0",
+    GGMLQuantizationType.Q5_1: "q5_1",
+    GGMLQuantizationType.Q4_K: "q4_k",
+    GGMLQuantizationType.Q5_K: "q5_k",
+    GGMLQuantizationType.Q6_K: "q6_k",
 }
-_TOP = {"token_embd": "embed_tokens", "output_norm": "norm"}
 _ROPE_TABLES = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
 
 
@@ -54,36 +59,6 @@ class GGUFSource:
         shape = tuple(int(dim) for dim in reversed(found.shape))
         return RawTensor(found.name, np.asarray(data), _DTYPES[found.tensor_type], shape)
 
-
-def hugging_face_name(name: str, names: LayerNames) -> str:
-    """The Hugging Face name of a GGUF tensor in a family whose layers use `names`; an unknown name stays as it is."""
-    head, _, kind = name.rpartition(".")
-    if head == "output":
-        return f"lm_head.{kind}"
-    if head in _TOP:
-        return f"model.{_TOP[head]}.{kind}"
-    block, _, part = head.removeprefix("blk.").partition(".")
-    layer_part = _layer_parts(names).get(part)
-    if not head.startswith("blk.") or layer_part is None:
-        return name
-    return f"model.layers.{block}.{layer_part}.{kind}"
-
-
-def _layer_parts(names: LayerNames) -> dict[str, str]:
-    parts = {
-        "attn_norm": names.input_norm,
-        "attn_q": names.q,
-        "attn_k": names.k,
-        "attn_v": names.v,
-        "attn_output": names.o,
-        "attn_q_norm": names.q_norm,
-        "attn_k_norm": names.k_norm,
-        "ffn_norm": names.mlp_norm,
-        "ffn_gate": names.gate,
-        "ffn_up": names.up,
-        "ffn_down": names.down,
-        "post_attention_norm": names.post_attention_norm,
-        "post_ffw_norm": names.post_mlp_norm,
-        "attn_qkv": names.q if names.q == names.k else "",
-    }
-    return {part: name for part, name in parts.items() if name}
+    def part(self, name: str) -> RawTensor:
+        """The same: a GGUF file keeps a matrix in one tensor."""
+        return self.tensor(name)

@@ -7,22 +7,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from numaserve.kernels import PackedMatrix, RopeTable, Team, Vector
-from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.family import LayerNames
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.rope import rope_tables
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormat, WeightFormats
-from numaserve.workers.weights.convert import as_float32, with_whole_blocks
+from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats
+from numaserve.workers.weights.convert import Floats, as_float32
+from numaserve.workers.weights.formats import (
+    BF16,
+    EMBEDDING,
+    LM_HEAD,
+    MatrixFormat,
+    has_own_lm_head,
+    layer_formats,
+    lm_head_format,
+)
 from numaserve.workers.weights.gguf_source import GGUFSource
-from numaserve.workers.weights.sharding import TILE_COLUMNS, Shard, has_own_lm_head, round_up
-from numaserve.workers.weights.source import RawTensor, TensorSource
-from numaserve.workers.weights.tensors import check_tensors, find_prefix, lm_head_name
+from numaserve.workers.weights.packing import Packer, Place, Rows
+from numaserve.workers.weights.sharding import TILE_COLUMNS, Shard, round_up
+from numaserve.workers.weights.source import TensorSource
+from numaserve.workers.weights.tensors import Shape, check_tensors, find_prefix, layer_shapes, lm_head_name
 from numaserve.workers.weights.weights import LayerWeights, Weights
-
-Rows = npt.NDArray[np.int32]
 
 
 def open_source(path: Path, config: ModelConfig) -> TensorSource:
@@ -55,8 +61,9 @@ def load_weights(
     family = FAMILIES[config.family]
     prefix = find_prefix(source.names(), family)
     check_tensors(source, config, family, prefix)
-    loader = _Loader(source, config, family.names, formats, shard, team, report, stored)
-    return loader.load(prefix, positions)
+    packer = None if stored else Packer(source, team)
+    shapes = layer_shapes(config, family)
+    return _Loader(source, config, family.names, formats, shard, packer, report, prefix, shapes).load(positions)
 
 
 @dataclass
@@ -66,20 +73,20 @@ class _Loader:
     names: LayerNames
     formats: WeightFormats
     shard: Shard
-    team: Team
+    packer: Packer | None  # None: matrices are made, and filled by others
     report: Callable[[int], None]
-    stored: bool
+    prefix: str
+    shapes: dict[str, Shape]  # of a layer's tensors
     done: int = 0
 
-    def load(self, prefix: str, positions: int) -> Weights:
+    def load(self, positions: int) -> Weights:
         config = self.config
-        embedding = self._vocabulary(f"{prefix}embed_tokens.weight")
-        layers = tuple(self._layer(f"{prefix}layers.{index}.") for index in range(config.num_layers))
+        embedding = self._vocabulary(EMBEDDING, BF16)
+        layers = tuple(self._layer(index) for index in range(config.num_layers))
         lm_head = embedding
         if has_own_lm_head(config, self.formats):
-            tied = config.tie_word_embeddings
-            name = f"{prefix}embed_tokens.weight" if tied else lm_head_name(self.source.names(), prefix)
-            lm_head = self._vocabulary(name, self.formats.lm_head)
+            made = lm_head_format(config, self.formats)
+            lm_head = self._vocabulary(EMBEDDING if config.tie_word_embeddings else LM_HEAD, made)
         configs = [config.rope_of(layer) for layer in range(config.num_layers)]
         tables = {rope: RopeTable(*rope_tables(rope, positions)) for rope in dict.fromkeys(configs)}
         return Weights(
@@ -87,24 +94,25 @@ class _Loader:
             embedding=embedding,
             layers=layers,
             ropes=tuple(tables[rope] for rope in configs),
-            final_norm=self._norm(f"{prefix}norm"),
+            final_norm=self._norm("norm"),
             lm_head=lm_head,
         )
 
-    def _layer(self, at: str) -> LayerWeights:
-        config, names = self.config, self.names
+    def _layer(self, index: int) -> LayerWeights:
+        config, names, at = self.config, self.names, f"layers.{index}."
+        made = layer_formats(config, self.formats, self.shard, index)
         return LayerWeights(
             input_norm=self._norm(at + names.input_norm),
-            qkv=self._qkv(at),
+            qkv=self._qkv(at, made.qkv),
             qkv_bias=self._qkv_bias(at) if config.qkv_bias else None,
             q_norm=self._norm(at + names.q_norm) if config.qk_norm else None,
             k_norm=self._norm(at + names.k_norm) if config.qk_norm else None,
-            o=self._columns(f"{at}{names.o}.weight", self.shard.q_heads, config.head_dim),
+            o=self._columns(at, names.o, self.shard.q_heads, config.head_dim, made.o),
             o_bias=self._vector(f"{at}{names.o}.bias") if config.attention_output_bias else None,
             post_attention_norm=self._norm(at + names.post_attention_norm) if config.post_norms else None,
             mlp_norm=self._norm(at + names.mlp_norm),
-            gate_up=self._gate_up(at),
-            down=self._columns(f"{at}{names.down}.weight", self.shard.intermediate, 1),
+            gate_up=self._gate_up(at, made.gate_up),
+            down=self._columns(at, names.down, self.shard.intermediate, 1, made.down),
             post_mlp_norm=self._norm(at + names.post_mlp_norm) if config.post_norms else None,
         )
 
@@ -120,89 +128,72 @@ class _Loader:
             v += (config.num_qo_heads + config.num_kv_heads) * config.head_dim
         return [(names.q, q), (names.k, k), (names.v, v)]
 
-    def _qkv(self, at: str) -> PackedMatrix:
+    def _qkv(self, at: str, made: MatrixFormat) -> PackedMatrix:
         parts = self._qkv_rows()
-        matrix = self._linear(sum(len(rows) for _, rows in parts), self.config.hidden_size)
+        matrix = _make(sum(len(rows) for _, rows in parts), self.config.hidden_size, made)
         row = 0
         for name, rows in parts:
-            self._pack(matrix, self.source.tensor(f"{at}{name}.weight"), rows, dst_row=row)
+            self._pack(matrix, at, name, rows, Place(dst_row=row))
             row += len(rows)
         return self._packed(matrix)
 
     def _qkv_bias(self, at: str) -> Vector:
-        parts = [as_float32(self.source.tensor(f"{at}{name}.bias"))[rows] for name, rows in self._qkv_rows()]
+        parts = [self._values(f"{at}{name}.bias")[rows] for name, rows in self._qkv_rows()]
         return Vector(np.concatenate(parts))
 
-    def _gate_up(self, at: str) -> PackedMatrix:
+    def _gate_up(self, at: str, made: MatrixFormat) -> PackedMatrix:
         names, inter = self.names, self.shard.intermediate
         # Both halves fill whole tiles, so that the padded columns of the product are written, as zeros.
-        matrix = self._linear(2 * round_up(len(inter), TILE_COLUMNS), self.config.hidden_size)
+        matrix = _make(2 * round_up(len(inter), TILE_COLUMNS), self.config.hidden_size, made)
         rows = np.arange(inter.start, inter.stop, dtype=np.int32)
         below = self.config.intermediate_size if names.up == names.gate else 0
         for offset, (name, chosen) in enumerate(((names.gate, rows), (names.up, rows + np.int32(below)))):
-            self._pack(matrix, self.source.tensor(f"{at}{name}.weight"), chosen, panel_stride=2, panel_offset=offset)
+            self._pack(matrix, at, name, chosen, Place(panel_stride=2, panel_offset=offset))
         return self._packed(matrix)
 
-    def _columns(self, name: str, parts: range, width: int) -> PackedMatrix:
+    def _columns(self, at: str, name: str, parts: range, width: int, made: MatrixFormat) -> PackedMatrix:
         """All rows of a tensor, and of its columns those of `parts`, each `width` wide."""
         hidden = self.config.hidden_size
-        matrix = self._linear(hidden, len(parts) * width)
+        matrix = _make(hidden, len(parts) * width, made)
         rows = np.arange(hidden, dtype=np.int32)
-        self._pack(matrix, self.source.tensor(name), rows, first_col=parts.start * width)
+        self._pack(matrix, at, name, rows, Place(first_col=parts.start * width))
         return self._packed(matrix)
 
-    def _linear(self, n: int, k: int) -> PackedMatrix:
-        return PackedMatrix(n, k, self.formats.linear)
-
-    def _vocabulary(self, name: str, format: WeightFormat = "bf16") -> PackedMatrix:
-        vocab = self.shard.vocab
-        matrix = PackedMatrix(len(vocab), self.config.hidden_size, format)
-        self._pack(matrix, self.source.tensor(name), np.arange(vocab.start, vocab.stop, dtype=np.int32))
+    def _vocabulary(self, module: str, made: MatrixFormat) -> PackedMatrix:
+        config, vocab = self.config, self.shard.vocab
+        matrix = _make(len(vocab), config.hidden_size, made)
+        if self.packer is not None:
+            rows = np.arange(vocab.start, vocab.stop, dtype=np.int32)
+            name = lm_head_name(self.source.names(), self.prefix) if module == LM_HEAD else self.prefix + module
+            shape = (config.vocab_size, config.hidden_size)
+            self.packer.pack(matrix, name, rows, Place(), stored=config.stored.get(module), shape=shape)
         return self._packed(matrix)
 
     def _norm(self, name: str) -> Vector:
-        values = as_float32(self.source.tensor(f"{name}.weight"))
+        values = self._values(f"{name}.weight")
         return Vector(values + np.float32(1) if self.config.norm_plus_one else values)
 
     def _vector(self, name: str) -> Vector:
-        return Vector(as_float32(self.source.tensor(name)))
+        return Vector(self._values(name))
 
-    def _pack(
-        self,
-        matrix: PackedMatrix,
-        tensor: RawTensor,
-        rows: Rows,
-        *,
-        dst_row: int = 0,
-        first_col: int = 0,
-        panel_stride: int = 1,
-        panel_offset: int = 0,
-    ) -> None:
-        if self.stored or matrix.k == 0 or len(rows) == 0:  # a rank without heads has nothing to read
+    def _values(self, name: str) -> Floats:
+        return as_float32(self.source.tensor(self.prefix + name))
+
+    def _pack(self, matrix: PackedMatrix, at: str, name: str, rows: Rows, place: Place) -> None:
+        if self.packer is None:
             return
-        tensor = with_whole_blocks(tensor, first_col)
-        try:
-            matrix.pack(
-                self.team,
-                tensor.data,
-                tensor.dtype,
-                source_cols=tensor.shape[1],
-                rows=rows,
-                dst_row=dst_row,
-                first_col=first_col,
-                panel_stride=panel_stride,
-                panel_offset=panel_offset,
-            )
-        except ValueError as error:
-            raise OperatorError(
-                f"tensor {tensor.name} cannot be packed ({error}); fetch the checkpoint again"
-            ) from error
+        stored, shape = self.config.stored.get(at + name), self.shapes[f"{name}.weight"]
+        self.packer.pack(matrix, self.prefix + at + name, rows, place, stored=stored, shape=(shape[0], shape[1]))
 
     def _packed(self, matrix: PackedMatrix) -> PackedMatrix:
-        if not self.stored:
+        if self.packer is not None:
             self.done += matrix.nbytes
             self.report(self.done)
         return matrix
+
+
+def _make(n: int, k: int, made: MatrixFormat) -> PackedMatrix:
+    return PackedMatrix(n, k, made.format, made.group, made.offsets)
 
 
 def head_rows(heads: range, head_dim: int, interleaved: bool) -> Rows:

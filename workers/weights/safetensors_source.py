@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _DTYPES: dict[str, DType] = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
+_CODES: dict[str, DType] = {"I8": "i8", "I32": "i32", "I64": "i64", "F8_E4M3": "e4m3"}
 _MAX_INDEX_BYTES = 64 * 2**20
 
 
@@ -44,19 +45,26 @@ class SafetensorsSource:
 
     def tensor(self, name: str) -> RawTensor:
         """The tensor of that name, as a view of the mapped file."""
+        return self._view(name, _DTYPES)
+
+    def part(self, name: str) -> RawTensor:
+        """A tensor of a quantised matrix, likewise."""
+        return self._view(name, _DTYPES | _CODES)
+
+    def _view(self, name: str, dtypes: dict[str, DType]) -> RawTensor:
         path = self._where[name]
         try:
             dtype = self._files[path].get_slice(name).get_dtype()
-            if dtype not in _DTYPES:
+            if dtype not in dtypes:
                 raise OperatorError(
-                    f"{path}: tensor {name} is {dtype}; supported are {', '.join(_DTYPES)}: "
+                    f"{path}: tensor {name} is {dtype}; supported are {', '.join(dtypes)}: "
                     "use the model's bf16 checkpoint"
                 )
             values = self._files[path].get_tensor(name)
         except SafetensorError as error:
             raise OperatorError(f"{path}: tensor {name} cannot be read ({error}); fetch the file again") from error
         data = values.reshape(-1).view(torch.uint8).numpy() if values.numel() else np.empty(0, np.uint8)
-        return RawTensor(name, data, _DTYPES[dtype], tuple(values.shape))
+        return RawTensor(name, data, dtypes[dtype], tuple(values.shape))
 
 
 def _files_of(folder: Path) -> list[Path]:

@@ -1,8 +1,8 @@
 """Which part of each tensor a rank owns. Pure functions of the model's configuration and the ranks' weights.
 
 A rank's *weight* is its number of cores. Attention is divided by KV head, each with its group of query heads; the MLP
-in units of 32 columns, the vocabulary in units of 16 rows: the kernels' tiles. Fewer KV heads than ranks: a KV head is
-held by several ranks, which divide its query heads.
+in units of 32 columns, the kernels' tiles, or of a checkpoint's groups, the vocabulary in units of 16 rows. Fewer KV
+heads than ranks: a KV head is held by several ranks, which divide its query heads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import BF16_WEIGHTS, PAGE_SIZE, WeightFormat, WeightFormats
+from numaserve.workers.protocol import BF16_WEIGHTS, PAGE_SIZE, WeightFormats
+from numaserve.workers.weights.formats import (
+    BF16,
+    MatrixFormat,
+    cut_of,
+    has_own_lm_head,
+    layer_formats,
+    lm_head_format,
+)
 
 TILE_ROWS = 16
 TILE_COLUMNS = 32
@@ -86,40 +94,49 @@ def make_shard(config: ModelConfig, weights: Sequence[int], rank: int) -> Shard:
         world_size=len(weights),
         q_heads=q_heads,
         kv_heads=kv_heads,
-        intermediate=split(config.intermediate_size, weights, TILE_COLUMNS)[rank],
+        intermediate=split(config.intermediate_size, weights, cut_of(config, len(weights)))[rank],
         vocab=split(config.vocab_size, weights, TILE_ROWS)[rank],
     )
 
 
-def matrix_bytes(n: int, k: int, format: WeightFormat = "bf16") -> int:
-    """Memory of a packed matrix of n output and k input features: padded to whole tiles, and in int8 with a scale and
-    a correction, 4 bytes each, for each output feature."""
-    if format == "int8":
-        return round_up(n, MATRIX_PAD) * (round_up(k, INT8_TILE_COLUMNS) + 8)
-    return round_up(n, MATRIX_PAD) * round_up(k, MATRIX_PAD) * BF16_BYTES
+def matrix_bytes(n: int, k: int, made: MatrixFormat = BF16) -> int:
+    """Memory of a packed matrix of n output and k input features, padded to whole tiles and groups.
+
+    int8 has a scale and a correction, 4 bytes each, for each output feature; the formats with groups have a scale, and
+    maybe an offset, of 2 bytes for each output feature and group, fp8 4 bytes; but for fp8, 4 bytes more for each
+    output feature.
+    """
+    n, group = round_up(n, MATRIX_PAD), made.group
+    if made.format == "bf16":
+        return n * round_up(k, MATRIX_PAD) * BF16_BYTES
+    if made.format == "int8":
+        return n * (round_up(k, INT8_TILE_COLUMNS) + 8)
+    groups = -(-round_up(k, MATRIX_PAD) // group)
+    if made.format == "fp8":
+        return n * groups * (group + 4)
+    codes = group // 2 if made.format == "int4" else group
+    return n * (groups * (codes + (2 if made.offsets == "none" else 4)) + 4)
 
 
 def weight_bytes(config: ModelConfig, weights: Sequence[int], rank: int, formats: WeightFormats = BF16_WEIGHTS) -> int:
-    """Memory of the packed matrices of one rank; norms and biases, a few kB per layer, are left out."""
+    """Memory of the packed matrices of one rank; norms and biases, a few kB per layer, are left out. Raises
+    `OperatorError` where the checkpoint cannot be had in `formats`."""
     shard = make_shard(config, weights, rank)
     hidden, inter = config.hidden_size, len(shard.intermediate)
     q_columns = len(shard.q_heads) * config.head_dim
     kv_columns = len(shard.kv_heads) * config.head_dim
-    layer = (
-        matrix_bytes(q_columns + 2 * kv_columns, hidden, formats.linear)
-        + matrix_bytes(hidden, q_columns, formats.linear)
-        + matrix_bytes(2 * round_up(inter, TILE_COLUMNS), hidden, formats.linear)
-        + matrix_bytes(hidden, inter, formats.linear)
-    )
-    total = config.num_layers * layer + matrix_bytes(len(shard.vocab), hidden)
+    total = matrix_bytes(len(shard.vocab), hidden)
+    for layer in range(config.num_layers):
+        made = layer_formats(config, formats, shard, layer)
+        total += (
+            matrix_bytes(q_columns + 2 * kv_columns, hidden, made.qkv)
+            + matrix_bytes(hidden, q_columns, made.o)
+            + matrix_bytes(2 * round_up(inter, TILE_COLUMNS), hidden, made.gate_up)
+            + matrix_bytes(hidden, inter, made.down)
+        )
     if has_own_lm_head(config, formats):
-        total += matrix_bytes(len(shard.vocab), hidden, formats.lm_head)
+        total += matrix_bytes(len(shard.vocab), hidden, lm_head_format(config, formats))
     return total
-
-
-def has_own_lm_head(config: ModelConfig, formats: WeightFormats) -> bool:
-    """Whether the head is another matrix in memory than the embedding."""
-    return not config.tie_word_embeddings or formats.lm_head != "bf16"
 
 
 def kv_bytes_per_page(config: ModelConfig, weights: Sequence[int], rank: int) -> int:

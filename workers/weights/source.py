@@ -8,8 +8,11 @@ from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from numaserve.workers.models.stored import BlockLayout
 
-DType = Literal["bf16", "f16", "f32", "q8_0", "q4_0", "q4_1"]
+PlainDType = Literal["bf16", "f16", "f32"]
+CodeDType = Literal["i8", "i32", "i64", "e4m3"]
+DType = PlainDType | BlockLayout | CodeDType
 
 
 @dataclass(frozen=True)
@@ -32,4 +35,7 @@ class TensorSource(Protocol):
         """The names of all tensors."""
 
     def tensor(self, name: str) -> RawTensor:
-        """The tensor of that name. Raises `OperatorError` for an unsupported dtype or a damaged file."""
+        """A tensor of numbers, or of blocks of them. Raises `OperatorError` for another dtype or a damaged file."""
+
+    def part(self, name: str) -> RawTensor:
+        """A tensor of a quantised matrix: also codes. Raises `OperatorError` as `tensor` does."""

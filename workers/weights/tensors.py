@@ -8,6 +8,9 @@ from collections.abc import Collection
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.family import Family
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.models.stored import GGUF_BLOCKS
+from numaserve.workers.weights.quantized.layouts import parts_of
+from numaserve.workers.weights.quantized.parts import Parts
 from numaserve.workers.weights.source import TensorSource
 
 Shape = tuple[int, ...]
@@ -24,9 +27,9 @@ def find_prefix(names: Collection[str], family: Family) -> str:
 
 
 def lm_head_name(names: Collection[str], prefix: str) -> str:
-    """The output matrix's name: multimodal checkpoints nest it beside the language model."""
-    nested = f"{prefix.removesuffix('model.')}lm_head.weight"
-    return nested if nested in names else "lm_head.weight"
+    """The output matrix's module: multimodal checkpoints nest it beside the language model."""
+    nested = f"{prefix.removesuffix('model.')}lm_head"
+    return nested if any(name.startswith(f"{nested}.") for name in names) else "lm_head"
 
 
 def layer_shapes(config: ModelConfig, family: Family) -> dict[str, Shape]:
@@ -65,30 +68,69 @@ def check_tensors(source: TensorSource, config: ModelConfig, family: Family, pre
     tensor left out silently would give wrong answers.
     """
     found = source.names()
-    matrix = (config.vocab_size, config.hidden_size)
-    expected: dict[str, Shape] = {f"{prefix}embed_tokens.weight": matrix, f"{prefix}norm.weight": (config.hidden_size,)}
-    in_layer = layer_shapes(config, family)
-    for layer in range(config.num_layers):
-        expected |= {f"{prefix}layers.{layer}.{name}": shape for name, shape in in_layer.items()}
     lm_head = lm_head_name(found, prefix)
-    if not config.tie_word_embeddings:
-        expected[lm_head] = matrix
-    missing = [name for name in expected if name not in found]
+    plain, parts = _expected(config, family, prefix, lm_head)
+    missing = [name for name in plain if name not in found]
+    missing += [name for name, part in parts.items() if part.required and name not in found]
     if missing:
         raise OperatorError(f"the checkpoint lacks {_some(missing)}; it does not fit its configuration, fetch it again")
-    unused = [name for name in found if name not in expected and name != lm_head and not _is_harmless(name, family)]
+    unused = [
+        name
+        for name in found
+        if name not in plain
+        and name not in parts
+        and not name.startswith(f"{lm_head}.")
+        and not _is_harmless(name, family)
+        and not _is_zero_bias(name, source, parts)
+    ]
     if unused:
         raise OperatorError(
             f"the checkpoint holds {_some(unused)}, which {config.architecture} as configured does not use; "
             "this variant is not supported"
         )
-    for name, shape in expected.items():
+    for name, shape in plain.items():
         tensor = source.tensor(name)
         if tensor.shape != shape:
             raise OperatorError(
                 f"tensor {tensor.name} has shape {list(tensor.shape)}, the configuration asks for {list(shape)}; "
                 "fetch the checkpoint again"
             )
+    for name, part in parts.items():
+        if name in found:
+            part.check(source.part(name))
+
+
+def _expected(config: ModelConfig, family: Family, prefix: str, lm_head: str) -> tuple[dict[str, Shape], Parts]:
+    """Tensors of numbers, and those of quantised matrices."""
+    plain: dict[str, Shape] = {f"{prefix}norm.weight": (config.hidden_size,)}
+    parts: Parts = {}
+
+    def expect(name: str, key: str, shape: Shape) -> None:
+        stored = config.stored.get(key.removesuffix(".weight"))
+        if stored is None or stored.layout in GGUF_BLOCKS or len(shape) != 2:
+            plain[name] = shape
+            return
+        module = name.removesuffix(".weight")
+        parts.update({f"{module}.{suffix}": part for suffix, part in parts_of(stored, *shape).items()})
+
+    matrix = (config.vocab_size, config.hidden_size)
+    expect(f"{prefix}embed_tokens.weight", "embed_tokens", matrix)
+    if not config.tie_word_embeddings:
+        expect(f"{lm_head}.weight", "lm_head", matrix)
+    in_layer = layer_shapes(config, family)
+    for layer in range(config.num_layers):
+        for name, shape in in_layer.items():
+            expect(f"{prefix}layers.{layer}.{name}", f"layers.{layer}.{name}", shape)
+    return plain, parts
+
+
+def _is_zero_bias(name: str, source: TensorSource, parts: Parts) -> bool:
+    """AutoGPTQ gives every module a bias, of zeros where the model has none."""
+    module = name.removesuffix(".bias")
+    if module == name or not any(f"{module}.{suffix}" in parts for suffix in ("qweight", "weight_packed", "weight")):
+        return False
+    tensor = source.tensor(name)
+    return len(tensor.shape) == 1 and not tensor.data.any()
 
 
 def _is_harmless(name: str, family: Family) -> bool:

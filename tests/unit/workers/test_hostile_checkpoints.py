@@ -204,14 +204,14 @@ def test_a_gguf_tensor_within_the_file_is_accepted(tmp_path: Path) -> None:
 def test_a_gguf_quantisation_that_is_not_supported_is_named_with_its_tensor(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     writer = gguf.GGUFWriter(path, "llama")
-    raw = np.zeros((2, 144), np.uint8)
-    writer.add_tensor("blk.0.attn_q.weight", raw, raw_dtype=gguf.GGMLQuantizationType.Q4_K)
+    raw = np.zeros((2, 110), np.uint8)
+    writer.add_tensor("blk.0.attn_q.weight", raw, raw_dtype=gguf.GGMLQuantizationType.Q3_K)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     source = GGUFSource(path, FAMILIES["llama"])
-    with pytest.raises(OperatorError, match=r"blk\.0\.attn_q\.weight is Q4_K; supported are F32"):
+    with pytest.raises(OperatorError, match=r"blk\.0\.attn_q\.weight is Q3_K; supported are F32"):
         source.tensor("model.layers.0.self_attn.q_proj.weight")
 
 

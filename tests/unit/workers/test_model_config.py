@@ -121,7 +121,7 @@ def test_an_unknown_architecture_is_named_with_the_list_of_those_supported(tmp_p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"quantization_config": {"quant_method": "awq"}}, "awq"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "hqq"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic' is not supported"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor is missing"),
         ({"rope_scaling": {"rope_type": "linear", "factor": "4"}}, "factor must be a number"),

@@ -1,0 +1,60 @@
+"""How a checkpoint holds its quantised matrices: known from config.json or a GGUF file's table before any is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+BlockLayout = Literal["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]  # GGUF's
+# "gptq" has zero points minus one, "gptq_v2" has them as they are.
+Layout = Literal["gptq", "gptq_v2", "awq", "packed", "int8", "fp8", BlockLayout]
+CodeFormat = Literal["int4", "int8_group", "int8", "fp8"]
+
+ROW = 0  # in place of a group: one scale for the whole row
+REQUANTIZED_GROUP = 32
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One quantised matrix [out features, in features] of a checkpoint.
+
+    `native` is the format that takes its codes, `group` how many columns have a scale in common then; `reordered`
+    columns, and the groups of 16 of Q6_K, are rounded anew into groups of 32.
+    """
+
+    layout: Layout
+    native: CodeFormat
+    group: int = ROW
+    bits: int = 8
+    symmetric: bool = True  # the zero points, if there are any, are in the middle
+    reordered: bool = False  # GPTQ's act-order: the file says for each column which group it is of
+    source_group: int = ROW  # where it is `reordered`: the columns of a group in the file
+    block_rows: int = 1  # rows that have a scale in common
+    scale: str = "weight_scale"  # what the scales of compressed-tensors and fp8 are called
+
+    @property
+    def has_minima(self) -> bool:
+        """Whether weights are scale * code + minimum."""
+        return not self.symmetric and self.layout in GGUF_BLOCKS
+
+    @property
+    def has_zeros(self) -> bool:
+        """Whether weights are scale * (code - zero), with zeros of their own."""
+        return not self.symmetric and not self.reordered and self.layout not in GGUF_BLOCKS
+
+
+StoredMatrices = Mapping[str, Stored]  # by the name of the module without what stands before "layers."
+
+
+# GGUF's block formats (ggml-common.h of llama.cpp): 32 columns to a scale, Q6_K 16.
+GGUF_BLOCKS: dict[str, Stored] = {
+    "q8_0": Stored("q8_0", "int8_group", 32),
+    "q4_0": Stored("q4_0", "int4", 32, bits=4),
+    "q4_1": Stored("q4_1", "int4", 32, bits=4, symmetric=False),
+    "q5_0": Stored("q5_0", "int8_group", 32, bits=5),
+    "q5_1": Stored("q5_1", "int8_group", 32, bits=5, symmetric=False),
+    "q4_k": Stored("q4_k", "int4", 32, bits=4, symmetric=False),
+    "q5_k": Stored("q5_k", "int8_group", 32, bits=5, symmetric=False),
+    "q6_k": Stored("q6_k", "int8_group", REQUANTIZED_GROUP, bits=6),
+}

@@ -1,0 +1,140 @@
+"""What each matrix of a rank is kept in. Pure: the plan counts with it what the loader then packs.
+
+A matrix takes the format it is published in where that can be divided at this rank's columns. One that is made of
+several published ones takes the narrowest that holds all of them exactly: codes of 4 bits are codes of 8 bits too,
+and bf16 takes anything else that does not agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.registry import FAMILIES
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.models.stored import ROW, Stored
+from numaserve.workers.protocol import WeightFormat, WeightFormats
+
+if TYPE_CHECKING:
+    from numaserve.workers.weights.sharding import Shard
+
+Offsets = Literal["none", "zeros", "minima"]
+
+GROUPS = (128, 64, 32)
+GROUPED: frozenset[WeightFormat] = frozenset({"int4", "int8_group", "fp8"})
+LM_HEAD, EMBEDDING = "lm_head", "embed_tokens"
+# Of weights that are quantised while loading: in 4 bits smaller groups lose less than their scales cost.
+_OWN_GROUP: dict[WeightFormat, int] = {"int4": 32}
+
+
+@dataclass(frozen=True)
+class MatrixFormat:
+    """What a packed matrix is made with; `group` is 0 for formats without groups."""
+
+    format: WeightFormat = "bf16"
+    group: int = 0
+    offsets: Offsets = "none"
+
+
+BF16 = MatrixFormat()
+
+
+@dataclass(frozen=True)
+class LayerFormats:
+    """The matrices of one layer."""
+
+    qkv: MatrixFormat
+    o: MatrixFormat
+    gate_up: MatrixFormat
+    down: MatrixFormat
+
+
+def layer_formats(config: ModelConfig, formats: WeightFormats, shard: Shard, layer: int) -> LayerFormats:
+    """The formats of a rank's part of `layer`. Raises `OperatorError` where a quantised checkpoint is wanted in another
+    format than it has."""
+    names = FAMILIES[config.family].names
+
+    def of(*modules: str, first_col: int = 0) -> MatrixFormat:
+        stored = [config.stored.get(f"layers.{layer}.{name}") for name in dict.fromkeys(modules)]
+        return _choose(formats.linear, stored, first_col, bool(config.stored))
+
+    return LayerFormats(
+        qkv=of(names.q, names.k, names.v),
+        o=of(names.o, first_col=shard.q_heads.start * config.head_dim),
+        gate_up=of(names.gate, names.up),
+        down=of(names.down, first_col=shard.intermediate.start),
+    )
+
+
+def lm_head_format(config: ModelConfig, formats: WeightFormats) -> MatrixFormat:
+    """The format of the output head. Raises `OperatorError` as `layer_formats` does."""
+    stored = config.stored.get(EMBEDDING if config.tie_word_embeddings else LM_HEAD)
+    return _choose(formats.lm_head, [stored], 0, stored is not None)
+
+
+def has_own_lm_head(config: ModelConfig, formats: WeightFormats) -> bool:
+    """Whether the head is another matrix in memory than the embedding, which is bf16 always."""
+    return not config.tie_word_embeddings or lm_head_format(config, formats) != BF16
+
+
+def cut_of(config: ModelConfig, parts: int) -> int:
+    """Columns of the MLP at whose multiples it is best divided into `parts`: the checkpoint's groups, or pieces of them
+    where whole ones would divide it unevenly."""
+    name = FAMILIES[config.family].names.down
+    groups = {stored.group for module, stored in config.stored.items() if module.endswith(f".{name}")} - {ROW}
+    for cut in GROUPS:
+        if groups and all(group % cut == 0 for group in groups) and config.intermediate_size >= 8 * parts * cut:
+            return cut
+    return GROUPS[-1]
+
+
+def _choose(
+    asked: WeightFormat | None, stored: Sequence[Stored | None], first_col: int, is_quantized: bool
+) -> MatrixFormat:
+    published = _published(stored, first_col)
+    if asked is None:
+        return published
+    if asked == "bf16":
+        return BF16
+    if not is_quantized:
+        if asked not in GROUPED:
+            return MatrixFormat(asked)
+        group = _group(_OWN_GROUP.get(asked, GROUPS[0]), first_col)
+        return MatrixFormat(asked, group) if group else BF16
+    if published.format not in (asked, "bf16"):
+        raise OperatorError(
+            f"the checkpoint is quantised already, to {published.format}, and cannot be quantised to {asked}: "
+            "leave out --quantization, or take the model's bf16 checkpoint"
+        )
+    return published
+
+
+def _published(stored: Sequence[Stored | None], first_col: int) -> MatrixFormat:
+    parts = [each for each in stored if each is not None]
+    natives = {each.native for each in parts}
+    if not parts or len(parts) < len(stored) or (len(natives) > 1 and natives != {"int4", "int8_group"}):
+        return BF16
+    if natives == {"int8"}:
+        return MatrixFormat("int8")
+    group = GROUPS[0]
+    for part in parts:
+        group = _group(part.group or group, first_col, group)
+    if group == 0:
+        return BF16
+    if natives == {"fp8"}:
+        return MatrixFormat("fp8", group)
+    return MatrixFormat("int4" if natives == {"int4"} else "int8_group", group, _offsets(parts, len(natives) > 1))
+
+
+def _group(group: int, first_col: int, most: int = GROUPS[0]) -> int:
+    """The largest native group, up to `most`, that divides the groups of a tensor and begins at `first_col`; else 0."""
+    fitting = (each for each in GROUPS if each <= most and group % each == 0 and first_col % each == 0)
+    return next(fitting, 0)
+
+
+def _offsets(parts: Sequence[Stored], widened: bool) -> Offsets:
+    if any(part.has_minima for part in parts):
+        return "minima"
+    return "zeros" if widened or any(part.has_zeros for part in parts) else "none"

@@ -1,0 +1,121 @@
+"""Brings rows of a checkpoint's tensors into packed matrices: as they are, decoded, or as codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numaserve.kernels import PackedMatrix, Team
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.stored import Stored
+from numaserve.workers.weights.quantized.coded import CodedTensor
+from numaserve.workers.weights.quantized.layouts import QuantizedMatrix
+from numaserve.workers.weights.source import RawTensor, TensorSource
+
+Rows = npt.NDArray[np.int32]
+
+_NATIVE_BLOCKS = {"q8_0", "q4_0", "q4_1"}  # that the kernels expand themselves
+_BLOCK = 32
+_PANEL = 16
+_DECODED_BYTES = 64 << 20  # of weights in fp32: what is decoded at a time, so that it stays small beside the matrix
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where rows go: row i to row `dst_row` + i of the matrix, in panels of 16 dealt to every `panel_stride`-th."""
+
+    dst_row: int = 0
+    first_col: int = 0  # of the tensor
+    panel_stride: int = 1
+    panel_offset: int = 0
+
+
+class Packer:
+    """Packs on the threads of `team`. Raises `OperatorError` for tensors that are damaged."""
+
+    def __init__(self, source: TensorSource, team: Team) -> None:
+        self._source, self._team = source, team
+
+    def pack(
+        self,
+        matrix: PackedMatrix,
+        module: str,
+        rows: Rows,
+        place: Place,
+        *,
+        stored: Stored | None,
+        shape: tuple[int, int],
+    ) -> None:
+        """Pack `rows` of the weight of `module`, which is of `shape` and in the file as `stored` says."""
+        if matrix.k == 0 or len(rows) == 0:  # a rank without heads has nothing to read
+            return
+        if stored is None or (
+            matrix.format == "bf16" and stored.layout in _NATIVE_BLOCKS and place.first_col % _BLOCK == 0
+        ):
+            self._pack_values(matrix, self._source.tensor(f"{module}.weight"), rows, place)
+            return
+        quantized = QuantizedMatrix(self._source, module, stored, shape)
+        for part, chosen, where in _portions(rows, shape[1], place):
+            decoded = quantized.decode(part)
+            if matrix.format == "bf16":
+                self._pack_values(matrix, _plain(decoded), chosen, where)
+            else:
+                self._pack_codes(matrix, decoded, chosen, where)
+
+    def _pack_values(self, matrix: PackedMatrix, tensor: RawTensor, rows: Rows, place: Place) -> None:
+        try:
+            matrix.pack(
+                self._team,
+                tensor.data,
+                tensor.dtype,
+                source_cols=tensor.shape[1],
+                rows=rows,
+                dst_row=place.dst_row,
+                first_col=place.first_col,
+                panel_stride=place.panel_stride,
+                panel_offset=place.panel_offset,
+            )
+        except ValueError as error:
+            raise _damaged(tensor.name, error) from error
+
+    def _pack_codes(self, matrix: PackedMatrix, coded: CodedTensor, rows: Rows, place: Place) -> None:
+        if matrix.format == "int8_group":
+            coded = coded.widened()
+        offsets = None if coded.offsets is None else np.ascontiguousarray(coded.offsets)
+        try:
+            matrix.pack_codes(
+                self._team,
+                np.ascontiguousarray(coded.codes),
+                np.ascontiguousarray(coded.scales),
+                offsets,
+                source_group=coded.group,
+                offsets_are_zeros=coded.offsets_are_zeros,
+                rows=rows,
+                dst_row=place.dst_row,
+                first_col=place.first_col,
+                panel_stride=place.panel_stride,
+                panel_offset=place.panel_offset,
+            )
+        except ValueError as error:
+            raise _damaged(coded.name, error) from error
+
+
+def _portions(rows: Rows, columns: int, place: Place) -> Iterator[tuple[range, Rows, Place]]:
+    """`rows` a few whole panels at a time: the rows of the tensor to decode, which of these to take, where they go."""
+    count = max(1, _DECODED_BYTES // (4 * _PANEL * columns)) * _PANEL
+    for start in range(0, len(rows), count):
+        chosen = rows[start : start + count]
+        first = int(chosen.min())
+        where = Place(place.dst_row + start, place.first_col, place.panel_stride, place.panel_offset)
+        yield range(first, int(chosen.max()) + 1), chosen - np.int32(first), where
+
+
+def _plain(coded: CodedTensor) -> RawTensor:
+    values = coded.dequantized()
+    return RawTensor(coded.name, values.reshape(-1).view(np.uint8), "f32", values.shape)
+
+
+def _damaged(name: str, error: ValueError) -> OperatorError:
+    return OperatorError(f"tensor {name} cannot be packed ({error}); fetch the checkpoint again")

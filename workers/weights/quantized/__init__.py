@@ -1,0 +1,1 @@
+"""Quantised checkpoints: one file for each published layout, all decoded into one form."""

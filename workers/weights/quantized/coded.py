@@ -1,0 +1,96 @@
+"""The one form that every published layout is decoded into, and that a packed matrix takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from numaserve.workers.models.stored import REQUANTIZED_GROUP, CodeFormat
+
+Codes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+
+_INT4_ZERO, _INT8_ZERO = 8, 128
+_MAX_CODE = 127
+
+
+@dataclass(frozen=True)
+class CodedTensor:
+    """Quantised rows of a matrix.
+
+    `codes` [rows, columns]: 0..15 in "int4", 0..255 in "int8_group", the bits of an int8 in "int8", of an e4m3 in
+    "fp8". `scales` and `offsets` [rows, groups], each of `group` columns, the last of fewer. weight = scale * (code -
+    offset) where the offsets are zeros, scale * code + offset where they are not; without offsets scale * (code - 8) in
+    "int4", scale * (code - 128) in "int8_group", and scale * code in the others.
+    """
+
+    name: str  # of the tensor in its file, for messages
+    format: CodeFormat
+    codes: Codes
+    scales: Floats
+    group: int
+    offsets: Floats | None = None
+    offsets_are_zeros: bool = True
+
+    def widened(self) -> CodedTensor:
+        """The same weights in "int8_group": codes of 4 bits are codes of 8 bits too."""
+        if self.format != "int4":
+            return self
+        zeros = np.full_like(self.scales, _INT4_ZERO) if self.offsets is None else self.offsets
+        return replace(self, format="int8_group", offsets=zeros)
+
+    def dequantized(self) -> Floats:
+        """The weights, [rows, columns]."""
+        columns = self.codes.shape[1]
+        scales = _by_column(self.scales, self.group, columns)
+        values = _values(self.format, self.codes)
+        if self.offsets is None:
+            zero = {"int4": _INT4_ZERO, "int8_group": _INT8_ZERO}.get(self.format, 0)
+            values -= np.float32(zero)
+            return np.multiply(values, scales, out=values)
+        offsets = _by_column(self.offsets, self.group, columns)
+        if self.offsets_are_zeros:
+            values -= offsets
+            return np.multiply(values, scales, out=values)
+        values *= scales
+        return np.add(values, offsets, out=values)
+
+
+def requantized(name: str, values: Floats) -> CodedTensor:
+    """Weights rounded into "int8_group": off by at most a 254th of the largest of their group of 32."""
+    rows, columns = values.shape
+    groups = -(-columns // REQUANTIZED_GROUP)
+    padded = np.zeros((rows, groups * REQUANTIZED_GROUP), np.float32)
+    padded[:, :columns] = values
+    grouped = padded.reshape(rows, groups, REQUANTIZED_GROUP)
+    scales = np.abs(grouped).max(axis=2) / np.float32(_MAX_CODE)
+    factors = np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
+    grouped *= factors[:, :, None]
+    np.rint(grouped, out=grouped)
+    # A factor that was rounded up, or overflowed over a tiny scale, must not carry a code over the end.
+    np.clip(np.nan_to_num(grouped, copy=False), -_MAX_CODE, _MAX_CODE, out=grouped)
+    codes = (padded + np.float32(_INT8_ZERO)).astype(np.uint8)
+    return CodedTensor(name, "int8_group", np.ascontiguousarray(codes[:, :columns]), scales, REQUANTIZED_GROUP)
+
+
+def e4m3_values() -> Floats:
+    """The 256 values of e4m3 by their bits (OCP 8-bit floating point specification, E4M3): bias 7, no infinity."""
+    bits = np.arange(256)
+    exponent, mantissa = bits >> 3 & 15, bits & 7
+    magnitude = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * 2.0 ** (exponent - 7))
+    magnitude[bits & 127 == 127] = np.nan
+    return np.where(bits >> 7, -magnitude, magnitude).astype(np.float32)
+
+
+_E4M3 = e4m3_values()
+
+
+def _values(format: CodeFormat, codes: Codes) -> Floats:
+    if format == "fp8":
+        return _E4M3[codes]
+    return (codes.view(np.int8) if format == "int8" else codes).astype(np.float32)
+
+
+def _by_column(values: Floats, group: int, columns: int) -> Floats:
+    return values if values.shape[1] == 1 else np.repeat(values, group, axis=1)[:, :columns]

@@ -1,0 +1,142 @@
+"""GGUF's block formats (ggml-common.h and ggml-quants.c of llama.cpp), decoded block by block over whole matrices.
+
+Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: blocks of 32 columns with a scale d in fp16. Q4_K, Q5_K, Q6_K: blocks of 256, with a d
+(and dmin) in fp16 for all and 6-bit scales and minima (8-bit scales in Q6_K) for 32 (16 in Q6_K) columns each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.stored import CodeFormat
+from numaserve.workers.weights.quantized.coded import CodedTensor, Codes, Floats, requantized
+from numaserve.workers.weights.source import RawTensor
+
+_SIGN = np.uint8(0x80)
+_LOW = np.uint8(0x0F)
+
+
+def decode(tensor: RawTensor, rows: range) -> CodedTensor:
+    """Rows of a matrix. Raises `OperatorError` where rows are not whole blocks, or a scale is not finite."""
+    columns, block_bytes, decoder = _DECODERS[tensor.dtype]
+    if tensor.shape[1] % columns:
+        raise OperatorError(f"tensor {tensor.name} has rows of {tensor.shape[1]}, not whole blocks of {columns}")
+    row_bytes = tensor.shape[1] // columns * block_bytes
+    data = np.asarray(tensor.data[rows.start * row_bytes : rows.stop * row_bytes])
+    decoded = decoder(tensor.name, data.reshape(len(rows), tensor.shape[1] // columns, block_bytes))
+    if (
+        not np.isfinite(decoded.scales).all()
+        or not np.isfinite(decoded.offsets if decoded.offsets is not None else 0).all()
+    ):
+        raise OperatorError(f"tensor {tensor.name} holds scales that are not finite; fetch the file again")
+    return decoded
+
+
+Blocks = npt.NDArray[np.uint8]  # [rows, blocks, bytes]
+
+
+def _half(blocks: Blocks, at: int) -> Floats:
+    """The fp16 at byte `at` of each block, [rows, blocks]."""
+    return np.ascontiguousarray(blocks[:, :, at : at + 2]).view(np.float16)[:, :, 0].astype(np.float32)
+
+
+def _flat(codes: Codes) -> Codes:
+    return codes.reshape(codes.shape[0], -1)
+
+
+def _halves(nibbles: Blocks) -> Codes:
+    """Bytes whose low nibbles are the first half of some columns and the high nibbles the second; the last dimension
+    doubles."""
+    return np.concatenate([nibbles & _LOW, nibbles >> 4], axis=-1)
+
+
+def _q8_0(name: str, blocks: Blocks) -> CodedTensor:
+    return CodedTensor(name, "int8_group", _flat(blocks[:, :, 2:] ^ _SIGN), _half(blocks, 0), 32)
+
+
+def _q4_0(name: str, blocks: Blocks) -> CodedTensor:
+    return CodedTensor(name, "int4", _flat(_halves(blocks[:, :, 2:])), _half(blocks, 0), 32)
+
+
+def _q4_1(name: str, blocks: Blocks) -> CodedTensor:
+    return _with_minimum(name, "int4", _halves(blocks[:, :, 4:]), _half(blocks, 0), _half(blocks, 2))
+
+
+def _five_bits(high: Blocks, nibbles: Blocks) -> Codes:
+    """Bit i of the four bytes `high` is the fifth bit of code i."""
+    bits = np.unpackbits(high, axis=-1, bitorder="little")
+    return _halves(nibbles) | bits << np.uint8(4)
+
+
+def _q5_0(name: str, blocks: Blocks) -> CodedTensor:
+    # Codes 0..31 around 16, moved to lie around 128.
+    codes = _five_bits(blocks[:, :, 2:6], blocks[:, :, 6:]) + np.uint8(112)
+    return CodedTensor(name, "int8_group", _flat(codes), _half(blocks, 0), 32)
+
+
+def _q5_1(name: str, blocks: Blocks) -> CodedTensor:
+    codes = _five_bits(blocks[:, :, 4:8], blocks[:, :, 8:])
+    return _with_minimum(name, "int8_group", codes, _half(blocks, 0), _half(blocks, 2))
+
+
+def _with_minimum(name: str, format: CodeFormat, codes: Codes, scales: Floats, minima: Floats) -> CodedTensor:
+    return CodedTensor(name, format, _flat(codes), scales, 32, minima, offsets_are_zeros=False)
+
+
+def _scales_and_minima(blocks: Blocks) -> tuple[Floats, Floats]:
+    """Of a block of 256 of Q4_K or Q5_K: [rows, 8 * blocks] each.
+
+    Twelve bytes at 4: the low six bits of bytes 0..3 are scales 0..3, those of 4..7 minima 0..3; scales and minima 4..7
+    have their low four bits in the nibbles of bytes 8..11, and their high two on top of bytes 0..3 and 4..7.
+    """
+    low, minimum, rest = blocks[:, :, 4:8], blocks[:, :, 8:12], blocks[:, :, 12:16]
+    scales = np.concatenate([low & 63, (rest & _LOW) | (low >> 6 << 4)], axis=-1)
+    minima = np.concatenate([minimum & 63, (rest >> 4) | (minimum >> 6 << 4)], axis=-1)
+    shape = (blocks.shape[0], -1)
+    return (
+        (scales * _half(blocks, 0)[:, :, None]).reshape(shape),
+        (minima * -_half(blocks, 2)[:, :, None]).reshape(shape),
+    )
+
+
+def _q4_k(name: str, blocks: Blocks) -> CodedTensor:
+    nibbles = blocks[:, :, 16:].reshape(*blocks.shape[:2], 4, 32)
+    return _with_minimum(name, "int4", _halves(nibbles), *_scales_and_minima(blocks))
+
+
+def _q5_k(name: str, blocks: Blocks) -> CodedTensor:
+    high, nibbles = blocks[:, :, None, 16:48], blocks[:, :, 48:].reshape(*blocks.shape[:2], 4, 32)
+    codes = np.empty((*blocks.shape[:2], 8, 32), np.uint8)
+    codes[:, :, 0::2], codes[:, :, 1::2] = nibbles & _LOW, nibbles >> 4
+    codes |= (high >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
+    return _with_minimum(name, "int8_group", codes, *_scales_and_minima(blocks))
+
+
+def _q6_k(name: str, blocks: Blocks) -> CodedTensor:
+    shape = blocks.shape[:2]
+    low, high = blocks[:, :, :128].reshape(*shape, 2, 64), blocks[:, :, 128:192].reshape(*shape, 2, 1, 32)
+    codes = _halves(low).reshape(*shape, 2, 4, 32)
+    codes |= (high >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3) << 4
+    scales = blocks[:, :, 192:208].view(np.int8) * _half(blocks, 208)[:, :, None]
+    values: Floats = codes.reshape(*shape, 16, 16).astype(np.float32)
+    values -= np.float32(32)
+    values *= scales[..., None]
+    if not np.isfinite(scales).all():
+        raise OperatorError(f"tensor {name} holds scales that are not finite; fetch the file again")
+    return requantized(name, values.reshape(shape[0], -1))
+
+
+# Columns and bytes of a block.
+_DECODERS: dict[str, tuple[int, int, Callable[[str, Blocks], CodedTensor]]] = {
+    "q8_0": (32, 34, _q8_0),
+    "q4_0": (32, 18, _q4_0),
+    "q4_1": (32, 20, _q4_1),
+    "q5_0": (32, 22, _q5_0),
+    "q5_1": (32, 24, _q5_1),
+    "q4_k": (256, 144, _q4_k),
+    "q5_k": (256, 176, _q5_k),
+    "q6_k": (256, 210, _q6_k),
+}

@@ -1,0 +1,59 @@
+"""GPTQ's layout, as AutoGPTQ, GPTQModel and AutoRound write it.
+
+For a matrix of N out features and K in features: `qweight` int32 [K * bits / 32, N], codes packed along K; `qzeros`
+int32 [groups, N * bits / 32], zero points packed along N; `scales` [groups, N]; `g_idx` int32 [K], the group of each
+in feature, out of order with act-order. weight = scale * (code - zero). checkpoint_format "gptq" stores zero points
+minus one: GPTQModel undoes that by adding one to each field of a packed word, and the carry of a field goes to the
+next one just as the borrow came from there; "gptq_v2" and AutoRound's own packing store them as they are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numaserve.workers.models.stored import Stored
+from numaserve.workers.weights.quantized.act_order import check_order, file_group, in_order
+from numaserve.workers.weights.quantized.coded import CodedTensor
+from numaserve.workers.weights.quantized.nibbles import codes_of_rows
+from numaserve.workers.weights.quantized.parts import (
+    FLOAT_DTYPES,
+    Part,
+    Parts,
+    Tensors,
+    floats,
+    group_count,
+    whole_group,
+    words,
+    zero_points,
+)
+
+_ONES = {4: 0x11111111, 8: 0x01010101}
+
+
+def parts(stored: Stored, rows: int, columns: int) -> Parts:
+    """The tensors of a matrix."""
+    fields = 32 // stored.bits
+    groups = group_count(columns, file_group(stored))
+    return {
+        "qweight": Part(("i32",), ((columns // fields, rows),)),
+        "qzeros": Part(("i32",), ((groups, -(-rows // fields)),)),
+        "scales": Part(FLOAT_DTYPES, ((groups, rows),)),
+        "g_idx": Part(("i32",), ((columns,),), required=stored.reordered),
+    }
+
+
+def decode(stored: Stored, tensors: Tensors, rows: range) -> CodedTensor:
+    """Rows of the matrix. Raises `OperatorError` for a g_idx that is not what the configuration announces."""
+    qweight = words(tensors["qweight"])
+    columns = qweight.shape[0] * 32 // stored.bits
+    codes = codes_of_rows(qweight[:, rows.start : rows.stop].T, stored.bits)
+    packed = words(tensors["qzeros"])
+    if stored.layout == "gptq":
+        packed = packed + np.uint32(_ONES[stored.bits])
+    zeros = codes_of_rows(packed, stored.bits)[:, rows.start : rows.stop].T
+    scales = np.ascontiguousarray(floats(tensors["scales"])[:, rows.start : rows.stop].T)
+    name, group = tensors["qweight"].name, whole_group(columns, file_group(stored))
+    if stored.reordered:
+        return in_order(name, codes, scales, zeros.astype(np.float32), tensors["g_idx"])
+    if "g_idx" in tensors:
+        check_order(tensors["g_idx"], group)
+    return CodedTensor(name, stored.native, codes, scales, group, zero_points(stored, tensors["qzeros"], zeros))

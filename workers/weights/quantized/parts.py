@@ -1,0 +1,92 @@
+"""The tensors that a published layout keeps a matrix in, with what they must look like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.stored import Stored
+from numaserve.workers.weights.quantized.coded import Codes, Floats
+from numaserve.workers.weights.source import RawTensor
+
+FLOAT_DTYPES = ("f16", "bf16", "f32")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One tensor beside the others of a matrix: any of `dtypes`, and any of `shapes`."""
+
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    required: bool = True
+
+    def check(self, tensor: RawTensor) -> None:
+        """Raises `OperatorError` where `tensor` is something else."""
+        if tensor.dtype not in self.dtypes or tensor.shape not in self.shapes:
+            wanted = " or ".join(str(list(shape)) for shape in dict.fromkeys(self.shapes))
+            raise OperatorError(
+                f"tensor {tensor.name} is {tensor.dtype} of shape {list(tensor.shape)}, the configuration asks for "
+                f"{' or '.join(self.dtypes)} of shape {wanted}; fetch the checkpoint again"
+            )
+
+
+Parts = dict[str, Part]  # by what follows the module's name and a dot
+Tensors = Mapping[str, RawTensor]
+
+
+def scale_part(rows: int, groups: int) -> Part:
+    """Scales of all rows and groups, of all rows, or of the whole tensor."""
+    shapes: list[tuple[int, ...]] = [(rows, groups)]
+    if groups == 1:
+        shapes += [(rows,), (), (1,), (1, 1)]
+    return Part(FLOAT_DTYPES, tuple(shapes))
+
+
+def words(tensor: RawTensor) -> npt.NDArray[np.uint32]:
+    """A tensor of int32 with its shape, a view."""
+    return tensor.data.view("<u4").reshape(tensor.shape)
+
+
+def floats(tensor: RawTensor) -> Floats:
+    """A tensor of scales with its shape. Raises `OperatorError` where one is no number."""
+    match tensor.dtype:
+        case "f32":
+            values = tensor.data.view(np.float32)
+        case "f16":
+            values = tensor.data.view(np.float16).astype(np.float32)
+        case _:
+            values = (tensor.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if not np.isfinite(values).all():
+        raise OperatorError(f"tensor {tensor.name} holds scales that are not finite; fetch the checkpoint again")
+    return values.reshape(tensor.shape)
+
+
+def row_scales(tensor: RawTensor, rows: int, groups: int) -> Floats:
+    """The scales of `scale_part` as [rows, groups]."""
+    return np.broadcast_to(floats(tensor).reshape(-1, groups), (rows, groups))
+
+
+def zero_points(stored: Stored, tensor: RawTensor, codes: Codes) -> Floats | None:
+    """Zero points [rows, groups]; None where they are all in the middle, as the configuration says. Raises
+    `OperatorError` where it says so and they are not."""
+    if not stored.symmetric:
+        return codes.astype(np.float32)
+    if (codes != 1 << (stored.bits - 1)).any():
+        raise OperatorError(
+            f"tensor {tensor.name} holds zero points although the configuration calls the weights symmetric; "
+            "fetch the checkpoint again"
+        )
+    return None
+
+
+def group_count(columns: int, group: int) -> int:
+    """How many groups a row has; a group of 0 is the row."""
+    return -(-columns // group) if group else 1
+
+
+def whole_group(columns: int, group: int) -> int:
+    """Columns to a scale, a multiple of every native group where the row has one scale."""
+    return group or -(-columns // 128) * 128

@@ -25,6 +25,7 @@ from numaserve.workers.weights.formats import (
 )
 from numaserve.workers.weights.gguf_source import GGUFSource
 from numaserve.workers.weights.packing import Packer, Place, Rows
+from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.sharding import TILE_COLUMNS, Shard, round_up
 from numaserve.workers.weights.source import TensorSource
 from numaserve.workers.weights.tensors import Shape, check_tensors, find_prefix, layer_shapes, lm_head_name
@@ -34,9 +35,6 @@ from numaserve.workers.weights.weights import LayerWeights, Weights
 def open_source(path: Path, config: ModelConfig) -> TensorSource:
     """The tensors of the model folder or .gguf file at `path`. Raises `OperatorError` when it cannot be read."""
     if path.is_dir():
-        # torch, which that module needs, takes a second to import.
-        from numaserve.workers.weights.safetensors_source import SafetensorsSource  # noqa: PLC0415
-
         return SafetensorsSource(path)
     return GGUFSource(path, FAMILIES[config.family])
 

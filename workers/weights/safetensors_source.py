@@ -1,7 +1,4 @@
-"""safetensors checkpoints: one file, or several with an index.
-
-The only module that imports torch: the safetensors library has zero-copy views of bf16 for torch alone.
-"""
+"""safetensors checkpoints: one file, or several with an index."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.weights.source import DType, RawTensor
 from safetensors import SafetensorError, safe_open
@@ -20,6 +17,7 @@ _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _DTYPES: dict[str, DType] = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
 _CODES: dict[str, DType] = {"I8": "i8", "I32": "i32", "I64": "i64", "F8_E4M3": "e4m3"}
+_METADATA = "__metadata__"
 _MAX_INDEX_BYTES = 64 * 2**20
 
 
@@ -30,13 +28,13 @@ class SafetensorsSource:
 
     def __init__(self, folder: Path) -> None:
         self._where: dict[str, Path] = {}
-        self._files: dict[Path, Any] = {}
+        self._files: dict[Path, _File] = {}
         for path in _files_of(folder):
             try:
-                handle: Any = safe_open(path, framework="pt")
-                self._files[path] = handle
-                self._where.update(dict.fromkeys(handle.keys(), path))
-            except (SafetensorError, OSError, ValueError) as error:
+                file = _File(path)
+                self._files[path] = file
+                self._where.update(dict.fromkeys(file.tensors, path))
+            except (SafetensorError, OSError, ValueError, RecursionError) as error:
                 raise OperatorError(f"{path}: not a sound safetensors file ({error}); fetch it again") from error
 
     def names(self) -> Collection[str]:
@@ -53,18 +51,32 @@ class SafetensorsSource:
 
     def _view(self, name: str, dtypes: dict[str, DType]) -> RawTensor:
         path = self._where[name]
-        try:
-            dtype = self._files[path].get_slice(name).get_dtype()
-            if dtype not in dtypes:
-                raise OperatorError(
-                    f"{path}: tensor {name} is {dtype}; supported are {', '.join(dtypes)}: "
-                    "use the model's bf16 checkpoint"
-                )
-            values = self._files[path].get_tensor(name)
-        except SafetensorError as error:
-            raise OperatorError(f"{path}: tensor {name} cannot be read ({error}); fetch the file again") from error
-        data = values.reshape(-1).view(torch.uint8).numpy() if values.numel() else np.empty(0, np.uint8)
-        return RawTensor(name, data, dtypes[dtype], tuple(values.shape))
+        dtype, shape, data = self._files[path].tensor(name)
+        if dtype not in dtypes:
+            raise OperatorError(
+                f"{path}: tensor {name} is {dtype}; supported are {', '.join(dtypes)}: use the model's bf16 checkpoint"
+            )
+        return RawTensor(name, data, dtypes[dtype], shape)
+
+
+class _File:
+    """A mapped file. The library checks it, but hands out bf16 and fp8 to torch only, which takes a second or two to
+    import; so its header is read here once more. Raises what the library and the file system raise."""
+
+    def __init__(self, path: Path) -> None:
+        with safe_open(path, framework="np"):
+            pass
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+        self.tensors: dict[str, dict[str, Any]] = {name: value for name, value in header.items() if name != _METADATA}
+        self._data = np.memmap(path, np.uint8, "r", offset=8 + length) if self.tensors else np.empty(0, np.uint8)
+
+    def tensor(self, name: str) -> tuple[str, tuple[int, ...], npt.NDArray[np.uint8]]:
+        """Type, shape and bytes."""
+        about = self.tensors[name]
+        begin, end = about["data_offsets"]
+        return about["dtype"], tuple(about["shape"]), np.asarray(self._data[begin:end])
 
 
 def _files_of(folder: Path) -> list[Path]:

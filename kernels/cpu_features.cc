@@ -44,7 +44,8 @@ Features probe() {
   f.portable = ymm && bit(leaf1.ecx, 12) && bit(leaf1.ecx, 29) && bit(leaf7.ebx, 5);  // FMA, F16C, AVX2
   const bool zmm = (state & 0xe6) == 0xe6;
   f.avx512 = f.portable && zmm && bit(leaf7.ebx, 16) && bit(leaf7.ebx, 17) && bit(leaf7.ebx, 30) &&
-             bit(leaf7.ebx, 31) && bit(leaf7.ecx, 11) && bit(leaf71.eax, 5);  // F, DQ, BW, VL, VNNI, BF16
+             bit(leaf7.ebx, 31) && bit(leaf7.ecx, 1) && bit(leaf7.ecx, 11) &&
+             bit(leaf71.eax, 5);  // F, DQ, BW, VL, VBMI, VNNI, BF16
   const bool tiles = (state & 0x60000) == 0x60000 && bit(leaf7.edx, 24) && bit(leaf7.edx, 22) && bit(leaf7.edx, 25);
   f.amx = f.avx512 && tiles && request_tile_permission();
   return f;

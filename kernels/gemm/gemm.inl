@@ -12,7 +12,6 @@
 // blocking. For formats in groups (grouped.inl) a slab and a block are as many groups.
 // With up to 32 rows there is nothing to reuse, and every panel pair is read once, from its first tile to its last.
 
-inline constexpr int64_t kRowBlock = 256;
 inline constexpr int64_t kGroupPanels = 64;
 inline constexpr int64_t kSlabTiles = 32;
 inline constexpr int64_t kBlockTiles = 8;

@@ -42,25 +42,20 @@ inline GroupColumns group_columns(const PackedWeights& b, const GroupLayout& lay
   }
 }
 
-// What one group adds to 16 columns of a row. fp32:
-inline F32x16 with_group(const GemmArgs&, int, const GroupColumns& columns, int64_t, int64_t, const float* sums,
-                         F32x16 c) {
-  return F32x16::fma(F32x16::load(sums), columns.scale, c);
+inline GroupScale group_scale(const GemmArgs& g, int64_t row, int64_t group) {
+  GroupScale x;
+  const int8_t* a = static_cast<const int8_t*>(g.a) + row * g.lda + g.b.depth;
+  __builtin_memcpy(&x, a + group * static_cast<int64_t>(sizeof(x)), sizeof(x));
+  return x;
 }
 
-// int32. Every conversion is exact: a sum of products is below 2^22.
-inline F32x16 with_group(const GemmArgs& g, int zero, const GroupColumns& columns, int64_t row, int64_t group,
-                         const int32_t* sums, F32x16 c) {
-  const int8_t* a = static_cast<const int8_t*>(g.a) + row * g.lda + g.b.depth;
-  GroupScale x;
-  __builtin_memcpy(&x, a + group * static_cast<int64_t>(sizeof(x)), sizeof(x));
-  const F32x16 total = F32x16::set1(static_cast<float>(x.sum)), scale = F32x16::set1(x.scale);
-  // Without offsets the codes' zero is a constant; what a set's dot product takes off the codes is one too.
-  const int32_t constant = (g.b.offsets == Offsets::kNone ? zero : 0) - kCodeOffset;
-  F32x16 sum = F32x16::convert_less(sums, constant * x.sum);
-  if (g.b.offsets == Offsets::kZeros) sum = sum - columns.offset * total;
+// c and what a group adds to it; `sum`, of whole numbers below 2^22, has lost the constant zero of codes without
+// offsets. `sum` and `x` of int4 and int8_group:
+inline F32x16 with_group(Offsets offsets, const GroupColumns& columns, const GroupScale& x, F32x16 sum, F32x16 c) {
+  const F32x16 total = F32x16::set1(-0.125f * static_cast<float>(x.minus8)), scale = F32x16::set1(x.scale);
+  if (offsets == Offsets::kZeros) sum = sum - columns.offset * total;
   const F32x16 result = F32x16::fma(sum * scale, columns.scale, c);
-  return g.b.offsets == Offsets::kMinima ? F32x16::fma(total * scale, columns.offset, result) : result;
+  return offsets == Offsets::kMinima ? F32x16::fma(total * scale, columns.offset, result) : result;
 }
 
 template <WeightFormat kFormat, class Sum>
@@ -70,10 +65,28 @@ inline void add_scaled(const GemmArgs& g, const GroupLayout& layout, const std::
     const GroupColumns columns = group_columns<kFormat>(g.b, layout, record, half);
     for (int r = 0; r < rows; ++r) {
       const int64_t at = r * 32 + half * kTileN;
-      with_group(g, GroupCodes<kFormat>::kZero, columns, row + r, group, sums + at, F32x16::load(c + at)).store(c + at);
+      const F32x16 before = F32x16::load(c + at);
+      if constexpr (takes_int8(kFormat)) {
+        const GroupScale x = group_scale(g, row + r, group);
+        // What a set's dot products have taken off the codes is a constant too.
+        const int32_t zero = g.b.offsets == Offsets::kNone ? GroupCodes<kFormat>::kZero : 0;
+        const F32x16 sum = F32x16::convert_less(sums + at, (kCodeOffset - zero) / 8 * x.minus8);
+        with_group(g.b.offsets, columns, x, sum, before).store(c + at);
+      } else {
+        F32x16::fma(F32x16::load(sums + at), columns.scale, before).store(c + at);
+      }
     }
   }
 }
+
+#if defined(__AVX512VNNI__)
+#include "kernels/gemm/grouped_avx512.inl"
+#else
+template <WeightFormat>
+inline bool add_groups_in_registers(const GemmArgs&, int64_t, int64_t, int64_t, Range, float*) {
+  return false;
+}
+#endif
 
 // Adds groups [begin, end) of one pair of panels to `c` [rows][32], or begins with them where begin is 0. `kUsed`: the
 // lines of a tile that a group fills, all of them or, in int8 groups of 32, half.
@@ -92,10 +105,10 @@ inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
   for (int64_t first = groups.begin; first < groups.end; first += block) {
     const int64_t count = groups.end - first < block ? groups.end - first : block;
     for (int64_t i = 0; i < 2 * count; ++i) {
-      const std::byte* codes = records + (first + i / 2) * layout.bytes + i % 2 * layout.lines * kLineBytes;
+      const std::byte* codes = records + (first + i / 2) * layout.bytes + i % 2 * kLineBytes;
       std::byte* out = scratch.tiles + i * panel_bytes;
       for (int64_t line = 0; line < layout.lines; ++line)
-        Codes::widen(codes + line * kLineBytes, out + line * Codes::kLinesPerCode * kLineBytes);
+        Codes::widen(codes + line * 2 * kLineBytes, out + line * Codes::kLinesPerCode * kLineBytes);
       if constexpr (kTileBytesHere != kUsed * kLineBytes)
         __builtin_memset(out + kUsed * kLineBytes, 0, static_cast<size_t>(kTileBytesHere - kUsed * kLineBytes));
     }
@@ -126,6 +139,7 @@ struct Grouped {
   static int64_t unit(const PackedWeights& b) { return b.group; }
   static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, bool, GemmScratch& scratch,
                   float* c) {
+    if (add_groups_in_registers<kFormat>(g, row, rows, panel, groups, c)) return;
     if (takes_int8(kFormat) && g.b.group < kTileDepth<int8_t>)
       add_groups<kFormat, takes_int8(kFormat) ? kLines / 2 : kLines>(g, row, rows, panel, groups, scratch, c);
     else

@@ -1,43 +1,15 @@
 // The GEMM micro-tile of the avx512 set: VDPBF16PS or VPDPBUSD with four bytes of activations broadcast from memory.
 // The contract of `tile_gemm` is that of tile_portable.h.
 
+#include "kernels/gemm/sums_avx512.h"
+
 // VPDPBUSD wants its first operand unsigned: activations are stored with this added, and the results corrected.
 inline constexpr int kActivationOffset = 128;
 inline constexpr int kCodeOffset = 0;  // codes of groups are unsigned: they are the first operand
 inline constexpr bool kWholeTiles = false;
-
-// Sums of 16 columns. fp32 and int32 each in a register type of their own: gcc 12 copies registers at every product
-// when the one is kept as the other.
-struct Fp32Sums {
-  __m512 v = _mm512_setzero_ps();
-  void load(const float* p) { v = _mm512_loadu_ps(p); }
-  void store(float* p) const { _mm512_storeu_ps(p, v); }
-  void add(int activations, __m512i line) {
-    v = _mm512_dpbf16_ps(v, reinterpret_cast<__m512bh>(_mm512_set1_epi32(activations)),
-                         reinterpret_cast<__m512bh>(line));
-  }
-};
-struct Int32Sums {
-  __m512i v = _mm512_setzero_si512();
-  void load(const int32_t* p) { v = _mm512_loadu_si512(p); }
-  void store(int32_t* p) const { _mm512_storeu_si512(p, v); }
-  void add(int activations, __m512i line) { v = _mm512_dpbusd_epi32(v, _mm512_set1_epi32(activations), line); }
-};
-struct CodeSums : Int32Sums {
-  void add(int activations, __m512i line) { v = _mm512_dpbusd_epi32(v, line, _mm512_set1_epi32(activations)); }
-};
-template <class T>
-struct SumsOf {
-  using type = Fp32Sums;
-};
-template <>
-struct SumsOf<int8_t> {
-  using type = Int32Sums;
-};
-template <>
-struct SumsOf<uint8_t> {
-  using type = CodeSums;
-};
+// Up to how many rows meet weights that are widened in registers (grouped_avx512.inl).
+template <WeightFormat kFormat>
+inline constexpr int64_t kRowsInRegisters = takes_int8(kFormat) ? kRowBlock : 6;
 
 template <bool kStreamed, int kUsed, int kRows, class T, class TileAt, class Sum>
 inline void avx512_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,

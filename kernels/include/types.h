@@ -40,7 +40,7 @@ constexpr int64_t tile_depth(WeightFormat format) { return takes_int8(format) ? 
 enum class Offsets : int32_t { kNone, kZeros, kMinima };
 
 // Grouped formats lie in records, one for each pair of panels and group of k, in the order in which the GEMM takes
-// them: the codes of the one panel, of the other, then their 32 scales, then their 32 offsets.
+// them: lines of codes of the one panel and of the other in turn, then their 32 scales, then their 32 offsets.
 struct GroupLayout {
   int64_t lines;    // of 64 bytes of codes, of a panel
   int64_t scales;   // where in the record: fp16, of fp8 fp32
@@ -57,6 +57,8 @@ constexpr int64_t tile_index(int64_t panel, int64_t k_tile, int64_t k_tiles) {
 // Rows and columns of every matrix are padded to this, so that no kernel has a tail in N or K: padded weights are
 // zero, padded activation columns are written as zero, padded activation rows are computed and never read.
 inline constexpr int kPad = 32;
+
+inline constexpr int64_t kRowBlock = 256;  // rows that a GEMM takes through the weights together
 
 inline constexpr int kPageTokens = 32;       // tokens in a page of KV cache
 inline constexpr int kAttentionBlock = 256;  // tokens whose softmax is computed at once; blocks are merged in order
@@ -76,7 +78,7 @@ constexpr GroupLayout group_layout(WeightFormat format, int64_t group, Offsets o
 // What quantised activations of a group carry; a row of them is its values, then one of these for each group.
 struct GroupScale {
   float scale;
-  int32_t sum;  // of the group's values
+  int32_t minus8;  // -8 times the sum of the values: what sums with codes of 4 bits, whose zero is 8, have too little
 };
 
 // Bytes of a row of quantised activations.

@@ -129,7 +129,7 @@ PackedWeights PackedMatrix::view() const {
 
 std::byte* PackedMatrix::line(int64_t panel, int64_t index) const {
   if (is_grouped(format_))
-    return record(panel, index / layout_.lines) + (panel % 2 * layout_.lines + index % layout_.lines) * kLineBytes;
+    return record(panel, index / layout_.lines) + (index % layout_.lines * 2 + panel % 2) * kLineBytes;
   return memory_.get() + tile_index(panel, index / kLines, k_tiles()) * kTileBytes + index % kLines * kLineBytes;
 }
 

@@ -14,6 +14,7 @@ import gguf
 import numpy as np
 import torch
 import transformers as hf
+from k_quants import fitting, quantize
 
 VOCAB = 499
 MAX_POSITION = 512
@@ -79,7 +80,8 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     ),
     "phi3": lambda: hf.Phi3Config(**sizes(160, 2, 1, 224, original_max_position_embeddings=256), **_LONGROPE),
 }
-GGUF_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
+GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+GGUF_TYPES = ("F32", "F16", "BF16", *GGUF_BLOCKS)
 
 
 def random_model(case: str, seed: int = 0) -> hf.PreTrainedModel:
@@ -114,9 +116,10 @@ def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> P
     return folder
 
 
-def save_gguf(model: hf.PreTrainedModel, path: Path, kind: str, **integers: int) -> Path:
+def save_gguf(model: hf.PreTrainedModel, path: Path, kind: str, *, expanded: bool = True, **integers: int) -> Path:
     """Write a Llama or Qwen2 model as a GGUF file whose matrices are of `kind`, and give the model the values that the
-    file holds, rounded to bf16: it stays the reference. `integers` are more metadata of the architecture."""
+    file holds, where `expanded` rounded to bf16: it stays the reference. `integers` are more metadata of the
+    architecture."""
     config = model.config
     arch = config.model_type
     writer = gguf.GGUFWriter(path, arch)
@@ -146,13 +149,15 @@ def save_gguf(model: hf.PreTrainedModel, path: Path, kind: str, **integers: int)
             halves = array.reshape(heads[part], 2, head_dim // 2, -1)
             permuted = halves.swapaxes(1, 2).reshape(array.shape)
         qtype = gguf.GGMLQuantizationType[kind if array.ndim == 2 else "F32"]
-        data = gguf.quants.quantize(np.ascontiguousarray(permuted), qtype)
+        qtype = fitting(qtype, array.shape[-1])
+        data = quantize(permuted, qtype)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), data, raw_dtype=qtype)
         values = gguf.quants.dequantize(data, qtype).reshape(permuted.shape)
         if permuted is not array:
             values = values.reshape(heads[part], head_dim // 2, 2, -1).swapaxes(1, 2).reshape(array.shape)
         with torch.no_grad():
-            parameter.copy_(torch.from_numpy(values.copy()).to(torch.bfloat16).float())
+            exact = torch.from_numpy(values.copy())
+            parameter.copy_(exact.to(torch.bfloat16).float() if expanded else exact)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

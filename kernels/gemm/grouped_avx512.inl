@@ -1,0 +1,100 @@
+// Products with grouped weights whose codes are widened in registers: what the avx512 set does with few rows, where
+// tiles in the cache would be written for one reading, and with any number of rows where widening takes next to
+// nothing. The bits are those of add_groups: sums inside a group are exact, or the same chain.
+
+// A line of codes as operands of dot products, in k order.
+template <WeightFormat>
+struct CodeLine;
+template <>
+struct CodeLine<WeightFormat::kInt4> {
+  static constexpr int kOperands = 2;
+  __m512i operand[kOperands];
+  explicit CodeLine(__m512i codes)
+      : operand{_mm512_and_si512(codes, low()), _mm512_and_si512(_mm512_srli_epi16(codes, 4), low())} {}
+  static __m512i low() { return _mm512_set1_epi8(15); }
+};
+template <>
+struct CodeLine<WeightFormat::kInt8Group> {
+  static constexpr int kOperands = 1;
+  __m512i operand[kOperands];
+  explicit CodeLine(__m512i codes) : operand{codes} {}
+};
+template <>
+struct CodeLine<WeightFormat::kFp8> {
+  static constexpr int kOperands = 2;
+  __m512i operand[kOperands];
+  explicit CodeLine(__m512i codes) { widen_e4m3(codes, operand[0], operand[1]); }
+};
+
+// The sums of one group: they begin with what the constant zero of codes without offsets takes off.
+template <WeightFormat kFormat>
+inline typename SumsOf<typename GroupCodes<kFormat>::Element>::type first_sums(const GemmArgs& g, const GroupScale& x) {
+  typename SumsOf<typename GroupCodes<kFormat>::Element>::type sums;
+  if constexpr (takes_int8(kFormat))
+    if (g.b.offsets == Offsets::kNone) sums.v = _mm512_set1_epi32(x.minus8 * (GroupCodes<kFormat>::kZero / 8));
+  return sums;
+}
+
+template <WeightFormat kFormat, int kRows>
+inline void group_rows(const GemmArgs& g, int64_t row, int64_t panel, Range groups, float* c) {
+  using T = typename GroupCodes<kFormat>::Element;
+  using Line = CodeLine<kFormat>;
+  const GroupLayout layout = group_layout(kFormat, g.b.group, g.b.offsets);
+  const std::byte* records = g.b.data + panel / 2 * ceil_div(g.b.depth, g.b.group) * layout.bytes;
+  F32x16 result[kRows][2];
+  for (int r = 0; r < kRows; ++r)
+    for (int half = 0; half < 2; ++half)
+      result[r][half] = groups.begin == 0 ? F32x16::zero() : F32x16::load(c + r * 32 + half * kTileN);
+  for (int64_t group = groups.begin; group < groups.end; ++group) {
+    const std::byte* record = records + group * layout.bytes;
+    const T* a = static_cast<const T*>(g.a) + row * g.lda + group * g.b.group;
+    GroupScale x[kRows] = {};
+    if constexpr (takes_int8(kFormat))
+      for (int r = 0; r < kRows; ++r) x[r] = group_scale(g, row + r, group);
+    // The two panels' lines lie side by side: in memory order, and two chains of sums at once with a single row.
+    decltype(first_sums<kFormat>(g, x[0])) sums[kRows][2];
+    for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = first_sums<kFormat>(g, x[r]);
+#pragma GCC unroll 2
+    for (int64_t line = 0; line < layout.lines; ++line) {
+      for (int half = 0; half < 2; ++half) {
+        const Line columns(_mm512_loadu_si512(record + (2 * line + half) * kLineBytes));
+        for (int i = 0; i < Line::kOperands; ++i)
+          for (int r = 0; r < kRows; ++r) {
+            int bits;
+            __builtin_memcpy(&bits, a + r * g.lda + (line * Line::kOperands + i) * kLineDepth<T>, sizeof(bits));
+            sums[r][half].add(bits, columns.operand[i]);
+          }
+      }
+    }
+    for (int half = 0; half < 2; ++half) {
+      const GroupColumns scales = group_columns<kFormat>(g.b, layout, record, half);
+      for (int r = 0; r < kRows; ++r) {
+        F32x16& to = result[r][half];
+        if constexpr (takes_int8(kFormat))
+          to = with_group(g.b.offsets, scales, x[r], {_mm512_cvtepi32_ps(sums[r][half].v)}, to);
+        else
+          to = F32x16::fma({sums[r][half].v}, scales.scale, to);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int half = 0; half < 2; ++half) result[r][half].store(c + r * 32 + half * kTileN);
+}
+
+// False where this is not the way to do it.
+template <WeightFormat kFormat>
+inline bool add_groups_in_registers(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups,
+                                    float* c) {
+  // Groups of e4m3 may be cut short by the padding of bf16 activations.
+  if (rows > kRowsInRegisters<kFormat> || groups.end * g.b.group > g.b.depth) return false;
+  const auto pass = [&]<int kRows>(int64_t r) {
+    group_rows<kFormat, kRows>(g, row + r, panel, groups, c + r * 32);
+    return kRows;
+  };
+  int64_t r = 0;
+  while (rows - r >= 6) r += pass.template operator()<6>(r);
+  if (rows - r >= 4) r += pass.template operator()<4>(r);
+  if (rows - r >= 2) r += pass.template operator()<2>(r);
+  if (rows - r >= 1) pass.template operator()<1>(r);
+  return true;
+}

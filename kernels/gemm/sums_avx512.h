@@ -1,0 +1,32 @@
+// Sums of 16 columns. fp32 and int32 each in a register type of their own: gcc 12 copies registers at every product
+// when the one is kept as the other.
+struct Fp32Sums {
+  __m512 v = _mm512_setzero_ps();
+  void load(const float* p) { v = _mm512_loadu_ps(p); }
+  void store(float* p) const { _mm512_storeu_ps(p, v); }
+  void add(int activations, __m512i line) {
+    v = _mm512_dpbf16_ps(v, reinterpret_cast<__m512bh>(_mm512_set1_epi32(activations)),
+                         reinterpret_cast<__m512bh>(line));
+  }
+};
+struct Int32Sums {
+  __m512i v = _mm512_setzero_si512();
+  void load(const int32_t* p) { v = _mm512_loadu_si512(p); }
+  void store(int32_t* p) const { _mm512_storeu_si512(p, v); }
+  void add(int activations, __m512i line) { v = _mm512_dpbusd_epi32(v, _mm512_set1_epi32(activations), line); }
+};
+struct CodeSums : Int32Sums {
+  void add(int activations, __m512i line) { v = _mm512_dpbusd_epi32(v, line, _mm512_set1_epi32(activations)); }
+};
+template <class T>
+struct SumsOf {
+  using type = Fp32Sums;
+};
+template <>
+struct SumsOf<int8_t> {
+  using type = Int32Sums;
+};
+template <>
+struct SumsOf<uint8_t> {
+  using type = CodeSums;
+};

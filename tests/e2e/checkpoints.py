@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import numpy as np
 import torch
 import transformers as hf
 from k_quants import fitting, quantize

@@ -26,21 +26,18 @@ def decode(tensor: RawTensor, rows: range) -> CodedTensor:
         raise OperatorError(f"tensor {tensor.name} has rows of {tensor.shape[1]}, not whole blocks of {columns}")
     row_bytes = tensor.shape[1] // columns * block_bytes
     data = np.asarray(tensor.data[rows.start * row_bytes : rows.stop * row_bytes])
-    decoded = decoder(tensor.name, data.reshape(len(rows), tensor.shape[1] // columns, block_bytes))
-    if (
-        not np.isfinite(decoded.scales).all()
-        or not np.isfinite(decoded.offsets if decoded.offsets is not None else 0).all()
-    ):
-        raise OperatorError(f"tensor {tensor.name} holds scales that are not finite; fetch the file again")
-    return decoded
+    return decoder(tensor.name, data.reshape(len(rows), tensor.shape[1] // columns, block_bytes))
 
 
 Blocks = npt.NDArray[np.uint8]  # [rows, blocks, bytes]
 
 
-def _half(blocks: Blocks, at: int) -> Floats:
+def _half(name: str, blocks: Blocks, at: int) -> Floats:
     """The fp16 at byte `at` of each block, [rows, blocks]."""
-    return np.ascontiguousarray(blocks[:, :, at : at + 2]).view(np.float16)[:, :, 0].astype(np.float32)
+    values = np.ascontiguousarray(blocks[:, :, at : at + 2]).view(np.float16)[:, :, 0].astype(np.float32)
+    if not np.isfinite(values).all():
+        raise OperatorError(f"tensor {name} holds scales that are not finite; fetch the file again")
+    return values
 
 
 def _flat(codes: Codes) -> Codes:
@@ -54,15 +51,15 @@ def _halves(nibbles: Blocks) -> Codes:
 
 
 def _q8_0(name: str, blocks: Blocks) -> CodedTensor:
-    return CodedTensor(name, "int8_group", _flat(blocks[:, :, 2:] ^ _SIGN), _half(blocks, 0), 32)
+    return CodedTensor(name, "int8_group", _flat(blocks[:, :, 2:] ^ _SIGN), _half(name, blocks, 0), 32)
 
 
 def _q4_0(name: str, blocks: Blocks) -> CodedTensor:
-    return CodedTensor(name, "int4", _flat(_halves(blocks[:, :, 2:])), _half(blocks, 0), 32)
+    return CodedTensor(name, "int4", _flat(_halves(blocks[:, :, 2:])), _half(name, blocks, 0), 32)
 
 
 def _q4_1(name: str, blocks: Blocks) -> CodedTensor:
-    return _with_minimum(name, "int4", _halves(blocks[:, :, 4:]), _half(blocks, 0), _half(blocks, 2))
+    return _with_minimum(name, "int4", _halves(blocks[:, :, 4:]), _half(name, blocks, 0), _half(name, blocks, 2))
 
 
 def _five_bits(high: Blocks, nibbles: Blocks) -> Codes:
@@ -74,19 +71,19 @@ def _five_bits(high: Blocks, nibbles: Blocks) -> Codes:
 def _q5_0(name: str, blocks: Blocks) -> CodedTensor:
     # Codes 0..31 around 16, moved to lie around 128.
     codes = _five_bits(blocks[:, :, 2:6], blocks[:, :, 6:]) + np.uint8(112)
-    return CodedTensor(name, "int8_group", _flat(codes), _half(blocks, 0), 32)
+    return CodedTensor(name, "int8_group", _flat(codes), _half(name, blocks, 0), 32)
 
 
 def _q5_1(name: str, blocks: Blocks) -> CodedTensor:
     codes = _five_bits(blocks[:, :, 4:8], blocks[:, :, 8:])
-    return _with_minimum(name, "int8_group", codes, _half(blocks, 0), _half(blocks, 2))
+    return _with_minimum(name, "int8_group", codes, _half(name, blocks, 0), _half(name, blocks, 2))
 
 
 def _with_minimum(name: str, format: CodeFormat, codes: Codes, scales: Floats, minima: Floats) -> CodedTensor:
     return CodedTensor(name, format, _flat(codes), scales, 32, minima, offsets_are_zeros=False)
 
 
-def _scales_and_minima(blocks: Blocks) -> tuple[Floats, Floats]:
+def _scales_and_minima(name: str, blocks: Blocks) -> tuple[Floats, Floats]:
     """Of a block of 256 of Q4_K or Q5_K: [rows, 8 * blocks] each.
 
     Twelve bytes at 4: the low six bits of bytes 0..3 are scales 0..3, those of 4..7 minima 0..3; scales and minima 4..7
@@ -97,14 +94,14 @@ def _scales_and_minima(blocks: Blocks) -> tuple[Floats, Floats]:
     minima = np.concatenate([minimum & 63, (rest >> 4) | (minimum >> 6 << 4)], axis=-1)
     shape = (blocks.shape[0], -1)
     return (
-        (scales * _half(blocks, 0)[:, :, None]).reshape(shape),
-        (minima * -_half(blocks, 2)[:, :, None]).reshape(shape),
+        (scales * _half(name, blocks, 0)[:, :, None]).reshape(shape),
+        (minima * -_half(name, blocks, 2)[:, :, None]).reshape(shape),
     )
 
 
 def _q4_k(name: str, blocks: Blocks) -> CodedTensor:
     nibbles = blocks[:, :, 16:].reshape(*blocks.shape[:2], 4, 32)
-    return _with_minimum(name, "int4", _halves(nibbles), *_scales_and_minima(blocks))
+    return _with_minimum(name, "int4", _halves(nibbles), *_scales_and_minima(name, blocks))
 
 
 def _q5_k(name: str, blocks: Blocks) -> CodedTensor:
@@ -112,7 +109,7 @@ def _q5_k(name: str, blocks: Blocks) -> CodedTensor:
     codes = np.empty((*blocks.shape[:2], 8, 32), np.uint8)
     codes[:, :, 0::2], codes[:, :, 1::2] = nibbles & _LOW, nibbles >> 4
     codes |= (high >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
-    return _with_minimum(name, "int8_group", codes, *_scales_and_minima(blocks))
+    return _with_minimum(name, "int8_group", codes, *_scales_and_minima(name, blocks))
 
 
 def _q6_k(name: str, blocks: Blocks) -> CodedTensor:
@@ -120,12 +117,10 @@ def _q6_k(name: str, blocks: Blocks) -> CodedTensor:
     low, high = blocks[:, :, :128].reshape(*shape, 2, 64), blocks[:, :, 128:192].reshape(*shape, 2, 1, 32)
     codes = _halves(low).reshape(*shape, 2, 4, 32)
     codes |= (high >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3) << 4
-    scales = blocks[:, :, 192:208].view(np.int8) * _half(blocks, 208)[:, :, None]
+    scales = blocks[:, :, 192:208].view(np.int8) * _half(name, blocks, 208)[:, :, None]
     values: Floats = codes.reshape(*shape, 16, 16).astype(np.float32)
     values -= np.float32(32)
     values *= scales[..., None]
-    if not np.isfinite(scales).all():
-        raise OperatorError(f"tensor {name} holds scales that are not finite; fetch the file again")
     return requantized(name, values.reshape(shape[0], -1))
 
 

@@ -146,6 +146,7 @@ class Program:
         kv_heads: int,
         head_dim: int,
         layers: int,
+        kv_dtype: str,
         arena_bytes: int,
     ) -> None: ...
     def embed(self, table: PackedMatrix, first_row: int, scale: float, out: Place, /) -> None: ...

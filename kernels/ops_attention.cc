@@ -4,6 +4,7 @@
 
 #include "kernels/ops_module.h"
 #include "kernels/runtime/memory.h"
+#include "kernels/runtime/program.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -11,18 +12,25 @@ using namespace nb::literals;
 namespace numaserve {
 namespace {
 
-// Caches are [pages, kv_heads, elements of a page and head].
-KvLayer kv_layer(const Array<bf16, 3>& k, const Array<bf16, 3>& v, int64_t kv_heads, int64_t head_dim) {
-  const int64_t elements = round_up(head_dim, kTileK) * kPageTokens;
-  for (const Array<bf16, 3>* cache : {&k, &v})
-    require(size(*cache, 1) == kv_heads && size(*cache, 2) == elements, "a cache has the wrong shape");
-  return {.k = k.data(), .v = v.data(), .page_stride = kv_heads * elements, .head_stride = elements};
+using CacheBytes = Array<uint8_t, 3>;  // [pages, kv_heads, bytes of a page and head]
+
+KvLayer kv_layer(const CacheBytes& k, const CacheBytes& v, const std::string& dtype, int64_t kv_heads,
+                 int64_t head_dim) {
+  const KvDtype kept = kv_dtype(dtype);
+  const int64_t bytes = kv_half_bytes(kept, ceil_div(head_dim, kTileK));
+  for (const CacheBytes* cache : {&k, &v})
+    require(size(*cache, 1) == kv_heads && size(*cache, 2) == bytes, "a cache has the wrong shape");
+  return {.dtype = kept,
+          .k = reinterpret_cast<std::byte*>(k.data()),
+          .v = reinterpret_cast<std::byte*>(v.data()),
+          .page_stride = kv_heads * bytes,
+          .head_stride = bytes};
 }
 
 void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_heads, int32_t kv_heads, int32_t head_dim,
                 Array<const float, 2> cos, Array<const float, 2> sin, Maybe<const float, 1> q_norm,
                 Maybe<const float, 1> k_norm, float eps, Array<const int32_t, 2> runs, Array<bf16, 3> q,
-                Array<bf16, 3> k_cache, Array<bf16, 3> v_cache, int threads) {
+                CacheBytes k_cache, CacheBytes v_cache, const std::string& kv_dtype_name, int threads) {
   const KernelTable& table = *table_by_name(isa);
   require(head_dim >= 1 && head_dim <= kMaxHeadDim && size(cos, 1) * 2 <= head_dim, "a head has the wrong size");
   require(size(qkv, 1) >= (q_heads + 2 * kv_heads) * head_dim, "qkv has too few columns");
@@ -54,7 +62,7 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
                            .k_norm = data_or_null(k_norm),
                            .eps = eps,
                            .q = q.data(),
-                           .kv = kv_layer(k_cache, v_cache, kv_heads, head_dim),
+                           .kv = kv_layer(k_cache, v_cache, kv_dtype_name, kv_heads, head_dim),
                            .runs = page_runs.data(),
                            .num_runs = static_cast<int64_t>(page_runs.size())};
   play_threads(table, threads, [&](int thread) { table.rope_store(args, thread, threads); });
@@ -86,9 +94,9 @@ void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bo
   table.attention_merge(args, item, num_blocks, item.num_rows);
 }
 
-void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim, Array<bf16, 3> k_cache,
-               Array<bf16, 3> v_cache, Array<const int32_t, 2> sequences, Array<const int32_t, 2> pages, float scale,
-               float softcap, int32_t window, bool by_blocks, int32_t rows_per_item, Array<bf16, 2> out) {
+void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim, CacheBytes k_cache, CacheBytes v_cache,
+               const std::string& kv_dtype_name, Array<const int32_t, 2> sequences, Array<const int32_t, 2> pages,
+               float scale, float softcap, int32_t window, bool by_blocks, int32_t rows_per_item, Array<bf16, 2> out) {
   const KernelTable& table = *table_by_name(isa);
   const int32_t q_heads = static_cast<int32_t>(size(q, 1)), kv_heads = static_cast<int32_t>(size(k_cache, 1));
   require(kv_heads >= 1 && q_heads % kv_heads == 0, "query heads are not a multiple of KV heads");
@@ -117,7 +125,7 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
                            .scale = scale,
                            .softcap = softcap,
                            .window = window,
-                           .kv = kv_layer(k_cache, v_cache, kv_heads, head_dim),
+                           .kv = kv_layer(k_cache, v_cache, kv_dtype_name, kv_heads, head_dim),
                            .sequences = all.data(),
                            .out = out.data(),
                            .ldo = size(out, 1),
@@ -140,9 +148,10 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
 
 void bind_attention_ops(nb::module_& ops) {
   ops.def("rope_store", &rope_store, "isa"_a, "qkv"_a, "q_heads"_a, "kv_heads"_a, "head_dim"_a, "cos"_a, "sin"_a,
-          "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "runs"_a, "q"_a, "k_cache"_a, "v_cache"_a, "threads"_a);
-  ops.def("attention", &attention, "isa"_a, "q"_a, "head_dim"_a, "k_cache"_a, "v_cache"_a, "sequences"_a, "pages"_a,
-          "scale"_a, "softcap"_a, "window"_a, "by_blocks"_a, "rows_per_item"_a, "out"_a);
+          "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "runs"_a, "q"_a, "k_cache"_a, "v_cache"_a, "kv_dtype"_a,
+          "threads"_a);
+  ops.def("attention", &attention, "isa"_a, "q"_a, "head_dim"_a, "k_cache"_a, "v_cache"_a, "kv_dtype"_a, "sequences"_a,
+          "pages"_a, "scale"_a, "softcap"_a, "window"_a, "by_blocks"_a, "rows_per_item"_a, "out"_a);
 }
 
 }  // namespace numaserve

@@ -68,7 +68,7 @@ const float* data_or_null(const PaddedVector* vector) { return vector == nullptr
 std::unique_ptr<Program> make_program(Team& team, ring::Ring* ring, int64_t max_tokens, int64_t max_logit_rows,
                                       int64_t max_slots, int64_t pages_per_slot, int64_t num_pages, int64_t vocabulary,
                                       int32_t q_heads, int32_t kv_heads, int32_t head_dim, int64_t layers,
-                                      int64_t arena_bytes) {
+                                      const std::string& kv_dtype_name, int64_t arena_bytes) {
   const Limits limits{.max_tokens = max_tokens,
                       .max_logit_rows = max_logit_rows,
                       .max_slots = max_slots,
@@ -76,7 +76,7 @@ std::unique_ptr<Program> make_program(Team& team, ring::Ring* ring, int64_t max_
                       .num_pages = num_pages,
                       .vocabulary = vocabulary};
   return std::make_unique<Program>(*default_table(), team, ring, limits, HeadGeometry{q_heads, kv_heads, head_dim},
-                                   layers, arena_bytes);
+                                   layers, kv_dtype(kv_dtype_name), arena_bytes);
 }
 
 void init_slot(Program& program, int64_t slot, float temperature, int32_t top_k, float top_p, float min_p,
@@ -244,7 +244,7 @@ void bind_program(nb::module_& m) {
       .def(nb::new_(&make_program), nb::arg("team"), nb::arg("ring").none(), nb::arg("max_tokens"),
            nb::arg("max_logit_rows"), nb::arg("max_slots"), nb::arg("pages_per_slot"), nb::arg("num_pages"),
            nb::arg("vocabulary"), nb::arg("q_heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("layers"),
-           nb::arg("arena_bytes"), nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>())
+           nb::arg("kv_dtype"), nb::arg("arena_bytes"), nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>())
       .def("embed", &add_embed, nb::keep_alive<1, 2>())
       .def("rms_norm", &add_rms_norm, nb::keep_alive<1, 3>())
       .def("quantize", &add_quantize, nb::arg("x"), nb::arg("out"), nb::arg("cols"), nb::arg("group"),

@@ -4,6 +4,7 @@
 // barriers between calls. No function allocates.
 #pragma once
 
+#include "kernels/include/kv_layer.h"
 #include "kernels/include/types.h"
 
 namespace numaserve {
@@ -94,15 +95,6 @@ struct PageRun {
   int32_t count;     // 1..kPageTokens
   int32_t position;  // of the first token in its sequence
   int32_t page;
-};
-
-// The cache of one layer: per page and KV head, K as [2][head_tiles] tiles (rows: pairs of dimensions, columns: 16
-// tokens) and V as [2 * head_tiles] tiles (rows: pairs of tokens, columns: 16 dimensions).
-struct KvLayer {
-  bf16* k;
-  bf16* v;
-  int64_t page_stride;  // elements from page to page
-  int64_t head_stride;  // elements from head to head inside a page
 };
 
 struct RopeStoreArgs {

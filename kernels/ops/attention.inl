@@ -5,8 +5,16 @@
 // one work item goes through all blocks (prefill) or each block is an item of its own (decode of a long sequence).
 // So a row's bits depend on its own KV alone. Online softmax: Milakov and Gimelshein, 2018; blocks: Dao et al., 2022.
 
+//
+// Codes of one byte are widened to bf16, exactly, a half page at a time into a tile buffer that stays in the L1 or L2
+// cache; then everything runs as for bf16. The scales of K are multiplied into the columns of scores, in fp32. The
+// scales of V are multiplied into the probabilities before those are rounded to bf16, where V itself would have lost
+// more; what a rounded weight has become is counted in l, so that the weights add up to one as they do without scales.
+
 struct AttentionScratch {
   alignas(64) bf16 q[kAttentionRows * kMaxHeadDim];
+  alignas(64) std::byte tiles[kv_tiles_bytes(KvDtype::kBf16, kMaxHeadDim / kTileK)];
+  alignas(64) float k_scale[kAttentionBlock], v_scale[kAttentionBlock], v_inverse[kAttentionBlock];
   alignas(64) float s[kAttentionRows * kAttentionBlock];
   alignas(64) bf16 p[kAttentionRows * kAttentionBlock];
   alignas(64) float o[kAttentionRows * kMaxHeadDim];
@@ -14,19 +22,6 @@ struct AttentionScratch {
   float m[kAttentionRows], l[kAttentionRows];
   float merged_m[kAttentionRows], merged_l[kAttentionRows];
 };
-
-struct RowLimits {
-  int32_t low, high;  // the row sees positions [low, high)
-};
-
-inline int32_t attention_group(const AttentionArgs& a) { return a.q_heads / a.kv_heads; }
-
-inline RowLimits row_limits(const AttentionArgs& a, const AttentionItem& item, int32_t row) {
-  const AttentionSequence& s = a.sequences[item.sequence];
-  const int32_t position = s.start + (item.first_row + row) / attention_group(a);
-  const int32_t low = a.window > 0 && position - a.window + 1 > 0 ? position - a.window + 1 : 0;
-  return {low, position + 1};
-}
 
 inline int64_t query_row(const AttentionArgs& a, const AttentionItem& item, int32_t row) {
   const int32_t group = attention_group(a), index = item.first_row + row;
@@ -46,68 +41,6 @@ inline F32x16 lane_indices() {
   return F32x16::load(kLanes);
 }
 
-// Number of a block's pages that the rows of an item see something of.
-inline int32_t visible_pages(const AttentionArgs& a, const AttentionItem& item, int32_t block) {
-  const int32_t seen = row_limits(a, item, item.num_rows - 1).high - block * kAttentionBlock;
-  return static_cast<int32_t>(ceil_div(seen < kAttentionBlock ? seen : kAttentionBlock, kPageTokens));
-}
-
-// The K and V that are needed next, prefetched in small portions while a block is computed: a core can have few misses
-// under way, and drops what a longer burst asks for beyond them.
-struct KvAhead {
-  const int32_t* table = nullptr;  // of the pages left
-  int32_t pages = 0;
-  bool in_v = false;
-  const bf16 *k = nullptr, *v = nullptr, *next = nullptr;
-  int64_t stride = 0, half_lines = 0;
-  int64_t lines = 0;                        // left of the half page, K or V, that `next` is in
-  int64_t vector_lines = 0, row_lines = 0;  // portions: for each 16 scores of few rows, for each of many rows
-};
-
-constexpr int64_t kLineElements = 64 / sizeof(bf16);
-// Up to kRowsAhead rows wait for memory: a page's tiles are asked for as many times as it has tiles, 32 lines of the
-// next page for each; a quarter of them is left to the softmax, so that memory works during that too.
-constexpr int64_t kTileLines = 24;
-constexpr int32_t kRowsAhead = 16;
-
-// What to prefetch while `rows` rows of some block are computed: what `item` needs of `block`.
-inline KvAhead kv_ahead(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t rows) {
-  const int64_t head = item.kv_head * a.kv.head_stride;
-  const int64_t half_lines = a.head_tiles * kTileElements * 2 / kLineElements;
-  return {.table = a.sequences[item.sequence].pages + block * (kAttentionBlock / kPageTokens),
-          .pages = visible_pages(a, item, block),
-          .k = a.kv.k + head,
-          .v = a.kv.v + head,
-          .stride = a.kv.page_stride,
-          .half_lines = half_lines,
-          .vector_lines = ceil_div(half_lines, 4 * rows),
-          .row_lines = ceil_div(2 * half_lines * kAttentionBlock / kPageTokens, rows)};
-}
-
-// Whether there is anything left; goes on to the next half page where one is done.
-inline bool open_half_page(KvAhead& ahead) {
-  if (ahead.lines > 0) return true;
-  if (ahead.in_v) {
-    ++ahead.table;
-    --ahead.pages;
-  }
-  if (ahead.pages <= 0) return false;
-  ahead.in_v = ahead.next != nullptr && !ahead.in_v;  // K comes first
-  ahead.next = (ahead.in_v ? ahead.v : ahead.k) + *ahead.table * ahead.stride;
-  ahead.lines = ahead.half_lines;
-  return true;
-}
-
-inline void advance(KvAhead& ahead, int64_t lines) {
-  while (lines > 0 && open_half_page(ahead)) {
-    const int64_t count = lines < ahead.lines ? lines : ahead.lines;
-    for (int64_t i = 0; i < count; ++i) prefetch_line(ahead.next + i * kLineElements);
-    ahead.next += count * kLineElements;
-    ahead.lines -= count;
-    lines -= count;
-  }
-}
-
 // A row's scores of the tokens [begin, begin + count), where some are hidden or capped, as softmax_row wants them.
 inline void adjust_scores(const AttentionArgs& a, RowLimits limits, int32_t begin, int32_t count, float* s) {
   const float low = static_cast<float>(limits.low - begin), high = static_cast<float>(limits.high - begin);
@@ -121,12 +54,17 @@ inline void adjust_scores(const AttentionArgs& a, RowLimits limits, int32_t begi
   }
 }
 
-// Turns a row of `count` scores, a multiple of 32, into probabilities, in bf16. Their maximum `m` counts in powers of
-// two: the factor that makes scores exponents of two is multiplied in where the maximum is subtracted, and costs
-// nothing.
-template <bool kAhead>
-inline void softmax_row(const AttentionArgs& a, int32_t count, KvAhead& ahead, const float* s, bf16* p, float& m,
-                        float& l) {
+// Multiplies a row of scores with the scales of K.
+inline void scale_scores(const AttentionScratch& w, int32_t count, float* s) {
+  for (int32_t j = 0; j < count; j += 16) (F32x16::load(s + j) * F32x16::load(w.k_scale + j)).store(s + j);
+}
+
+// Turns a row of `count` scores, a multiple of 32, into probabilities, in bf16, times the scales of V. Their maximum
+// `m` counts in powers of two: the factor that makes scores exponents of two is multiplied in where the maximum is
+// subtracted, and costs nothing.
+template <class Codes, bool kAhead>
+inline void softmax_row(const AttentionArgs& a, const AttentionScratch& w, int32_t count, KvAhead& ahead,
+                        const float* s, bf16* p, float& m, float& l) {
   constexpr float kLog2E = 1.44269504f;
   const float unit = a.softcap > 0.0f ? kLog2E : a.scale * kLog2E;
   F32x16 peak = F32x16::load(s);
@@ -136,32 +74,100 @@ inline void softmax_row(const AttentionArgs& a, int32_t count, KvAhead& ahead, c
   F32x16 sum = F32x16::zero();
   for (int32_t j = 0; j < count; j += 16) {
     if constexpr (kAhead) advance(ahead, ahead.vector_lines);
-    const F32x16 x = exp2_probability(F32x16::fma(F32x16::load(s + j), factor, minus_m)).nearest_bf16();
+    F32x16 x = exp2_probability(F32x16::fma(F32x16::load(s + j), factor, minus_m));
+    if constexpr (Codes::kScaled) x = x * F32x16::load(w.v_scale + j);
+    x = x.nearest_bf16();
     x.store_exact(p + j);
-    sum = sum + x;  // what is multiplied with V, so that the weights add up to one
+    // What is multiplied with V, so that the weights add up to one.
+    sum = Codes::kScaled ? F32x16::fma(x, F32x16::load(w.v_inverse + j), sum) : sum + x;
   }
   l = sum.sum();
 }
 
-// m, l and o of every row for one block; a row that sees nothing of the block gets l = 0.
-template <bool kAhead>
-inline void attention_rows(const AttentionArgs& a, const AttentionItem& item, int32_t block, KvAhead& ahead,
-                           AttentionScratch& w) {
-  const AttentionSequence& seq = a.sequences[item.sequence];
-  const int32_t padded = a.head_tiles * kTileK;
-  const int32_t first = block * kAttentionBlock;
-  const int32_t pages = visible_pages(a, item, block);
-  const int32_t* table = seq.pages + first / kPageTokens;
-  const int64_t head = item.kv_head * a.kv.head_stride;
+// Half a page of one head, K or V.
+inline const std::byte* half_page(const AttentionArgs& a, const AttentionItem& item, const std::byte* base,
+                                  int32_t page) {
+  return base + page * a.kv.page_stride + item.kv_head * a.kv.head_stride;
+}
+
+// The tiles of a half page in bf16, widened into the scratch.
+template <class Codes, bool kAhead>
+inline const bf16* widen_tiles(const AttentionArgs& a, const std::byte* half, KvAhead& ahead, AttentionScratch& w) {
+  constexpr int64_t kBytes = 2 * kv_tile_bytes(Codes::kDtype);
+  for (int64_t begin = 0; begin < a.head_tiles * kBytes; begin += kBytes) {
+    if constexpr (kAhead) advance(ahead, tile_lines_ahead(Codes::kDtype));
+#pragma GCC unroll 4
+    for (int64_t i = begin; i < begin + kBytes; i += kLineBytes) Codes::widen(half + i, w.tiles + 2 * i);
+  }
+  return reinterpret_cast<const bf16*>(w.tiles);
+}
+
+// The scales of a block's tokens as factors. Those of tokens that no row sees are zero, or what was left there.
+template <class Codes>
+inline void load_scales(const AttentionArgs& a, const AttentionItem& item, const int32_t* table, int32_t pages,
+                        AttentionScratch& w) {
+  const int64_t after_tiles = kv_tiles_bytes(Codes::kDtype, a.head_tiles);
+  for (int32_t i = 0; i < pages * kPageTokens; i += 16) {
+    const int32_t page = table[i / kPageTokens];
+    const auto load = [&](const std::byte* base) {
+      return F32x16::load(reinterpret_cast<const bf16*>(half_page(a, item, base, page) + after_tiles) +
+                          i % kPageTokens);
+    };
+    load(a.kv.k).store(w.k_scale + i);
+    const F32x16 v = F32x16::max(load(a.kv.v), F32x16::set1(kSmallestKvScale));
+    v.store(w.v_scale + i);
+    (F32x16::set1(1.0f) / v).store(w.v_inverse + i);
+  }
+}
+
+// s = q · Kᵀ for a block, without the scales.
+template <class Codes, bool kAhead>
+inline void block_scores(const AttentionArgs& a, const AttentionItem& item, const int32_t* table, int32_t pages,
+                         KvAhead& ahead, AttentionScratch& w) {
   for (int32_t page = 0; page < pages; ++page) {
-    const bf16* k = a.kv.k + table[page] * a.kv.page_stride + head;
+    const std::byte* half = half_page(a, item, a.kv.k, table[page]);
+    const bf16* k = reinterpret_cast<const bf16*>(half);
+    if constexpr (Codes::kScaled) k = widen_tiles<Codes, kAhead>(a, half, ahead, w);
     const auto tile = [k, &ahead](int64_t kt) {
-      if constexpr (kAhead) advance(ahead, kTileLines);
+      if constexpr (kAhead && !Codes::kScaled) advance(ahead, tile_lines_ahead(Codes::kDtype));
       return k + kt * kTileElements;
     };
-    tile_gemm<false>(w.q, padded, tile, a.head_tiles * kTileElements, 2, a.head_tiles, w.s + page * kPageTokens,
-                     kAttentionBlock, item.num_rows, false);
+    tile_gemm<false>(w.q, a.head_tiles * kTileK, tile, a.head_tiles * kTileElements, 2, a.head_tiles,
+                     w.s + page * kPageTokens, kAttentionBlock, item.num_rows, false);
   }
+}
+
+// o = p · V for a block. An element's sum is the same chain whether pages are added one by one or in one go.
+template <class Codes, bool kAhead>
+inline void block_outputs(const AttentionArgs& a, const AttentionItem& item, const int32_t* table, int32_t pages,
+                          KvAhead& ahead, AttentionScratch& w) {
+  const int32_t padded = a.head_tiles * kTileK;
+  if constexpr (Codes::kScaled) {
+    for (int32_t page = 0; page < pages; ++page) {
+      const bf16* v = widen_tiles<Codes, kAhead>(a, half_page(a, item, a.kv.v, table[page]), ahead, w);
+      tile_gemm<false>(
+          w.p + page * kPageTokens, kAttentionBlock, [v](int64_t) { return v; }, kTileElements, a.head_tiles * 2, 1,
+          w.o, padded, item.num_rows, page > 0);
+    }
+  } else {
+    const auto tile = [&a, &item, table, &ahead](int64_t kt) {
+      if constexpr (kAhead) advance(ahead, tile_lines_ahead(Codes::kDtype));
+      return reinterpret_cast<const bf16*>(half_page(a, item, a.kv.v, table[kt]));
+    };
+    tile_gemm<false>(w.p, kAttentionBlock, tile, kTileElements, a.head_tiles * 2, pages, w.o, padded, item.num_rows,
+                     false);
+  }
+}
+
+// m, l and o of every row for one block; a row that sees nothing of the block gets l = 0.
+template <class Codes, bool kAhead>
+inline void attention_rows(const AttentionArgs& a, const AttentionItem& item, int32_t block, KvAhead& ahead,
+                           AttentionScratch& w) {
+  const int32_t first = block * kAttentionBlock;
+  const int32_t pages = visible_pages(a, item, block);
+  const int32_t* table = a.sequences[item.sequence].pages + first / kPageTokens;
+  if constexpr (Codes::kScaled) load_scales<Codes>(a, item, table, pages, w);
+  block_scores<Codes, kAhead>(a, item, table, pages, ahead, w);
   for (int32_t r = 0; r < item.num_rows; ++r) {
     if constexpr (!kAhead) advance(ahead, ahead.row_lines);
     const RowLimits limits = row_limits(a, item, r);
@@ -172,28 +178,24 @@ inline void attention_rows(const AttentionArgs& a, const AttentionItem& item, in
       w.l[r] = 0.0f;
       w.m[r] = 0.0f;
     } else {
+      if constexpr (Codes::kScaled) scale_scores(w, pages * kPageTokens, s);
       adjust_scores(a, limits, first, pages * kPageTokens, s);
-      softmax_row<kAhead>(a, pages * kPageTokens, ahead, s, p, w.m[r], w.l[r]);
+      softmax_row<Codes, kAhead>(a, w, pages * kPageTokens, ahead, s, p, w.m[r], w.l[r]);
     }
   }
-  const bf16* v = a.kv.v + head;
-  const int64_t stride = a.kv.page_stride;
-  const auto tile = [v, table, stride, &ahead](int64_t kt) {
-    if constexpr (kAhead) advance(ahead, kTileLines);
-    return v + table[kt] * stride;
-  };
-  tile_gemm<false>(w.p, kAttentionBlock, tile, kTileElements, a.head_tiles * 2, pages, w.o, padded, item.num_rows,
-                   false);
+  block_outputs<Codes, kAhead>(a, item, table, pages, ahead, w);
 }
 
 // Many rows find most KV in a cache, and prefetch between rows: inside of the tiles it would spill accumulators, a
 // fifth of the speed.
 inline void attention_block(const AttentionArgs& a, const AttentionItem& item, int32_t block, KvAhead& ahead,
                             AttentionScratch& w) {
-  if (item.num_rows <= kRowsAhead)
-    attention_rows<true>(a, item, block, ahead, w);
-  else
-    attention_rows<false>(a, item, block, ahead, w);
+  with_codes(a.kv.dtype, [&]<class Codes>(Codes) {
+    if (item.num_rows <= kRowsAhead)
+      attention_rows<Codes, true>(a, item, block, ahead, w);
+    else
+      attention_rows<Codes, false>(a, item, block, ahead, w);
+  });
 }
 
 // Merges a row's block (o, m, l) into what came before it (merged...).

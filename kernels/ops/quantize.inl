@@ -2,7 +2,8 @@
 
 inline constexpr float kInt8Max = 127.0f;
 
-inline float largest_magnitude(const bf16* x, int64_t count) {
+template <class T>
+inline float largest_magnitude(const T* x, int64_t count) {
   F32x16 peak = F32x16::zero();
   for (int64_t i = 0; i < count; i += 16) {
     const F32x16 v = F32x16::load(x + i);

@@ -24,54 +24,90 @@ inline void round_head(const float* x, int32_t count, bf16* out) {
   for (int32_t i = 0; i < count; i += 16) F32x16::load(x + i).store(out + i);
 }
 
-// K of one token: its pairs of dimensions go to column `token % 16` of the tiles of half page `token / 16`.
-inline void store_k(const bf16* x, int32_t tiles, int32_t token, bf16* page) {
-  bf16* column = page + token / kTileN * tiles * kTileElements + token % kTileN * 2;
-  for (int32_t i = 0; i < tiles * kTileK / 2; ++i) __builtin_memcpy(column + i * 32, x + 2 * i, 2 * sizeof(bf16));
+// Where in a line of tiles the values of token or dimension `i` of its column lie; see KvLayer.
+inline int32_t place_in_line(int32_t i, bf16) { return i % 2; }
+inline int32_t place_in_line(int32_t i, uint8_t) { return i % 2 * 2 + i / 2 % 2; }
+
+// K of one token: dimensions go down column `token % 16` of the tiles of half page `token / 16`.
+template <class T>
+inline void store_k(const T* x, int32_t tiles, int32_t token, T* page) {
+  T* column = page + token / kTileN * tiles * kTileElements + token % kTileN * kLineDepth<T>;
+  for (int32_t i = 0; i < tiles * kTileK; i += kLineDepth<T>) {
+    T line[kLineDepth<T>];
+    for (int32_t j = 0; j < kLineDepth<T>; ++j) line[place_in_line(j, T{})] = x[i + j];
+    __builtin_memcpy(column + i * kTileN, line, sizeof(line));
+  }
 }
 
-// V of one token: dimension d goes to column d % 16 of tile d / 16, as one half of its pair of tokens.
-inline void store_v(const bf16* x, int32_t tiles, int32_t token, bf16* page) {
-  bf16* row = page + token / 2 * 32 + token % 2;
-  for (int32_t d = 0; d < tiles * kTileK; ++d) row[d / kTileN * kTileElements + d % kTileN * 2] = x[d];
+// V of one token: dimension d goes to column d % 16 of tile d / 16.
+template <class T>
+inline void store_v(const T* x, int32_t tiles, int32_t token, T* page) {
+  T* row = page + token / kLineDepth<T> * kTileN * kLineDepth<T> + place_in_line(token, T{});
+  for (int32_t d = 0; d < tiles * kTileK; ++d) row[d / kTileN * kTileElements + d % kTileN * kLineDepth<T>] = x[d];
+}
+
+// K or V of one token, [head_tiles * 32] values, as the cache keeps it.
+template <class Codes>
+inline void store_token(const float* x, int32_t tiles, int32_t token, bool is_k, std::byte* half) {
+  const int32_t padded = tiles * kTileK;
+  const auto store = [&]<class T>(const T* values) {
+    T* page = reinterpret_cast<T*>(half);
+    if (is_k)
+      store_k(values, tiles, token, page);
+    else
+      store_v(values, tiles, token, page);
+  };
+  if constexpr (Codes::kScaled) {
+    alignas(64) uint8_t codes[kMaxHeadDim];
+    const bf16 scale = kv_scale<Codes>(largest_magnitude(x, padded));
+    const F32x16 divisor = F32x16::set1(widened(scale));
+    for (int32_t i = 0; i < padded; i += 16) Codes::encode(F32x16::load(x + i) / divisor, codes + i);
+    store(codes);
+    std::byte* scales = half + kv_tiles_bytes(Codes::kDtype, tiles);
+    __builtin_memcpy(scales + token * static_cast<int64_t>(sizeof(scale)), &scale, sizeof(scale));
+  } else {
+    alignas(64) bf16 rounded[kMaxHeadDim];
+    round_head(x, padded, rounded);
+    store(rounded);
+  }
 }
 
 // A run of tokens of one head. A page's first token clears it: what an earlier sequence left is never read, not
 // even multiplied by a zero probability (it could be a NaN).
+template <class Codes>
 inline void rope_store_run(const RopeStoreArgs& a, const PageRun& run, int32_t head) {
   const int32_t padded = a.head_tiles * kTileK;
   const int32_t kv = head - a.q_heads;
   const bool is_q = kv < 0, is_k = !is_q && kv < a.kv_heads;
   const int32_t kv_head = is_k ? kv : kv - a.kv_heads;
-  bf16* page = nullptr;
+  std::byte* half = nullptr;
   if (!is_q) {
-    page = (is_k ? a.kv.k : a.kv.v) + run.page * a.kv.page_stride + kv_head * a.kv.head_stride;
+    half = (is_k ? a.kv.k : a.kv.v) + run.page * a.kv.page_stride + kv_head * a.kv.head_stride;
     if (run.position % kPageTokens == 0)
-      __builtin_memset(page, 0, static_cast<size_t>(padded) * kPageTokens * sizeof(bf16));
+      __builtin_memset(half, 0, static_cast<size_t>(kv_half_bytes(Codes::kDtype, a.head_tiles)));
   }
   alignas(64) float x[kMaxHeadDim];
-  alignas(64) bf16 rounded[kMaxHeadDim];
   for (int32_t t = 0; t < run.count; ++t) {
     const float* source = a.qkv + (run.row + t) * a.ld + head * a.head_dim;
     const int32_t position = run.position + t;
     if (is_q) {
       prepare_head(a, source, a.q_norm, position, x);
       round_head(x, padded, a.q + (static_cast<int64_t>(run.row + t) * a.q_heads + head) * padded);
-    } else if (is_k) {
-      prepare_head(a, source, a.k_norm, position, x);
-      round_head(x, padded, rounded);
-      store_k(rounded, a.head_tiles, position % kPageTokens, page);
-    } else {
-      for (int32_t i = 0; i < padded; ++i) x[i] = i < a.head_dim ? source[i] : 0.0f;
-      round_head(x, padded, rounded);
-      store_v(rounded, a.head_tiles, position % kPageTokens, page);
+      continue;
     }
+    if (is_k)
+      prepare_head(a, source, a.k_norm, position, x);
+    else
+      for (int32_t i = 0; i < padded; ++i) x[i] = i < a.head_dim ? source[i] : 0.0f;
+    store_token<Codes>(x, a.head_tiles, position % kPageTokens, is_k, half);
   }
 }
 
 inline void rope_store(const RopeStoreArgs& a, int thread, int threads) {
   const int32_t heads = a.q_heads + 2 * a.kv_heads;
   const Range items = split(a.num_runs * heads, threads, thread);
-  for (int64_t i = items.begin; i < items.end; ++i)
-    rope_store_run(a, a.runs[i / heads], static_cast<int32_t>(i % heads));
+  with_codes(a.kv.dtype, [&]<class Codes>(Codes) {
+    for (int64_t i = items.begin; i < items.end; ++i)
+      rope_store_run<Codes>(a, a.runs[i / heads], static_cast<int32_t>(i % heads));
+  });
 }

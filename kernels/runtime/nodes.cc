@@ -219,8 +219,7 @@ void AttentionNode::run(Run& run, int thread) const {
 
 Cost AttentionNode::cost(const Step& step) const {
   const AttentionWork& done = step.attention[static_cast<size_t>(work)];
-  const int64_t position =
-      int64_t{2} * heads.kv_heads * heads.head_tiles() * kTileK * static_cast<int64_t>(sizeof(bf16));
+  const int64_t position = 2 * heads.kv_heads * kv_half_bytes(kv.dtype, heads.head_tiles()) / kPageTokens;
   const int64_t pair = int64_t{4} * heads.q_heads * heads.head_dim;
   return {.bytes = position * done.positions, .flops = pair * done.pairs, .format = WeightFormat::kBf16};
 }

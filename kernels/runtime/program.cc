@@ -1,6 +1,7 @@
 #include "kernels/runtime/program.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 
 namespace numaserve {
@@ -12,28 +13,40 @@ int64_t scratch_for(const KernelTable& table, int64_t vocabulary) {
 
 }  // namespace
 
-KvCache::KvCache(int64_t layers, int64_t num_pages, const HeadGeometry& heads)
-    : layers_(layers),
-      head_stride_(int64_t{2} * heads.head_tiles() * kTileK * kPageTokens),
+KvDtype kv_dtype(std::string_view name) {
+  constexpr std::string_view kNames[] = {"bf16", "int8", "fp8_e4m3"};
+  const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found == std::end(kNames)) throw std::invalid_argument("there is no KV cache of " + std::string(name));
+  return static_cast<KvDtype>(found - std::begin(kNames));
+}
+
+KvCache::KvCache(int64_t layers, int64_t num_pages, const HeadGeometry& heads, KvDtype dtype)
+    : dtype_(dtype),
+      layers_(layers),
+      head_stride_(2 * kv_half_bytes(dtype, heads.head_tiles())),
       page_stride_(heads.kv_heads * head_stride_),
       layer_stride_(num_pages * page_stride_),
-      buffer_(static_cast<size_t>(layers * layer_stride_) * sizeof(bf16)) {}
+      buffer_(static_cast<size_t>(layers * layer_stride_)) {}
 
 KvLayer KvCache::layer(int64_t index) const {
   if (index < 0 || index >= layers_) throw std::invalid_argument("there is no layer " + std::to_string(index));
-  bf16* base = buffer_.as<bf16>() + index * layer_stride_;
-  return {.k = base, .v = base + head_stride_ / 2, .page_stride = page_stride_, .head_stride = head_stride_};
+  std::byte* base = buffer_.data() + index * layer_stride_;
+  return {.dtype = dtype_,
+          .k = base,
+          .v = base + head_stride_ / 2,
+          .page_stride = page_stride_,
+          .head_stride = head_stride_};
 }
 
 Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const Limits& limits,
-                 const HeadGeometry& heads, int64_t layers, int64_t arena_bytes)
+                 const HeadGeometry& heads, int64_t layers, KvDtype dtype, int64_t arena_bytes)
     : table_(table),
       team_(team),
       ring_(ring),
       heads_(heads),
       slots_(limits.max_slots, limits.pages_per_slot, limits.num_pages, limits.vocabulary),
       step_(limits, heads, team.size()),
-      kv_(layers, limits.num_pages, heads),
+      kv_(layers, limits.num_pages, heads, dtype),
       arena_(static_cast<size_t>(arena_bytes)),
       thread_scratch_bytes_(scratch_for(table, limits.vocabulary)),
       thread_scratch_(static_cast<size_t>(thread_scratch_bytes_ * team.size())),

@@ -4,20 +4,25 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/runtime/nodes.h"
 
 namespace numaserve {
 
-// The KV cache of a rank: for each layer, page and KV head the K tiles, then the V tiles.
+// By its name: bf16, int8 or fp8_e4m3. Throws std::invalid_argument for another.
+KvDtype kv_dtype(std::string_view name);
+
+// The KV cache of a rank: for each layer, page and KV head K, then V; see KvLayer.
 class KvCache {
  public:
-  KvCache(int64_t layers, int64_t num_pages, const HeadGeometry& heads);
+  KvCache(int64_t layers, int64_t num_pages, const HeadGeometry& heads, KvDtype dtype);
   KvLayer layer(int64_t index) const;
   const LargeBuffer& buffer() const { return buffer_; }
 
  private:
+  KvDtype dtype_;
   int64_t layers_, head_stride_, page_stride_, layer_stride_;
   LargeBuffer buffer_;
 };
@@ -42,7 +47,7 @@ class Program {
  public:
   // `ring` is null with one rank; it and the team outlive the Program.
   Program(const KernelTable& table, Team& team, ring::Ring* ring, const Limits& limits, const HeadGeometry& heads,
-          int64_t layers, int64_t arena_bytes);
+          int64_t layers, KvDtype dtype, int64_t arena_bytes);
 
   void add(std::unique_ptr<Node> node) { nodes_.push_back(std::move(node)); }
   // To be called once, after the last `add`: how many collectives a step has.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import kv_reference
 import numpy as np
 import pytest
 from numaserve.kernels import _native
@@ -14,6 +15,12 @@ def _parameters() -> list[object]:
 @pytest.fixture(params=_parameters())
 def isa(request: pytest.FixtureRequest) -> str:
     """One instruction set after the other; amx_emulated is the amx source over tiles in software."""
+    return request.param
+
+
+@pytest.fixture(params=kv_reference.DTYPES)
+def kv_dtype(request: pytest.FixtureRequest) -> str:
+    """What the KV cache keeps, one after the other."""
     return request.param
 
 

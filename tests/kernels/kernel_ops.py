@@ -113,12 +113,13 @@ def embed(isa: str, tokens: list[int], table: U16, *, first_row: int, scale: flo
 
 
 class Cache:
-    """KV cache of one layer, full of NaN: what was not written must not be read."""
+    """KV cache of one layer [pages, kv_heads, bytes], full of NaN: what was not written must not be read."""
 
-    def __init__(self, pages: int, kv_heads: int, head_dim: int) -> None:
-        shape = (pages, kv_heads, padded(head_dim) * PAD)
-        self.k = np.full(shape, GARBAGE)
-        self.v = np.full(shape, GARBAGE)
+    def __init__(self, pages: int, kv_heads: int, head_dim: int, dtype: str = "bf16") -> None:
+        self.dtype = dtype
+        elements = padded(head_dim) * PAD
+        nbytes = 2 * elements if dtype == "bf16" else elements + 2 * PAD
+        self.k, self.v = (np.full((pages, kv_heads, nbytes // 2), GARBAGE).view(np.uint8) for _ in "kv")
 
 
 def rope_store(
@@ -140,7 +141,21 @@ def rope_store(
     q = np.full((qkv.shape[0], q_heads, padded(head_dim)), GARBAGE)
     pages = np.array(runs, np.int32)
     ops.rope_store(
-        isa, qkv, q_heads, kv_heads, head_dim, *tables, q_norm, k_norm, eps, pages, q, cache.k, cache.v, threads
+        isa,
+        qkv,
+        q_heads,
+        kv_heads,
+        head_dim,
+        *tables,
+        q_norm,
+        k_norm,
+        eps,
+        pages,
+        q,
+        cache.k,
+        cache.v,
+        cache.dtype,
+        threads,
     )
     return q
 
@@ -166,7 +181,20 @@ def attention(
     out = np.full((tokens, heads * head_dim), GARBAGE)
     plan = np.array(sequences, np.int32)
     ops.attention(
-        isa, q, head_dim, cache.k, cache.v, plan, pages, scale, softcap, window, by_blocks, rows_per_item, out
+        isa,
+        q,
+        head_dim,
+        cache.k,
+        cache.v,
+        cache.dtype,
+        plan,
+        pages,
+        scale,
+        softcap,
+        window,
+        by_blocks,
+        rows_per_item,
+        out,
     )
     return out.reshape(tokens, heads, head_dim)
 

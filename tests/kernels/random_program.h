@@ -31,6 +31,7 @@ struct Model {
   Limits limits;             // its vocabulary is the shape's
   std::vector<int> threads;  // of each rank's team
   const KernelTable* table;
+  KvDtype kv_dtype = KvDtype::kBf16;
   WeightFormat format = WeightFormat::kBf16;  // of all matrices but the embedding, which is the head too
 
   int world() const { return static_cast<int>(threads.size()); }
@@ -62,7 +63,7 @@ class RankProgram {
         vocab_(part_of(shape_.vocabulary, model, rank, kTileN)),
         ring_(ring),
         team_(std::vector<int>(static_cast<size_t>(model.threads[static_cast<size_t>(rank)]), -1)),
-        program_(*model.table, team_, ring, model.limits, heads(), shape_.layers, kArenaBytes) {
+        program_(*model.table, team_, ring, model.limits, heads(), shape_.layers, model.kv_dtype, kArenaBytes) {
     ASAN_POISON_MEMORY_REGION(program_.arena().data(), program_.arena().bytes());
     ASAN_POISON_MEMORY_REGION(program_.kv().buffer().data(), program_.kv().buffer().bytes());
     build();
@@ -82,7 +83,7 @@ class RankProgram {
   void hold_page(int32_t page, bool held) const {
     for (int64_t layer = 0; layer < shape_.layers; ++layer) {
       const KvLayer kv = program_.kv().layer(layer);
-      const size_t bytes = static_cast<size_t>(kv.page_stride) * sizeof(bf16);
+      const size_t bytes = static_cast<size_t>(kv.page_stride);
       if (held)
         ASAN_UNPOISON_MEMORY_REGION(kv.k + page * kv.page_stride, bytes);
       else

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import kernel_ops
 import kernel_reference as reference
+import kv_reference
 import numpy as np
 import pytest
 
@@ -14,40 +15,46 @@ PAGE = reference.PAGE
 
 @dataclass
 class Sequence:
-    """Bits of q, k and v [positions, heads, dim] of one sequence, and its page table."""
+    """Bits of q, and k and v, [positions, heads, dim], of one sequence, and its page table."""
 
     q: reference.U16
-    k: reference.U16
-    v: reference.U16
+    k: reference.F32
+    v: reference.F32
     pages: list[int]
 
     def store(self, cache: kernel_ops.Cache) -> None:
-        """Puts K and V where the cache keeps them; what follows the last token of its page is zero."""
-        length, heads, dim = self.k.shape
-        padding = [(0, -length % PAGE), (0, 0), (0, kernel_ops.padded(dim) - dim)]
-        k, v = np.pad(self.k, padding), np.pad(self.v, padding)
+        """Puts K and V where the cache keeps them."""
+        k, v = kernel_ops.pad_columns(self.k), kernel_ops.pad_columns(self.v)
         for i, page in enumerate(self.pages):
-            for head in range(heads):
-                cache.k[page, head] = reference.pack_k(k[i * PAGE : (i + 1) * PAGE, head])
-                cache.v[page, head] = reference.pack_v(v[i * PAGE : (i + 1) * PAGE, head])
+            tokens = slice(i * PAGE, (i + 1) * PAGE)
+            for head in range(k.shape[1]):
+                cache.k[page, head] = kv_reference.half_page(cache.dtype, k[tokens, head], is_k=True)
+                cache.v[page, head] = kv_reference.half_page(cache.dtype, v[tokens, head], is_k=False)
 
-    def expected(self, start: int, **options: float) -> tuple[reference.F64, reference.F64]:
-        q, k, v = (reference.from_bf16(x).astype(np.float64) for x in (self.q, self.k, self.v))
-        return reference.attention(q[start:], k, v, start, **options)
+    def expected(self, start: int, kv_dtype: str, **options: float) -> tuple[reference.F64, reference.F64]:
+        q = reference.from_bf16(self.q[start:]).astype(np.float64)
+        k, v = kv_reference.kept(kv_dtype, self.k), kv_reference.kept(kv_dtype, self.v)
+        return reference.attention(q, k, v, start, **options)
 
 
 def make_sequences(
-    rng: np.random.Generator, lengths: list[int], heads: tuple[int, int, int]
+    rng: np.random.Generator, lengths: list[int], heads: tuple[int, int, int], kv_dtype: str
 ) -> tuple[list[Sequence], kernel_ops.Cache]:
-    """Sequences of the given lengths with pages dealt at random; heads = (q, kv, dim)."""
+    """Sequences of the given lengths with pages dealt at random; heads = (q, kv, dim). The tokens' K and V differ in
+    magnitude, as they do in models."""
     q_heads, kv_heads, dim = heads
     counts = [-(-length // PAGE) for length in lengths]
     pages = [int(p) for p in rng.permutation(sum(counts) + 3)]
-    cache = kernel_ops.Cache(len(pages), kv_heads, dim)
+    cache = kernel_ops.Cache(len(pages), kv_heads, dim, kv_dtype)
     sequences = []
     for length, count in zip(lengths, counts, strict=True):
         own, pages = pages[:count], pages[count:]
-        q, k, v = (reference.to_bf16(rng.standard_normal((length, h, dim))) for h in (q_heads, kv_heads, kv_heads))
+        q = reference.to_bf16(rng.standard_normal((length, q_heads, dim)))
+        k, v = (
+            (rng.standard_normal((length, kv_heads, dim)) * rng.uniform(0.1, 1.5, (length, kv_heads, 1))).astype("f4")
+            for _ in "kv"
+        )
+        v[rng.random(length) < 0.1] = 0  # such a token's weight counts too
         sequences.append(Sequence(q, k, v, own))
         sequences[-1].store(cache)
     return sequences, cache
@@ -72,39 +79,43 @@ HEADS = [(1, 1, 32), (4, 2, 64), (9, 3, 64), (8, 1, 128), (3, 3, 80), (6, 2, 100
 @pytest.mark.parametrize("heads", HEADS)
 @pytest.mark.parametrize("by_blocks", [False, True])
 def test_prefill_extend_and_decode_share_a_batch(
-    isa: str, rng: np.random.Generator, heads: tuple[int, int, int], by_blocks: bool
+    isa: str, kv_dtype: str, rng: np.random.Generator, heads: tuple[int, int, int], by_blocks: bool
 ) -> None:
-    sequences, cache = make_sequences(rng, [1, 33, 70, 300, 257, 530], heads)
+    sequences, cache = make_sequences(rng, [1, 33, 70, 300, 257, 530], heads, kv_dtype)
     starts = [0, 0, 37, 299, 255, 505]
     scale = heads[2] ** -0.5
     for sequence, start, result in zip(
         sequences, starts, attend(isa, sequences, cache, starts, scale=scale, by_blocks=by_blocks), strict=True
     ):
-        kernel_ops.assert_within(result, *sequence.expected(start, scale=scale))
+        kernel_ops.assert_within(result, *sequence.expected(start, kv_dtype, scale=scale))
 
 
 @pytest.mark.parametrize("window", [1, 5, 32, 100, 256, 300])
 @pytest.mark.parametrize("by_blocks", [False, True])
-def test_a_window_hides_what_is_further_back(isa: str, rng: np.random.Generator, window: int, by_blocks: bool) -> None:
-    sequences, cache = make_sequences(rng, [40, 600, 600], (4, 2, 64))
+def test_a_window_hides_what_is_further_back(
+    isa: str, kv_dtype: str, rng: np.random.Generator, window: int, by_blocks: bool
+) -> None:
+    sequences, cache = make_sequences(rng, [40, 600, 600], (4, 2, 64), kv_dtype)
     starts = [0, 550, 0]
     results = attend(isa, sequences, cache, starts, scale=0.125, window=window, by_blocks=by_blocks)
     for sequence, start, result in zip(sequences, starts, results, strict=True):
-        kernel_ops.assert_within(result, *sequence.expected(start, scale=0.125, window=window))
+        kernel_ops.assert_within(result, *sequence.expected(start, kv_dtype, scale=0.125, window=window))
 
 
 @pytest.mark.parametrize("softcap", [5.0, 50.0])
-def test_a_softcap_bounds_the_scores(isa: str, rng: np.random.Generator, softcap: float) -> None:
-    sequences, cache = make_sequences(rng, [90, 400], (4, 2, 64))
+def test_a_softcap_bounds_the_scores(isa: str, kv_dtype: str, rng: np.random.Generator, softcap: float) -> None:
+    sequences, cache = make_sequences(rng, [90, 400], (4, 2, 64), kv_dtype)
     for result, sequence in zip(
         attend(isa, sequences, cache, [0, 380], scale=1.0, softcap=softcap), sequences, strict=True
     ):
         start = len(sequence.q) - len(result)
-        kernel_ops.assert_within(result, *sequence.expected(start, scale=1.0, softcap=softcap))
+        kernel_ops.assert_within(result, *sequence.expected(start, kv_dtype, scale=1.0, softcap=softcap))
 
 
-def test_a_token_has_the_same_bits_however_its_prompt_was_cut(isa: str, rng: np.random.Generator) -> None:
-    (sequence, other), cache = make_sequences(rng, [600, 77], (9, 3, 64))
+def test_a_token_has_the_same_bits_however_its_prompt_was_cut(
+    isa: str, kv_dtype: str, rng: np.random.Generator
+) -> None:
+    (sequence, other), cache = make_sequences(rng, [600, 77], (9, 3, 64), kv_dtype)
     (whole,) = attend(isa, [sequence], cache, [0], scale=0.125)
     for start in (1, 31, 100, 255, 256, 257, 511, 599):
         for by_blocks in (False, True):
@@ -116,33 +127,34 @@ def test_a_token_has_the_same_bits_however_its_prompt_was_cut(isa: str, rng: np.
 
 @pytest.mark.parametrize("window", [0, 40])
 def test_items_of_one_block_and_items_of_all_blocks_agree_to_the_last_bit(
-    isa: str, rng: np.random.Generator, window: int
+    isa: str, kv_dtype: str, rng: np.random.Generator, window: int
 ) -> None:
-    sequences, cache = make_sequences(rng, [1000], (8, 2, 128))
+    sequences, cache = make_sequences(rng, [1000], (8, 2, 128), kv_dtype)
     serial = attend(isa, sequences, cache, [900], scale=0.1, window=window)[0]
     merged = attend(isa, sequences, cache, [900], scale=0.1, window=window, by_blocks=True)[0]
     np.testing.assert_array_equal(merged, serial)
 
 
-def test_large_scores_do_not_overflow(isa: str, rng: np.random.Generator) -> None:
-    (sequence,), cache = make_sequences(rng, [300], (2, 1, 64))
+def test_large_scores_do_not_overflow(isa: str, kv_dtype: str, rng: np.random.Generator) -> None:
+    (sequence,), cache = make_sequences(rng, [300], (2, 1, 64), kv_dtype)
     (result,) = attend(isa, [sequence], cache, [290], scale=1000.0)
-    scores = np.einsum(
-        "qhd,kd->hqk", *(reference.from_bf16(x).astype(np.float64) for x in (sequence.q[290:], sequence.k[:, 0]))
-    )
+    q = reference.from_bf16(sequence.q[290:]).astype(np.float64)
+    k, v = (kv_reference.kept(kv_dtype, x[:, 0]) for x in (sequence.k, sequence.v))
+    scores = np.einsum("qhd,kd->hqk", q, k)
     for token in range(10):
         for head in range(2):
             best = int(np.argmax(scores[head, token, : 291 + token]))
-            np.testing.assert_array_equal(result[token, head], sequence.v[best, 0])
+            bound = 0.0 if kv_dtype == "bf16" else reference.BF16 * np.abs(v[best])
+            kernel_ops.assert_within(result[token, head], v[best], bound)
 
 
 @pytest.mark.parametrize("by_blocks", [False, True])
 def test_very_low_scores_survive_a_block_that_only_later_rows_see(
-    isa: str, rng: np.random.Generator, by_blocks: bool
+    isa: str, kv_dtype: str, rng: np.random.Generator, by_blocks: bool
 ) -> None:
-    (sequence,), cache = make_sequences(rng, [270], (2, 1, 64))
-    sequence.k[:] = reference.to_bf16(np.full(64, 2.0))
+    (sequence,), cache = make_sequences(rng, [270], (2, 1, 64), kv_dtype)
+    sequence.k[:] = 2.0
     sequence.q[:] = reference.to_bf16(np.full(64, -2.0))
     sequence.store(cache)
     (result,) = attend(isa, [sequence], cache, [250], scale=1.0, by_blocks=by_blocks)
-    kernel_ops.assert_within(result, *sequence.expected(250, scale=1.0))
+    kernel_ops.assert_within(result, *sequence.expected(250, kv_dtype, scale=1.0))

@@ -6,6 +6,7 @@ import itertools
 
 import kernel_ops
 import kernel_reference as reference
+import kv_reference
 import numpy as np
 import pytest
 
@@ -30,10 +31,19 @@ def _heads(x: np.ndarray, heads: tuple[int, int, int]) -> list[reference.F64]:
     return [split[:, :q_heads], split[:, q_heads : q_heads + kv_heads], split[:, q_heads + kv_heads :]]
 
 
-def _stored(cache: kernel_ops.Cache, pages: list[int], first: int, count: int) -> tuple[reference.U16, reference.U16]:
-    """Bits of K and V [count, kv_heads, padded dim] of the positions from `first` on."""
-    k = np.concatenate([np.stack([reference.unpack_k(head) for head in cache.k[page]], 1) for page in pages])
-    v = np.concatenate([np.stack([reference.unpack_v(head) for head in cache.v[page]], 1) for page in pages])
+def _stored(cache: kernel_ops.Cache, pages: list[int], first: int, count: int) -> tuple[reference.F64, reference.F64]:
+    """K and V [count, kv_heads, padded dim] of the positions from `first` on."""
+
+    def values(half: kv_reference.U8, *, is_k: bool) -> reference.F64:
+        heads = (kv_reference.read_half_page(cache.dtype, head, is_k=is_k) for page in pages for head in half[page])
+        return (
+            np.stack(list(heads))
+            .reshape(len(pages), half.shape[1], PAGE, -1)
+            .swapaxes(1, 2)
+            .reshape(len(pages) * PAGE, half.shape[1], -1)
+        )
+
+    k, v = values(cache.k, is_k=True), values(cache.v, is_k=False)
     return k[first : first + count], v[first : first + count]
 
 
@@ -43,13 +53,19 @@ def _stored(cache: kernel_ops.Cache, pages: list[int], first: int, count: int) -
 @pytest.mark.parametrize("with_norm", [False, True])
 @pytest.mark.parametrize("threads", [1, 4])
 def test_q_and_k_are_rotated_and_v_is_kept(
-    isa: str, rng: np.random.Generator, heads: tuple[int, int, int], rot_dim: int, with_norm: bool, threads: int
+    isa: str,
+    kv_dtype: str,
+    rng: np.random.Generator,
+    heads: tuple[int, int, int],
+    rot_dim: int,
+    with_norm: bool,
+    threads: int,
 ) -> None:
     dim = heads[2]
     qkv = rng.standard_normal((75, (heads[0] + 2 * heads[1]) * dim)).astype(np.float32)
     norms = {name: rng.standard_normal(dim).astype(np.float32) for name in ("q_norm", "k_norm")} if with_norm else {}
     cos, sin = _tables(200, rot_dim)
-    cache = kernel_ops.Cache(8, heads[1], dim)
+    cache = kernel_ops.Cache(8, heads[1], dim, kv_dtype)
     first, second = [6, 2], [1, 7, 0]
     runs = _runs(0, 0, 40, first) + _runs(40, 64, 29, second) + _runs(69, 32, 6, second)
     q = kernel_ops.rope_store(isa, qkv, heads, cache, runs, (cos, sin), eps=1e-6, threads=threads, **norms)
@@ -58,34 +74,68 @@ def test_q_and_k_are_rotated_and_v_is_kept(
     raw_q, raw_k, raw_v = _heads(qkv, heads)
     where = ((first, 0, 40), (second, 64, 29), (second, 32, 6))
     stored_k, stored_v = (np.concatenate(part) for part in zip(*(_stored(cache, *at) for at in where), strict=True))
-    for raw, weight, bits in ((raw_q, norms.get("q_norm"), q), (raw_k, norms.get("k_norm"), stored_k)):
+    rotated = (
+        (raw_q, norms.get("q_norm"), reference.from_bf16(q), "bf16"),
+        (raw_k, norms.get("k_norm"), stored_k, kv_dtype),
+    )
+    for raw, weight, found, dtype in rotated:
         x, error = reference.rms_norm(raw, weight, 1e-6) if weight is not None else (raw, np.zeros_like(raw))
         value = reference.rope(x, cos[positions], sin[positions])
         # A rotation adds two products: errors of its two inputs add up, and so do three roundings of fp32.
         reach = np.abs(x) * reference.FP32 * 3 + error
         bound = reference.rope(reach, np.abs(cos[positions]), -np.abs(sin[positions]))
         bound[..., rot_dim // 2 : rot_dim] += 2 * reach[..., : rot_dim // 2] * np.abs(sin[positions])[:, None]
-        kernel_ops.assert_within(bits[..., :dim], value, bound + reference.BF16 * np.abs(value))
-        assert not bits[..., dim:].any()
-    np.testing.assert_array_equal(stored_v[..., :dim], reference.to_bf16(raw_v))
+        kernel_ops.assert_within(found[..., :dim], value, bound + kv_reference.rounding(dtype, value, bound))
+        assert not found[..., dim:].any()
+    np.testing.assert_array_equal(stored_v[..., :dim], kv_reference.kept(kv_dtype, raw_v.astype(np.float32)))
     assert not stored_v[..., dim:].any()
 
 
-def test_the_first_token_of_a_page_clears_what_an_earlier_sequence_left(isa: str, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("dim", [32, 64, 80, 100, 128, 256])
+def test_every_set_stores_the_same_bytes(isa: str, kv_dtype: str, rng: np.random.Generator, dim: int) -> None:
+    """Those of the reference, also of tokens of zeros, of very small and very large values, and of ties. Tokens of
+    ties have a power of two for a scale: their ratios are exact."""
+    tokens, kv_heads = 32 + 21, 2
+    kv = rng.standard_normal((tokens, 2 * kv_heads, dim)).astype(np.float32)
+    kv *= np.float32(10.0) ** rng.integers(-12, 13, (tokens, 1, 1), dtype=np.int32)
+    kv[3], kv[4], kv[40] = 0, kv[4] * np.float32(1e-30), kv[40] * np.float32(1e20)
+    for token in (7, 45):
+        kv[token] = rng.integers(-254, 255, (2 * kv_heads, dim)) / 2  # for int8
+        kv[token, :, 0] = 127
+    for token in (9, 50):
+        kv[token] = rng.integers(-1023, 1024, (2 * kv_heads, dim)) * 2.0 ** rng.integers(-14, -1, dim)  # for e4m3
+        kv[token, :, 0] = 448
+    qkv = np.concatenate([rng.standard_normal((tokens, dim)).astype(np.float32), kv.reshape(tokens, -1)], axis=1)
+    cache = kernel_ops.Cache(3, kv_heads, dim, kv_dtype)
+    no_rotation = np.ones((64, 1), np.float32), np.zeros((64, 1), np.float32)
+    kernel_ops.rope_store(isa, qkv, (1, kv_heads, dim), cache, _runs(0, 0, tokens, [2, 0]), no_rotation)
+    wide = kernel_ops.pad_columns(kv)
+    for page, part in ((2, wide[:32]), (0, wide[32:])):
+        for head in range(kv_heads):
+            for half, values, is_k in ((cache.k, part[:, head], True), (cache.v, part[:, kv_heads + head], False)):
+                expected = kv_reference.half_page(kv_dtype, values, is_k=is_k)
+                np.testing.assert_array_equal(half[page, head], expected)
+
+
+def test_the_first_token_of_a_page_clears_what_an_earlier_sequence_left(
+    isa: str, kv_dtype: str, rng: np.random.Generator
+) -> None:
     heads = (2, 1, 64)
-    cache = kernel_ops.Cache(2, 1, 64)
+    cache = kernel_ops.Cache(2, 1, 64, kv_dtype)
     qkv = rng.standard_normal((1, 4 * 64)).astype(np.float32)
     kernel_ops.rope_store(isa, qkv, heads, cache, _runs(0, 0, 1, [1]), _tables(64, 64))
     k, v = _stored(cache, [1], 0, PAGE)
     assert not k[1:].any()
     assert not v[1:].any()
-    assert (cache.k[0] == kernel_ops.GARBAGE).all()
+    assert (cache.k[0].view(np.uint16) == kernel_ops.GARBAGE).all()
 
 
-def test_a_later_token_of_a_page_leaves_the_earlier_ones_alone(isa: str, rng: np.random.Generator) -> None:
+def test_a_later_token_of_a_page_leaves_the_earlier_ones_alone(
+    isa: str, kv_dtype: str, rng: np.random.Generator
+) -> None:
     heads = (2, 1, 64)
     qkv = rng.standard_normal((50, 4 * 64)).astype(np.float32)
-    whole, pieces = kernel_ops.Cache(2, 1, 64), kernel_ops.Cache(2, 1, 64)
+    whole, pieces = (kernel_ops.Cache(2, 1, 64, kv_dtype) for _ in range(2))
     q = kernel_ops.rope_store(isa, qkv, heads, whole, _runs(0, 0, 50, [0, 1]), _tables(64, 64), threads=3)
     for start, end in ((0, 7), (7, 8), (8, 32), (32, 33), (33, 50)):
         part = kernel_ops.rope_store(

@@ -1,0 +1,76 @@
+// Which rows see which part of the KV cache, and the prefetching of what is needed next.
+
+struct RowLimits {
+  int32_t low, high;  // the row sees positions [low, high)
+};
+
+inline int32_t attention_group(const AttentionArgs& a) { return a.q_heads / a.kv_heads; }
+
+inline RowLimits row_limits(const AttentionArgs& a, const AttentionItem& item, int32_t row) {
+  const AttentionSequence& s = a.sequences[item.sequence];
+  const int32_t position = s.start + (item.first_row + row) / attention_group(a);
+  const int32_t low = a.window > 0 && position - a.window + 1 > 0 ? position - a.window + 1 : 0;
+  return {low, position + 1};
+}
+
+// Number of a block's pages that the rows of an item see something of.
+inline int32_t visible_pages(const AttentionArgs& a, const AttentionItem& item, int32_t block) {
+  const int32_t seen = row_limits(a, item, item.num_rows - 1).high - block * kAttentionBlock;
+  return static_cast<int32_t>(ceil_div(seen < kAttentionBlock ? seen : kAttentionBlock, kPageTokens));
+}
+
+// The K and V that are needed next, prefetched in small portions while a block is computed: a core can have few misses
+// under way, and drops what a longer burst asks for beyond them.
+struct KvAhead {
+  const int32_t* table = nullptr;  // of the pages left
+  int32_t pages = 0;
+  bool in_v = false;
+  const std::byte *k = nullptr, *v = nullptr, *next = nullptr;
+  int64_t stride = 0, half_lines = 0;
+  int64_t lines = 0;                        // left of the half page, K or V, that `next` is in
+  int64_t vector_lines = 0, row_lines = 0;  // portions: for each 16 scores of few rows, for each of many rows
+};
+
+constexpr int32_t kRowsAhead = 16;  // up to so many rows wait for memory
+
+// What to prefetch for each two tiles, of which a page has as many as the next one: three quarters of their lines. A
+// quarter is left to the softmax, so that memory works during that too.
+constexpr int64_t tile_lines_ahead(KvDtype dtype) { return 2 * kv_tile_bytes(dtype) / kLineBytes * 3 / 4; }
+
+// What to prefetch while `rows` rows of some block are computed: what `item` needs of `block`.
+inline KvAhead kv_ahead(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t rows) {
+  const int64_t head = item.kv_head * a.kv.head_stride;
+  const int64_t half_lines = kv_half_bytes(a.kv.dtype, a.head_tiles) / kLineBytes;
+  return {.table = a.sequences[item.sequence].pages + block * (kAttentionBlock / kPageTokens),
+          .pages = visible_pages(a, item, block),
+          .k = a.kv.k + head,
+          .v = a.kv.v + head,
+          .stride = a.kv.page_stride,
+          .half_lines = half_lines,
+          .vector_lines = ceil_div(half_lines, 4 * rows),
+          .row_lines = ceil_div(2 * half_lines * kAttentionBlock / kPageTokens, rows)};
+}
+
+// Whether there is anything left; goes on to the next half page where one is done.
+inline bool open_half_page(KvAhead& ahead) {
+  if (ahead.lines > 0) return true;
+  if (ahead.in_v) {
+    ++ahead.table;
+    --ahead.pages;
+  }
+  if (ahead.pages <= 0) return false;
+  ahead.in_v = ahead.next != nullptr && !ahead.in_v;  // K comes first
+  ahead.next = (ahead.in_v ? ahead.v : ahead.k) + *ahead.table * ahead.stride;
+  ahead.lines = ahead.half_lines;
+  return true;
+}
+
+inline void advance(KvAhead& ahead, int64_t lines) {
+  while (lines > 0 && open_half_page(ahead)) {
+    const int64_t count = lines < ahead.lines ? lines : ahead.lines;
+    for (int64_t i = 0; i < count; ++i) prefetch_line(ahead.next + i * kLineBytes);
+    ahead.next += count * kLineBytes;
+    ahead.lines -= count;
+    lines -= count;
+  }
+}

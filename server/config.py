@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from numaserve.configs import presets
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.protocol import KvCacheDtype
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -47,6 +48,7 @@ class ServeConfig(BaseModel):
     max_queued_requests: int = Field(512, ge=0, le=1 << 20, description="Waiting requests; beyond, clients get 429.")
     chunked_prefill_size: int = Field(512, ge=16, le=8192, description="Tokens in one step, prompt and output.")
     kv_cache_gib: float | None = Field(None, gt=0, le=1 << 14, description="KV cache of all ranks together, in GiB.")
+    kv_cache_dtype: KvCacheDtype = Field("bf16", description="Keep the KV cache in bf16, int8 or fp8_e4m3.")
     mem_fraction_static: float = Field(
         0.85, gt=0, le=0.98, description="Part of a node's free memory for weights and KV cache."
     )

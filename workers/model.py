@@ -58,7 +58,8 @@ class RankModel:
         config = load_model_config(path)
         shard = make_shard(config, launch.weights, launch.rank)
         self.weight_bytes = weight_bytes(config, launch.weights, launch.rank, launch.formats)
-        self.kv_bytes = kv_bytes_per_page(config, launch.weights, launch.rank) * launch.num_pages
+        page_bytes = kv_bytes_per_page(config, launch.weights, launch.rank, launch.kv_cache_dtype)
+        self.kv_bytes = page_bytes * launch.num_pages
         self._launch = launch
         self._node = node
         loader = RankLoader(
@@ -185,6 +186,7 @@ def _build(launch: Launch, node: NodeContext, config: ModelConfig, shard: Shard,
         max_slots=launch.max_running_requests,
         pages_per_slot=_pages_per_slot(launch),
         num_pages=launch.num_pages,
+        kv_cache_dtype=launch.kv_cache_dtype,
     )
     builder = ProgramBuilder(shape=shape, limits=limits, team=node.team, ring=node.ring)
     FAMILIES[config.family].forward(builder, config, weights)

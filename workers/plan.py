@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.placement import RankCores, place_ranks
-from numaserve.workers.protocol import BF16_WEIGHTS, PAGE_SIZE, Launch, WeightFormats, WeightsCache
+from numaserve.workers.protocol import BF16_WEIGHTS, PAGE_SIZE, KvCacheDtype, Launch, WeightFormats, WeightsCache
 from numaserve.workers.topology import Topology
 from numaserve.workers.weights.sharding import kv_bytes_per_page, make_shard, round_up, weight_bytes
 
@@ -42,6 +42,7 @@ class PlanOptions:
     kv_cache_gib: float | None = None  # of all ranks together
     formats: WeightFormats = BF16_WEIGHTS
     weights_cache: WeightsCache | None = None
+    kv_cache_dtype: KvCacheDtype = "bf16"
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> G
             step_deadline_s=options.step_deadline_s,
             formats=options.formats,
             weights_cache=options.weights_cache,
+            kv_cache_dtype=options.kv_cache_dtype,
         )
         for rank in range(len(ranks))
     ]
@@ -172,7 +174,7 @@ def _needs(options: PlanOptions, model: ModelConfig, shares: Sequence[int], slot
     return _Needs(
         weights=[weight_bytes(model, shares, rank, options.formats) for rank in ranks],
         scratch=[PROCESS_BYTES + ring + _activation_bytes(options, model, shares, rank) for rank in ranks],
-        per_page=[kv_bytes_per_page(model, shares, rank) for rank in ranks],
+        per_page=[kv_bytes_per_page(model, shares, rank, options.kv_cache_dtype) for rank in ranks],
     )
 
 

@@ -16,6 +16,7 @@ from typing import Literal
 
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
 from numaserve.shm_comm import Ring
+from numaserve.workers.protocol import KvCacheDtype
 
 PAD = 32
 CACHE_LINE = 64
@@ -120,6 +121,7 @@ class ProgramLimits:
     max_slots: int
     pages_per_slot: int
     num_pages: int
+    kv_cache_dtype: KvCacheDtype = "bf16"
 
 
 @dataclass(frozen=True)
@@ -274,6 +276,7 @@ class ProgramBuilder:
             kv_heads=self.shape.kv_heads,
             head_dim=self.shape.head_dim,
             layers=self.shape.num_layers,
+            kv_dtype=self.limits.kv_cache_dtype,
             arena_bytes=plan_arena(buffers),
         )
         for node in self._nodes:

@@ -142,6 +142,8 @@ class WeightsCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 WeightsOrigin = Literal["checkpoint", "cache"]
 
+KvCacheDtype = Literal["bf16", "int8", "fp8_e4m3"]
+
 
 class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launch"):
     """The first message to a worker: everything it needs to become ready. Paths are local."""
@@ -162,6 +164,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     step_deadline_s: float
     formats: WeightFormats = BF16_WEIGHTS
     weights_cache: WeightsCache | None = None
+    kv_cache_dtype: KvCacheDtype = "bf16"
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):

@@ -24,6 +24,7 @@ def plan_options(config: ServeConfig, model: Path) -> PlanOptions:
         reserve_core=config.reserve_core,
         context_length=config.context_length,
         kv_cache_gib=config.kv_cache_gib,
+        kv_cache_dtype=config.kv_cache_dtype,
         formats=WeightFormats(
             linear=config.quantization or "bf16",
             lm_head=(config.quantization if config.quantize_lm_head else None) or "bf16",

@@ -30,6 +30,7 @@ def serve(
     max_queued_requests: Annotated[int | None, _option("max_queued_requests")] = None,
     chunked_prefill_size: Annotated[int | None, _option("chunked_prefill_size")] = None,
     kv_cache_gib: Annotated[float | None, _option("kv_cache_gib")] = None,
+    kv_cache_dtype: Annotated[str | None, _option("kv_cache_dtype")] = None,
     mem_fraction_static: Annotated[float | None, _option("mem_fraction_static")] = None,
     weights_cache_gib: Annotated[float | None, _option("weights_cache_gib")] = None,
     quantization: Annotated[str | None, _option("quantization")] = None,

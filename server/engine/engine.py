@@ -143,6 +143,7 @@ class Engine:
             "max_queued_requests": self._config.max_queued_requests,
             "overlap": self._config.overlap,
             **limits_info(self._scheduler.config),
+            "kv_cache_dtype": self._launches[0].kv_cache_dtype,
             "workers": workers_info(self._launches, self._supervisor.pids, self._ready),
             "restarts": self._supervisor.restarts,
             "dropped_frames": self._supervisor.garbage_frames,

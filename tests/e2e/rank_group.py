@@ -18,6 +18,7 @@ from numaserve.workers.protocol import (
     BF16_WEIGHTS,
     Failure,
     FromWorker,
+    KvCacheDtype,
     Launch,
     Ready,
     Shutdown,
@@ -64,6 +65,7 @@ class RankGroup:
         max_step_tokens: int = 512,
         max_logit_rows: int = 512,
         formats: WeightFormats = BF16_WEIGHTS,
+        kv_cache_dtype: KvCacheDtype = "bf16",
     ) -> None:
         config = load_model_config(model)
         self._exits = contextlib.ExitStack()
@@ -89,6 +91,7 @@ class RankGroup:
                 ring_nonce=segment.nonce if segment else 0,
                 step_deadline_s=_PATIENCE_S,
                 formats=formats,
+                kv_cache_dtype=kv_cache_dtype,
             )
             for rank in range(tp)
         ]

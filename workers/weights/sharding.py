@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import BF16_WEIGHTS, PAGE_SIZE, WeightFormats
+from numaserve.workers.protocol import BF16_WEIGHTS, PAGE_SIZE, KvCacheDtype, WeightFormats
 from numaserve.workers.weights.formats import (
     BF16,
     MatrixFormat,
@@ -139,11 +139,12 @@ def weight_bytes(config: ModelConfig, weights: Sequence[int], rank: int, formats
     return total
 
 
-def kv_bytes_per_page(config: ModelConfig, weights: Sequence[int], rank: int) -> int:
-    """Memory of one page of KV cache on one rank: bf16 keys and values of `PAGE_SIZE` tokens in all layers, each head
-    padded to whole tiles."""
+def kv_bytes_per_page(config: ModelConfig, weights: Sequence[int], rank: int, dtype: KvCacheDtype = "bf16") -> int:
+    """Memory of one page of KV cache on one rank: keys and values of `PAGE_SIZE` tokens in all layers, each head padded
+    to whole tiles. int8 and fp8_e4m3 are a byte a value and a bf16 scale for each token's key and value of a head."""
     kv_heads = len(make_shard(config, weights, rank).kv_heads)
-    head_bytes = round_up(config.head_dim, TILE_COLUMNS) * BF16_BYTES
+    head = round_up(config.head_dim, TILE_COLUMNS)
+    head_bytes = head * BF16_BYTES if dtype == "bf16" else head + BF16_BYTES
     return 2 * config.num_layers * kv_heads * PAGE_SIZE * head_bytes
 
 

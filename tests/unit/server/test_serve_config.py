@@ -45,6 +45,10 @@ def test_a_configuration_cannot_be_changed() -> None:
         ({"model": "demo", "kv_cache_gib": float("nan")}, "kv_cache_gib must be above 0"),
         ({"model": "demo", "log_level": "loud"}, "log_level must be 'debug', 'info', 'warning' or 'error'"),
         ({"model": "demo", "quantization": "int3"}, "quantization must be 'int8', not 'int3'"),
+        (
+            {"model": "demo", "kv_cache_dtype": "fp8"},
+            "kv_cache_dtype must be 'bf16', 'int8' or 'fp8_e4m3', not 'fp8'",
+        ),
         ({"model": "demo", "quantize_lm_head": True}, "quantize_lm_head needs 'quantization' to be set too"),
         ({"model": " "}, "model must not be blank"),
         ({}, "'model' is not set"),

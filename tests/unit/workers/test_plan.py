@@ -7,7 +7,7 @@ from machines import GIB
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig, RopeConfig
 from numaserve.workers.plan import GroupPlan, PlanOptions, make_plan
-from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype
 from numaserve.workers.topology import HugePages, Node, Topology
 from numaserve.workers.weights.sharding import kv_bytes_per_page, weight_bytes
 
@@ -101,6 +101,16 @@ def test_virtual_nodes_share_their_node_memory() -> None:
 def test_a_cgroup_limit_counts_for_all_ranks_together() -> None:
     plan = make_plan(OPTIONS, SMALL, machine(4, 4, free_gib=48, cgroup_gib=4))
     assert used_bytes(plan, 0) + used_bytes(plan, 1) <= 0.85 * 4 * GIB
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
+def test_a_quantised_kv_cache_has_nearly_twice_the_pages(dtype: KvCacheDtype) -> None:
+    wide = make_plan(replace(OPTIONS, kv_cache_gib=1.0), SMALL, machine(4, 4))
+    plan = make_plan(replace(OPTIONS, kv_cache_gib=1.0, kv_cache_dtype=dtype), SMALL, machine(4, 4))
+    assert {launch.kv_cache_dtype for launch in plan.launches} == {dtype}
+    assert plan.num_pages * (64 + 2) == pytest.approx(wide.num_pages * 2 * 64, rel=0.01)
+    for rank in plan.ranks:
+        assert rank.kv_bytes == plan.num_pages * kv_bytes_per_page(SMALL, [4, 4], rank.rank, dtype)
 
 
 def test_kv_cache_gib_is_the_size_of_all_ranks_together() -> None:

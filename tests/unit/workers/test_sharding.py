@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numaserve.kernels import Program, Team
 from numaserve.workers.models.spec import ModelConfig, RopeConfig
-from numaserve.workers.protocol import PAGE_SIZE, WeightFormats
+from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype, WeightFormats
 from numaserve.workers.weights.sharding import (
     apportion,
     kv_bytes_per_page,
@@ -14,6 +17,7 @@ from numaserve.workers.weights.sharding import (
     weight_bytes,
 )
 
+HUGE_PAGE = 2 << 20  # native code rounds up to whole ones
 RANKS = st.lists(st.integers(1, 128), min_size=1, max_size=9)
 
 
@@ -132,3 +136,32 @@ def test_the_ranks_together_hold_the_model_once(weights: list[int]) -> None:
 def test_a_page_counts_local_heads_padded_to_whole_tiles() -> None:
     assert kv_bytes_per_page(config(), [1, 1], 0) == 2 * 30 * 2 * PAGE_SIZE * 64 * 2
     assert kv_bytes_per_page(config(head_dim=48), [1, 1], 1) == 2 * 30 * 1 * PAGE_SIZE * 64 * 2
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
+def test_a_quantised_page_is_a_byte_a_value_and_two_for_each_scale(dtype: KvCacheDtype) -> None:
+    assert kv_bytes_per_page(config(), [1, 1], 0, dtype) == 2 * 30 * 2 * PAGE_SIZE * (64 + 2)
+    assert kv_bytes_per_page(config(head_dim=48), [1, 1], 1, dtype) == 2 * 30 * 1 * PAGE_SIZE * (64 + 2)
+
+
+@pytest.mark.parametrize("dtype", get_args(KvCacheDtype))
+@pytest.mark.parametrize("head_dim", [48, 64])
+def test_native_code_takes_the_memory_that_was_planned(dtype: KvCacheDtype, head_dim: int) -> None:
+    program = Program(
+        team=Team([-1]),
+        ring=None,
+        max_tokens=16,
+        max_logit_rows=16,
+        max_slots=1,
+        pages_per_slot=4,
+        num_pages=64,
+        vocabulary=32,
+        q_heads=9,
+        kv_heads=3,
+        head_dim=head_dim,
+        layers=30,
+        kv_dtype=dtype,
+        arena_bytes=4096,
+    )
+    planned = 64 * kv_bytes_per_page(config(head_dim=head_dim), [1], 0, dtype)
+    assert 0 <= program.kv_memory[1] - planned < HUGE_PAGE

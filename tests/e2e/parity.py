@@ -21,6 +21,7 @@ from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.protocol import (
     BF16_WEIGHTS,
     PAGE_SIZE,
+    KvCacheDtype,
     SamplingParams,
     SeqPlan,
     SlotInit,
@@ -74,9 +75,11 @@ class Subject:
     reference: Scores
     yardstick: Distance
 
-    def distance(self, tp: int, formats: WeightFormats = BF16_WEIGHTS) -> Distance:
+    def distance(
+        self, tp: int, formats: WeightFormats = BF16_WEIGHTS, kv_cache_dtype: KvCacheDtype = "bf16"
+    ) -> Distance:
         """The distance of the model served by `tp` ranks."""
-        return Distance.between(served_scores(self.path, tp, self.texts, formats), self.reference)
+        return Distance.between(served_scores(self.path, tp, self.texts, formats, kv_cache_dtype), self.reference)
 
 
 def make_subject(name: str, folder: Path) -> Subject:
@@ -127,10 +130,16 @@ def transformers_scores(model: hf.PreTrainedModel, texts: Texts) -> Scores:
     return Scores(np.concatenate(logprobs), np.concatenate(top))
 
 
-def served_scores(path: Path, tp: int, texts: Texts, formats: WeightFormats = BF16_WEIGHTS) -> Scores:
+def served_scores(
+    path: Path,
+    tp: int,
+    texts: Texts,
+    formats: WeightFormats = BF16_WEIGHTS,
+    kv_cache_dtype: KvCacheDtype = "bf16",
+) -> Scores:
     """What `tp` workers compute."""
     limits = {"num_pages": _PAGES, "context_length": CONTEXT, "max_step_tokens": CONTEXT}
-    with RankGroup(path, tp, **limits, formats=formats) as group:
+    with RankGroup(path, tp, **limits, formats=formats, kv_cache_dtype=kv_cache_dtype) as group:
         init = SlotInit(SamplingParams(temperature=0.0, logprobs=1))
         rows = []
         for step, text in enumerate(texts):

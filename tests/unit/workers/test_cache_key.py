@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from numaserve.workers.models.spec import ModelConfig, RopeConfig
+from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats
+from numaserve.workers.weights.cache import key as key_module
+from numaserve.workers.weights.cache.key import CacheKey, cache_key, look_at
+
+SMALL = ModelConfig(
+    architecture="LlamaForCausalLM",
+    family="llama",
+    hidden_size=64,
+    num_layers=2,
+    num_qo_heads=4,
+    num_kv_heads=2,
+    head_dim=16,
+    intermediate_size=128,
+    vocab_size=100,
+    rms_norm_eps=1e-5,
+    max_position=128,
+    tie_word_embeddings=True,
+    activation="silu",
+    rope=RopeConfig(rotary_dim=16),
+    layer_kinds=("full", "full"),
+    query_scale=0.25,
+)
+CONTENT = b"\x08\0\0\0\0\0\0\0{}      " + bytes(1 << 20)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "model"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({"hidden_size": 64}))
+    for part in ("a", "b"):
+        (path / f"{part}.safetensors").write_bytes(CONTENT)
+    (path / "README.md").write_text("about")
+    return path
+
+
+def key_of(path: Path, **changes: object) -> CacheKey:
+    values = {"config": SMALL, "weights": [4, 3], "rank": 0, "formats": BF16_WEIGHTS} | changes
+    return cache_key(look_at(path), **values)  # type: ignore[arg-type]
+
+
+def edit_in_place(path: Path, at: int) -> None:
+    """As somebody does who wants it unnoticed: same size, same time of modification."""
+    before = path.stat()
+    time.sleep(0.02)  # a tick of the file system's clock
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\1")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def exchange(folder: Path) -> None:
+    first, second = folder / "a.safetensors", folder / "b.safetensors"
+    first.rename(folder / "c.safetensors")
+    second.rename(first)
+    (folder / "c.safetensors").rename(second)
+
+
+def replace_by_a_copy(path: Path) -> None:
+    shutil.copy2(path, path.with_suffix(".copy"))
+    path.with_suffix(".copy").rename(path)
+
+
+def test_a_key_stays_while_nothing_changes(folder: Path) -> None:
+    before = key_of(folder)
+    (folder / "README.md").write_text("more about")
+    os.utime(folder)
+    assert key_of(folder) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "config.json").write_text(json.dumps({"hidden_size": 65})),
+        lambda folder: (folder / "a.safetensors").write_bytes(CONTENT + b"\0"),
+        lambda folder: (folder / "a.safetensors").write_bytes(CONTENT),
+        lambda folder: os.utime(folder / "a.safetensors"),
+        lambda folder: edit_in_place(folder / "a.safetensors", 100),
+        lambda folder: edit_in_place(folder / "a.safetensors", 1 << 20),
+        lambda folder: replace_by_a_copy(folder / "b.safetensors"),
+        lambda folder: (folder / "b.safetensors").unlink(),
+        lambda folder: (folder / "b.safetensors").rename(folder / "c.safetensors"),
+        lambda folder: (folder / "c.safetensors").write_bytes(b""),
+        lambda folder: (folder / "quantize_config.json").write_text("{}"),
+        exchange,
+    ],
+)
+def test_a_key_changes_with_anything_of_the_checkpoint(change: Callable[[Path], object], folder: Path) -> None:
+    before = key_of(folder)
+    change(folder)
+    assert key_of(folder).group != before.group
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"weights": [3, 4]},
+        {"weights": [4, 3, 1]},
+        {"weights": [43]},
+        {"formats": WeightFormats("int8", "bf16")},
+        {"formats": WeightFormats("int8", "int8")},
+        {"config": replace(SMALL, hidden_size=128)},
+        {"config": replace(SMALL, family="qwen3")},
+        {"config": replace(SMALL, norm_plus_one=True)},
+    ],
+)
+def test_a_key_changes_with_what_is_made_of_the_checkpoint(changes: dict[str, object], folder: Path) -> None:
+    assert key_of(folder, **changes).group != key_of(folder).group
+
+
+def test_ranks_have_files_of_their_own_in_one_group(folder: Path) -> None:
+    keys = [key_of(folder, rank=rank) for rank in range(2)]
+    assert keys[0].group == keys[1].group
+    assert [key.file_name.partition(".")[2] for key in keys] == ["0of2", "1of2"]
+
+
+@pytest.mark.parametrize("name", ["isa", "code_digest"])
+def test_a_key_changes_with_the_instruction_set_and_with_the_code(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = key_of(folder)
+    monkeypatch.setattr(key_module, name, lambda: b"another")
+    assert key_of(folder).group != before.group
+
+
+def test_code_is_known_by_its_own_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = key_module.code_digest.__wrapped__
+    before = digest()
+    assert digest() == before
+    copy = tmp_path / "weights"
+    shutil.copytree(key_module.numaserve.workers.weights.__path__[0], copy)
+    monkeypatch.setattr(key_module.numaserve.workers.weights, "__path__", [str(copy)])
+    assert digest() == before
+    with (copy / "quantized" / "awq.py").open("a") as source:
+        source.write("\n")
+    edited = digest()
+    assert edited != before
+    native = tmp_path / "native.so"
+    native.write_bytes(Path(key_module._native.__file__).read_bytes() + b"\0")
+    monkeypatch.setattr(key_module._native, "__file__", str(native))
+    assert digest() not in {before, edited}
+
+
+def test_a_checkpoint_that_was_just_changed_is_not_settled(folder: Path) -> None:
+    checkpoint = look_at(folder)
+    assert not checkpoint.is_settled(checkpoint.changed_ns)
+    assert not checkpoint.is_settled(checkpoint.changed_ns + 1_999_999_999)
+    assert checkpoint.is_settled(checkpoint.changed_ns + 2_000_000_001)
+
+
+def test_a_checkpoint_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match=r"none\.gguf"):
+        look_at(tmp_path / "none.gguf")

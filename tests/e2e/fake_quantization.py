@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import transformers as hf
+
+Rounding = Callable[[torch.Tensor], torch.Tensor]
 
 _INT8_MAX = 127
 
@@ -15,15 +19,53 @@ def rounded_to_int8(x: torch.Tensor) -> torch.Tensor:
     return torch.round(x * factor) * (peak / _INT8_MAX)
 
 
-def play_int8(model: hf.PreTrainedModel) -> hf.PreTrainedModel:
-    """Give the layers of an fp32 model int8 weights, a scale for each output feature, and int8 inputs, a scale for each
-    token. The output head stays as it is."""
+def rounded_to_int4(x: torch.Tensor) -> torch.Tensor:
+    """Groups of 32 as whole multiples, -8 to 7, of an eighth of their extreme value, with its sign; scales in fp16."""
+    groups = _groups(x, 32)
+    extreme = torch.gather(groups, -1, groups.abs().argmax(-1, keepdim=True))
+    scale = (extreme / -8).half().float()
+    codes = torch.where(scale != 0, torch.round(groups / scale), torch.zeros_like(groups)).clamp(-8, 7)
+    return _ungrouped(codes * scale, x)
+
+
+def rounded_to_fp8(x: torch.Tensor) -> torch.Tensor:
+    """Groups of 128 as e4m3 values times their largest magnitude / 448."""
+    groups = _groups(x, 128)
+    scale = groups.abs().amax(-1, keepdim=True) / 448
+    codes = torch.where(scale != 0, groups / scale, torch.zeros_like(groups)).clamp(-448, 448)
+    return _ungrouped(codes.to(torch.float8_e4m3fn).float() * scale, x)
+
+
+def _groups(x: torch.Tensor, size: int) -> torch.Tensor:
+    return torch.nn.functional.pad(x, (0, -x.shape[-1] % size)).unflatten(-1, (-1, size))
+
+
+def _ungrouped(groups: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return groups.flatten(-2)[..., : like.shape[-1]]
+
+
+def _int8_in_groups(x: torch.Tensor) -> torch.Tensor:
+    return _ungrouped(rounded_to_int8(_groups(x, 32)), x)
+
+
+# What is done to the weights and to the activations.
+_ROUNDING: dict[str, tuple[Rounding, Rounding]] = {
+    "int8": (rounded_to_int8, rounded_to_int8),
+    "int4": (rounded_to_int4, _int8_in_groups),
+    "fp8": (rounded_to_fp8, lambda x: x),
+}
+
+
+def play(model: hf.PreTrainedModel, weights: str) -> hf.PreTrainedModel:
+    """Give the layers of an fp32 model weights and inputs as a format of `--quantization` has them. The output head
+    stays as it is."""
+    round_weight, round_input = _ROUNDING[weights]
 
     def rounded_input(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        return (rounded_to_int8(inputs[0].bfloat16().float()), *inputs[1:])
+        return (round_input(inputs[0].bfloat16().float()), *inputs[1:])
 
     for name, layer in model.named_modules():
         if isinstance(layer, torch.nn.Linear) and "lm_head" not in name:
-            layer.weight.data = rounded_to_int8(layer.weight.data)
+            layer.weight.data = round_weight(layer.weight.data)
             layer.register_forward_pre_hook(rounded_input)
     return model

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 import checkpoints
 import numpy as np
 import transformers as hf
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.tokenizer import load_tokenizer
-from numaserve.workers.protocol import BF16_WEIGHTS, SamplingParams, WeightFormats
+from numaserve.workers.protocol import BF16_WEIGHTS, SamplingParams, WeightFormat, WeightFormats
 from numaserve.workers.weights.hub import resolve_model
 from rank_group import RankGroup
 from traffic import Request
@@ -36,7 +37,7 @@ _SIZES = {
     ),
 }
 TINY_MODELS = tuple(_SIZES)
-INT8_WEIGHTS = WeightFormats(linear="int8", lm_head="int8")
+QUANTIZED = [WeightFormats(each, each) for each in get_args(WeightFormat) if each != "bf16"]
 
 GREEDY = SamplingParams(temperature=0.0, logprobs=5)
 SAMPLED = (

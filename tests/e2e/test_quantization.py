@@ -7,20 +7,23 @@ from pathlib import Path
 import pytest
 import torch
 import transformers as hf
-from fake_quantization import play_int8
-from numaserve.workers.protocol import WeightFormats
+from fake_quantization import play
+from numaserve.workers.protocol import WeightFormat, WeightFormats
 from parity import Distance, make_subject, transformers_scores
 
 ALLOWED = 1.1
 
 
+@pytest.mark.parametrize("weights", ["int8", "int4", "fp8"])
 @pytest.mark.parametrize("name", ["llama-untied", "qwen2", "gemma2", "phi3"])
-def test_int8_is_as_close_to_fp32_as_the_same_arithmetic_in_transformers(name: str, tmp_path: Path) -> None:
+def test_a_format_is_as_close_to_fp32_as_the_same_arithmetic_in_transformers(
+    name: str, weights: WeightFormat, tmp_path: Path
+) -> None:
     subject = make_subject(name, tmp_path)
     model = hf.AutoModelForCausalLM.from_pretrained(subject.path, dtype=torch.float32, attn_implementation="eager")
-    played = Distance.between(transformers_scores(play_int8(model.eval()), subject.texts), subject.reference)
+    played = Distance.between(transformers_scores(play(model.eval(), weights), subject.texts), subject.reference)
     for tp in (1, 2, 3):
-        found = subject.distance(tp, WeightFormats(linear="int8"))
+        found = subject.distance(tp, WeightFormats(weights, "bf16"))
         assert found.mean_delta <= ALLOWED * played.mean_delta, f"{tp=}"
         assert found.disagreements <= 1.2 * played.disagreements, f"{tp=}"
         assert found.mean_delta > subject.yardstick.mean_delta, f"{tp=}: the weights were not quantised"
@@ -28,8 +31,6 @@ def test_int8_is_as_close_to_fp32_as_the_same_arithmetic_in_transformers(name: s
 
 def test_an_int8_head_loses_little_more(tmp_path: Path) -> None:
     subject = make_subject("llama-untied", tmp_path)
-    without, with_head = (
-        subject.distance(1, WeightFormats(linear="int8", lm_head=head)).mean_delta for head in ("bf16", "int8")
-    )
+    without, with_head = (subject.distance(1, WeightFormats("int8", head)).mean_delta for head in ("bf16", "int8"))
     assert with_head != without
     assert with_head <= 1.5 * without

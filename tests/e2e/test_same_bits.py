@@ -15,7 +15,7 @@ from same_bits import (
     DEMO_FEW_PAGES,
     FEW_PAGES,
     HAS_DEMO,
-    INT8_WEIGHTS,
+    QUANTIZED,
     TINY_MODELS,
     demo_model,
     demo_requests,
@@ -40,7 +40,7 @@ def _isas() -> list[object]:
     return [pytest.param(name, marks=pytest.mark.amx if name == "amx" else ()) for name in _native.available_isas()]
 
 
-CASES = [*((name, BF16_WEIGHTS) for name in TINY_MODELS), (TINY_MODELS[0], INT8_WEIGHTS)]
+CASES = [*((name, BF16_WEIGHTS) for name in TINY_MODELS), *((TINY_MODELS[0], each) for each in QUANTIZED)]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1].linear}")

@@ -26,6 +26,7 @@ from numaserve.workers.protocol import (
     StepResult,
     ToWorker,
     WeightFormats,
+    WeightsCache,
     decode_from_worker,
     encode,
 )
@@ -65,6 +66,7 @@ class RankGroup:
         max_step_tokens: int = 512,
         max_logit_rows: int = 512,
         formats: WeightFormats = BF16_WEIGHTS,
+        weights_cache: WeightsCache | None = None,
         kv_cache_dtype: KvCacheDtype = "bf16",
     ) -> None:
         config = load_model_config(model)
@@ -91,6 +93,7 @@ class RankGroup:
                 ring_nonce=segment.nonce if segment else 0,
                 step_deadline_s=_PATIENCE_S,
                 formats=formats,
+                weights_cache=weights_cache,
                 kv_cache_dtype=kv_cache_dtype,
             )
             for rank in range(tp)

@@ -12,7 +12,7 @@ import numpy as np
 import transformers as hf
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.tokenizer import load_tokenizer
-from numaserve.workers.protocol import BF16_WEIGHTS, SamplingParams, WeightFormat, WeightFormats
+from numaserve.workers.protocol import BF16_WEIGHTS, SamplingParams, WeightFormat, WeightFormats, WeightsCache
 from numaserve.workers.weights.hub import resolve_model
 from rank_group import RankGroup
 from traffic import Request
@@ -68,7 +68,13 @@ def scheduler_config(**changes: object) -> SchedulerConfig:
 
 
 def make_group(
-    model: Path, tp: int, *, isa: str | None = None, threads: int = 1, formats: WeightFormats = BF16_WEIGHTS
+    model: Path,
+    tp: int,
+    *,
+    isa: str | None = None,
+    threads: int = 1,
+    formats: WeightFormats = BF16_WEIGHTS,
+    weights_cache: WeightsCache | None = None,
 ) -> RankGroup:
     """Workers with room for `scheduler_config`."""
     config = scheduler_config()
@@ -83,6 +89,7 @@ def make_group(
         max_step_tokens=config.max_step_tokens,
         max_logit_rows=config.max_logit_rows,
         formats=formats,
+        weights_cache=weights_cache,
     )
 
 

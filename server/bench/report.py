@@ -123,14 +123,14 @@ def json_details(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 class JsonLines:
     """A file that records are appended to; without a path they go nowhere."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, option: str = "--output-file") -> None:
         """Raises `OperatorError` when the file cannot be written: before the load, not after it."""
         self._path = path
         if path is not None:
             try:
                 path.open("ab").close()
             except OSError as error:
-                raise OperatorError(f"cannot write --output-file {path}: {error.strerror}") from None
+                raise OperatorError(f"cannot write {option} {path}: {error.strerror}") from None
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one line."""

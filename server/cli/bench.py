@@ -1,4 +1,4 @@
-"""``numaserve bench``: measures servers from outside."""
+"""``numaserve bench``: measures servers from outside, and their parts on this machine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import typer
 from numaserve.server.bench.goodput import parse_goodput
 from numaserve.server.bench.options import Traffic, Workload, parse_rates
 from numaserve.server.cli import bench_options as shared
+from numaserve.server.cli.bench_load import bench_load
+from numaserve.server.cli.bench_machine import bench_kernels, bench_ring
+from numaserve.server.cli.bench_offline import bench_offline
 from numaserve.workers.errors import OperatorError
 from rich.console import Console
 
@@ -20,7 +23,11 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 _WIDTH = 120
 
-bench = typer.Typer(help="Measure what clients see of a server.", rich_markup_mode=None)
+bench = typer.Typer(help="Measure servers as clients see them, and their parts on this machine.", rich_markup_mode=None)
+bench.command("kernels")(bench_kernels)
+bench.command("ring")(bench_ring)
+bench.command("offline")(bench_offline)
+bench.command("load")(bench_load)
 
 
 @bench.callback(invoke_without_command=True)

@@ -52,6 +52,7 @@ Tokenizer = Annotated[
 VocabSize = Annotated[int | None, typer.Option(min=2, help="Random token ids are below this. Default: 30000.")]
 Timeout = Annotated[float, typer.Option(min=0, help="Seconds after which a request has failed; 0: never.")]
 OutputFile = Annotated[Path | None, typer.Option(help="Append a JSON line for each run.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Append a JSON line for each row.")]
 OutputDetails = Annotated[bool, typer.Option("--output-details", help="With every request in the JSON lines.")]
 
 

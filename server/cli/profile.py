@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 from numaserve.server.cli.api_key_file import client_key
-from numaserve.server.profiling.figures import Phase
 from numaserve.server.profiling.measure import one_stream, watch
 from numaserve.server.profiling.remote import Remote
 from numaserve.server.profiling.table import WIDTH, ceilings_view, phase_view
@@ -37,13 +35,9 @@ def profile(
     if not shown:
         raise OperatorError(f"--rank {rank}: the server has the ranks 0 to {max(phase.rank for phase in phases)}")
     if as_json:
-        typer.echo(msgspec.json.encode([_plain(phase) for phase in phases]).decode())
+        typer.echo(msgspec.json.encode([phase.record() for phase in phases]).decode())
         return
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     for phase in shown:
         console.print(phase_view(phase, [other for other in phases if other.name == phase.name]))
     console.print(ceilings_view(shown[0].ceilings))
-
-
-def _plain(phase: Phase) -> dict[str, object]:
-    return asdict(phase) | {"ceilings": phase.ceilings and msgspec.structs.asdict(phase.ceilings)}

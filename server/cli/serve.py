@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from numaserve.server.config import ServeConfig, load_config
-
-
-def _option(key: str, *names: str) -> Any:
-    """An option whose help is the configuration key's description; unset, so that the file or the default counts."""
-    default = ServeConfig.model_fields[key].default
-    shown = "" if default is None else f" [default: {default}]"
-    return typer.Option(*names, help=f"{ServeConfig.model_fields[key].description}{shown}", show_default=False)
+from numaserve.server.cli.config_option import config_option as _option
+from numaserve.server.config import load_config
 
 
 def serve(

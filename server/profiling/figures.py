@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import msgspec
 from numaserve.workers.errors import OperatorError
@@ -52,6 +52,10 @@ class Phase:
     costs: list[Cost]
     ceilings: Ceilings | None
 
+    def record(self) -> dict[str, object]:
+        """As it is written to JSON."""
+        return asdict(self) | {"ceilings": self.ceilings and msgspec.structs.asdict(self.ceilings)}
+
 
 def between(before: Sequence[RankFigures], after: Sequence[RankFigures]) -> list[RankFigures]:
     """What came to each rank's totals. Raises `OperatorError` when the workers are not the same any more."""
@@ -90,11 +94,8 @@ def _grown(old: RankFigures, new: RankFigures) -> RankFigures:
 
 
 def best_of(one: Ceilings | None, other: Ceilings | None) -> Ceilings | None:
-    """The best of two measurements: a shared machine changes within minutes, and only ever for the worse."""
-    if one is None or other is None:
-        return one or other
-    flops = {format: max(one.flops_s[format], other.flops_s[format]) for format in one.flops_s}
-    return Ceilings(one.isa, one.threads, max(one.read_bytes_s, other.read_bytes_s), flops)
+    """The best of two measurements, as far as there are any."""
+    return one or other if one is None or other is None else one.better(other)
 
 
 def phase_of(name: str, figures: RankFigures, ceilings: Ceilings | None) -> Phase:

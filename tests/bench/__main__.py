@@ -1,22 +1,45 @@
-"""``python -m tests.bench [NAME ...]``: runs the benchmarks, or those named (kernels, ring, step, serving), in turn."""
+"""``python -m tests.bench [NAME ...]``: runs the benchmarks, or those named, in turn; JSON goes to bench-results/.
+
+All but the last are commands of ``numaserve bench``.
+"""
 
 from __future__ import annotations
 
 import argparse
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-FOLDER = Path(__file__).parent
-NAMES = sorted(path.stem.removeprefix("bench_") for path in FOLDER.glob("bench_*.py") if path.stem != "bench_common")
+RESULTS = Path(__file__).resolve().parents[2] / "bench-results"
+NUMASERVE = [sys.executable, "-m", "numaserve.server.cli.main", "bench"]
+STEPS = [*NUMASERVE, "offline", "--tp", "1", "--tp", "2", "--batch-size", "1", "--batch-size", "16", "--no-operations"]
+INT8 = ["--quantization", "int8", "--quantize-lm-head"]
+COMMANDS = {
+    "kernels": [[*NUMASERVE, "kernels"]],
+    "ring": [[*NUMASERVE, "ring"]],
+    "offline": [
+        [*STEPS, *model, *format]
+        for model in (["demo"], ["--shape", "llama-1b", "--input-len", "256"])
+        for format in ([], INT8)
+    ],
+    "load": [[*NUMASERVE, "load", *model, "--tp", "1", "--tp", "2"] for model in (["demo"], ["--shape", "llama-1b"])],
+    "serving": [[sys.executable, str(Path(__file__).with_name("bench_serving.py"))]],
+}
 
 
 def main() -> int:
     """Run each in a process of its own; the worst exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME", help=", ".join(NAMES))
-    names = parser.parse_args().names or NAMES
-    return max(subprocess.run([sys.executable, FOLDER / f"bench_{name}.py"], check=False).returncode for name in names)
+    parser.add_argument("names", nargs="*", choices=[*COMMANDS, []], metavar="NAME", help=", ".join(COMMANDS))
+    names = parser.parse_args().names or list(COMMANDS)
+    RESULTS.mkdir(exist_ok=True)
+    at = time.strftime("%Y%m%d-%H%M%S")
+    return max(
+        subprocess.run([*command, "--json", str(RESULTS / f"{name}-{at}.jsonl")], check=False).returncode
+        for name in names
+        for command in COMMANDS[name]
+    )
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from numaserve.server.api.completion_schema import CompletionRequest
 from numaserve.server.cli.main import app
 from numaserve.server.config import ServeConfig
 from numaserve.server.metrics.metrics import FINISH_REASONS, PHASES, REFUSALS, STAGES, Metrics
+from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.models.registry import ARCHITECTURES, GGUF_ARCHITECTURES
 
 README = (Path(__file__).parents[3] / "README.md").read_text()
@@ -57,6 +58,19 @@ def test_the_defaults_in_the_table_are_the_real_ones(key: str) -> None:
 def test_every_command_is_named() -> None:
     for command in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
         assert f"`numaserve {command}" in README
+
+
+@pytest.mark.parametrize("name", ["kernels", "ring", "offline", "load"])
+def test_every_option_of_a_measurement_is_named(name: str) -> None:
+    command = typer.main.get_command(app).commands["bench"].commands[name]  # type: ignore[attr-defined]
+    options = {each.opts[0] for each in command.params if each.opts[0].startswith("--")}
+    text = section("Benchmarking")
+    assert {each for each in options if f"`{each}" not in text} <= {"--json"}
+    assert "--json FILE" in text
+
+
+def test_every_shape_is_named() -> None:
+    assert set(SHAPES) <= set(re.findall(r"`([\w.-]+)`", section("Benchmarking")))
 
 
 def test_every_metric_is_in_the_table_and_every_name_in_it_is_a_metric() -> None:

@@ -1,0 +1,104 @@
+"""``numaserve bench load``: a first and a second start."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from numaserve.server.cli.bench_model import (
+    Model,
+    Quantization,
+    QuantizeLmHead,
+    Shape,
+    Threads,
+    Tp,
+    about,
+    checkpoint,
+    plans,
+)
+from numaserve.server.cli.bench_options import Json
+from numaserve.server.cli.bench_report import MachineReport
+from numaserve.workers.bench.group import Say, launches_of, run_ranks
+from numaserve.workers.bench.reading import checkpoint_files, read_seconds
+from numaserve.workers.bench.rows import Figure, Row, Times
+from numaserve.workers.bench.tasks import Loaded, LoadModel
+from numaserve.workers.plan import GroupPlan
+from numaserve.workers.protocol import WeightsCache
+
+_LOADS = 3
+_TRIES = 3  # a checkpoint that was made just now is not cached yet
+
+
+def bench_load(
+    model: Model = None,
+    *,
+    shape: Shape = None,
+    tp: Tp = None,
+    threads_per_worker: Threads = None,
+    quantization: Quantization = None,
+    quantize_lm_head: QuantizeLmHead = None,
+    json: Json = None,
+) -> None:
+    """Load a model from its files and from packed weights, beside the time to read either from the page cache."""
+    options = {
+        "threads_per_worker": threads_per_worker,
+        "quantization": quantization,
+        "quantize_lm_head": quantize_lm_head,
+        "max_running_requests": 1,
+        "context_length": 32,
+    }
+    with MachineReport("load", json) as report, checkpoint(model, shape, report.say) as (name, path):
+        for plan in plans(name, path, tp, options):
+            report.add(_load_rows(about(name, plan), path, plan, report.say))
+
+
+def _load_rows(what: dict[str, str | int], path: Path, plan: GroupPlan, say: Say) -> Iterator[Row]:
+    """A first start, from the checkpoint, and a second one, from a cache of packed weights of its own."""
+    tasks = [LoadModel(launch) for launch in plan.launches]
+    yield _load_row(what | {"start": "first"}, checkpoint_files(path), plan=plan, tasks=tasks, say=say)
+    with tempfile.TemporaryDirectory(prefix="numaserve-bench-") as folder:
+        Path(folder).chmod(0o700)
+        cache = WeightsCache(folder, limit_bytes=sys.maxsize)
+        cached = [LoadModel(msgspec.structs.replace(launch, weights_cache=cache)) for launch in plan.launches]
+        for _ in range(_TRIES):
+            if {answer.origin for answer in _run(plan, cached, say)} == {"cache"}:
+                break
+        files = [file for file in Path(folder).rglob("*") if file.is_file()]
+        yield _load_row(what | {"start": "second"}, files, plan=plan, tasks=cached, say=say)
+
+
+def _load_row(
+    what: dict[str, str | int], files: Sequence[Path], *, plan: GroupPlan, tasks: Sequence[LoadModel], say: Say
+) -> Row:
+    threads = sum(len(rank.cpus) for rank in plan.ranks)
+    say("reading the files")
+    before = read_seconds(files, threads, _LOADS)
+    runs = [_run(plan, tasks, say) for _ in range(_LOADS)]
+    read, read_new = map(min, before, read_seconds(files, threads, _LOADS))
+    times = Times.of([max(answer.seconds for answer in answers) for answers in runs])
+    figures: dict[str, Figure] = {
+        "weights_from": runs[0][0].origin,
+        "files_gb": sum(file.stat().st_size for file in files) / 1e9,
+        "weights_gb": sum(answer.weight_bytes for answer in runs[0]) / 1e9,
+        "best_s": times.best,
+        "median_s": times.median,
+        "import_s": min(max(answer.import_seconds for answer in answers) for answers in runs),
+        "read_s": read,
+        "read_to_new_memory_s": read_new,
+        "load_over_read": times.best / read,
+        "load_over_read_to_new_memory": times.best / read_new,
+    }
+    return Row("load", what, figures)
+
+
+def _run(plan: GroupPlan, tasks: Sequence[LoadModel], say: Say) -> list[Loaded]:
+    with launches_of(plan) as (launches, segment):
+        # A ring is not used, but a rank expects one.
+        ringed = [
+            LoadModel(msgspec.structs.replace(task.launch, ring_fd=launch.ring_fd, ring_nonce=launch.ring_nonce))
+            for task, launch in zip(tasks, launches, strict=True)
+        ]
+        return run_ranks(ringed, Loaded, segment, say)

@@ -1,0 +1,64 @@
+"""What ``numaserve bench offline`` and ``numaserve bench load`` share: a model, and plans of its ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from numaserve.server.cli.config_option import config_option
+from numaserve.server.cli.model_argument import served_name
+from numaserve.server.cli.planning import plan_options
+from numaserve.server.config import load_config
+from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.config import load_model_config
+from numaserve.workers.plan import GroupPlan, make_plan
+from numaserve.workers.topology import read_topology
+from numaserve.workers.weights.hub import resolve_model
+
+Model = Annotated[
+    str | None, typer.Argument(metavar="[MODEL]", help="Hugging Face folder, .gguf file, hub id, or 'demo'.")
+]
+Shape = Annotated[str | None, typer.Option(help=f"Random weights of a shape instead of a model: {', '.join(SHAPES)}.")]
+Tp = Annotated[
+    list[int] | None, typer.Option(min=1, help="Ranks; may be given again. Default: one per usable NUMA node.")
+]
+Threads = Annotated[int | None, config_option("threads_per_worker")]
+Quantization = Annotated[str | None, config_option("quantization")]
+QuantizeLmHead = Annotated[bool | None, config_option("quantize_lm_head", "--quantize-lm-head")]
+
+
+@contextmanager
+def checkpoint(model: str | None, shape: str | None, say: Callable[[str], None]) -> Iterator[tuple[str, Path]]:
+    """Name and place of the model, which is there only meanwhile if it is one of random weights."""
+    if (model is None) == (shape is None):
+        raise OperatorError("name a model, or a shape with --shape, and not both")
+    if shape is not None:
+        say(f"making random weights of {shape}'s shape")
+        with random_checkpoint(shape) as folder:
+            yield shape, folder
+    elif model is not None:
+        path = resolve_model(model)
+        yield served_name(model, path), path
+
+
+def plans(name: str, path: Path, tp: Sequence[int] | None, options: dict[str, Any]) -> Iterator[GroupPlan]:
+    """A plan for each number of ranks."""
+    config = load_model_config(path)
+    for ranks in tp or (None,):
+        # Packed weights are kept where a server would find them only by servers.
+        settings = load_config(options | {"model": os.fspath(path), "tp": ranks, "weights_cache_gib": 0})
+        yield make_plan(plan_options(settings, path), config, read_topology())
+
+
+def about(name: str, plan: GroupPlan) -> dict[str, str | int]:
+    """What a row of the plan says of it."""
+    launch = plan.launches[0]
+    formats = launch.formats
+    names = [str(each or "as published") for each in (formats.linear, formats.lm_head)]
+    weights = names[0] if names[0] == names[1] else f"{names[0]}, head {names[1]}"
+    return {"model": name, "weights": weights, "kv": launch.kv_cache_dtype, "tp": len(plan.launches)}

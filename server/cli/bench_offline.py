@@ -1,0 +1,77 @@
+"""``numaserve bench offline``: whole steps of a model on its ranks, without a front end."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from numaserve.server.cli.bench_model import (
+    Model,
+    Quantization,
+    QuantizeLmHead,
+    Shape,
+    Threads,
+    Tp,
+    about,
+    checkpoint,
+    plans,
+)
+from numaserve.server.cli.bench_options import Json
+from numaserve.server.cli.bench_report import MachineReport
+from numaserve.server.cli.bench_steps import figures_of, step_row
+from numaserve.server.cli.config_option import config_option
+from numaserve.server.cli.instruction_set import instruction_set
+from numaserve.server.profiling.table import ceilings_view, phase_view
+from numaserve.workers.bench.group import launches_of, run_ranks
+from numaserve.workers.bench.rows import Row
+from numaserve.workers.bench.tasks import RunSteps, StepsRan
+
+
+def bench_offline(
+    model: Model = None,
+    *,
+    shape: Shape = None,
+    tp: Tp = None,
+    batch_size: Annotated[
+        list[int] | None, typer.Option(min=1, help="Sequences; may be given again. Default: 1.")
+    ] = None,
+    input_len: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 1024,
+    output_len: Annotated[int, typer.Option(min=2, help="Tokens generated after it.")] = 64,
+    prefills: Annotated[int, typer.Option(min=1, help="How often the prompts are run.")] = 3,
+    chunked_prefill_size: Annotated[int | None, config_option("chunked_prefill_size")] = None,
+    threads_per_worker: Threads = None,
+    quantization: Quantization = None,
+    quantize_lm_head: QuantizeLmHead = None,
+    kv_cache_dtype: Annotated[str | None, config_option("kv_cache_dtype")] = None,
+    operations: Annotated[
+        bool, typer.Option("--operations/--no-operations", help="Show what each operation costs.")
+    ] = True,
+    json: Json = None,
+) -> None:
+    """Run whole steps of a model without HTTP, beside what reading its weights and KV cache takes at least."""
+    batches = batch_size or [1]
+    options = {
+        "chunked_prefill_size": chunked_prefill_size,
+        "threads_per_worker": threads_per_worker,
+        "quantization": quantization,
+        "quantize_lm_head": quantize_lm_head,
+        "kv_cache_dtype": kv_cache_dtype,
+        "max_running_requests": max(batches),
+        "context_length": max(32, input_len + output_len),
+    }
+    with MachineReport("offline", json) as report, checkpoint(model, shape, report.say) as (name, path):
+        report.console.print(f"{instruction_set()}: {name}", highlight=False)
+        rows: list[Row] = []
+        for plan in plans(name, path, tp, options):
+            with launches_of(plan) as (launches, segment):
+                tasks = [RunSteps(launch, batches, input_len, output_len, prefills) for launch in launches]
+                answers = run_ranks(tasks, StepsRan, segment, report.say)
+            what = about(name, plan)
+            for phases in zip(*(answer.phases for answer in answers), strict=True):
+                figures = figures_of(phases)
+                rows.append(step_row(what, phases, figures, input_len, output_len))
+                for each in figures:
+                    report.write({"table": "operations"} | what | {"batch": phases[0].batch} | each.record())
+                if operations:
+                    report.console.print(phase_view(figures[0], figures), ceilings_view(figures[0].ceilings))
+        report.add(rows)

@@ -1,0 +1,106 @@
+"""What ``numaserve bench kernels``, ``ring``, ``offline`` and ``load`` show and write."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import typer
+from numaserve.server.bench.report import JsonLines, number
+from numaserve.workers.bench.group import RankFailed
+from numaserve.workers.bench.rows import Figure, Row
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+
+WIDTH = 180  # where there is no terminal to tell
+EXIT_FAILED = 1
+_FRACTIONS = ("of_", "share_")
+
+
+class MachineReport:
+    """Tables on standard output, what is being measured on standard error if that is a terminal, JSON lines."""
+
+    def __init__(self, benchmark: str, file: Path | None) -> None:
+        """Raises `OperatorError` when the file cannot be written."""
+        self.console = Console(width=None if sys.stdout.isatty() else WIDTH)
+        self._lines = JsonLines(file, "--json")
+        self._benchmark = benchmark
+        errors = Console(stderr=True)
+        # Two frames a second: what is shown must not take part in the measurement.
+        self._status = Status("", console=errors, refresh_per_second=2) if errors.is_terminal else None
+
+    def __enter__(self) -> MachineReport:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+        if isinstance(error, RankFailed):
+            sys.stderr.write(f"numaserve: {error}\n")
+            raise typer.Exit(EXIT_FAILED) from None
+
+    def say(self, text: str) -> None:
+        """What is being measured."""
+        if self._status is not None:
+            self._status.update(text)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Show rows, a table for each run of those that have the same `table`, and write them."""
+        for title, group in groupby(rows, key=lambda row: row.table):
+            shown = []
+            for row in group:
+                self.write({"table": row.table} | row.what | row.figures)
+                shown.append(row)
+            self.console.print(_table(title, shown))
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append a JSON line, with the machine's name and load."""
+        about = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "benchmark": self._benchmark,
+            "processor": _processor(),
+            "load_average": os.getloadavg()[0],
+        }
+        self._lines.write(about | record)
+
+
+def _table(title: str, rows: list[Row]) -> Table:
+    cells: list[dict[str, Figure]] = [{**row.what, **row.figures} for row in rows]
+    columns = list(dict.fromkeys(name for row in cells for name in row))
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in columns:
+        values = [row.get(name) for row in cells]
+        table.add_column(
+            name.replace("_", " "), justify="left" if any(isinstance(value, str) for value in values) else "right"
+        )
+    for row in cells:
+        table.add_row(*(_shown(name, row.get(name)) for name in columns))
+    return table
+
+
+def _shown(name: str, value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.1%}" if name.startswith(_FRACTIONS) else number(value)
+    return str(value)
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()

@@ -1,0 +1,64 @@
+"""From what the ranks of ``numaserve bench offline`` measured to its table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import mean
+
+import msgspec
+from numaserve.server.profiling.figures import Phase, RankFigures, between, phase_of
+from numaserve.workers.bench.rows import Figure, Row, Times
+from numaserve.workers.bench.tasks import Phase as Measured
+from numaserve.workers.protocol import RankProfile
+
+_COLLECTIVE = "add_all_reduce"
+
+
+def figures_of(phases: Sequence[Measured]) -> list[Phase]:
+    """What the operations of a phase cost, by rank."""
+    before = [_figures(phase.before) for phase in phases]
+    after = [_figures(phase.after) for phase in phases]
+    return [
+        phase_of(each.name, grown, each.ceilings) for grown, each in zip(between(before, after), phases, strict=True)
+    ]
+
+
+def step_row(
+    about: dict[str, str | int], phases: Sequence[Measured], figures: Sequence[Phase], input_len: int, output_len: int
+) -> Row:
+    """A phase as a whole: TTFT (prefill of all prompts of a batch) or TPOT (decode) as a fraction of its bound.
+
+    Waiting is for the imbalance of the ranks and for data. The rank that waits least is the one the others wait for:
+    hardly more than data is what it waits for.
+    """
+    phase, steps = phases[0], [each.costs[-1] for each in figures]
+    times, repetitions = Times.of(phase.seconds), len(phase.seconds)
+    prefill = phase.name == "prefill"
+    tokens = phase.batch * (input_len if prefill else 1)
+    bound_ms = mean(
+        step.ms * (step.of_ceiling or 0.0) * each.steps / repetitions for step, each in zip(steps, figures, strict=True)
+    )
+    what = about | {"phase": phase.name, "batch": phase.batch}
+    what["context"] = input_len if prefill else input_len + output_len // 2
+    shown: dict[str, Figure] = {
+        "best_ms": times.best * 1e3,
+        "median_ms": times.median * 1e3,
+        "tok_s": tokens / times.best,
+        "bound_ms": bound_ms,
+        "ceiling": steps[0].ceiling,
+        "of_bound": bound_ms / times.best / 1e3,
+        "of_bound_median": bound_ms / times.median / 1e3,
+        "share_native": steps[0].ms * figures[0].steps / sum(phase.seconds) / 1e3,
+    }
+    if len(phases) > 1:
+        moving = [sum(cost.ms - cost.wait_ms for cost in each.costs if cost.name == _COLLECTIVE) for each in figures]
+        shown["share_moving"] = max(ms / step.ms for ms, step in zip(moving, steps, strict=True))
+        shown["share_waiting_least"] = min(step.wait_ms / step.ms for step in steps)
+        shown["share_waiting_most"] = max(step.wait_ms / step.ms for step in steps)
+    return Row("steps", what, shown)
+
+
+def _figures(profile: RankProfile) -> RankFigures:
+    """A rank's answer in the shape in which a server tells it."""
+    fields = {name: getattr(profile, name) for name in RankFigures.__struct_fields__}
+    return msgspec.convert(fields, RankFigures)

@@ -1,0 +1,15 @@
+"""Options of commands that are keys of the configuration too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from numaserve.server.config import ServeConfig
+
+
+def config_option(key: str, *names: str) -> Any:
+    """An option whose help is the configuration key's description; unset, so that the file or the default counts."""
+    default = ServeConfig.model_fields[key].default
+    shown = "" if default is None else f" [default: {default}]"
+    return typer.Option(*names, help=f"{ServeConfig.model_fields[key].description}{shown}", show_default=False)

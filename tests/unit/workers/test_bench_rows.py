@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from numaserve.kernels import Team, peak_flops
+from numaserve.workers.bench.kernels import KV_DTYPES, QUICK, Sizes, make_cases
+from numaserve.workers.bench.programs import FORMATS
+from numaserve.workers.bench.reading import checkpoint_files, read_seconds
+from numaserve.workers.bench.rows import Ceiling, Effort, Row, Times, Work, timed_row
+from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.config import load_model_config
+from numaserve.workers.protocol import Ceilings
+from numaserve.workers.weights.safetensors_source import SafetensorsSource
+
+CEILINGS = Ceilings("amx", 4, read_bytes_s=1e9, flops_s={"bf16": 1e9, "int8": 2e9})
+TINY = Sizes(
+    models=("tiny",), m_values=(1, 65), prefill=40, decode=70, tokens=(1, 33), effort=Effort(seconds=0, least=1)
+)
+
+
+@pytest.fixture
+def fixed_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is measured that takes long, nor more memory read than a tiny model has."""
+    ceilings = Ceilings("any", 1, 1e9, {format.name: 1e9 for format in FORMATS})
+    for part in ("gemm", "attention", "small_ops"):
+        monkeypatch.setattr(f"numaserve.workers.bench.{part}.rank_ceilings", lambda *_, **__: ceilings)
+    monkeypatch.setattr("numaserve.workers.bench.programs.MIN_READ_BYTES", 1)
+    monkeypatch.setattr("numaserve.workers.bench.programs.last_level_cache_bytes", lambda: 1)
+
+
+def rows_of(*operations: str) -> list[Row]:
+    return [row for case in make_cases(operations, [], TINY) for row in case.run(Team([-1]), [0])]
+
+
+def test_work_is_measured_by_what_bounds_it() -> None:
+    assert Work(nbytes=3e6, flops=2e6).bound(CEILINGS) == (0.003, "read")
+    assert Work(nbytes=3e6, flops=8e6, format="int8").bound(CEILINGS) == (0.004, "flops")
+    row = timed_row("t", {"M": 1}, Times(best=0.004, median=0.006), Work(3e6, 2e6), CEILINGS)
+    assert row.figures["of_ceiling"] == 0.75
+    assert row.figures["of_ceiling_median"] == 0.5
+    assert (row.figures["gb_s"], row.figures["ceiling"]) == (0.75, "read")
+
+
+def test_the_best_ceilings_around_a_measurement_count() -> None:
+    measured = iter([CEILINGS, Ceilings("amx", 4, 3e9, {"bf16": 5e8, "int8": 4e9})])
+    with Ceiling(lambda: next(measured)) as ceiling:
+        assert ceiling.best == CEILINGS
+    assert ceiling.best == Ceilings("amx", 4, 3e9, {"bf16": 1e9, "int8": 4e9})
+
+
+@pytest.mark.usefixtures("fixed_ceilings")
+def test_every_format_is_multiplied_with_every_number_of_rows() -> None:
+    found = [(row.what["format"], row.what["product"], row.what["M"]) for row in rows_of("gemm")]
+    products = ["qkv", "o", "gate_up", "down"]
+    assert sorted(found) == sorted((str(f), p, m) for f in FORMATS for p in products for m in TINY.m_values)
+
+
+@pytest.mark.usefixtures("fixed_ceilings")
+def test_attention_and_small_operations_give_rows_with_times() -> None:
+    rows = rows_of("attention", "small")
+    assert [(row.what["kv"], row.what["phase"]) for row in rows[:6]] == [
+        (dtype, phase) for dtype in KV_DTYPES for phase in ("prefill", "decode")
+    ]
+    assert {str(row.what["operation"]) for row in rows[6:]} >= {"rms_norm", "rope_store", "quantize", "sample, greedy"}
+    assert all(float(row.figures["best_us"] or 0) > 0 for row in rows)
+
+
+def test_every_format_has_a_peak() -> None:
+    team = Team([-1])
+    assert all(peak_flops(team, format.name) > 0 for format in FORMATS)
+
+
+def test_only_what_is_named_is_measured() -> None:
+    assert [case.name for case in make_cases(["attention"], [], QUICK)] == [
+        f"attention {phase} llama-1b {dtype}" for dtype in KV_DTYPES for phase in ("prefill", "decode")
+    ]
+    assert [case.name for case in make_cases(["gemm"], ["int8"], QUICK)] == ["gemm int8 llama-1b mlp"]
+    with pytest.raises(OperatorError, match="--op fft: expected gemm, attention"):
+        make_cases(["fft"], [], QUICK)
+    with pytest.raises(OperatorError, match="--format int3: expected bf16, int8, "):
+        make_cases([], ["int3"], QUICK)
+
+
+def test_a_random_checkpoint_is_a_model_and_is_gone_afterwards() -> None:
+    with random_checkpoint("tiny") as folder:
+        config, source = load_model_config(folder), SafetensorsSource(folder)
+        assert (config.hidden_size, config.num_layers, config.vocab_size) == (64, 2, 320)
+        assert set(source.names()) == {f"{name}.weight" for name in SHAPES["tiny"].tensors()}
+        assert all(seconds > 0 for seconds in read_seconds(checkpoint_files(folder), threads=2, repetitions=1))
+    assert not folder.exists()
+
+
+def test_a_shape_that_is_none_or_does_not_fit_the_disk_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OperatorError, match="--shape huge: expected one of tiny, "), random_checkpoint("huge"):
+        pass
+    made: list[Path] = []
+    monkeypatch.setattr("numaserve.workers.bench.shapes.shutil.disk_usage", lambda f: made.append(f) or _Usage())
+    with pytest.raises(OperatorError, match="set TMPDIR to a larger folder"), random_checkpoint("tiny"):
+        pass
+    assert not made[0].exists()
+
+
+class _Usage:
+    free = 1000
+
+
+def test_the_config_of_a_shape_is_one_that_is_served(tmp_path: Path) -> None:
+    for name, shape in SHAPES.items():
+        (tmp_path / "config.json").write_text(json.dumps(shape.config()))
+        config = load_model_config(tmp_path)
+        assert (config.num_layers, config.tie_word_embeddings) == (shape.layers, shape.tied), name

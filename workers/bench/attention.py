@@ -1,0 +1,91 @@
+"""Causal attention of one sequence with the heads of a model, one layer's worth."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from numaserve.kernels import Program, RopeTable, Team
+from numaserve.workers.bench.programs import (
+    Heads,
+    begin,
+    bytes_of_step,
+    make_builder,
+    random_matrix,
+    start_slot,
+    step,
+    timed_step,
+)
+from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
+from numaserve.workers.bench.shapes import SHAPES
+from numaserve.workers.profiling import rank_ceilings
+from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype
+
+_HIDDEN = 32  # of the program; what comes before attention does not matter
+_DECODE_LAYERS = 8  # each with a cache of its own: together more than processor caches hold
+_CHUNK = 1024
+
+
+def bench_prefill(team: Team, effort: Effort, *, model: str, tokens: int, kv_dtype: KvCacheDtype) -> Rows:
+    """A whole prompt in one step."""
+    heads = _heads(model)
+    program = _program(team, heads, kv_dtype, layers=1, step_tokens=tokens, context=tokens)
+    run = [(0, 0, tokens, False)]
+    step(program, run)
+    with Ceiling(partial(rank_ceilings, team)) as ceiling:
+        times = effort.repeat(partial(timed_step, program, "attention", run))
+    work = Work(flops=4.0 * heads.query * heads.dim * tokens * (tokens + 1) / 2)
+    yield timed_row("attention", _what(model, kv_dtype, "prefill", tokens, tokens), times, work, ceiling.best)
+
+
+def bench_decode(team: Team, effort: Effort, *, model: str, context: int, kv_dtype: KvCacheDtype) -> Rows:
+    """One more token after `context` - 1 of them."""
+    heads = _heads(model)
+    program = _program(team, heads, kv_dtype, layers=_DECODE_LAYERS, step_tokens=_CHUNK, context=context)
+    for start in range(0, context, _CHUNK):
+        step(program, [(0, start, min(_CHUNK, context - start), False)])
+    run = [(0, context - 1, 1, False)]
+    nbytes = bytes_of_step(program, "attention", run) / _DECODE_LAYERS
+    with Ceiling(partial(rank_ceilings, team)) as ceiling:
+        times = effort.repeat(partial(timed_step, program, "attention", run)).per(_DECODE_LAYERS)
+    work = Work(nbytes, 4.0 * heads.query * heads.dim * context)
+    yield timed_row("attention", _what(model, kv_dtype, "decode", 1, context), times, work, ceiling.best)
+
+
+def _program(
+    team: Team, heads: Heads, kv_dtype: KvCacheDtype, *, layers: int, step_tokens: int, context: int
+) -> Program:
+    b = make_builder(
+        team,
+        hidden=_HIDDEN,
+        step_tokens=step_tokens,
+        context=context,
+        heads=heads,
+        layers=layers,
+        kv_cache_dtype=kv_dtype,
+    )
+    rope = rope_table(context, heads.dim)
+    projection = random_matrix(team, (heads.query + 2 * heads.kv) * heads.dim, _HIDDEN)
+    _, x = begin(b)
+    for layer in range(layers):
+        q = b.qkv_rope(b.linear(x, projection), layer=layer, rope=rope)
+        b.attention(q, layer=layer, scale=heads.dim**-0.5)
+    program = b.build()
+    start_slot(program, 0, range(-(-context // PAGE_SIZE)))
+    return program
+
+
+def rope_table(positions: int, head_dim: int) -> RopeTable:
+    """Angles as those of a model."""
+    angles = np.arange(positions, dtype=np.float32)[:, None] * np.logspace(0, -4, head_dim // 2, dtype=np.float32)
+    return RopeTable(np.cos(angles), np.sin(angles))
+
+
+def _heads(model: str) -> Heads:
+    shape = SHAPES[model]
+    return Heads(shape.heads, shape.kv_heads, shape.head_dim)
+
+
+def _what(model: str, kv_dtype: str, phase: str, new: int, context: int) -> dict[str, str | int]:
+    head_dim = SHAPES[model].head_dim
+    return {"model": model, "head_dim": head_dim, "kv": kv_dtype, "phase": phase, "new": new, "context": context}

@@ -1,0 +1,84 @@
+"""Packed matrix products, as a model's layers do them: x[M, K] · w[N, K]ᵀ, gate and up fused with the activation.
+
+Quantising x is an operation of its own and not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from numaserve.kernels import PackedMatrix, Program, Team
+from numaserve.workers.bench.programs import (
+    Format,
+    begin,
+    copies_beyond_caches,
+    make_builder,
+    random_matrix,
+    start_slot,
+    step,
+    timed_step,
+)
+from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
+from numaserve.workers.bench.shapes import SHAPES, Shape
+from numaserve.workers.profiling import rank_ceilings
+from numaserve.workers.protocol import PAGE_SIZE
+
+# Up to so many rows, reading the weights is what takes the time, so that each product has to find its own in memory.
+# Beyond, one product is as good as many, and done sooner.
+_FEW_ROWS = 64
+
+Products = list[tuple[PackedMatrix, ...]]  # of the nodes in `_NODES`, as often as a program repeats them
+
+_NODES = {
+    "qkv": {"linear": "qkv"},
+    "o": {"linear": "o"},
+    "mlp": {"gate_up": "gate_up", "linear_partial": "down"},
+}
+
+
+def bench_gemm(team: Team, effort: Effort, *, model: str, part: str, format: Format, m_values: Sequence[int]) -> Rows:
+    """The products of `part` (qkv, o or mlp) of a layer of `model`."""
+    shape = SHAPES[model]
+    products: Products = [_products(team, shape, part, format)]
+    few, many = [m for m in m_values if m <= _FEW_ROWS], [m for m in m_values if m > _FEW_ROWS]
+    if few:
+        copies = copies_beyond_caches(sum(matrix.nbytes for matrix in products[0]))
+        products += [_products(team, shape, part, format) for _ in range(1, copies)]
+    for values, repeated in ((few, products), (many, products[:1])):
+        if not values:
+            continue
+        program = _program(team, repeated, max(values))
+        for m in values:
+            run = [(0, 0, m, False)]
+            step(program, run)
+            for (node, name), matrix in zip(_NODES[part].items(), products[0], strict=True):
+                with Ceiling(partial(rank_ceilings, team, [format.name])) as ceiling:
+                    times = effort.repeat(partial(timed_step, program, node, run)).per(len(repeated))
+                work = Work(matrix.nbytes, 2.0 * m * matrix.n * matrix.k, format.name)
+                what: dict[str, str | int] = {"model": model, "format": str(format), "product": name}
+                what |= {"K": matrix.k, "N": matrix.n, "M": m}
+                yield timed_row(f"gemm, {format}", what, times, work, ceiling.best)
+
+
+def _products(team: Team, shape: Shape, part: str, format: Format) -> tuple[PackedMatrix, ...]:
+    width = shape.heads * shape.head_dim
+    sizes = {
+        "qkv": [(width + 2 * shape.kv_heads * shape.head_dim, shape.hidden)],
+        "o": [(shape.hidden, width)],
+        "mlp": [(2 * shape.intermediate, shape.hidden), (shape.hidden, shape.intermediate)],
+    }
+    return tuple(random_matrix(team, n, k, format) for n, k in sizes[part])
+
+
+def _program(team: Team, products: Products, rows: int) -> Program:
+    b = make_builder(team, hidden=products[0][0].k, step_tokens=rows, context=rows)
+    _, x = begin(b)
+    for matrices in products:
+        if len(matrices) == 1:
+            b.linear(x, matrices[0])
+        else:
+            b.gated_mlp(x, matrices[0], matrices[1], "silu")
+    program = b.build()
+    start_slot(program, 0, range(-(-rows // PAGE_SIZE)))
+    return program

@@ -1,0 +1,109 @@
+"""Runs the ranks of a benchmark, each in a process of its own: a thread team pins its caller for good."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
+from typing import TypeVar
+
+import msgspec
+from numaserve.shm_comm import Segment, create_segment
+from numaserve.workers.bench.tasks import Answer, Failed, Line, Status, Task
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.plan import GroupPlan
+from numaserve.workers.protocol import Launch
+
+Say = Callable[[str], None]
+
+_COMMAND = (sys.executable, "-m", "numaserve.workers.bench.rank")
+_T = TypeVar("_T", bound=Answer)
+
+
+class RankFailed(Exception):
+    """A rank ended without an answer."""
+
+
+@contextmanager
+def launches_of(plan: GroupPlan) -> Iterator[tuple[list[Launch], Segment | None]]:
+    """The plan's launches with a ring of their own, if they need one."""
+    world = len(plan.launches)
+    ring = create_segment(world, plan.ring_lanes, plan.ring_slot_bytes) if world > 1 else nullcontext()
+    with ring as segment:
+        if segment is None:
+            yield plan.launches, None
+        else:
+            fields = {"ring_fd": segment.fd, "ring_nonce": segment.nonce}
+            yield [msgspec.structs.replace(launch, **fields) for launch in plan.launches], segment
+
+
+def run_ranks(tasks: Sequence[Task], kind: type[_T], segment: Segment | None, say: Say) -> list[_T]:
+    """Run a task on each rank; answers by rank. `say` gets what rank 0 is at.
+
+    When a rank fails, the others are ended. Raises `OperatorError` for what the operator can mend, else `RankFailed`.
+    """
+    ranks: list[_Rank] = []
+    try:
+        for index, task in enumerate(tasks):
+            ranks.append(_Rank(index, task, segment))
+        with ThreadPoolExecutor(len(ranks)) as threads:
+            waiting = [threads.submit(rank.answer, kind, say if rank.index == 0 else None) for rank in ranks]
+            try:
+                for each in as_completed(waiting):
+                    each.result()
+            except BaseException:
+                # Their peers would wait for them until the ring's deadline.
+                _end(ranks)
+                raise
+        return [each.result() for each in waiting]
+    finally:
+        _end(ranks)
+
+
+def _end(ranks: Sequence[_Rank]) -> None:
+    for rank in ranks:
+        rank.end()
+
+
+class _Rank:
+    def __init__(self, index: int, task: Task, segment: Segment | None) -> None:
+        self.index = index
+        self._process = subprocess.Popen(
+            _COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[] if segment is None else [segment.fd],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        self._lock = threading.Lock()
+        assert self._process.stdin is not None  # noqa: S101  piped above
+        self._process.stdin.write(msgspec.json.encode(task) + b"\n")
+        self._process.stdin.flush()
+
+    def answer(self, kind: type[_T], say: Say | None) -> _T:
+        """Wait for it."""
+        assert self._process.stdout is not None  # noqa: S101  piped above
+        for text in self._process.stdout:
+            line = msgspec.json.decode(text, type=Line)
+            if isinstance(line, kind):
+                return line
+            if isinstance(line, Failed):
+                raise OperatorError(line.message)
+            if isinstance(line, Status) and say is not None:
+                say(line.text)
+        raise RankFailed(f"rank {self.index} ended with status {self._process.wait()} and without an answer")
+
+    def end(self) -> None:
+        """Nothing of it is left afterwards. May be called twice."""
+        with self._lock:
+            if self._process.poll() is None:
+                # One that has answered is about to end; one that waits for a peer would not.
+                self._process.kill()
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()

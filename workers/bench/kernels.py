@@ -1,0 +1,103 @@
+"""``numaserve bench kernels``: the operations of a Program one by one, on the cores of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import get_args
+
+from numaserve.kernels import Team
+from numaserve.workers import numa
+from numaserve.workers.bench.attention import bench_decode, bench_prefill
+from numaserve.workers.bench.barrier import bench_barrier
+from numaserve.workers.bench.gemm import bench_gemm
+from numaserve.workers.bench.programs import FORMATS, Format
+from numaserve.workers.bench.rows import Effort, Rows
+from numaserve.workers.bench.small_ops import bench_rows, bench_sampler
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.placement import RankCores, place_ranks
+from numaserve.workers.protocol import KvCacheDtype
+from numaserve.workers.topology import read_topology
+
+KV_DTYPES: tuple[KvCacheDtype, ...] = get_args(KvCacheDtype)
+OPERATIONS = ("gemm", "attention", "small", "barrier")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured, and for how long."""
+
+    models: Sequence[str] = ("llama-1b", "llama-8b")  # of `shapes.SHAPES`; the first also gives the small operations
+    parts: Sequence[str] = ("qkv", "o", "mlp")
+    m_values: Sequence[int] = (1, 4, 16, 256, 512, 1024)
+    prefill: int = 4096
+    decode: int = 8192
+    tokens: Sequence[int] = (1, 16, 512)
+    effort: Effort = field(default_factory=Effort)
+
+
+QUICK = Sizes(
+    models=("llama-1b",), parts=("mlp",), m_values=(1, 16, 512), tokens=(1, 512), effort=Effort(seconds=0.3, most=50)
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Rows that share a program."""
+
+    name: str
+    run: Callable[[Team, Sequence[int]], Rows]  # a team, and its processors
+
+
+def make_cases(operations: Sequence[str], formats: Sequence[str], sizes: Sizes) -> list[Case]:
+    """The cases of some operations, all of them when none is named. Raises `OperatorError` for a name that is none."""
+    _check("--op", operations, OPERATIONS)
+    _check("--format", formats, list(dict.fromkeys(each.name for each in FORMATS)))
+    makers: dict[str, Callable[[], Iterator[Case]]] = {
+        "gemm": lambda: _gemm_cases([each for each in FORMATS if each.name in formats or not formats], sizes),
+        "attention": lambda: _attention_cases(sizes),
+        "small": lambda: _small_cases(sizes),
+        "barrier": lambda: iter([Case("barrier", bench_barrier)]),
+    }
+    return [case for name in OPERATIONS if name in operations or not operations for case in makers[name]()]
+
+
+def enter_node(threads: int | None) -> tuple[Team, RankCores]:
+    """Move this process to the cores and memory of the first node, as a rank on it would. Raises `OperatorError`."""
+    cores = place_ranks(read_topology(), 1, threads, reserve_core=False).ranks[0]
+    numa.bind_memory_to(cores.node)
+    return Team(cores.cpus), cores
+
+
+def _gemm_cases(formats: Sequence[Format], sizes: Sizes) -> Iterator[Case]:
+    for format in formats:
+        for model in sizes.models:
+            for part in sizes.parts:
+                run = partial(bench_gemm, model=model, part=part, format=format, m_values=sizes.m_values)
+                yield _case(f"gemm {format} {model} {part}", run, sizes)
+
+
+def _attention_cases(sizes: Sizes) -> Iterator[Case]:
+    for model in sizes.models:
+        for dtype in KV_DTYPES:
+            prefill = partial(bench_prefill, model=model, tokens=sizes.prefill, kv_dtype=dtype)
+            yield _case(f"attention prefill {model} {dtype}", prefill, sizes)
+            decode = partial(bench_decode, model=model, context=sizes.decode, kv_dtype=dtype)
+            yield _case(f"attention decode {model} {dtype}", decode, sizes)
+
+
+def _small_cases(sizes: Sizes) -> Iterator[Case]:
+    model = sizes.models[0]
+    yield _case(f"small operations {model}", partial(bench_rows, model=model, tokens=sizes.tokens), sizes)
+    yield _case(f"sampler {model}", partial(bench_sampler, model=model), sizes)
+
+
+def _case(name: str, run: Callable[[Team, Effort], Rows], sizes: Sizes) -> Case:
+    return Case(name, lambda team, _: run(team, sizes.effort))
+
+
+def _check(option: str, given: Sequence[str], known: Sequence[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise OperatorError(f"{option} {name}: expected {', '.join(known)}")

@@ -1,0 +1,150 @@
+"""Programs of a few operations, made and driven as a model's are, and what single operations of theirs cost.
+
+Times are the Program's own, per node, without Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numaserve.kernels import PackedMatrix, Program, Team, Vector
+from numaserve.workers.profiling import MIN_READ_BYTES, last_level_cache_bytes
+from numaserve.workers.program import Operand, ProgramBuilder, ProgramLimits, RankShape, Residual
+from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype
+
+VOCAB = 64  # of programs whose vocabulary does not matter
+_RANDOM_VALUES = 1 << 20
+_NS: Literal[2] = 2  # where a node's profile has them
+_BYTES: Literal[5] = 5
+
+SlotTokens = tuple[int, int, int, bool]  # slot, start, number of tokens, whether to sample
+
+
+@dataclass(frozen=True)
+class Format:
+    """What weights are held in; `group` columns share a scale, 0 where a whole row does or nothing has one."""
+
+    name: str
+    group: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.group}" if self.group else self.name
+
+
+BF16, INT8 = Format("bf16"), Format("int8")
+FORMATS = (BF16, INT8, Format("int8_group", 32), Format("int4", 32), Format("int4", 128), Format("fp8", 128))
+_CODE_BITS = {"int8_group": 0xFF, "int4": 0x0F, "fp8": 0xBF}  # what a code may be; of fp8 without NaN and huge numbers
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Attention of a model, on one rank."""
+
+    query: int = 1
+    kv: int = 1
+    dim: int = 32
+
+
+def copies_beyond_caches(nbytes: int) -> int:
+    """How many of such size no cache holds together: each is then read from memory, as in a model."""
+    return -(-max(MIN_READ_BYTES, 4 * last_level_cache_bytes()) // nbytes)
+
+
+def random_matrix(team: Team, n: int, k: int, format: Format = BF16) -> PackedMatrix:
+    """A matrix of random numbers. They repeat after a million: what is computed with them does not matter."""
+    random, rows = np.random.default_rng(0), np.arange(n, dtype=np.int32)
+    matrix = PackedMatrix(n, k, format.name, format.group)
+    if format.group == 0:
+        numbers = random.standard_normal(_RANDOM_VALUES, np.float32).view(np.uint32) >> 16
+        data = np.resize(numbers.astype(np.uint16), n * k).view(np.uint8)
+        matrix.pack(team, data, "bf16", source_cols=k, rows=rows, dst_row=0)
+        return matrix
+    codes = np.resize(random.integers(0, 256, _RANDOM_VALUES, np.uint8) & _CODE_BITS[format.name], (n, k))
+    scales = np.full((n, -(-k // format.group)), k**-0.5, np.float32)
+    matrix.pack_codes(
+        team, codes, scales, None, source_group=format.group, offsets_are_zeros=True, rows=rows, dst_row=0
+    )
+    return matrix
+
+
+def make_builder(
+    team: Team,
+    *,
+    hidden: int,
+    step_tokens: int,
+    slots: int = 1,
+    context: int = PAGE_SIZE,
+    heads: Heads = Heads(),
+    layers: int = 1,
+    vocab: int = VOCAB,
+    kv_cache_dtype: KvCacheDtype = "bf16",
+) -> ProgramBuilder:
+    """For one rank with room for `slots` sequences of `context` tokens."""
+    pages = -(-context // PAGE_SIZE)
+    return ProgramBuilder(
+        shape=RankShape(
+            q_heads=heads.query,
+            kv_heads=heads.kv,
+            head_dim=heads.dim,
+            num_layers=layers,
+            hidden_size=hidden,
+            vocab_bounds=[0, vocab],
+        ),
+        limits=ProgramLimits(
+            max_step_tokens=step_tokens,
+            max_logit_rows=max(slots, 16),
+            max_slots=slots,
+            pages_per_slot=pages,
+            num_pages=pages * slots,
+            kv_cache_dtype=kv_cache_dtype,
+        ),
+        team=team,
+    )
+
+
+def begin(b: ProgramBuilder, embedding: PackedMatrix | None = None) -> tuple[Residual, Operand]:
+    """The embedding and a norm, with which every program begins."""
+    hidden = b.shape.hidden_size
+    residual = b.embed(embedding or random_matrix(b.team, VOCAB, hidden), first_row=0)
+    return residual, b.rms_norm(residual, ones(hidden), 1e-5)
+
+
+def ones(count: int) -> Vector:
+    """A norm's weight."""
+    return Vector(np.ones(count, np.float32))
+
+
+def start_slot(
+    program: Program, slot: int, pages: Sequence[int], *, temperature: float = 0.0, top_p: float = 1.0
+) -> None:
+    """Begin a sequence with all its pages."""
+    program.init_slot(slot, temperature, 0, top_p, 0.0, 1.0, 0.0, 0.0, 1, [], [], -1, 0, [], False, [], [])
+    program.append_pages(slot, list(pages))
+
+
+def step(program: Program, sequences: Sequence[SlotTokens]) -> None:
+    """Run one step of arbitrary tokens."""
+    rows = np.array([(slot, start, count, 0, sample, 0) for slot, start, count, sample in sequences], np.int32)
+    tokens = np.arange(rows[:, 2].sum(), dtype=np.int32) % VOCAB
+    program.step(rows, tokens, np.empty(0, np.int32))
+
+
+def timed_step(program: Program, name: str, sequences: Sequence[SlotTokens]) -> float:
+    """Seconds that the nodes of that name take in one step."""
+    before = _node_total(program, name, _NS)
+    step(program, sequences)
+    return (_node_total(program, name, _NS) - before) * 1e-9
+
+
+def bytes_of_step(program: Program, name: str, sequences: Sequence[SlotTokens]) -> int:
+    """What the nodes of that name have to read in one step, of weights and KV cache."""
+    before = _node_total(program, name, _BYTES)
+    step(program, sequences)
+    return _node_total(program, name, _BYTES) - before
+
+
+def _node_total(program: Program, name: str, figure: Literal[2, 5]) -> int:
+    return sum(node[figure] for node in program.profile() if node[0] == name)

@@ -1,0 +1,103 @@
+"""What a measurement comes to: a row of figures, with the fraction of the ceiling that it reaches.
+
+A figure says little on a machine that is not described, and less on one that is shared: its bandwidth can halve for
+minutes. So each row has ceilings of its own, measured just before and after. The best repetition is compared
+with them; the median tells how much the machine was disturbed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from numaserve.workers.protocol import Ceilings
+
+Figure = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """`what` tells the case, `figures` what was measured. Units are in the names: `_ms`, `_us`, `_s`, `gb_s`; what
+    begins with `of_` or `share_` is a fraction."""
+
+    table: str
+    what: dict[str, str | int]
+    figures: dict[str, Figure]
+
+
+Rows = Iterator[Row]
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds that repetitions of the same work took."""
+
+    best: float
+    median: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Times:
+        """The summary of some repetitions."""
+        return cls(min(seconds), statistics.median(seconds))
+
+    def per(self, count: float) -> Times:
+        """The same for one of `count` equal parts."""
+        return Times(self.best / count, self.median / count)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What has to be read (bytes) and computed (operations, in `format`) at least."""
+
+    nbytes: float = 0.0
+    flops: float = 0.0
+    format: str = "bf16"
+
+    def bound(self, ceilings: Ceilings) -> tuple[float, str]:
+        """Seconds that it takes at least, and whether reading or computing is what takes them."""
+        read, compute = self.nbytes / ceilings.read_bytes_s, self.flops / ceilings.flops_s[self.format]
+        return max((read, "read"), (compute, "flops"))
+
+
+def timed_row(table: str, what: dict[str, str | int], times: Times, work: Work, ceilings: Ceilings) -> Row:
+    """The row of work that was repeated."""
+    bound, ceiling = work.bound(ceilings)
+    figures: dict[str, Figure] = {"best_us": times.best * 1e6, "median_us": times.median * 1e6}
+    figures["gb_s"] = work.nbytes / times.best / 1e9 if work.nbytes else None
+    figures["gflop_s"] = work.flops / times.best / 1e9 if work.flops else None
+    figures |= {"ceiling": ceiling, "of_ceiling": bound / times.best, "of_ceiling_median": bound / times.median}
+    return Row(table, what, figures)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long each row is repeated, in seconds and times."""
+
+    seconds: float = 0.7
+    least: int = 3
+    most: int = 200
+
+    def repeat(self, work: Callable[[], float]) -> Times:
+        """Repeat `work`, which returns the seconds that count."""
+        samples: list[float] = []
+        end = time.perf_counter() + self.seconds
+        while len(samples) < self.least or (time.perf_counter() < end and len(samples) < self.most):
+            samples.append(work())
+        return Times.of(samples)
+
+
+@dataclass
+class Ceiling:
+    """The ceilings of a team around a measurement; `measure` takes about a third of a second."""
+
+    measure: Callable[[], Ceilings]
+    best: Ceilings = field(init=False)
+
+    def __enter__(self) -> Ceiling:
+        self.best = self.measure()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.best = self.best.better(self.measure())

@@ -1,0 +1,131 @@
+"""Models by their shape alone: what a benchmark needs of them, and checkpoints with random weights."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numaserve.workers.errors import OperatorError
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model of Llama's family."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    tied: bool
+    context: int = 131072
+
+    def config(self) -> dict[str, Any]:
+        """Its config.json."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_size": self.hidden,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "intermediate_size": self.intermediate,
+            "vocab_size": self.vocab,
+            "max_position_embeddings": self.context,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 500000.0,
+            "hidden_act": "silu",
+            "tie_word_embeddings": self.tied,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "torch_dtype": "bfloat16",
+        }
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of its tensors, without the suffix ``.weight``."""
+        layer = {
+            "self_attn.q_proj": (self.heads * self.head_dim, self.hidden),
+            "self_attn.k_proj": (self.kv_heads * self.head_dim, self.hidden),
+            "self_attn.v_proj": (self.kv_heads * self.head_dim, self.hidden),
+            "self_attn.o_proj": (self.hidden, self.heads * self.head_dim),
+            "mlp.gate_proj": (self.intermediate, self.hidden),
+            "mlp.up_proj": (self.intermediate, self.hidden),
+            "mlp.down_proj": (self.hidden, self.intermediate),
+            "input_layernorm": (self.hidden,),
+            "post_attention_layernorm": (self.hidden,),
+        }
+        whole: dict[str, tuple[int, ...]] = {"model.embed_tokens": (self.vocab, self.hidden)}
+        for index in range(self.layers):
+            whole |= {f"model.layers.{index}.{name}": shape for name, shape in layer.items()}
+        head = {} if self.tied else {"lm_head": (self.vocab, self.hidden)}
+        return whole | {"model.norm": (self.hidden,)} | head
+
+
+SHAPES = {
+    "tiny": Shape(64, 2, 4, 2, 16, 96, 320, tied=True, context=2048),
+    "smollm2-135m": Shape(576, 30, 9, 3, 64, 1536, 49152, tied=True, context=8192),
+    "llama-1b": Shape(2048, 16, 32, 8, 64, 8192, 128256, tied=True),
+    "llama-3b": Shape(3072, 28, 24, 8, 128, 8192, 128256, tied=True),
+    "llama-8b": Shape(4096, 32, 32, 8, 128, 14336, 128256, tied=False),
+}
+
+
+@contextmanager
+def random_checkpoint(name: str) -> Iterator[Path]:
+    """A folder with a model of that shape, there only meanwhile. Raises `OperatorError` for a shape that is none."""
+    if name not in SHAPES:
+        raise OperatorError(f"--shape {name}: expected one of {', '.join(SHAPES)}")
+    folder = Path(tempfile.mkdtemp(prefix="numaserve-bench-"))
+    try:
+        needed, free = _nbytes(SHAPES[name]), shutil.disk_usage(folder).free
+        if needed > free:
+            raise OperatorError(
+                f"a checkpoint of {needed / 1e9:.1f} GB does not fit {folder.parent}: set TMPDIR to a larger folder"
+            )
+        write_checkpoint(folder, SHAPES[name])
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def write_checkpoint(folder: Path, shape: Shape) -> None:
+    """Small normal numbers in bf16, the same in all tensors of one shape."""
+    (folder / "config.json").write_text(json.dumps(shape.config()))
+    tensors = shape.tensors()
+    # The format's own few lines: the library's writers want every tensor in memory of its own.
+    header, offset = {}, 0
+    for name, dimensions in tensors.items():
+        end = offset + 2 * math.prod(dimensions)
+        header[f"{name}.weight"] = {"dtype": "BF16", "shape": dimensions, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    values = {dimensions: _random_bf16(dimensions) for dimensions in set(tensors.values())}
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for dimensions in tensors.values():
+            file.write(values[dimensions])
+
+
+def _nbytes(shape: Shape) -> int:
+    return sum(2 * math.prod(dimensions) for dimensions in shape.tensors().values())
+
+
+def _random_bf16(shape: tuple[int, ...]) -> bytes:
+    """Ones for a norm."""
+    if len(shape) == 1:
+        return np.full(shape, 0x3F80, np.uint16).tobytes()
+    numbers = np.random.default_rng(0).standard_normal(shape, np.float32)
+    numbers *= shape[1] ** -0.5
+    return (numbers.view(np.uint32) >> 16).astype(np.uint16).tobytes()

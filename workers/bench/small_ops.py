@@ -1,0 +1,77 @@
+"""The operations between the matrix products: norm, rope and the writing of K and V, quantising, sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from numaserve.kernels import Team
+from numaserve.workers.bench.attention import rope_table
+from numaserve.workers.bench.programs import (
+    INT8,
+    Heads,
+    begin,
+    make_builder,
+    ones,
+    random_matrix,
+    start_slot,
+    timed_step,
+)
+from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
+from numaserve.workers.bench.shapes import SHAPES
+from numaserve.workers.profiling import rank_ceilings
+from numaserve.workers.protocol import PAGE_SIZE
+
+_LAYERS = 4
+_FP32, _BF16, _INT8 = 4, 2, 1
+_SAMPLED_SLOTS = 16
+_METHODS = {"greedy": (0.0, 1.0), "temperature": (1.0, 1.0), "top-p 0.95": (1.0, 0.95)}
+
+
+def bench_rows(team: Team, effort: Effort, *, model: str, tokens: Sequence[int]) -> Rows:
+    """What is done to each token, with the bytes that are read and written. Activations of few tokens come from caches:
+    more than the memory's bandwidth is then possible."""
+    shape, most = SHAPES[model], max(tokens)
+    heads = Heads(shape.heads, shape.kv_heads, shape.head_dim)
+    b = make_builder(team, hidden=shape.hidden, step_tokens=most, context=most, heads=heads, layers=_LAYERS)
+    residual, x = begin(b)
+    width, kv_width = heads.query * heads.dim, 2 * heads.kv * heads.dim
+    projection = random_matrix(team, width + kv_width, shape.hidden, INT8)
+    rope, weight = rope_table(most, heads.dim), ones(shape.hidden)
+    for layer in range(_LAYERS):
+        b.qkv_rope(b.linear(x, projection), layer=layer, rope=rope)
+        x = b.rms_norm(residual, weight, 1e-5)
+    b.linear(x, projection)
+    program = b.build()
+    start_slot(program, 0, range(-(-most // PAGE_SIZE)))
+    nodes = {  # bytes of a token, and how many there are in the program
+        "rms_norm": (shape.hidden * (_FP32 + _BF16), _LAYERS + 1),
+        "rope_store": ((width + kv_width) * (_FP32 + _BF16), _LAYERS),
+        "quantize": (shape.hidden * (_BF16 + _INT8), _LAYERS + 1),
+    }
+    for count in tokens:
+        run = [(0, 0, count, False)]
+        for node, (nbytes, copies) in nodes.items():
+            with Ceiling(partial(rank_ceilings, team)) as ceiling:
+                times = effort.repeat(partial(timed_step, program, node, run)).per(copies)
+            what: dict[str, str | int] = {"model": model, "operation": node, "rows": count}
+            yield timed_row("small operations", what, times, Work(float(nbytes * count)), ceiling.best)
+
+
+def bench_sampler(team: Team, effort: Effort, *, model: str) -> Rows:
+    """A row of logits: 1 row has one thread to itself, 16 rows have all of them."""
+    vocab, hidden = SHAPES[model].vocab, 32
+    embedding = random_matrix(team, vocab, hidden)
+    b = make_builder(team, hidden=hidden, step_tokens=32, slots=_SAMPLED_SLOTS, vocab=vocab)
+    _, x = begin(b, embedding)
+    b.sample(b.lm_head(x, embedding))
+    program = b.build()
+    for method, (temperature, top_p) in _METHODS.items():
+        for slot in range(_SAMPLED_SLOTS):
+            start_slot(program, slot, [slot], temperature=temperature, top_p=top_p)
+        for rows in (1, _SAMPLED_SLOTS):
+            run = [(slot, 0, 1, True) for slot in range(rows)]
+            with Ceiling(partial(rank_ceilings, team)) as ceiling:
+                times = effort.repeat(partial(timed_step, program, "sample", run)).per(rows)
+            what: dict[str, str | int] = {"model": model, "operation": f"sample, {method}", "rows": rows}
+            yield timed_row("small operations", what, times, Work(_FP32 * vocab), ceiling.best)

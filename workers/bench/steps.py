@@ -1,0 +1,116 @@
+"""Whole steps of a model on one rank, without a front end.
+
+All ranks run the same list of steps: a sampled token is only ever named as "the one this sequence sampled last", so
+nothing needs to be sent between them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from numaserve.workers.bench.tasks import Phase, RunSteps, StepsRan
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.model import RankModel
+from numaserve.workers.node import NodeContext
+from numaserve.workers.protocol import PAGE_SIZE, Ceilings, ProfileRequest, SamplingParams, SeqPlan, SlotInit, StepPlan
+
+_GREEDY = SamplingParams(temperature=0.0)
+_PROGRESS = 10  # messages while a model is loaded
+
+
+def run_steps(task: RunSteps, say: Callable[[str], None]) -> StepsRan:
+    """Load, then all batch sizes. Raises `OperatorError` when there is too little KV cache for one."""
+    launch = task.launch
+    pages = -(-(task.input_len + task.output_len) // PAGE_SIZE)
+    if max(task.batch_sizes) * pages > launch.num_pages:
+        raise OperatorError(
+            f"--batch-size {max(task.batch_sizes)}: the KV cache holds {launch.num_pages * PAGE_SIZE} tokens; take"
+            " fewer or shorter sequences"
+        )
+    said = -1
+
+    def loading(done: int, total: int) -> None:
+        nonlocal said
+        part = _PROGRESS * done // max(total, 1)
+        if part != said:
+            said = part
+            say(f"loading: {100 * part // _PROGRESS} %")
+
+    rank = _Rank(task, RankModel(launch, NodeContext.enter(launch), loading), pages)
+    rank.prefill(1)  # what is touched for the first time is not measured
+    phases: list[Phase] = []
+    for batch in task.batch_sizes:
+        say(f"prefill of {task.input_len} tokens, batch {batch}")
+        phases.append(rank.phase("prefill", batch, rank.settle, partial(rank.prefill, batch), task.prefills))
+        say(f"decode of {task.output_len} tokens, batch {batch}")
+        decode = rank.decoding(range(batch))
+        phases.append(rank.phase("decode", batch, decode, decode, task.output_len - 1))
+    return StepsRan(rank.model.isa, rank.model.weight_bytes, phases)
+
+
+class _Rank:
+    def __init__(self, task: RunSteps, model: RankModel, pages: int) -> None:
+        self.model = model
+        self._task = task
+        self._pages = pages  # of a sequence
+        # Low ids, which every vocabulary has.
+        self._tokens = np.random.default_rng(0).integers(3, 300, task.input_len).tolist()
+        self._steps = 0
+
+    def settle(self) -> None:
+        """A step of one token."""
+        self._run([self._piece(0, 0, 1)])
+
+    def prefill(self, batch: int) -> None:
+        """The prompts, one after the other in chunks, as the scheduler cuts them."""
+        chunk = self._task.launch.max_step_tokens
+        for slot in range(batch):
+            for start in range(0, self._task.input_len, chunk):
+                self._run([self._piece(slot, start, min(self._task.input_len, start + chunk))])
+
+    def decoding(self, slots: Sequence[int]) -> Callable[[], None]:
+        """Each call is a step with one more token for all `slots`."""
+        positions = iter(range(self._task.input_len, self._task.input_len + self._task.output_len))
+
+        def one() -> None:
+            position = next(positions)
+            self._run([SeqPlan(slot, position, [], from_previous=True, sample=True) for slot in slots])
+
+        return one
+
+    def phase(self, name: str, batch: int, settle: Callable[[], None], work: Callable[[], None], count: int) -> Phase:
+        """Repeat `work` so often, after `settle`: a step from which the ranks go on together."""
+        ceilings = self._ceilings()
+        settle()
+        before = self.model.profile(ProfileRequest(0))
+        seconds: list[float] = []
+        for _ in range(count):
+            begin = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - begin)
+        after = self.model.profile(ProfileRequest(0))
+        return Phase(name, batch, seconds, before, after, ceilings.better(self._ceilings()))
+
+    def _ceilings(self) -> Ceilings:
+        measured = self.model.profile(ProfileRequest(0, ceilings=True)).ceilings
+        assert measured is not None  # noqa: S101  asked for
+        return measured
+
+    def _piece(self, slot: int, start: int, end: int) -> SeqPlan:
+        first = slot * self._pages
+        begins = start == 0
+        return SeqPlan(
+            slot,
+            start,
+            self._tokens[start:end],
+            pages=list(range(first, first + self._pages)) if begins else [],
+            init=SlotInit(_GREEDY) if begins else None,
+            sample=end == self._task.input_len,
+        )
+
+    def _run(self, seqs: list[SeqPlan]) -> None:
+        self.model.run(StepPlan(self._steps, seqs))
+        self._steps += 1

@@ -1,0 +1,91 @@
+"""What the ranks of a benchmark are asked to do and what they answer: JSON lines on standard input and output."""
+
+from __future__ import annotations
+
+import msgspec
+from numaserve.workers.protocol import Ceilings, Launch, RankProfile, WeightsOrigin
+
+
+class RunSteps(msgspec.Struct, frozen=True, tag="steps"):
+    """Load a model and run prompts of `input_len` and `output_len` further tokens, in batches of each size."""
+
+    launch: Launch
+    batch_sizes: list[int]
+    input_len: int
+    output_len: int
+    prefills: int  # repetitions of the prompts
+
+
+class LoadModel(msgspec.Struct, frozen=True, tag="load"):
+    """Load a model, keep it in the cache of packed weights if the launch names one, and end."""
+
+    launch: Launch
+
+
+class UseRing(msgspec.Struct, frozen=True, tag="ring"):
+    """Reduce messages of some sizes (bytes) over the ring, and with torch.distributed too if there is a `store`."""
+
+    rank: int
+    world_size: int
+    cpu: int
+    node: int
+    ring_fd: int
+    ring_nonce: int
+    sizes: list[int]
+    seconds: float  # for each size and way
+    store: str | None  # a path where gloo's ranks find each other
+
+
+Task = RunSteps | LoadModel | UseRing
+
+
+class Phase(msgspec.Struct, frozen=True):
+    """Steps of one kind on one rank, between two profiles; its ceilings around them, measured while the other ranks
+    measure theirs."""
+
+    name: str  # prefill or decode
+    batch: int
+    seconds: list[float]  # of each repetition: all prompts of the batch, or one more token for each
+    before: RankProfile
+    after: RankProfile
+    ceilings: Ceilings
+
+
+class StepsRan(msgspec.Struct, frozen=True, tag="steps"):
+    """A rank's answer to `RunSteps`."""
+
+    isa: str
+    weight_bytes: int
+    phases: list[Phase]
+
+
+class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
+    """A rank's answer to `LoadModel`."""
+
+    seconds: float
+    origin: WeightsOrigin
+    import_seconds: float  # before, for libraries that reading the format needs
+    weight_bytes: int
+
+
+class Reduced(msgspec.Struct, frozen=True, tag="reduced"):
+    """A rank's answer to `UseRing`: median microseconds of the slowest rank by name of the way, for each size."""
+
+    read_bytes_s: float
+    median_us: list[dict[str, float]]
+
+
+class Status(msgspec.Struct, frozen=True, tag="status"):
+    """What a rank is at."""
+
+    text: str
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """Why a rank ends without an answer, where the operator can mend it."""
+
+    message: str
+
+
+Answer = StepsRan | Loaded | Reduced
+Line = Answer | Status | Failed

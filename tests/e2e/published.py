@@ -1,5 +1,5 @@
-"""Writes matrices in the layouts that quantised checkpoints are published in, element by element from the descriptions
-of the formats: slow, plain, and with nothing in common with the code that reads them."""
+"""Writes matrices in the layouts that quantised checkpoints are published in, field by field from the descriptions of
+the formats: slow, plain, and with nothing in common with the code that reads them."""
 
 from __future__ import annotations
 
@@ -33,6 +33,15 @@ class Published:
     write: Callable[[Values], Written]
     native: str
     exact: bool = True  # whether the codes are kept as they are
+
+
+def rounded_anew(values: Values) -> Values:
+    """What is left of weights in groups of 32 with codes of 8 bits and scales of 11, as act-order is kept."""
+    groups = values.reshape(len(values), -1, 32)
+    mantissa, exponent = np.frexp(np.abs(groups).max(axis=2, keepdims=True) / np.float32(127))
+    steps = np.ldexp(np.ceil(mantissa * 2048) / np.float32(2048), exponent)
+    # Multiplied, not divided: a weight of half the largest lies between two codes, and the last bit decides.
+    return (np.rint(groups * (1 / steps)) * steps).reshape(values.shape)
 
 
 @dataclass(frozen=True)
@@ -81,12 +90,11 @@ def pack_words(values: npt.NDArray[np.int64], bits: int, order: tuple[int, ...] 
     fields = 32 // bits
     n, k = values.shape
     out = np.zeros((n, -(-k // fields)), np.uint32)
-    for row in range(n):
-        for word in range(out.shape[1]):
-            for position in range(fields):
-                column = word * fields + (position if order is None else order[position])
-                if column < k:
-                    out[row, word] |= np.uint32(int(values[row, column]) << (bits * position))
+    for word in range(out.shape[1]):
+        for position in range(fields):
+            column = word * fields + (position if order is None else order[position])
+            if column < k:
+                out[:, word] |= values[:, column].astype(np.uint32) << np.uint32(bits * position)
     return torch.from_numpy(out.view(np.int32))
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.stored import Stored
-from numaserve.workers.weights.quantized.coded import CodedTensor
+from numaserve.workers.weights.quantized.coded import CodedTensor, requantized
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix
 from numaserve.workers.weights.source import RawTensor, TensorSource
 
@@ -82,7 +82,7 @@ class Packer:
 
     def _pack_codes(self, matrix: PackedMatrix, coded: CodedTensor, rows: Rows, place: Place) -> None:
         if matrix.format == "int8_group":
-            coded = coded.widened()
+            coded = coded.widened() if coded.group % matrix.group == 0 else requantized(coded.name, coded.dequantized())
         offsets = None if coded.offsets is None else np.ascontiguousarray(coded.offsets)
         try:
             matrix.pack_codes(

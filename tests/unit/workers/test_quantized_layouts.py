@@ -54,18 +54,17 @@ def test_a_layout_decodes_to_what_was_written(name: str, tmp_path: Path) -> None
         coded = matrix.decode(rows)
         assert coded.format == published.native
         assert coded.codes.shape == (len(rows), SHAPE[1])
-        assert coded.group % 32 == 0
+        assert coded.group % 32 == 0 or not published.exact
         assert coded.scales.shape == (len(rows), -(-SHAPE[1] // coded.group))
-        assert (coded.offsets is not None) == (stored.has_zeros or stored.has_minima)
-        if published.exact:
-            np.testing.assert_array_equal(coded.dequantized(), values[rows.start : rows.stop])
-        else:
-            assert_rounded_by_a_254th(coded.dequantized(), values[rows.start : rows.stop])
+        assert (coded.offsets is not None) == (stored.has_zeros or stored.has_minima or stored.reordered)
+        np.testing.assert_array_equal(coded.dequantized(), values[rows.start : rows.stop])
 
 
-def assert_rounded_by_a_254th(found: Values, values: Values) -> None:
+def test_rounding_anew_is_off_by_a_253rd_at_most() -> None:
+    values = random_weight()
+    found = requantized("w", values).dequantized()
     peaks = np.abs(values.reshape(len(values), -1, 32)).max(axis=2)
-    assert (np.abs(found - values) <= np.repeat(peaks / 254 * 1.0001, 32, axis=1)).all()
+    assert (np.abs(found - values) <= np.repeat(peaks / 253, 32, axis=1)).all()
 
 
 @pytest.mark.parametrize("name", [name for name, layout in LAYOUTS.items() if layout.native == "int4"])
@@ -168,7 +167,7 @@ def test_rounding_anew_takes_a_last_group_of_fewer_columns() -> None:
     coded = requantized("w", values)
     assert coded.codes.shape == (3, 72)
     assert coded.scales.shape == (3, 3)
-    assert np.abs(coded.dequantized() - values).max() <= np.abs(values).max() / 254 * 1.0001
+    assert np.abs(coded.dequantized() - values).max() <= np.abs(values).max() / 253
 
 
 def test_a_tensor_without_zero_points_is_around_the_middle() -> None:

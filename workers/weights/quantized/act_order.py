@@ -1,7 +1,7 @@
 """Columns that are quantised in another order than they lie in: GPTQ's act-order.
 
 The kernels' groups are neighbours, and permuting the columns of a matrix would mean permuting the activations too, at
-every step: rounding the weights anew into 8 bits loses far less than the 4 bits have lost.
+every step. So the weights are rounded anew, into 8 bits, which loses far less than the 4 bits have lost.
 """
 
 from __future__ import annotations
@@ -9,21 +9,20 @@ from __future__ import annotations
 import numpy as np
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.stored import Stored
-from numaserve.workers.weights.quantized.coded import CodedTensor, Codes, Floats, requantized
+from numaserve.workers.weights.quantized.coded import CodedTensor, Codes, Floats
 from numaserve.workers.weights.quantized.parts import words
 from numaserve.workers.weights.source import RawTensor
 
 
-def in_order(name: str, codes: Codes, scales: Floats, zeros: Floats | float, index: RawTensor) -> CodedTensor:
-    """Weights scale * (code - zero), where `index` has the group of each column, rounded anew. `zeros` are those of
-    the groups, or the one of all. Raises `OperatorError` for groups that are not there."""
+def by_column(name: str, codes: Codes, scales: Floats, zeros: Floats | float, index: RawTensor) -> CodedTensor:
+    """Weights scale * (code - zero), where `index` has the group of each column: then each column is one. `zeros` are
+    those of the groups, or the one of all. Raises `OperatorError` for groups that are not there."""
     groups = words(index)
     if (groups >= scales.shape[1]).any():
         raise OperatorError(f"tensor {index.name} names groups that are not there; fetch the checkpoint again")
-    values: Floats = codes.astype(np.float32)
-    values -= np.float32(zeros) if isinstance(zeros, float) else zeros[:, groups]
-    values *= scales[:, groups]
-    return requantized(name, values)
+    scales = scales[:, groups]
+    offsets = np.full_like(scales, zeros) if isinstance(zeros, float) else zeros[:, groups]
+    return CodedTensor(name, "int8_group", codes, scales, 1, offsets)
 
 
 def check_order(index: RawTensor, group: int) -> None:

@@ -58,13 +58,14 @@ class CodedTensor:
 
 
 def requantized(name: str, values: Floats) -> CodedTensor:
-    """Weights rounded into "int8_group": off by at most a 254th of the largest of their group of 32."""
+    """Weights rounded into "int8_group", off by at most a 253rd of the largest of their group of 32: of what has groups
+    that no packed matrix can have."""
     rows, columns = values.shape
     groups = -(-columns // REQUANTIZED_GROUP)
     padded = np.zeros((rows, groups * REQUANTIZED_GROUP), np.float32)
     padded[:, :columns] = values
     grouped = padded.reshape(rows, groups, REQUANTIZED_GROUP)
-    scales = np.abs(grouped).max(axis=2) / np.float32(_MAX_CODE)
+    scales = _rounded_up(np.abs(grouped).max(axis=2) / np.float32(_MAX_CODE))
     factors = np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
     grouped *= factors[:, :, None]
     np.rint(grouped, out=grouped)
@@ -72,6 +73,12 @@ def requantized(name: str, values: Floats) -> CodedTensor:
     np.clip(np.nan_to_num(grouped, copy=False), -_MAX_CODE, _MAX_CODE, out=grouped)
     codes = (padded + np.float32(_INT8_ZERO)).astype(np.uint8)
     return CodedTensor(name, "int8_group", np.ascontiguousarray(codes[:, :columns]), scales, REQUANTIZED_GROUP)
+
+
+def _rounded_up(scales: Floats) -> Floats:
+    """To the 11 bits that a packed matrix keeps of a scale: codes are then those of the scale that is kept."""
+    dropped = np.uint32(0x1FFF)
+    return ((np.ascontiguousarray(scales).view(np.uint32) + dropped) & ~dropped).view(np.float32)
 
 
 def e4m3_values() -> Floats:
@@ -93,4 +100,6 @@ def _values(format: CodeFormat, codes: Codes) -> Floats:
 
 
 def _by_column(values: Floats, group: int, columns: int) -> Floats:
-    return values if values.shape[1] == 1 else np.repeat(values, group, axis=1)[:, :columns]
+    if values.shape[1] in (1, columns):
+        return values
+    return np.repeat(values, group, axis=1)[:, :columns]

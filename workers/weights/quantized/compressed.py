@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 from numaserve.workers.models.stored import Stored
-from numaserve.workers.weights.quantized.act_order import file_group, in_order
+from numaserve.workers.weights.quantized.act_order import by_column, file_group
 from numaserve.workers.weights.quantized.coded import CodedTensor
 from numaserve.workers.weights.quantized.nibbles import codes_of_rows
 from numaserve.workers.weights.quantized.parts import (
@@ -57,7 +57,7 @@ def decode_packed(stored: Stored, tensors: Tensors, shape: tuple[int, int], rows
     name = tensors["weight_packed"].name
     if stored.reordered:
         middle = float(1 << (stored.bits - 1))
-        return in_order(name, codes, scales, middle if zeros is None else zeros, tensors["weight_g_idx"])
+        return by_column(name, codes, scales, middle if zeros is None else zeros, tensors["weight_g_idx"])
     return CodedTensor(name, stored.native, codes, scales, whole_group(columns, stored.group), zeros)
 
 

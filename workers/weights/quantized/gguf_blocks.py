@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.stored import CodeFormat
-from numaserve.workers.weights.quantized.coded import CodedTensor, Codes, Floats, requantized
+from numaserve.workers.weights.quantized.coded import CodedTensor, Codes, Floats
 from numaserve.workers.weights.source import RawTensor
 
 _SIGN = np.uint8(0x80)
@@ -118,10 +118,8 @@ def _q6_k(name: str, blocks: Blocks) -> CodedTensor:
     codes = _halves(low).reshape(*shape, 2, 4, 32)
     codes |= (high >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3) << 4
     scales = blocks[:, :, 192:208].view(np.int8) * _half(name, blocks, 208)[:, :, None]
-    values: Floats = codes.reshape(*shape, 16, 16).astype(np.float32)
-    values -= np.float32(32)
-    values *= scales[..., None]
-    return requantized(name, values.reshape(shape[0], -1))
+    # Codes 0..63 around 32, moved to lie around 128.
+    return CodedTensor(name, "int8_group", _flat(codes + np.uint8(96)), scales.reshape(shape[0], -1), 16)
 
 
 # Columns and bytes of a block.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 from numaserve.workers.models.stored import Stored
-from numaserve.workers.weights.quantized.act_order import check_order, file_group, in_order
+from numaserve.workers.weights.quantized.act_order import by_column, check_order, file_group
 from numaserve.workers.weights.quantized.coded import CodedTensor
 from numaserve.workers.weights.quantized.nibbles import codes_of_rows
 from numaserve.workers.weights.quantized.parts import (
@@ -53,7 +53,7 @@ def decode(stored: Stored, tensors: Tensors, rows: range) -> CodedTensor:
     scales = np.ascontiguousarray(floats(tensors["scales"])[:, rows.start : rows.stop].T)
     name, group = tensors["qweight"].name, whole_group(columns, file_group(stored))
     if stored.reordered:
-        return in_order(name, codes, scales, zeros.astype(np.float32), tensors["g_idx"])
+        return by_column(name, codes, scales, zeros.astype(np.float32), tensors["g_idx"])
     if "g_idx" in tensors:
         check_order(tensors["g_idx"], group)
     return CodedTensor(name, stored.native, codes, scales, group, zero_points(stored, tensors["qzeros"], zeros))

@@ -56,7 +56,7 @@ Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t
 
 void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const PackedMatrix& packed,
           Maybe<const float, 1> bias, const std::string& activation, Maybe<float, 2> out_f32, Maybe<bf16, 2> out_bf16,
-          int threads) {
+          int threads, int64_t l1_bytes, int64_t l2_bytes) {
   const KernelTable& table = *table_by_name(isa);
   const Activation act = activation_of(activation);
   const bool gated = act != Activation::kNone;
@@ -71,6 +71,7 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
   const GemmArgs args{.a = x.data,
                       .lda = x.ld,
                       .b = packed.view(),
+                      .blocking = blocking_for(l1_bytes, l2_bytes),
                       .m = m,
                       .bias = data_or_null(bias),
                       .activation = act,
@@ -196,7 +197,7 @@ void bind_ops(nb::module_& module) {
   nb::module_ ops =
       module.def_submodule("ops", "Single operations of an instruction set on padded NumPy arrays, for tests.");
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
-          "out_bf16"_a.none(), "threads"_a);
+          "out_bf16"_a.none(), "threads"_a, "l1_bytes"_a, "l2_bytes"_a);
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),
           "post_norm"_a.none(), "eps"_a, "assign"_a, "threads"_a);

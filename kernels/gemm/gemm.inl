@@ -3,18 +3,16 @@
 //
 // With many rows, for a thread's share of rows and panels:
 //   rows in blocks of 256                     weights are read from memory once a block: 256 operations a byte
-//     panels in groups of 64                  the block's results for a group stay in L2, in fp32
-//       k in slabs of 32 tiles                the block of A for a slab stays in L2 while the group passes by it
+//     panels in groups                        the block's results for a group stay in L2, in fp32
+//       k in slabs                            the block of A for a slab stays in L2 while the group passes by it
 //         panels in pairs
-//           k in blocks of 8 tiles            a pair's block of weights stays in L1 while the rows pass by it
+//           k in blocks                       a pair's block of weights stays in L1 while the rows pass by it
 //             rows in tiles of 32
-// Results are carried between slabs and blocks of k in fp32 or int32, which is exact: the bits do not depend on the
-// blocking. For formats in groups (grouped.inl) a slab and a block are as many groups.
-// With up to 32 rows there is nothing to reuse, and every panel pair is read once, from its first tile to its last.
+// The sizes follow from the processor's caches (blocking_for). Results are carried between slabs and blocks of k in
+// fp32 or int32, which is exact: the bits do not depend on the blocking. For formats in groups (grouped.inl) a slab and
+// a block are as many groups. With up to 32 rows there is nothing to reuse, and every panel pair is read once, from its
+// first tile to its last.
 
-inline constexpr int64_t kGroupPanels = 64;
-inline constexpr int64_t kSlabTiles = 32;
-inline constexpr int64_t kBlockTiles = 8;
 inline constexpr int64_t kStreamedRows = 32;
 inline constexpr int64_t kWidenedBytes = 16 << 10;  // a block of widened codes of two panels: half an L1 cache
 
@@ -64,8 +62,8 @@ struct SumOf<uint8_t> {  // codes without a sign, by signed activations
 };
 
 struct GemmScratch {
-  alignas(64) float c[kGroupPanels / 2 * kRowBlock * 32];  // results of a block, fp32 or int32
-  alignas(64) float sums[32 * 32];                         // of one group of k, fp32 or int32
+  alignas(64) float c[kMostPanels / 2 * kRowBlock * 32];  // results of a block, fp32 or int32
+  alignas(64) float sums[32 * 32];                        // of one group of k, fp32 or int32
   alignas(64) std::byte tiles[kWidenedBytes];
 };
 
@@ -118,7 +116,7 @@ struct Plain {
                   Sum* c) {
     constexpr int64_t kElements = kTileBytes / static_cast<int64_t>(sizeof(T));
     const T* b = reinterpret_cast<const T*>(g.b.data) + tile_index(panel, 0, g.b.depth / kTileDepth<T>) * kElements;
-    const int64_t depth = streamed ? k.end : kBlockTiles;
+    const int64_t depth = streamed ? k.end : g.blocking.block_tiles;
     int64_t kt = k.begin;
     do {  // once even where k is empty, so that the results are zero
       const int64_t count = k.end - kt < depth ? k.end - kt : depth;
@@ -144,11 +142,11 @@ inline void gemm_nest(const GemmArgs& g, GemmScratch& scratch, int thread, int t
   using Sum = typename Weights::Sum;
   const GemmShare share = gemm_share(g.m, g.b.n_panels, thread, threads);
   const int64_t unit = Weights::unit(g.b), units = ceil_div(g.b.depth, unit);
-  const int64_t slab_units = kSlabTiles * tile_depth(g.b.format) / unit;
+  const int64_t slab_units = g.blocking.slab_tiles * tile_depth(g.b.format) / unit;
   for (int64_t row = share.rows.begin; row < share.rows.end; row += kRowBlock) {
     const int64_t rows = share.rows.end - row < kRowBlock ? share.rows.end - row : kRowBlock;
     const bool streamed = rows <= kStreamedRows;
-    const int64_t group = streamed ? 2 : kGroupPanels, slab = streamed ? units : slab_units;
+    const int64_t group = streamed ? 2 : g.blocking.group_panels, slab = streamed ? units : slab_units;
     for (int64_t first = share.panels.begin; first < share.panels.end; first += group) {
       const int64_t end = share.panels.end - first < group ? share.panels.end : first + group;
       const auto c = [&](int64_t panel) {

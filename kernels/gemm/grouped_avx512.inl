@@ -87,14 +87,20 @@ inline bool add_groups_in_registers(const GemmArgs& g, int64_t row, int64_t rows
                                     float* c) {
   // Groups of e4m3 may be cut short by the padding of bf16 activations.
   if (rows > kRowsInRegisters<kFormat> || groups.end * g.b.group > g.b.depth) return false;
-  const auto pass = [&]<int kRows>(int64_t r) {
-    group_rows<kFormat, kRows>(g, row + r, panel, groups, c + r * 32);
-    return kRows;
-  };
-  int64_t r = 0;
-  while (rows - r >= 6) r += pass.template operator()<6>(r);
-  if (rows - r >= 4) r += pass.template operator()<4>(r);
-  if (rows - r >= 2) r += pass.template operator()<2>(r);
-  if (rows - r >= 1) pass.template operator()<1>(r);
+  // A block of weights stays in the first level while the rows pass by it.
+  const int64_t bytes = group_layout(kFormat, g.b.group, g.b.offsets).bytes;
+  const int64_t block = rows > 6 ? ceil_div(g.blocking.block_tiles * 2 * kTileBytes, bytes) : groups.end;
+  for (int64_t first = groups.begin; first < groups.end; first += block) {
+    const Range some{first, groups.end - first < block ? groups.end : first + block};
+    const auto pass = [&]<int kRows>(int64_t r) {
+      group_rows<kFormat, kRows>(g, row + r, panel, some, c + r * 32);
+      return kRows;
+    };
+    int64_t r = 0;
+    while (rows - r >= 6) r += pass.template operator()<6>(r);
+    if (rows - r >= 4) r += pass.template operator()<4>(r);
+    if (rows - r >= 2) r += pass.template operator()<2>(r);
+    if (rows - r >= 1) pass.template operator()<1>(r);
+  }
   return true;
 }

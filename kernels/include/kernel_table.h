@@ -30,6 +30,7 @@ struct GemmArgs {
   const void* a;  // [rows padded to kPad, b.depth]: bf16, or int8 as `quantize` writes it
   int64_t lda;    // in elements
   PackedWeights b;
+  Blocking blocking;
   int64_t m;
   const float* bias;      // [n_panels * 16] or null
   Activation activation;  // with one, panels are (gate, up) pairs and out is activation(gate) * up

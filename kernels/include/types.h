@@ -58,7 +58,15 @@ constexpr int64_t tile_index(int64_t panel, int64_t k_tile, int64_t k_tiles) {
 // zero, padded activation columns are written as zero, padded activation rows are computed and never read.
 inline constexpr int kPad = 32;
 
-inline constexpr int64_t kRowBlock = 256;  // rows that a GEMM takes through the weights together
+inline constexpr int64_t kRowBlock = 256;    // rows that a GEMM takes through the weights together
+inline constexpr int64_t kMostPanels = 128;  // whose results a thread keeps for a row block
+
+// How much of a GEMM with many rows is done at a time, so that what is used again is still in a cache.
+struct Blocking {
+  int64_t group_panels;  // whose results for a row block stay in the second level; even, at most kMostPanels
+  int64_t slab_tiles;    // k tiles of a row block's activations that stay in the second level
+  int64_t block_tiles;   // k tiles of two panels of weights that stay in the first
+};
 
 inline constexpr int kPageTokens = 32;       // tokens in a page of KV cache
 inline constexpr int kAttentionBlock = 256;  // tokens whose softmax is computed at once; blocks are merged in order
@@ -85,6 +93,17 @@ struct GroupScale {
 constexpr int64_t quantised_bytes(int64_t cols, int64_t group) {
   if (group == 0) return round_up(cols, kTileDepth<int8_t>) + static_cast<int64_t>(sizeof(float));
   return round_up(cols, group) + ceil_div(cols, group) * static_cast<int64_t>(sizeof(GroupScale));
+}
+
+// Results may take a whole second level: they are streamed, once a slab. Half of the second level is for activations,
+// half of the first for weights.
+constexpr Blocking blocking_for(int64_t l1_bytes, int64_t l2_bytes) {
+  const auto within = [](int64_t value, int64_t least, int64_t most) {
+    return value < least ? least : value > most ? most : value;
+  };
+  const int64_t panel_bytes = kRowBlock * kTileN * 4, row_bytes = kRowBlock * kLineBytes;
+  return {within(l2_bytes / panel_bytes / 2 * 2, 2, kMostPanels), within(l2_bytes / 2 / row_bytes, 8, 256),
+          within(l1_bytes / 2 / (2 * kTileBytes), 4, 32)};
 }
 
 struct Range {

@@ -65,6 +65,7 @@ void LinearNode::run(Run& run, int thread) const {
   run.table.gemm({.a = run.at<std::byte>(x),
                   .lda = x.ld,
                   .b = weight.view(),
+                  .blocking = run.blocking,
                   .m = rows,
                   .bias = bias,
                   .activation = activation,

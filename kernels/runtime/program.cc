@@ -4,6 +4,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "kernels/cpu_features.h"
+
 namespace numaserve {
 namespace {
 
@@ -48,6 +50,7 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const L
       step_(limits, heads, team.size()),
       kv_(layers, limits.num_pages, heads, dtype),
       arena_(static_cast<size_t>(arena_bytes)),
+      blocking_(blocking_for(cache_sizes().l1d, cache_sizes().l2)),
       thread_scratch_bytes_(scratch_for(table, limits.vocabulary)),
       thread_scratch_(static_cast<size_t>(thread_scratch_bytes_ * team.size())),
       sampled_(static_cast<size_t>(2 * limits.max_logit_rows)) {
@@ -72,6 +75,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
           .arena = arena_.data(),
           .thread_scratch = thread_scratch_.data(),
           .thread_scratch_bytes = thread_scratch_bytes_,
+          .blocking = blocking_,
           .sampled = sampled_};
   if (ring_ != nullptr) {
     // After an abort epochs have run ahead of the position: waits would be satisfied by a step that never ended.

@@ -79,6 +79,7 @@ class Program {
   Step step_;
   KvCache kv_;
   LargeBuffer arena_;
+  Blocking blocking_;
   int64_t thread_scratch_bytes_;
   LargeBuffer thread_scratch_;
   std::vector<SampledRow> sampled_;

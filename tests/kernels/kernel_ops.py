@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 PAD = 32
 ONE_THREAD = Team([-1])
+CACHES = (32 << 10, 1 << 20)  # of the first and second level, in bytes
 GARBAGE = np.uint16(0x7FC0)  # NaN: padding that a kernel must not read is filled with it
 
 
@@ -38,7 +39,14 @@ def packed(*parts: U16, weights: str = "bf16", group: int = 0) -> PackedMatrix:
 
 
 def multiply(
-    isa: str, a: U16, weight: PackedMatrix, bias: F32 | None = None, *, bf16: bool = False, threads: int = 1
+    isa: str,
+    a: U16,
+    weight: PackedMatrix,
+    bias: F32 | None = None,
+    *,
+    bf16: bool = False,
+    threads: int = 1,
+    caches: tuple[int, int] = CACHES,
 ) -> F32 | U16:
     """a [m, k] times a packed weight [n, k] transposed: [m, n] in fp32, or the bits of bf16."""
     m, n = a.shape[0], weight.n
@@ -47,7 +55,7 @@ def multiply(
     out = np.full((m, padded(n)), GARBAGE if bf16 else np.nan, np.uint16 if bf16 else np.float32)
     wide_bias = None if bias is None else pad_columns(bias)
     outputs = (None, out) if bf16 else (out, None)
-    ops.gemm(isa, rows, m, weight, wide_bias, "none", *outputs, threads)
+    ops.gemm(isa, rows, m, weight, wide_bias, "none", *outputs, threads, *caches)
     return out[:, :n]
 
 
@@ -75,7 +83,7 @@ def gated(
     rows[:m] = pad_columns(a)
     out = np.full((m, padded(n)), GARBAGE)
     weight = packed(gate, up, weights=weights, group=group)
-    ops.gemm(isa, rows, m, weight, None, activation, None, out, threads)
+    ops.gemm(isa, rows, m, weight, None, activation, None, out, threads, *CACHES)
     return out[:, :n]
 
 

@@ -90,3 +90,15 @@ def test_products_of_small_integers_are_exact(isa: str, rng: np.random.Generator
     b = reference.to_bf16(rng.integers(-8, 9, (55, 300)).astype(np.float32))
     exact = reference.from_bf16(a) @ reference.from_bf16(b).T
     np.testing.assert_array_equal(kernel_ops.gemm(isa, a, b), exact)
+
+
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4", "fp8"])
+def test_the_sizes_of_the_caches_change_no_bit(isa: str, rng: np.random.Generator, weights: str) -> None:
+    a, b = (reference.to_bf16(rng.standard_normal(shape)) for shape in ((300, 2100), (200, 2100)))
+    weight = kernel_ops.packed(b, weights=weights, group=64 if weights in ("int4", "fp8") else 0)
+    results = [
+        kernel_ops.multiply(isa, a, weight, caches=caches, threads=2)
+        for caches in ((8 << 10, 64 << 10), (32 << 10, 1 << 20), (1 << 20, 1 << 26))
+    ]
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])

@@ -55,8 +55,8 @@ class ServeConfig(BaseModel):
     weights_cache_gib: float = Field(
         64.0, ge=0, le=1 << 16, description="Disk space for packed weights, in GiB; 0 keeps none."
     )
-    quantization: Literal["int8", "int4", "fp8"] | None = Field(
-        None, description="Quantise the weights of a checkpoint that is not: int8, int4 or fp8."
+    quantization: Literal["int8", "int4", "fp8", "bf16"] | None = Field(
+        None, description="Quantise a checkpoint that is not: int8, int4 or fp8; or expand one that is: bf16."
     )
     quantize_lm_head: bool = Field(False, description="Quantise the output head too.")
     api_key_file: Path | None = Field(None, description="File of API keys, one a line. Default: no key is asked for.")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.placement import RankCores, place_ranks
-from numaserve.workers.protocol import BF16_WEIGHTS, PAGE_SIZE, KvCacheDtype, Launch, WeightFormats, WeightsCache
+from numaserve.workers.protocol import AS_PUBLISHED, PAGE_SIZE, KvCacheDtype, Launch, WeightFormats, WeightsCache
 from numaserve.workers.topology import Topology
 from numaserve.workers.weights.sharding import kv_bytes_per_page, make_shard, round_up, weight_bytes
 
@@ -40,7 +40,7 @@ class PlanOptions:
     reserve_core: bool = False
     context_length: int | None = None
     kv_cache_gib: float | None = None  # of all ranks together
-    formats: WeightFormats = BF16_WEIGHTS
+    formats: WeightFormats = AS_PUBLISHED
     weights_cache: WeightsCache | None = None
     kv_cache_dtype: KvCacheDtype = "bf16"
 

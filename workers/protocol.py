@@ -125,11 +125,11 @@ WeightFormat = Literal["bf16", "int8", "int4", "int8_group", "fp8"]
 class WeightFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What weights are kept in; None: what the checkpoint has them in. The embedding is always bf16."""
 
-    linear: WeightFormat | None = "bf16"
-    lm_head: WeightFormat | None = "bf16"
+    linear: WeightFormat | None = None
+    lm_head: WeightFormat | None = None
 
 
-AS_PUBLISHED = WeightFormats(None, None)
+AS_PUBLISHED = WeightFormats()
 BF16_WEIGHTS = WeightFormats("bf16", "bf16")
 
 
@@ -162,7 +162,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     ring_fd: int  # -1 with one rank
     ring_nonce: int
     step_deadline_s: float
-    formats: WeightFormats = BF16_WEIGHTS
+    formats: WeightFormats = AS_PUBLISHED
     weights_cache: WeightsCache | None = None
     kv_cache_dtype: KvCacheDtype = "bf16"
 

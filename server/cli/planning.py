@@ -26,8 +26,8 @@ def plan_options(config: ServeConfig, model: Path) -> PlanOptions:
         kv_cache_gib=config.kv_cache_gib,
         kv_cache_dtype=config.kv_cache_dtype,
         formats=WeightFormats(
-            linear=config.quantization or "bf16",
-            lm_head=(config.quantization if config.quantize_lm_head else None) or "bf16",
+            linear=config.quantization,
+            lm_head=config.quantization if config.quantize_lm_head or config.quantization == "bf16" else None,
         ),
         weights_cache=_weights_cache(config),
     )

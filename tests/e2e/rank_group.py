@@ -15,7 +15,7 @@ import zmq
 from numaserve.shm_comm import Segment, create_segment
 from numaserve.workers.models.config import load_model_config
 from numaserve.workers.protocol import (
-    BF16_WEIGHTS,
+    AS_PUBLISHED,
     Failure,
     FromWorker,
     KvCacheDtype,
@@ -65,7 +65,7 @@ class RankGroup:
         max_running_requests: int = 16,
         max_step_tokens: int = 512,
         max_logit_rows: int = 512,
-        formats: WeightFormats = BF16_WEIGHTS,
+        formats: WeightFormats = AS_PUBLISHED,
         weights_cache: WeightsCache | None = None,
         kv_cache_dtype: KvCacheDtype = "bf16",
     ) -> None:

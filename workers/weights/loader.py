@@ -12,7 +12,7 @@ from numaserve.workers.models.family import LayerNames
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.rope import rope_tables
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats
+from numaserve.workers.protocol import AS_PUBLISHED, WeightFormats
 from numaserve.workers.weights.convert import Floats, as_float32
 from numaserve.workers.weights.formats import (
     BF16,
@@ -47,7 +47,7 @@ def load_weights(
     report: Callable[[int], None],
     *,
     positions: int,
-    formats: WeightFormats = BF16_WEIGHTS,
+    formats: WeightFormats = AS_PUBLISHED,
     stored: bool = False,
 ) -> Weights:
     """Pack the rank's weights on the team's threads, in `formats`.

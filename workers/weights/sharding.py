@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import BF16_WEIGHTS, PAGE_SIZE, KvCacheDtype, WeightFormats
+from numaserve.workers.protocol import AS_PUBLISHED, PAGE_SIZE, KvCacheDtype, WeightFormats
 from numaserve.workers.weights.formats import (
     BF16,
     MatrixFormat,
@@ -118,7 +118,7 @@ def matrix_bytes(n: int, k: int, made: MatrixFormat = BF16) -> int:
     return n * (groups * (codes + (2 if made.offsets == "none" else 4)) + 4)
 
 
-def weight_bytes(config: ModelConfig, weights: Sequence[int], rank: int, formats: WeightFormats = BF16_WEIGHTS) -> int:
+def weight_bytes(config: ModelConfig, weights: Sequence[int], rank: int, formats: WeightFormats = AS_PUBLISHED) -> int:
     """Memory of the packed matrices of one rank; norms and biases, a few kB per layer, are left out. Raises
     `OperatorError` where the checkpoint cannot be had in `formats`."""
     shard = make_shard(config, weights, rank)

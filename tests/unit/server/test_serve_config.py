@@ -44,7 +44,10 @@ def test_a_configuration_cannot_be_changed() -> None:
         ({"model": "demo", "mem_fraction_static": 1.5}, "mem_fraction_static must be above 0 and at most 0.98"),
         ({"model": "demo", "kv_cache_gib": float("nan")}, "kv_cache_gib must be above 0"),
         ({"model": "demo", "log_level": "loud"}, "log_level must be 'debug', 'info', 'warning' or 'error'"),
-        ({"model": "demo", "quantization": "int3"}, "quantization must be 'int8', not 'int3'"),
+        (
+            {"model": "demo", "quantization": "int3"},
+            "quantization must be 'int8', 'int4', 'fp8' or 'bf16', not 'int3'",
+        ),
         (
             {"model": "demo", "kv_cache_dtype": "fp8"},
             "kv_cache_dtype must be 'bf16', 'int8' or 'fp8_e4m3', not 'fp8'",

@@ -48,9 +48,11 @@ def load_group(path: Path, tp: int, team: Team) -> tuple[ModelConfig, list[Weigh
     for rank in range(tp):
         done: list[int] = []
         shard = make_shard(config, weights, rank)
-        group.append(loader.load_weights(source, config, shard, team, done.append, positions=POSITIONS))
+        group.append(
+            loader.load_weights(source, config, shard, team, done.append, positions=POSITIONS, formats=BF16_WEIGHTS)
+        )
         assert done == sorted(done)
-        assert done[-1] == weight_bytes(config, weights, rank)
+        assert done[-1] == weight_bytes(config, weights, rank, BF16_WEIGHTS)
     return config, group
 
 
@@ -103,7 +105,7 @@ def test_each_family_computes_what_transformers_computes_on_any_number_of_ranks(
 @pytest.mark.usefixtures("_numpy_vectors")
 @pytest.mark.parametrize("kind", checkpoints.GGUF_TYPES)
 @pytest.mark.parametrize(("case", "tp"), [("llama-tied", 2), ("qwen2", 3)])
-def test_a_gguf_file_computes_what_its_dequantised_weights_compute(
+def test_an_expanded_gguf_file_computes_what_its_dequantised_weights_compute(
     case: str, tp: int, kind: str, tmp_path: Path, team: Team
 ) -> None:
     model = checkpoints.random_model(case)

@@ -114,6 +114,17 @@ def test_a_gguf_file_stays_quantised_and_so_does_a_tied_head(kind: str, tmp_path
         assert weights.embedding.format == "bf16"
 
 
+def test_heads_that_begin_inside_a_group_are_expanded_on_that_rank(tmp_path: Path, team: Team) -> None:
+    config = hf.LlamaConfig(**checkpoints.sizes(96, 4, 2, 160), head_dim=24)
+    model = checkpoints.randomise(hf.LlamaForCausalLM(config).eval())
+    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", "Q8_0", expanded=False)
+    _, group = load(path, 2, team)
+    assert [[matrix.format for matrix in matrices(weights)[:4]] for weights in group] == [
+        ["int8_group"] * 4,
+        ["int8_group", "bf16", "int8_group", "int8_group"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("skipped", "expanded"),
     [

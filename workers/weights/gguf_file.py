@@ -27,7 +27,7 @@ class GGUFFile(GGUFReader):
         value: object = field.contents()
         return value
 
-    @property
+    @property  # type: ignore[override]
     def data(self) -> npt.NDArray[np.uint8]:
         """The mapped file's bytes, as a plain array: slicing a memmap takes 20 times as long."""
         return self._data

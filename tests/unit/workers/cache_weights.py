@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from numaserve.kernels import PackedMatrix, Team
-from numaserve.workers.weights.cache.folder import CacheFolder
-from numaserve.workers.weights.cache.key import CacheKey
+from numaserve.workers.weights.cache.folder import CacheFolder, CacheKey
 from numaserve.workers.weights.cache.transfer import fill, save
 
 GIB = 1 << 30
@@ -46,14 +45,14 @@ def write(
     between: Callable[[], None] = lambda: None,
 ) -> int:
     with CacheFolder(path) as folder:
-        return save(matrices, folder, name, group_bytes=group_bytes, limit=limit, between=between)
+        return save(matrices, folder, name, model="/models/some", group_bytes=group_bytes, limit=limit, between=between)
 
 
 def read(path: Path, name: CacheKey, team: Team) -> list[bytes] | None:
     """The bytes under a key, None where there are none."""
     matrices = empty_matrices()
     with CacheFolder(path) as folder, contextlib.ExitStack() as exits:
-        fd = folder.open(name)
+        fd = folder.open(name.file_name)
         if fd is None:
             return None
         exits.enter_context(open(fd, "rb"))  # noqa: PTH123 to close it

@@ -96,7 +96,7 @@ def test_matrices_of_other_shapes_or_formats_are_not_filled(file: Path, team: Te
         matrices[0] = PackedMatrix(*changed)
         for some in (matrices, matrices[:2], [*empty_matrices(), matrices[0]]):
             with CacheFolder(file.parent) as folder:
-                fd = folder.open(key("a"))
+                fd = folder.open(key("a").file_name)
                 assert fd is not None
                 with open(fd, "rb"), pytest.raises(CacheError, match="holds other weights"):  # noqa: PTH123
                     fill(some, fd, key("a"), team, lambda _: None)
@@ -119,7 +119,7 @@ def test_a_table_with_more_or_fewer_checksums_is_refused(
 
 def test_a_table_that_is_none_is_refused(file: Path, team: Team) -> None:
     body = b"\xc1 not msgpack"
-    for content in (body, msgspec.msgpack.encode(["x", [], "no list"])):
+    for content in (body, msgspec.msgpack.encode(["x", "y", [], "no list"])):
         preamble, _ = encode_table(content, ALIGNMENT)  # type: ignore[arg-type]
         file.write_bytes(preamble.ljust(ALIGNMENT, b"\0") + msgspec.msgpack.encode(content))
         refused(file, team, "its table is not valid")

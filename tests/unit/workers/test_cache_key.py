@@ -12,7 +12,8 @@ import pytest
 from numaserve.workers.models.spec import ModelConfig, RopeConfig
 from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats
 from numaserve.workers.weights.cache import key as key_module
-from numaserve.workers.weights.cache.key import CacheKey, cache_key, look_at
+from numaserve.workers.weights.cache.folder import CacheKey
+from numaserve.workers.weights.cache.key import cache_key, look_at
 
 SMALL = ModelConfig(
     architecture="LlamaForCausalLM",

@@ -21,12 +21,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from numaserve.workers.weights.cache.errors import CacheError
-from numaserve.workers.weights.cache.key import CacheKey
 
 PART = ".part"
 _NAME = re.compile(r"(?P<group>[0-9a-f]{32})\.\d+of\d+(?P<part>\.part)?")
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _SPARE_BYTES = 1 << 30  # that the cache leaves free on its file system
+
+
+@dataclass(frozen=True)
+class CacheKey:
+    """Where one rank's packed weights are kept. Ranks of one group have the same `group`."""
+
+    group: str  # hexadecimal
+    rank: int
+    world_size: int
+
+    @property
+    def file_name(self) -> str:
+        """The name of the rank's file."""
+        return f"{self.group}.{self.rank}of{self.world_size}"
 
 
 @dataclass(frozen=True)
@@ -65,12 +78,12 @@ class CacheFolder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def open(self, key: CacheKey) -> int | None:
-        """A descriptor of the weights under `key`; None where there are none. Raises `CacheError`."""
-        path = self._path / key.file_name
+    def open(self, name: str) -> int | None:
+        """A descriptor of the file `name`; None where there is none. Raises `CacheError`."""
+        path = self._path / name
         with _told(path):
             try:
-                fd = os.open(key.file_name, os.O_RDONLY | _FLAGS, dir_fd=self._fd)
+                fd = os.open(name, os.O_RDONLY | _FLAGS, dir_fd=self._fd)
             except FileNotFoundError:
                 return None
         try:

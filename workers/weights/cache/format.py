@@ -16,13 +16,16 @@ import itertools
 import os
 import struct
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
-from numaserve.kernels import PackedMatrix
 from numaserve.workers.weights.cache.errors import CacheError
 
+if TYPE_CHECKING:
+    from numaserve.kernels import PackedMatrix
+
 ALIGNMENT = 4096
-_MAGIC = b"NUMASRV\x01"
+_MAGIC = b"NUMASRV\x02"
 _PREAMBLE = struct.Struct("<8sQQ32s")  # magic, offset and length of the table, digest
 _MAX_TABLE_BYTES = 1 << 28
 
@@ -41,6 +44,7 @@ class Table(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """What a file holds."""
 
     name: str  # of the file: one that was renamed is not taken for another
+    model: str  # path, for those who look at what is there
     matrices: list[StoredMatrix]
     checksums: list[int]  # of the units of each matrix, matrix after matrix
 

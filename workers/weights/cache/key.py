@@ -27,24 +27,11 @@ import numaserve.workers.weights
 from numaserve.kernels import _native, isa
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.protocol import WeightFormats
+from numaserve.workers.weights.cache.folder import CacheKey
 
 _HEAD_BYTES = 1 << 18  # holds the table of tensors, or most of it
 _SETTLED_S = 2.0  # no file system in use has coarser times
 _LIBRARIES = ("gguf", "numpy", "safetensors")
-
-
-@dataclass(frozen=True)
-class CacheKey:
-    """Where one rank's packed weights are kept. Ranks of one group have the same `group`."""
-
-    group: str  # hexadecimal
-    rank: int
-    world_size: int
-
-    @property
-    def file_name(self) -> str:
-        """The name of the rank's file."""
-        return f"{self.group}.{self.rank}of{self.world_size}"
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from numaserve.kernels import Team
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.protocol import AS_PUBLISHED, WeightFormats, WeightsCache, WeightsOrigin
 from numaserve.workers.weights.cache.errors import CacheError
-from numaserve.workers.weights.cache.folder import CacheFolder
-from numaserve.workers.weights.cache.key import CacheKey, Checkpoint, cache_key, look_at, now_ns
+from numaserve.workers.weights.cache.folder import CacheFolder, CacheKey
+from numaserve.workers.weights.cache.key import Checkpoint, cache_key, look_at, now_ns
 from numaserve.workers.weights.cache.transfer import fill, save
 from numaserve.workers.weights.loader import load_weights, open_source
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
@@ -93,7 +93,7 @@ class RankLoader:
         """The weights as the cache has them; None where it does not."""
         try:
             with CacheFolder(entry.folder) as folder:
-                fd = folder.open(entry.key)
+                fd = folder.open(entry.key.file_name)
                 if fd is None:
                     return None
                 try:
@@ -128,6 +128,7 @@ class RankLoader:
                     weights.matrices,
                     folder,
                     entry.key,
+                    model=str(self.path),
                     group_bytes=group_bytes,
                     limit=entry.limit_bytes,
                     between=between,

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 
 from numaserve.kernels import CHECKSUM_UNIT, PackedMatrix, Team, checksum, read_packed
 from numaserve.workers.weights.cache.errors import CacheError
-from numaserve.workers.weights.cache.folder import CacheFolder
+from numaserve.workers.weights.cache.folder import CacheFolder, CacheKey
 from numaserve.workers.weights.cache.format import Table, describe, encode_table, offsets_of, read_table
-from numaserve.workers.weights.cache.key import CacheKey
 
 _BATCH_BYTES = 1 << 28  # between two reports
 
@@ -44,13 +43,15 @@ def save(
     folder: CacheFolder,
     key: CacheKey,
     *,
+    model: str,
     group_bytes: int,
     limit: int,
     between: Callable[[], None] = lambda: None,
 ) -> int:
     """Write `matrices` under `key`; the file's bytes. `between` is called all few milliseconds, and may raise.
 
-    Raises `CacheError`. Whatever is raised, there is nothing under `key` but what was there before.
+    `model` is for those who look at what is there. Raises `CacheError`. Whatever is raised, there is nothing under
+    `key` but what was there before.
     """
     offsets, end = offsets_of(matrices)
     with folder.new_file(key, end, group_bytes, limit) as fd:
@@ -62,7 +63,7 @@ def save(
                 unit = data[at : at + CHECKSUM_UNIT]
                 sums.append(checksum(unit))
                 _write(fd, unit, offset + at)
-        preamble, body = encode_table(Table(key.file_name, describe(matrices), sums), end)
+        preamble, body = encode_table(Table(key.file_name, model, describe(matrices), sums), end)
         _write(fd, memoryview(body), end)
         # Not forced to the disk: what a power failure leaves out of the file shows when it is read.
         _write(fd, memoryview(preamble), 0)

@@ -1,0 +1,76 @@
+"""``numaserve cache``: what is kept of packed weights from one start to the next."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from datetime import datetime
+
+import typer
+from numaserve.server.cli.planning import weights_cache_folder
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.plan import format_bytes
+from numaserve.workers.weights.cache.errors import CacheError
+from numaserve.workers.weights.cache.folder import CacheFile, CacheFolder
+from numaserve.workers.weights.cache.format import read_table
+from rich.console import Console
+from rich.table import Table
+
+cache = typer.Typer(help="Packed weights that are kept for the next start.", no_args_is_help=True)
+
+
+@cache.command("list")
+def list_() -> None:
+    """Show what is kept, last used first."""
+    table, total = Table("model", "rank", "size", "last used"), 0
+    with _folder() as folder:
+        if folder is not None:
+            for file in sorted(folder.files(), key=lambda each: -each.used_ns):
+                table.add_row(*_row(folder, file))
+                total += file.nbytes
+    Console().print(table)
+    Console().print(f"{format_bytes(total)} in {weights_cache_folder()}", soft_wrap=True)
+
+
+@cache.command()
+def clear() -> None:
+    """Remove all of it. Servers that run are not disturbed."""
+    with _folder() as folder:
+        if folder is not None:
+            for file in folder.files():
+                folder.remove(file.name)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[CacheFolder | None]:
+    """None where there is none yet."""
+    path = weights_cache_folder()
+    try:
+        if not path.exists():
+            yield None
+            return
+        with CacheFolder(path, create=False) as folder:
+            yield folder
+    except CacheError as error:
+        raise OperatorError(str(error)) from error
+
+
+def _row(folder: CacheFolder, file: CacheFile) -> tuple[str, str, str, str]:
+    rank = file.name.split(".")[1].replace("of", " of ")
+    used = datetime.fromtimestamp(file.used_ns / 1e9).strftime("%Y-%m-%d %H:%M")
+    return _model(folder, file), rank, format_bytes(file.nbytes), used
+
+
+def _model(folder: CacheFolder, file: CacheFile) -> str:
+    if file.is_part:
+        return "(not complete)"
+    fd = folder.open(file.name)
+    if fd is None:
+        return "(gone)"
+    try:
+        return read_table(fd).model
+    except (CacheError, OSError) as error:
+        return f"(damaged: {error})"
+    finally:
+        os.close(fd)

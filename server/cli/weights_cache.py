@@ -15,6 +15,7 @@ from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.folder import CacheFile, CacheFolder
 from numaserve.workers.weights.cache.format import read_table
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 cache = typer.Typer(help="Packed weights that are kept for the next start.", no_args_is_help=True)
@@ -30,7 +31,7 @@ def list_() -> None:
                 table.add_row(*_row(folder, file))
                 total += file.nbytes
     Console().print(table)
-    Console().print(f"{format_bytes(total)} in {weights_cache_folder()}", soft_wrap=True)
+    Console().print(escape(f"{format_bytes(total)} in {weights_cache_folder()}"), soft_wrap=True)
 
 
 @cache.command()
@@ -69,7 +70,7 @@ def _model(folder: CacheFolder, file: CacheFile) -> str:
     if fd is None:
         return "(gone)"
     try:
-        return read_table(fd).model
+        return escape(read_table(fd).model)
     except (CacheError, OSError) as error:
         return f"(damaged: {error})"
     finally:

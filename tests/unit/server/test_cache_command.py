@@ -29,14 +29,14 @@ def test_what_is_kept_is_listed_and_removed(home: Path, capsys: pytest.CaptureFi
     with CacheFolder(home) as folder:
         for rank in range(2):
             key = CacheKey(GROUP, rank, 2)
-            save([PackedMatrix(512, 2048)], folder, key, model="/models/some", group_bytes=0, limit=1 << 30)
+            save([PackedMatrix(512, 2048)], folder, key, model="/models/[red]some", group_bytes=0, limit=1 << 30)
     (home / f"{GROUP}.0of1.part").write_bytes(b"")
     (home / f"{GROUP}.0of3").write_bytes(b"x")
     (home / f"{GROUP}.0of3").chmod(0o600)
     (home / "notes").write_bytes(b"")
     status, out, _ = cache(capsys, "list")
     assert status == 0
-    assert out.count("/models/some") == 2
+    assert out.count("/models/[red]some") == 2
     assert "1 of 2" in out
     assert "not complete" in out
     assert "damaged: it is cut off" in out

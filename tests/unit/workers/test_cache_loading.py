@@ -3,6 +3,8 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +13,27 @@ import checkpoints
 import pytest
 from numaserve.kernels import Team
 from numaserve.workers.models.config import load_model_config
-from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats, WeightsCache
+from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats, WeightsCache
 from numaserve.workers.weights.cache import key as key_module
 from numaserve.workers.weights.cache.background import BackgroundWriter
 from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
 from numaserve.workers.weights.sharding import weight_bytes
+from published import LAYOUTS
+from published_checkpoints import save_published, small_llama
 
 SHARES = [2, 1]
+LOAD_IN_ANOTHER_PROCESS = """
+import sys
+from pathlib import Path
+from numaserve.kernels import Team
+from numaserve.workers.models.config import load_model_config
+from numaserve.workers.protocol import AS_PUBLISHED, WeightsCache
+from numaserve.workers.weights.cache.loading import RankLoader
+path, cache = Path(sys.argv[1]), WeightsCache(sys.argv[2], 1 << 30)
+loader = RankLoader(path, load_model_config(path), [2, 1], 1, 64, AS_PUBLISHED, cache)
+print(loader.load(Team([-1]), lambda _: None).origin)
+"""
 FORMATS = [BF16_WEIGHTS, WeightFormats("int8", "int8")]
 
 
@@ -85,6 +100,26 @@ def test_a_gguf_file_is_cached_too(tmp_path: Path, folder: Path, team: Team) -> 
     second = load(loader(path, folder), team)
     assert second.origin == "cache"
     assert contents(second) == contents(first)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_quantised_checkpoint_is_cached_as_it_is_kept(layout: str, tmp_path: Path, folder: Path, team: Team) -> None:
+    path = save_published(small_llama(), tmp_path / "model", layout)
+    first = load_and_save(loader(path, folder, 1, AS_PUBLISHED), team)
+    second = load(loader(path, folder, 1, AS_PUBLISHED), team)
+    assert second.origin == "cache"
+    assert contents(second) == contents(first)
+    assert load(loader(path, folder, 1), team).origin == "checkpoint"
+
+
+def test_other_processes_find_the_same_weights(tmp_path: Path, folder: Path, team: Team) -> None:
+    path = save_published(small_llama(), tmp_path / "model", "awq")
+    load_and_save(loader(path, folder, 1, AS_PUBLISHED), team)
+    for seed in ("1", "2"):
+        command = [sys.executable, "-c", LOAD_IN_ANOTHER_PROCESS, str(path), str(folder)]
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        assert (done.stdout, done.stderr) == ("cache\n", "")
 
 
 def test_ranks_and_formats_do_not_get_each_others_weights(model: Path, folder: Path, team: Team) -> None:

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -68,7 +69,9 @@ def cache_key(
 ) -> CacheKey:
     """The key of what `rank` packs; `weights` has one entry per rank."""
     digest = hashlib.blake2b(digest_size=16)
-    _add(digest, checkpoint.digest, config, list(weights), formats, code_digest(), isa())
+    # Sorted: the order of a mapping may differ from process to process.
+    fields = json.dumps(asdict(config), sort_keys=True)
+    _add(digest, checkpoint.digest, fields, list(weights), formats, code_digest(), isa())
     return CacheKey(digest.hexdigest(), rank, len(weights))
 
 

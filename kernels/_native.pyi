@@ -159,6 +159,7 @@ class Program:
         weight: PackedMatrix,
         bias: Vector | None,
         activation: str,
+        widened: bool,
         logits: bool,
         out: Place,
     ) -> None: ...

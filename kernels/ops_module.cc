@@ -36,8 +36,8 @@ struct Operand {
 };
 
 Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t m, const PackedMatrix& packed,
-                int threads) {
-  if (!takes_int8(packed.format())) return {a.data(), size(a, 1), LargeBuffer()};
+                bool widened, int threads) {
+  if (widened || !takes_int8(packed.format())) return {a.data(), size(a, 1), LargeBuffer()};
   // Rows of a tile are read whole, also where a group fills only half of it.
   const int64_t ld = round_up(quantised_bytes(packed.k(), packed.group()), kLineBytes);
   Operand result{nullptr, ld, LargeBuffer(static_cast<size_t>(round_up(m, kPad) * ld))};
@@ -56,7 +56,7 @@ Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t
 
 void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const PackedMatrix& packed,
           Maybe<const float, 1> bias, const std::string& activation, Maybe<float, 2> out_f32, Maybe<bf16, 2> out_bf16,
-          int threads, int64_t l1_bytes, int64_t l2_bytes) {
+          bool widened, int threads, int64_t l1_bytes, int64_t l2_bytes) {
   const KernelTable& table = *table_by_name(isa);
   const Activation act = activation_of(activation);
   const bool gated = act != Activation::kNone;
@@ -67,10 +67,13 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
   const int64_t rows_out = out_f32 ? size(*out_f32, 0) : size(*out_bf16, 0);
   const int64_t ldo = out_f32 ? size(*out_f32, 1) : size(*out_bf16, 1);
   require(rows_out >= m && ldo >= columns, "the output is too small");
-  const Operand x = operand(table, a, m, packed, threads);
+  const Operand x = operand(table, a, m, packed, widened, threads);
+  PackedWeights weights = packed.view();
+  if (widened) weights.depth = round_up(packed.k(), kTileK);
   const GemmArgs args{.a = x.data,
                       .lda = x.ld,
-                      .b = packed.view(),
+                      .b = weights,
+                      .widened = widened,
                       .blocking = blocking_for(l1_bytes, l2_bytes),
                       .m = m,
                       .bias = data_or_null(bias),
@@ -197,7 +200,7 @@ void bind_ops(nb::module_& module) {
   nb::module_ ops =
       module.def_submodule("ops", "Single operations of an instruction set on padded NumPy arrays, for tests.");
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
-          "out_bf16"_a.none(), "threads"_a, "l1_bytes"_a, "l2_bytes"_a);
+          "out_bf16"_a.none(), "widened"_a, "threads"_a, "l1_bytes"_a, "l2_bytes"_a);
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),
           "post_norm"_a.none(), "eps"_a, "assign"_a, "threads"_a);

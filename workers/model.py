@@ -188,7 +188,13 @@ def _build(launch: Launch, node: NodeContext, config: ModelConfig, shard: Shard,
         num_pages=launch.num_pages,
         kv_cache_dtype=launch.kv_cache_dtype,
     )
-    builder = ProgramBuilder(shape=shape, limits=limits, team=node.team, ring=node.ring)
+    builder = ProgramBuilder(
+        shape=shape,
+        limits=limits,
+        team=node.team,
+        ring=node.ring,
+        activation_dtype=launch.formats.activations,
+    )
     FAMILIES[config.family].forward(builder, config, weights)
     return builder.build()
 

@@ -16,14 +16,14 @@ from typing import Literal
 
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
 from numaserve.shm_comm import Ring
-from numaserve.workers.protocol import KvCacheDtype
+from numaserve.workers.protocol import ActivationDtype, KvCacheDtype
 
 PAD = 32
 CACHE_LINE = 64
 ALIGNMENT = 4096
 
 Activation = Literal["silu", "gelu_tanh"]
-INT8_ACTIVATIONS = frozenset({"int8", "int4", "int8_group"})  # weight formats
+INTEGER_GROUPS = frozenset({"int4", "int8_group"})  # weight formats that take activations in int8 or bf16
 
 
 def padded(count: int) -> int:
@@ -144,12 +144,16 @@ class _Recorded:
 
 @dataclass
 class ProgramBuilder:
-    """Records a forward pass; see the module's documentation. `ring` is None with one rank."""
+    """Records a forward pass; see the module's documentation. `ring` is None with one rank.
+
+    `activation_dtype`: what weights of 4 or 8 bits in groups are multiplied by.
+    """
 
     shape: RankShape
     limits: ProgramLimits
     team: Team
     ring: Ring | None = None
+    activation_dtype: ActivationDtype = "int8"
     _nodes: list[_Recorded] = field(default_factory=list)
     _collectives: int = 0
 
@@ -295,8 +299,12 @@ class ProgramBuilder:
         activation: str = "none",
         logits: bool = False,
     ) -> None:
-        source = self._quantized(x, weight, logits) if weight.format in INT8_ACTIVATIONS else x
-        self._record(lambda p: p.linear(name, source.place, weight, bias, activation, logits, out.place), source, out)
+        widened = weight.format in INTEGER_GROUPS and self.activation_dtype == "bf16"
+        takes_int8 = weight.format == "int8" or (weight.format in INTEGER_GROUPS and not widened)
+        source = self._quantized(x, weight, logits) if takes_int8 else x
+        self._record(
+            lambda p: p.linear(name, source.place, weight, bias, activation, widened, logits, out.place), source, out
+        )
 
     def _quantized(self, x: Operand, weight: PackedMatrix, logits: bool) -> Quantized:
         """`x` in int8 as `weight` wants it, made once whatever the number of products that read it."""

@@ -120,13 +120,19 @@ class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="r
 
 
 WeightFormat = Literal["bf16", "int8", "int4", "int8_group", "fp8"]
+ActivationDtype = Literal["int8", "bf16"]
 
 
 class WeightFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What weights are kept in; None: what the checkpoint has them in. The embedding is always bf16."""
+    """What weights are kept in; None: what the checkpoint has them in. The embedding is always bf16.
+
+    `activations`: what weights of 4 or 8 bits in groups are multiplied by. int8 has a scale for each token and group;
+    bf16 takes such weights at their exact values.
+    """
 
     linear: WeightFormat | None = None
     lm_head: WeightFormat | None = None
+    activations: ActivationDtype = "int8"
 
 
 AS_PUBLISHED = WeightFormats()

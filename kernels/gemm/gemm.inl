@@ -14,6 +14,7 @@
 // first tile to its last.
 
 inline constexpr int64_t kStreamedRows = 32;
+inline constexpr int64_t kMostTotals = 64 << 10;    // no slab has more groups times rows
 inline constexpr int64_t kWidenedBytes = 16 << 10;  // a block of widened codes of two panels: half an L1 cache
 
 struct GemmShare {
@@ -65,6 +66,9 @@ struct GemmScratch {
   alignas(64) float c[kMostPanels / 2 * kRowBlock * 32];  // results of a block, fp32 or int32
   alignas(64) float sums[32 * 32];                        // of one group of k, fp32 or int32
   alignas(64) std::byte tiles[kWidenedBytes];
+  // Of the activations of a slab of groups, [groups][rows]; see sum_groups.
+  alignas(64) float totals[kMostTotals];
+  int64_t first_group, total_rows;
 };
 
 inline F32x16 finished(const GemmArgs& g, const float* c, int64_t, int64_t column) {
@@ -110,6 +114,8 @@ template <class T>
 struct Plain {
   using Sum = typename SumOf<T>::type;
   static int64_t unit(const PackedWeights&) { return kTileDepth<T>; }
+  static int64_t slab(const GemmArgs& g) { return g.blocking.slab_tiles; }
+  static void begin(const GemmArgs&, int64_t, int64_t, Range, GemmScratch&) {}
 
   // Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or begins with them where begin is 0.
   static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, bool streamed, GemmScratch&,
@@ -142,11 +148,12 @@ inline void gemm_nest(const GemmArgs& g, GemmScratch& scratch, int thread, int t
   using Sum = typename Weights::Sum;
   const GemmShare share = gemm_share(g.m, g.b.n_panels, thread, threads);
   const int64_t unit = Weights::unit(g.b), units = ceil_div(g.b.depth, unit);
-  const int64_t slab_units = g.blocking.slab_tiles * tile_depth(g.b.format) / unit;
   for (int64_t row = share.rows.begin; row < share.rows.end; row += kRowBlock) {
     const int64_t rows = share.rows.end - row < kRowBlock ? share.rows.end - row : kRowBlock;
     const bool streamed = rows <= kStreamedRows;
-    const int64_t group = streamed ? 2 : g.blocking.group_panels, slab = streamed ? units : slab_units;
+    const int64_t group = streamed ? 2 : g.blocking.group_panels,
+                  slab = streamed ? kMostTotals / kStreamedRows : Weights::slab(g);
+    if (slab >= units) Weights::begin(g, row, rows, {0, units}, scratch);
     for (int64_t first = share.panels.begin; first < share.panels.end; first += group) {
       const int64_t end = share.panels.end - first < group ? share.panels.end : first + group;
       const auto c = [&](int64_t panel) {
@@ -155,6 +162,7 @@ inline void gemm_nest(const GemmArgs& g, GemmScratch& scratch, int thread, int t
       int64_t k = 0;
       do {
         const Range some{k, units - k < slab ? units : k + slab};
+        if (slab < units) Weights::begin(g, row, rows, some, scratch);
         for (int64_t panel = first; panel < end; panel += 2)
           Weights::add(g, row, rows, panel, some, streamed, scratch, c(panel));
         k = some.end;
@@ -172,11 +180,13 @@ inline void gemm(const GemmArgs& g, void* memory, int thread, int threads) {
     case WeightFormat::kInt8:
       return gemm_nest<Plain<int8_t>>(g, scratch, thread, threads);
     case WeightFormat::kInt4:
-      return gemm_nest<Grouped<WeightFormat::kInt4>>(g, scratch, thread, threads);
+      return g.widened ? gemm_nest<Grouped<Int4GroupValues>>(g, scratch, thread, threads)
+                       : gemm_nest<Grouped<Int4Groups>>(g, scratch, thread, threads);
     case WeightFormat::kInt8Group:
-      return gemm_nest<Grouped<WeightFormat::kInt8Group>>(g, scratch, thread, threads);
+      return g.widened ? gemm_nest<Grouped<Int8GroupValues>>(g, scratch, thread, threads)
+                       : gemm_nest<Grouped<Int8Groups>>(g, scratch, thread, threads);
     case WeightFormat::kFp8:
-      return gemm_nest<Grouped<WeightFormat::kFp8>>(g, scratch, thread, threads);
+      return gemm_nest<Grouped<E4m3GroupValues>>(g, scratch, thread, threads);
   }
 }
 

@@ -3,36 +3,50 @@
 // inside a group has the exact values of the codes, in int32 or, of e4m3, fp32. Scaling the weights instead would round
 // them to bf16 and cost four times the instructions a weight.
 
-template <WeightFormat>
-struct GroupCodes;
-template <>
-struct GroupCodes<WeightFormat::kInt4> {
+// What codes become: whole numbers without a sign, for activations in int8, or their values, less the constant zero of
+// codes without offsets, for activations in bf16.
+struct Int4Groups {
+  static constexpr WeightFormat kFormat = WeightFormat::kInt4;
   using Element = uint8_t;
   static constexpr int kLinesPerCode = 2, kZero = 8;
   static void widen(const std::byte* codes, std::byte* out) { widen_int4(codes, out); }
 };
-template <>
-struct GroupCodes<WeightFormat::kInt8Group> {
+struct Int8Groups {
+  static constexpr WeightFormat kFormat = WeightFormat::kInt8Group;
   using Element = uint8_t;
   static constexpr int kLinesPerCode = 1, kZero = 128;
   static void widen(const std::byte* codes, std::byte* out) { copy_line(codes, out); }
 };
-template <>
-struct GroupCodes<WeightFormat::kFp8> {
+struct Int4GroupValues {
+  static constexpr WeightFormat kFormat = WeightFormat::kInt4;
+  using Element = bf16;
+  static constexpr int kLinesPerCode = 4, kZero = 8;
+  static void widen(const std::byte* codes, std::byte* out) { widen_int4_values(codes, out); }
+};
+struct Int8GroupValues {
+  static constexpr WeightFormat kFormat = WeightFormat::kInt8Group;
+  using Element = bf16;
+  static constexpr int kLinesPerCode = 2, kZero = 128;
+  static void widen(const std::byte* codes, std::byte* out) { widen_int8_values(codes, out); }
+};
+struct E4m3GroupValues {
+  static constexpr WeightFormat kFormat = WeightFormat::kFp8;
   using Element = bf16;
   static constexpr int kLinesPerCode = 2, kZero = 0;
   static void widen(const std::byte* codes, std::byte* out) { widen_e4m3(codes, out); }
 };
+template <class Codes>
+inline constexpr bool kWholeNumbers = sizeof(typename Codes::Element) == 1;
 
 // Half a pair of panels' scales and offsets.
 struct GroupColumns {
   F32x16 scale, offset;
 };
 
-template <WeightFormat kFormat>
+template <class Codes>
 inline GroupColumns group_columns(const PackedWeights& b, const GroupLayout& layout, const std::byte* record,
                                   int half) {
-  if constexpr (kFormat == WeightFormat::kFp8) {
+  if constexpr (Codes::kFormat == WeightFormat::kFp8) {
     return {F32x16::load(reinterpret_cast<const float*>(record + layout.scales) + half * kTileN), F32x16::zero()};
   } else {
     const auto at = [&](int64_t where) {
@@ -50,7 +64,7 @@ inline GroupScale group_scale(const GemmArgs& g, int64_t row, int64_t group) {
 }
 
 // c and what a group adds to it; `sum`, of whole numbers below 2^22, has lost the constant zero of codes without
-// offsets. `sum` and `x` of int4 and int8_group:
+// offsets.
 inline F32x16 with_group(Offsets offsets, const GroupColumns& columns, const GroupScale& x, F32x16 sum, F32x16 c) {
   const F32x16 total = F32x16::set1(-0.125f * static_cast<float>(x.minus8)), scale = F32x16::set1(x.scale);
   if (offsets == Offsets::kZeros) sum = sum - columns.offset * total;
@@ -58,22 +72,56 @@ inline F32x16 with_group(Offsets offsets, const GroupColumns& columns, const Gro
   return offsets == Offsets::kMinima ? F32x16::fma(total * scale, columns.offset, result) : result;
 }
 
-template <WeightFormat kFormat, class Sum>
+// The same of values and activations in bf16, which sum up to `total` in this group. `zero` is off the codes already.
+inline F32x16 with_values(Offsets offsets, const GroupColumns& columns, int zero, float total, F32x16 sum, F32x16 c) {
+  const F32x16 constant = F32x16::set1(static_cast<float>(zero)), x = F32x16::set1(total);
+  if (offsets == Offsets::kZeros) sum = F32x16::fma(constant - columns.offset, x, sum);
+  const F32x16 result = F32x16::fma(sum, columns.scale, c);
+  if (offsets != Offsets::kMinima) return result;
+  return F32x16::fma(x, F32x16::fma(columns.scale, constant, columns.offset), result);
+}
+
+// Sums of the activations of groups [begin, end), where offsets need them, for each of the rows.
+inline void sum_groups(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {
+  if (g.b.offsets == Offsets::kNone) return;
+  scratch.first_group = groups.begin;
+  for (int64_t group = groups.begin; group < groups.end; ++group) {
+    const int64_t begin = group * g.b.group;
+    const int64_t end = begin + g.b.group < g.b.depth ? begin + g.b.group : g.b.depth;
+    for (int64_t r = 0; r < rows; ++r) {
+      const bf16* a = static_cast<const bf16*>(g.a) + (row + r) * g.lda;
+      F32x16 total = F32x16::zero();
+      for (int64_t k = begin; k < end; k += 16) total = total + F32x16::load(a + k);
+      scratch.totals[(group - groups.begin) * rows + r] = total.sum();
+    }
+  }
+  scratch.total_rows = rows;
+}
+
+// `r`: the row within the block that `sum_groups` was given.
+inline float group_total(const GemmArgs& g, const GemmScratch& scratch, int64_t r, int64_t group) {
+  if (g.b.offsets == Offsets::kNone) return 0.0f;
+  return scratch.totals[(group - scratch.first_group) * scratch.total_rows + r];
+}
+
+template <class Codes, class Sum>
 inline void add_scaled(const GemmArgs& g, const GroupLayout& layout, const std::byte* record, int64_t group,
-                       int64_t row, int rows, const Sum* sums, float* c) {
+                       int64_t row, int64_t first, int rows, const Sum* sums, const GemmScratch& scratch, float* c) {
   for (int half = 0; half < 2; ++half) {
-    const GroupColumns columns = group_columns<kFormat>(g.b, layout, record, half);
-    for (int r = 0; r < rows; ++r) {
-      const int64_t at = r * 32 + half * kTileN;
-      const F32x16 before = F32x16::load(c + at);
-      if constexpr (takes_int8(kFormat)) {
+    const GroupColumns columns = group_columns<Codes>(g.b, layout, record, half);
+    for (int64_t r = first; r < first + rows; ++r) {
+      const int64_t at = (r - first) * 32 + half * kTileN;
+      float* to = c + r * 32 + half * kTileN;
+      const F32x16 before = F32x16::load(to);
+      if constexpr (kWholeNumbers<Codes>) {
         const GroupScale x = group_scale(g, row + r, group);
         // What a set's dot products have taken off the codes is a constant too.
-        const int32_t zero = g.b.offsets == Offsets::kNone ? GroupCodes<kFormat>::kZero : 0;
+        const int32_t zero = g.b.offsets == Offsets::kNone ? Codes::kZero : 0;
         const F32x16 sum = F32x16::convert_less(sums + at, (kCodeOffset - zero) / 8 * x.minus8);
-        with_group(g.b.offsets, columns, x, sum, before).store(c + at);
+        with_group(g.b.offsets, columns, x, sum, before).store(to);
       } else {
-        F32x16::fma(F32x16::load(sums + at), columns.scale, before).store(c + at);
+        const float total = group_total(g, scratch, r, group);
+        with_values(g.b.offsets, columns, Codes::kZero, total, F32x16::load(sums + at), before).store(to);
       }
     }
   }
@@ -82,21 +130,20 @@ inline void add_scaled(const GemmArgs& g, const GroupLayout& layout, const std::
 #if defined(__AVX512VNNI__)
 #include "kernels/gemm/grouped_avx512.inl"
 #else
-template <WeightFormat>
-inline bool add_groups_in_registers(const GemmArgs&, int64_t, int64_t, int64_t, Range, float*) {
+template <class>
+inline bool add_groups_in_registers(const GemmArgs&, int64_t, int64_t, int64_t, Range, const GemmScratch&, float*) {
   return false;
 }
 #endif
 
 // Adds groups [begin, end) of one pair of panels to `c` [rows][32], or begins with them where begin is 0. `kUsed`: the
 // lines of a tile that a group fills, all of them or, in int8 groups of 32, half.
-template <WeightFormat kFormat, int kUsed>
+template <class Codes, int kUsed>
 inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, GemmScratch& scratch,
                        float* c) {
-  using Codes = GroupCodes<kFormat>;
   using T = typename Codes::Element;
   constexpr int64_t kDepth = kUsed * kLineDepth<T>, kTileBytesHere = (kWholeTiles ? kLines : kUsed) * kLineBytes;
-  const GroupLayout layout = group_layout(kFormat, g.b.group, g.b.offsets);
+  const GroupLayout layout = group_layout(Codes::kFormat, g.b.group, g.b.offsets);
   const std::byte* records = g.b.data + panel / 2 * ceil_div(g.b.depth, g.b.group) * layout.bytes;
   const int64_t panel_bytes = g.b.group / kDepth * kTileBytesHere;
   const int64_t block = kWidenedBytes / (2 * panel_bytes);
@@ -125,24 +172,31 @@ inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
         auto* sums = reinterpret_cast<typename SumOf<T>::type*>(scratch.sums);
         tile_gemm<false, kUsed>(a, g.lda, tile, panel_bytes / static_cast<int64_t>(sizeof(T)), 2, left / kDepth, sums,
                                 32, tile_rows, false);
-        add_scaled<kFormat>(g, layout, records + (first + i) * layout.bytes, first + i, row + r, tile_rows, sums,
-                            c + r * 32);
+        add_scaled<Codes>(g, layout, records + (first + i) * layout.bytes, first + i, row, r, tile_rows, sums, scratch,
+                          c);
       }
     }
   }
 }
 
 // The loop nest's view of a grouped format: its unit of k is a group.
-template <WeightFormat kFormat>
+template <class Codes>
 struct Grouped {
   using Sum = float;
   static int64_t unit(const PackedWeights& b) { return b.group; }
+  static int64_t slab(const GemmArgs& g) {
+    return g.blocking.slab_tiles * kTileDepth<typename Codes::Element> / g.b.group;
+  }
+  static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {
+    if constexpr (!kWholeNumbers<Codes>) sum_groups(g, row, rows, groups, scratch);
+  }
   static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, bool, GemmScratch& scratch,
                   float* c) {
-    if (add_groups_in_registers<kFormat>(g, row, rows, panel, groups, c)) return;
-    if (takes_int8(kFormat) && g.b.group < kTileDepth<int8_t>)
-      add_groups<kFormat, takes_int8(kFormat) ? kLines / 2 : kLines>(g, row, rows, panel, groups, scratch, c);
+    constexpr int kHalf = kWholeNumbers<Codes> ? kLines / 2 : kLines;
+    if (add_groups_in_registers<Codes>(g, row, rows, panel, groups, scratch, c)) return;
+    if (kHalf != kLines && g.b.group < kTileDepth<int8_t>)
+      add_groups<Codes, kHalf>(g, row, rows, panel, groups, scratch, c);
     else
-      add_groups<kFormat, kLines>(g, row, rows, panel, groups, scratch, c);
+      add_groups<Codes, kLines>(g, row, rows, panel, groups, scratch, c);
   }
 };

@@ -3,10 +3,10 @@
 // nothing. The bits are those of add_groups: sums inside a group are exact, or the same chain.
 
 // A line of codes as operands of dot products, in k order.
-template <WeightFormat>
+template <class>
 struct CodeLine;
 template <>
-struct CodeLine<WeightFormat::kInt4> {
+struct CodeLine<Int4Groups> {
   static constexpr int kOperands = 2;
   __m512i operand[kOperands];
   explicit CodeLine(__m512i codes)
@@ -14,46 +14,61 @@ struct CodeLine<WeightFormat::kInt4> {
   static __m512i low() { return _mm512_set1_epi8(15); }
 };
 template <>
-struct CodeLine<WeightFormat::kInt8Group> {
+struct CodeLine<Int8Groups> {
   static constexpr int kOperands = 1;
   __m512i operand[kOperands];
   explicit CodeLine(__m512i codes) : operand{codes} {}
 };
 template <>
-struct CodeLine<WeightFormat::kFp8> {
+struct CodeLine<E4m3GroupValues> {
   static constexpr int kOperands = 2;
   __m512i operand[kOperands];
   explicit CodeLine(__m512i codes) { widen_e4m3(codes, operand[0], operand[1]); }
 };
 
+template <>
+struct CodeLine<Int4GroupValues> {
+  static constexpr int kOperands = 4;
+  __m512i operand[kOperands];
+  explicit CodeLine(__m512i codes) { widen_int4_values(codes, operand); }
+};
+template <>
+struct CodeLine<Int8GroupValues> {
+  static constexpr int kOperands = 2;
+  __m512i operand[kOperands];
+  explicit CodeLine(__m512i codes) { widen_int8_values(codes, operand[0], operand[1]); }
+};
+
 // The sums of one group: they begin with what the constant zero of codes without offsets takes off.
-template <WeightFormat kFormat>
-inline typename SumsOf<typename GroupCodes<kFormat>::Element>::type first_sums(const GemmArgs& g, const GroupScale& x) {
-  typename SumsOf<typename GroupCodes<kFormat>::Element>::type sums;
-  if constexpr (takes_int8(kFormat))
-    if (g.b.offsets == Offsets::kNone) sums.v = _mm512_set1_epi32(x.minus8 * (GroupCodes<kFormat>::kZero / 8));
+template <class Codes>
+inline typename SumsOf<typename Codes::Element>::type first_sums(const GemmArgs& g, const GroupScale& x) {
+  typename SumsOf<typename Codes::Element>::type sums;
+  if constexpr (kWholeNumbers<Codes>)
+    if (g.b.offsets == Offsets::kNone) sums.v = _mm512_set1_epi32(x.minus8 * (Codes::kZero / 8));
   return sums;
 }
 
-template <WeightFormat kFormat, int kRows>
-inline void group_rows(const GemmArgs& g, int64_t row, int64_t panel, Range groups, float* c) {
-  using T = typename GroupCodes<kFormat>::Element;
-  using Line = CodeLine<kFormat>;
-  const GroupLayout layout = group_layout(kFormat, g.b.group, g.b.offsets);
+// Rows first ... of the block that begins at `row`.
+template <class Codes, int kRows>
+inline void group_rows(const GemmArgs& g, int64_t row, int64_t first, int64_t panel, Range groups,
+                       const GemmScratch& scratch, float* c) {
+  using T = typename Codes::Element;
+  using Line = CodeLine<Codes>;
+  const GroupLayout layout = group_layout(Codes::kFormat, g.b.group, g.b.offsets);
   const std::byte* records = g.b.data + panel / 2 * ceil_div(g.b.depth, g.b.group) * layout.bytes;
   F32x16 result[kRows][2];
   for (int r = 0; r < kRows; ++r)
     for (int half = 0; half < 2; ++half)
-      result[r][half] = groups.begin == 0 ? F32x16::zero() : F32x16::load(c + r * 32 + half * kTileN);
+      result[r][half] = groups.begin == 0 ? F32x16::zero() : F32x16::load(c + (first + r) * 32 + half * kTileN);
   for (int64_t group = groups.begin; group < groups.end; ++group) {
     const std::byte* record = records + group * layout.bytes;
-    const T* a = static_cast<const T*>(g.a) + row * g.lda + group * g.b.group;
+    const T* a = static_cast<const T*>(g.a) + (row + first) * g.lda + group * g.b.group;
     GroupScale x[kRows] = {};
-    if constexpr (takes_int8(kFormat))
-      for (int r = 0; r < kRows; ++r) x[r] = group_scale(g, row + r, group);
+    if constexpr (kWholeNumbers<Codes>)
+      for (int r = 0; r < kRows; ++r) x[r] = group_scale(g, row + first + r, group);
     // The two panels' lines lie side by side: in memory order, and two chains of sums at once with a single row.
-    decltype(first_sums<kFormat>(g, x[0])) sums[kRows][2];
-    for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = first_sums<kFormat>(g, x[r]);
+    decltype(first_sums<Codes>(g, x[0])) sums[kRows][2];
+    for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = first_sums<Codes>(g, x[r]);
 #pragma GCC unroll 2
     for (int64_t line = 0; line < layout.lines; ++line) {
       for (int half = 0; half < 2; ++half) {
@@ -67,33 +82,34 @@ inline void group_rows(const GemmArgs& g, int64_t row, int64_t panel, Range grou
       }
     }
     for (int half = 0; half < 2; ++half) {
-      const GroupColumns scales = group_columns<kFormat>(g.b, layout, record, half);
+      const GroupColumns scales = group_columns<Codes>(g.b, layout, record, half);
       for (int r = 0; r < kRows; ++r) {
         F32x16& to = result[r][half];
-        if constexpr (takes_int8(kFormat))
+        if constexpr (kWholeNumbers<Codes>)
           to = with_group(g.b.offsets, scales, x[r], {_mm512_cvtepi32_ps(sums[r][half].v)}, to);
         else
-          to = F32x16::fma({sums[r][half].v}, scales.scale, to);
+          to = with_values(g.b.offsets, scales, Codes::kZero, group_total(g, scratch, first + r, group),
+                           {sums[r][half].v}, to);
       }
     }
   }
   for (int r = 0; r < kRows; ++r)
-    for (int half = 0; half < 2; ++half) result[r][half].store(c + r * 32 + half * kTileN);
+    for (int half = 0; half < 2; ++half) result[r][half].store(c + (first + r) * 32 + half * kTileN);
 }
 
 // False where this is not the way to do it.
-template <WeightFormat kFormat>
+template <class Codes>
 inline bool add_groups_in_registers(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups,
-                                    float* c) {
-  // Groups of e4m3 may be cut short by the padding of bf16 activations.
-  if (rows > kRowsInRegisters<kFormat> || groups.end * g.b.group > g.b.depth) return false;
+                                    const GemmScratch& scratch, float* c) {
+  // A group may be cut short by the padding of bf16 activations.
+  if (rows > kRowsInRegisters<typename Codes::Element> || groups.end * g.b.group > g.b.depth) return false;
   // A block of weights stays in the first level while the rows pass by it.
-  const int64_t bytes = group_layout(kFormat, g.b.group, g.b.offsets).bytes;
+  const int64_t bytes = group_layout(Codes::kFormat, g.b.group, g.b.offsets).bytes;
   const int64_t block = rows > 6 ? ceil_div(g.blocking.block_tiles * 2 * kTileBytes, bytes) : groups.end;
   for (int64_t first = groups.begin; first < groups.end; first += block) {
     const Range some{first, groups.end - first < block ? groups.end : first + block};
     const auto pass = [&]<int kRows>(int64_t r) {
-      group_rows<kFormat, kRows>(g, row + r, panel, some, c + r * 32);
+      group_rows<Codes, kRows>(g, row, r, panel, some, scratch, c);
       return kRows;
     };
     int64_t r = 0;

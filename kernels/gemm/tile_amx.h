@@ -13,9 +13,9 @@ inline constexpr int kActivationOffset = 0;  // TDPBSSD takes both operands sign
 inline constexpr int kCodeOffset = 0;        // TDPBSUD takes the second one unsigned
 inline constexpr bool kWholeTiles = true;
 // Tiles cost the same up to 16 rows; fewer vector instructions than that are spent on this many. TDPBF16PS rounds
-// otherwise than VDPBF16PS: all rows of fp8 go through tiles, so that the bits are the same in any batch.
-template <WeightFormat kFormat>
-inline constexpr int64_t kRowsInRegisters = takes_int8(kFormat) ? 4 : 0;
+// otherwise than VDPBF16PS: all rows of bf16 go through tiles, so that the bits are the same in any batch.
+template <class Element>
+inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? 4 : 0;
 
 // Not functions: tile numbers are part of the instruction.
 #define NUMASERVE_TILE_DOT(T, c, a, b)         \

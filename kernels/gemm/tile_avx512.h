@@ -8,8 +8,8 @@ inline constexpr int kActivationOffset = 128;
 inline constexpr int kCodeOffset = 0;  // codes of groups are unsigned: they are the first operand
 inline constexpr bool kWholeTiles = false;
 // Up to how many rows meet weights that are widened in registers (grouped_avx512.inl).
-template <WeightFormat kFormat>
-inline constexpr int64_t kRowsInRegisters = takes_int8(kFormat) ? kRowBlock : 6;
+template <class Element>
+inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? kRowBlock : 6;
 
 template <bool kStreamed, int kUsed, int kRows, class T, class TileAt, class Sum>
 inline void avx512_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,

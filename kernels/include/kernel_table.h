@@ -30,6 +30,7 @@ struct GemmArgs {
   const void* a;  // [rows padded to kPad, b.depth]: bf16, or int8 as `quantize` writes it
   int64_t lda;    // in elements
   PackedWeights b;
+  bool widened;  // int4 and int8_group: `a` is bf16, to which the codes are widened, and `depth` whole tiles
   Blocking blocking;
   int64_t m;
   const float* bias;      // [n_panels * 16] or null

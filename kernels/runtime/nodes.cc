@@ -60,11 +60,14 @@ LinearNode::LinearNode(std::string node_name, Place x_in, const PackedMatrix& we
 }
 
 void LinearNode::run(Run& run, int thread) const {
+  PackedWeights packed = weight.view();
+  if (widened) packed.depth = round_up(weight.k(), kTileK);
   const int64_t rows = logits ? static_cast<int64_t>(run.step.logit_rows.size()) : run.step.num_tokens();
   const bool narrow = activation != Activation::kNone;
   run.table.gemm({.a = run.at<std::byte>(x),
                   .lda = x.ld,
-                  .b = weight.view(),
+                  .b = packed,
+                  .widened = widened,
                   .blocking = run.blocking,
                   .m = rows,
                   .bias = bias,
@@ -79,7 +82,7 @@ Cost LinearNode::cost(const Step& step) const {
   const Step::Totals& done = step.totals;
   return {.bytes = bytes * (logits ? done.logit_steps : done.steps),
           .flops = 2 * weight.n() * weight.k() * (logits ? done.logit_rows : done.tokens),
-          .format = weight.format()};
+          .format = widened ? WeightFormat::kBf16 : weight.format()};
 }
 
 void QuantizeNode::run(Run& run, int thread) const {

@@ -34,8 +34,18 @@ inline void widen_int4(const std::byte* codes, std::byte* out) {
   }
 }
 
-// A line of e4m3 to two of bf16: of the even bytes, then of the odd ones. NaN codes become 480: checkpoints that hold
-// any are refused.
+// The bits of a whole number of at most eight binary digits in bf16, which holds it exactly.
+constexpr uint16_t bf16_bits(int value) {
+  const int magnitude = value < 0 ? -value : value;
+  if (magnitude == 0) return 0;
+  int exponent = 0;
+  while (magnitude >> (exponent + 1) != 0) ++exponent;
+  const int mantissa = magnitude << (7 - exponent) & 0x7f;
+  return static_cast<uint16_t>((value < 0 ? 0x8000 : 0) | (exponent + 127) << 7 | mantissa);
+}
+
+// To lines of bf16: a line of nibbles less 8 to four, a line of bytes less 128 to two, a line of e4m3 to two. NaN codes
+// become 480: checkpoints that hold any are refused.
 #if defined(__AVX512VBMI__)
 // The bytes of the bf16 values of all magnitudes.
 struct E4m3Table {
@@ -58,6 +68,47 @@ struct E4m3Table {
 };
 inline constexpr E4m3Table kE4m3Table;
 
+struct NibbleTable {
+  alignas(64) uint16_t value[32];
+  constexpr NibbleTable() : value() {
+    for (int i = 0; i < 32; ++i) value[i] = bf16_bits(i % 16 - 8);
+  }
+};
+inline constexpr NibbleTable kNibbles;
+
+// Only the lowest five bits of a word choose, and the table has everything twice: nothing need be masked off.
+inline void widen_int4_values(__m512i codes, __m512i (&out)[4]) {
+  const __m512i table = _mm512_load_si512(kNibbles.value);
+  out[0] = _mm512_permutexvar_epi16(codes, table);
+  out[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 8), table);
+  out[2] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), table);
+  out[3] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 12), table);
+}
+
+inline void widen_int4_values(const std::byte* codes, std::byte* out) {
+  __m512i lines[4];
+  widen_int4_values(_mm512_loadu_si512(codes), lines);
+  for (int i = 0; i < 4; ++i) _mm512_storeu_si512(out + i * kLineBytes, lines[i]);
+}
+
+inline void widen_int8_values(__m512i codes, __m512i& even, __m512i& odd) {
+  const auto words = [](__m512i whole) {  // of int16 to bf16
+    const __m512i low = _mm512_cvtepi16_epi32(_mm512_castsi512_si256(whole));
+    const __m512i high = _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(whole, 1));
+    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(high), _mm512_cvtepi32_ps(low)));
+  };
+  const __m512i whole = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
+  even = words(_mm512_srai_epi16(_mm512_slli_epi16(whole, 8), 8));
+  odd = words(_mm512_srai_epi16(whole, 8));
+}
+
+inline void widen_int8_values(const std::byte* codes, std::byte* out) {
+  __m512i even, odd;
+  widen_int8_values(_mm512_loadu_si512(codes), even, odd);
+  _mm512_storeu_si512(out, even);
+  _mm512_storeu_si512(out + kLineBytes, odd);
+}
+
 inline void widen_e4m3(__m512i codes, __m512i& even, __m512i& odd) {
   const auto looked_up = [&](const uint8_t* table) {
     return _mm512_permutex2var_epi8(_mm512_load_si512(table), codes, _mm512_load_si512(table + 64));
@@ -78,6 +129,26 @@ inline void widen_e4m3(const std::byte* codes, std::byte* out) {
   _mm512_storeu_si512(out + kLineBytes, odd);
 }
 #else
+// Writes line `line` of those that a line of codes becomes, from the word of each column and pair of k.
+template <class Value>
+inline void widen_words(const std::byte* codes, std::byte* out, int line, Value&& value) {
+  uint16_t words[kLineBytes / 2];
+  __builtin_memcpy(words, codes, sizeof(words));
+  for (uint16_t& word : words) word = value(word);
+  __builtin_memcpy(out + line * kLineBytes, words, sizeof(words));
+}
+
+inline void widen_int4_values(const std::byte* codes, std::byte* out) {
+  constexpr int kShifts[] = {0, 8, 4, 12};
+  for (int line = 0; line < 4; ++line)
+    widen_words(codes, out, line, [&](uint16_t word) { return bf16_bits((word >> kShifts[line] & 15) - 8); });
+}
+
+inline void widen_int8_values(const std::byte* codes, std::byte* out) {
+  for (int line = 0; line < 2; ++line)
+    widen_words(codes, out, line, [&](uint16_t word) { return bf16_bits((word >> 8 * line & 0xff) - 128); });
+}
+
 // Words whose low seven bits are the magnitude of a code. The bias of the exponents differs by 120; where the exponent
 // is zero the value is the mantissa times 2^-9: its leading bit gives the exponent, the bits behind it the mantissa.
 inline CodeWords e4m3_magnitude(CodeWords code) {

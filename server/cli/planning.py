@@ -28,6 +28,7 @@ def plan_options(config: ServeConfig, model: Path) -> PlanOptions:
         formats=WeightFormats(
             linear=config.quantization,
             lm_head=config.quantization if config.quantize_lm_head or config.quantization == "bf16" else None,
+            activations=config.activation_dtype,
         ),
         weights_cache=_weights_cache(config),
     )

@@ -28,6 +28,7 @@ def serve(
     mem_fraction_static: Annotated[float | None, _option("mem_fraction_static")] = None,
     weights_cache_gib: Annotated[float | None, _option("weights_cache_gib")] = None,
     quantization: Annotated[str | None, _option("quantization")] = None,
+    activation_dtype: Annotated[str | None, _option("activation_dtype")] = None,
     quantize_lm_head: Annotated[
         bool | None, _option("quantize_lm_head", "--quantize-lm-head/--no-quantize-lm-head")
     ] = None,

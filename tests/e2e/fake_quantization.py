@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 import transformers as hf
+from numaserve.workers.protocol import WeightFormats
 
 Rounding = Callable[[torch.Tensor], torch.Tensor]
 
@@ -44,28 +45,46 @@ def _ungrouped(groups: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return groups.flatten(-2)[..., : like.shape[-1]]
 
 
-def _int8_in_groups(x: torch.Tensor) -> torch.Tensor:
-    return _ungrouped(rounded_to_int8(_groups(x, 32)), x)
+def _int8_in_groups(x: torch.Tensor, size: int = 32) -> torch.Tensor:
+    return _ungrouped(rounded_to_int8(_groups(x, size)), x)
+
+
+def _unchanged(x: torch.Tensor) -> torch.Tensor:
+    return x
 
 
 # What is done to the weights and to the activations.
 _ROUNDING: dict[str, tuple[Rounding, Rounding]] = {
     "int8": (rounded_to_int8, rounded_to_int8),
     "int4": (rounded_to_int4, _int8_in_groups),
-    "fp8": (rounded_to_fp8, lambda x: x),
+    "fp8": (rounded_to_fp8, _unchanged),
 }
 
 
-def play(model: hf.PreTrainedModel, weights: str) -> hf.PreTrainedModel:
+def play(model: hf.PreTrainedModel, formats: WeightFormats) -> hf.PreTrainedModel:
     """Give the layers of an fp32 model weights and inputs as a format of `--quantization` has them. The output head
     stays as it is."""
-    round_weight, round_input = _ROUNDING[weights]
-
-    def rounded_input(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        return (round_input(inputs[0].bfloat16().float()), *inputs[1:])
-
+    round_weight, round_input = _ROUNDING[str(formats.linear)]
+    if formats == WeightFormats("int4", "bf16", "bf16"):
+        round_input = _unchanged
     for name, layer in model.named_modules():
         if isinstance(layer, torch.nn.Linear) and "lm_head" not in name:
             layer.weight.data = round_weight(layer.weight.data)
-            layer.register_forward_pre_hook(rounded_input)
+            _round_inputs(layer, round_input)
     return model
+
+
+def play_inputs(model: hf.PreTrainedModel, group: int) -> hf.PreTrainedModel:
+    """Give the layers of an fp32 model inputs in int8, with a scale for each token and `group` of columns, or for each
+    token where it is 0."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.Linear) and "lm_head" not in name:
+            _round_inputs(layer, lambda x: _int8_in_groups(x, group) if group else rounded_to_int8(x))
+    return model
+
+
+def _round_inputs(layer: torch.nn.Linear, rounding: Rounding) -> None:
+    def rounded(_: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return (rounding(inputs[0].bfloat16().float()), *inputs[1:])
+
+    layer.register_forward_pre_hook(rounded)

@@ -37,7 +37,10 @@ _SIZES = {
     ),
 }
 TINY_MODELS = tuple(_SIZES)
-QUANTIZED = [WeightFormats(each, each) for each in get_args(WeightFormat) if each != "bf16"]
+QUANTIZED = [
+    *(WeightFormats(each, each) for each in get_args(WeightFormat) if each != "bf16"),
+    WeightFormats("int4", "int8_group", "bf16"),
+]
 
 GREEDY = SamplingParams(temperature=0.0, logprobs=5)
 SAMPLED = (

@@ -8,22 +8,26 @@ import pytest
 import torch
 import transformers as hf
 from fake_quantization import play
-from numaserve.workers.protocol import WeightFormat, WeightFormats
+from numaserve.workers.protocol import WeightFormats
 from parity import Distance, make_subject, transformers_scores
 
 ALLOWED = 1.1
 
 
-@pytest.mark.parametrize("weights", ["int8", "int4", "fp8"])
+FORMATS = [WeightFormats(each, "bf16") for each in ("int8", "int4", "fp8")]
+FORMATS.append(WeightFormats("int4", "bf16", activations="bf16"))
+
+
+@pytest.mark.parametrize("formats", FORMATS, ids=lambda each: f"{each.linear}-{each.activations}")
 @pytest.mark.parametrize("name", ["llama-untied", "qwen2", "gemma2", "phi3"])
 def test_a_format_is_as_close_to_fp32_as_the_same_arithmetic_in_transformers(
-    name: str, weights: WeightFormat, tmp_path: Path
+    name: str, formats: WeightFormats, tmp_path: Path
 ) -> None:
     subject = make_subject(name, tmp_path)
     model = hf.AutoModelForCausalLM.from_pretrained(subject.path, dtype=torch.float32, attn_implementation="eager")
-    played = Distance.between(transformers_scores(play(model.eval(), weights), subject.texts), subject.reference)
+    played = Distance.between(transformers_scores(play(model.eval(), formats), subject.texts), subject.reference)
     for tp in (1, 2, 3):
-        found = subject.distance(tp, WeightFormats(weights, "bf16"))
+        found = subject.distance(tp, formats)
         assert found.mean_delta <= ALLOWED * played.mean_delta, f"{tp=}"
         assert found.disagreements <= 1.2 * played.disagreements, f"{tp=}"
         assert found.mean_delta > subject.yardstick.mean_delta, f"{tp=}: the weights were not quantised"

@@ -43,7 +43,7 @@ def _isas() -> list[object]:
 CASES = [*((name, BF16_WEIGHTS) for name in TINY_MODELS), *((TINY_MODELS[0], each) for each in QUANTIZED)]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1].linear}")
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1].linear}-{case[1].activations}")
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WeightFormats]:
     name, formats = request.param
     return save_tiny_model(name, tmp_path_factory.mktemp(name)), formats

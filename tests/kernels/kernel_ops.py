@@ -46,16 +46,18 @@ def multiply(
     *,
     bf16: bool = False,
     threads: int = 1,
+    widened: bool = False,
     caches: tuple[int, int] = CACHES,
 ) -> F32 | U16:
-    """a [m, k] times a packed weight [n, k] transposed: [m, n] in fp32, or the bits of bf16."""
+    """a [m, k] times a packed weight [n, k] transposed: [m, n] in fp32, or the bits of bf16. `widened`: codes to bf16,
+    and a as it is."""
     m, n = a.shape[0], weight.n
     rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
     rows[:m] = pad_columns(a)
     out = np.full((m, padded(n)), GARBAGE if bf16 else np.nan, np.uint16 if bf16 else np.float32)
     wide_bias = None if bias is None else pad_columns(bias)
     outputs = (None, out) if bf16 else (out, None)
-    ops.gemm(isa, rows, m, weight, wide_bias, "none", *outputs, threads, *caches)
+    ops.gemm(isa, rows, m, weight, wide_bias, "none", *outputs, widened, threads, *caches)
     return out[:, :n]
 
 
@@ -83,7 +85,7 @@ def gated(
     rows[:m] = pad_columns(a)
     out = np.full((m, padded(n)), GARBAGE)
     weight = packed(gate, up, weights=weights, group=group)
-    ops.gemm(isa, rows, m, weight, None, activation, None, out, threads, *CACHES)
+    ops.gemm(isa, rows, m, weight, None, activation, None, out, False, threads, *CACHES)
     return out[:, :n]
 
 

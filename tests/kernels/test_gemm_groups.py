@@ -100,6 +100,22 @@ def test_a_product_is_that_of_the_quantised_values(
 
 
 @pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("offsets", ["none", "zeros", "minima"])
+@pytest.mark.parametrize("format", ["int4", "int8_group"])
+@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
+def test_with_activations_in_bf16_a_product_is_that_of_the_weights(
+    isa: str, rng: np.random.Generator, m: int, n: int, k: int, format: str, offsets: str, group: int
+) -> None:
+    a, weight = _bf16(rng, m, k), Coded.random(rng, n, k, format, group, offsets)
+    x, w = reference.from_bf16(a).astype(np.float64), weight.values()
+    result = kernel_ops.multiply(isa, a, weight.packed(), widened=True, threads=2)
+    largest = 0.02 * 5 * 2 * ZERO[format] if offsets != "none" else 0.0
+    kernel_ops.assert_within(
+        result, x @ w.T, 2 * reference.accumulation(k + k // 32) * (np.abs(x) @ (np.abs(w) + largest).T)
+    )
+
+
+@pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
 def test_an_fp8_product_is_that_of_the_values(
     isa: str, rng: np.random.Generator, m: int, n: int, k: int, group: int

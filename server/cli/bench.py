@@ -37,39 +37,15 @@ def _show_help(context: typer.Context) -> None:
 
 
 @bench.command("serve")
+@shared.takes_load
 def bench_serve(
     more_goodput: Annotated[list[str] | None, typer.Argument(hidden=True, metavar="NAME:MS")] = None,
     *,
     base_url: Annotated[str, typer.Option(help="The server, with or without /v1. Nothing else is ever asked.")],
-    model: shared.Model = None,
-    api_key_file: shared.ApiKeyFile = None,
-    dataset_name: shared.Dataset = Workload.dataset_name,
-    dataset_path: shared.DatasetPath = None,
-    num_prompts: shared.NumPrompts = None,
-    random_input_len: shared.RandomInputLen = Workload.random_input_len,
-    random_output_len: shared.RandomOutputLen = Workload.random_output_len,
-    random_range_ratio: shared.RandomRangeRatio = Workload.random_range_ratio,
-    gsp_num_groups: shared.GspNumGroups = Workload.gsp_num_groups,
-    gsp_prompts_per_group: shared.GspPromptsPerGroup = Workload.gsp_prompts_per_group,
-    gsp_system_prompt_len: shared.GspSystemPromptLen = Workload.gsp_system_prompt_len,
-    gsp_question_len: shared.GspQuestionLen = Workload.gsp_question_len,
-    gsp_output_len: shared.GspOutputLen = Workload.gsp_output_len,
-    sharegpt_output_len: shared.SharegptOutputLen = None,
-    sharegpt_context_len: shared.SharegptContextLen = None,
-    trace_slowdown_factor: shared.TraceSlowdownFactor = Workload.trace_slowdown_factor,
     request_rate: Annotated[
         list[str] | None,
         typer.Option(help="Poisson arrivals a second, or inf (default: inf; a trace's timestamps). Several: a sweep."),
     ] = None,
-    max_concurrency: shared.MaxConcurrency = None,
-    seed: shared.Seed = Traffic.seed,
-    ignore_eos: shared.IgnoreEos = Traffic.ignore_eos,
-    warmup_requests: shared.WarmupRequests = Traffic.warmup_requests,
-    flush_cache: shared.FlushCache = Traffic.flush_cache,
-    extra_request_body: shared.ExtraRequestBody = "{}",
-    tokenizer: shared.Tokenizer = None,
-    vocab_size: shared.VocabSize = None,
-    timeout: shared.Timeout = Traffic.timeout_s,
     goodput: Annotated[
         list[str] | None, typer.Option(help="Objectives in milliseconds: ttft:500 tpot:50 e2el:10000.")
     ] = None,
@@ -78,10 +54,10 @@ def bench_serve(
     plot: Annotated[
         Path | None, typer.Option(help="Draw latency against throughput: .png, .svg or .html (needs matplotlib).")
     ] = None,
+    workload: Workload,
+    traffic: Traffic,
 ) -> None:
     """Load a server that speaks the OpenAI API and report what its clients saw."""
-    options = dict(locals())
-    workload, traffic = shared.workload_of(options), shared.traffic_of(options)
     rates = parse_rates(request_rate or [])
     if more_goodput and not goodput:
         raise OperatorError(f"unexpected argument: {more_goodput[0]}")
@@ -94,46 +70,22 @@ def bench_serve(
 
 
 @bench.command("compare")
+@shared.takes_load
 def bench_compare(
     base_urls: Annotated[list[str], typer.Argument(metavar="URL URL...", help="Servers; ratios are to the first.")],
     *,
     rounds: Annotated[int, typer.Option(min=1, help="How often each server has its turn.")] = 3,
-    model: shared.Model = None,
-    api_key_file: shared.ApiKeyFile = None,
-    dataset_name: shared.Dataset = Workload.dataset_name,
-    dataset_path: shared.DatasetPath = None,
-    num_prompts: shared.NumPrompts = None,
-    random_input_len: shared.RandomInputLen = Workload.random_input_len,
-    random_output_len: shared.RandomOutputLen = Workload.random_output_len,
-    random_range_ratio: shared.RandomRangeRatio = Workload.random_range_ratio,
-    gsp_num_groups: shared.GspNumGroups = Workload.gsp_num_groups,
-    gsp_prompts_per_group: shared.GspPromptsPerGroup = Workload.gsp_prompts_per_group,
-    gsp_system_prompt_len: shared.GspSystemPromptLen = Workload.gsp_system_prompt_len,
-    gsp_question_len: shared.GspQuestionLen = Workload.gsp_question_len,
-    gsp_output_len: shared.GspOutputLen = Workload.gsp_output_len,
-    sharegpt_output_len: shared.SharegptOutputLen = None,
-    sharegpt_context_len: shared.SharegptContextLen = None,
-    trace_slowdown_factor: shared.TraceSlowdownFactor = Workload.trace_slowdown_factor,
     request_rate: Annotated[
         str | None, typer.Option(help="Poisson arrivals a second, or inf (default: inf; a trace's timestamps).")
     ] = None,
-    max_concurrency: shared.MaxConcurrency = None,
-    seed: shared.Seed = Traffic.seed,
-    ignore_eos: shared.IgnoreEos = Traffic.ignore_eos,
-    warmup_requests: shared.WarmupRequests = Traffic.warmup_requests,
-    flush_cache: shared.FlushCache = Traffic.flush_cache,
-    extra_request_body: shared.ExtraRequestBody = "{}",
-    tokenizer: shared.Tokenizer = None,
-    vocab_size: shared.VocabSize = None,
-    timeout: shared.Timeout = Traffic.timeout_s,
     output_file: shared.OutputFile = None,
     output_details: shared.OutputDetails = False,
+    workload: Workload,
+    traffic: Traffic,
 ) -> None:
     """Give servers the same work in turn (A B A B) and report the ratios, each with its spread."""
-    options = dict(locals())
     if len(base_urls) < 2:
         raise OperatorError("two URLs or more are needed to compare")
-    workload, traffic = shared.workload_of(options), shared.traffic_of(options)
     rates = parse_rates([request_rate] if request_rate else [])
     if len(rates) > 1:
         raise OperatorError("servers are compared at one --request-rate")

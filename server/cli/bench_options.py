@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import wraps
+from inspect import Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,17 +54,68 @@ Tokenizer = Annotated[
 ]
 VocabSize = Annotated[int | None, typer.Option(min=2, help="Random token ids are below this. Default: 30000.")]
 Timeout = Annotated[float, typer.Option(min=0, help="Seconds after which a request has failed; 0: never.")]
+_MADE = ("workload", "traffic")  # out of the options
+
 OutputFile = Annotated[Path | None, typer.Option(help="Append a JSON line for each run.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Append a JSON line for each row.")]
 OutputDetails = Annotated[bool, typer.Option("--output-details", help="With every request in the JSON lines.")]
 
 
-def workload_of(options: dict[str, Any]) -> Workload:
+def takes_load(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that say what is sent, which it takes as `workload` and `traffic`.
+
+    They are parameters in one place only; typer knows no groups of options. Raises, as the command, `OperatorError` for
+    a file or JSON that is no use.
+    """
+    shared = signature(_load_options, eval_str=True).parameters
+    own = [each for each in signature(command, eval_str=True).parameters.values() if each.name not in _MADE]
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:
+        options = {name: given.pop(name) for name in shared}
+        command(**given, workload=_workload_of(options), traffic=_traffic_of(options))
+
+    with_options.__signature__ = Signature([*own, *shared.values()])  # type: ignore[attr-defined]
+    return with_options
+
+
+def _load_options(
+    *,
+    model: Model = None,
+    api_key_file: ApiKeyFile = None,
+    dataset_name: Dataset = Workload.dataset_name,
+    dataset_path: DatasetPath = None,
+    num_prompts: NumPrompts = None,
+    random_input_len: RandomInputLen = Workload.random_input_len,
+    random_output_len: RandomOutputLen = Workload.random_output_len,
+    random_range_ratio: RandomRangeRatio = Workload.random_range_ratio,
+    gsp_num_groups: GspNumGroups = Workload.gsp_num_groups,
+    gsp_prompts_per_group: GspPromptsPerGroup = Workload.gsp_prompts_per_group,
+    gsp_system_prompt_len: GspSystemPromptLen = Workload.gsp_system_prompt_len,
+    gsp_question_len: GspQuestionLen = Workload.gsp_question_len,
+    gsp_output_len: GspOutputLen = Workload.gsp_output_len,
+    sharegpt_output_len: SharegptOutputLen = None,
+    sharegpt_context_len: SharegptContextLen = None,
+    trace_slowdown_factor: TraceSlowdownFactor = Workload.trace_slowdown_factor,
+    max_concurrency: MaxConcurrency = None,
+    seed: Seed = Traffic.seed,
+    ignore_eos: IgnoreEos = Traffic.ignore_eos,
+    warmup_requests: WarmupRequests = Traffic.warmup_requests,
+    flush_cache: FlushCache = Traffic.flush_cache,
+    extra_request_body: ExtraRequestBody = "{}",
+    tokenizer: Tokenizer = None,
+    vocab_size: VocabSize = None,
+    timeout: Timeout = Traffic.timeout_s,
+) -> None:
+    """The options, by name and default."""
+
+
+def _workload_of(options: dict[str, Any]) -> Workload:
     """The prompts that a command's options ask for."""
     return Workload(**{name: options[name] for name in Workload.__dataclass_fields__})
 
 
-def traffic_of(options: dict[str, Any]) -> Traffic:
+def _traffic_of(options: dict[str, Any]) -> Traffic:
     """How a command's options say that prompts are sent. Raises `OperatorError` for a file or JSON that is no use."""
     return Traffic(
         model=options["model"],

@@ -14,14 +14,15 @@ from pathlib import Path
 RESULTS = Path(__file__).resolve().parents[2] / "bench-results"
 NUMASERVE = [sys.executable, "-m", "numaserve.server.cli.main", "bench"]
 STEPS = [*NUMASERVE, "offline", "--tp", "1", "--tp", "2", "--batch-size", "1", "--batch-size", "16", "--no-operations"]
+EXPANDED = ["--quantization", "bf16"]
 INT8 = ["--quantization", "int8", "--quantize-lm-head"]
 COMMANDS = {
     "kernels": [[*NUMASERVE, "kernels"]],
     "ring": [[*NUMASERVE, "ring"]],
     "offline": [
         [*STEPS, *model, *format]
-        for model in (["demo"], ["--shape", "llama-1b", "--input-len", "256"])
-        for format in ([], INT8)
+        for model, formats in ((["demo"], ([], EXPANDED)), (["--shape", "llama-1b", "--input-len", "256"], ([], INT8)))
+        for format in formats
     ],
     "load": [[*NUMASERVE, "load", *model, "--tp", "1", "--tp", "2"] for model in (["demo"], ["--shape", "llama-1b"])],
     "serving": [[sys.executable, str(Path(__file__).with_name("bench_serving.py"))]],

@@ -74,11 +74,11 @@ def play(model: hf.PreTrainedModel, formats: WeightFormats) -> hf.PreTrainedMode
     return model
 
 
-def play_inputs(model: hf.PreTrainedModel, group: int) -> hf.PreTrainedModel:
-    """Give the layers of an fp32 model inputs in int8, with a scale for each token and `group` of columns, or for each
-    token where it is 0."""
+def play_inputs(model: hf.PreTrainedModel, group: int, *, head: bool) -> hf.PreTrainedModel:
+    """Give the layers of an fp32 model, and its output head, inputs in int8, with a scale for each token and `group` of
+    columns, or for each token where it is 0."""
     for name, layer in model.named_modules():
-        if isinstance(layer, torch.nn.Linear) and "lm_head" not in name:
+        if isinstance(layer, torch.nn.Linear) and (head or "lm_head" not in name):
             _round_inputs(layer, lambda x: _int8_in_groups(x, group) if group else rounded_to_int8(x))
     return model
 

@@ -69,7 +69,7 @@ def test_two_ranks_tell_waiting_from_moving(tmp_path: Path) -> None:
         (1, "decode"),
     ]
     for line in lines[-2:]:
-        assert (line["weights"], line["tp"]) == ("int8, head bf16", 2)
+        assert (line["weights"], line["tp"]) == ("int8, head as published", 2)
         assert 0 < line["share_moving"] < 1
         assert 0 <= line["share_waiting_least"] <= line["share_waiting_most"] < 1
 

@@ -42,6 +42,7 @@ def bench_offline(
     threads_per_worker: Threads = None,
     quantization: Quantization = None,
     quantize_lm_head: QuantizeLmHead = None,
+    activation_dtype: Annotated[str | None, config_option("activation_dtype")] = None,
     kv_cache_dtype: Annotated[str | None, config_option("kv_cache_dtype")] = None,
     operations: Annotated[
         bool, typer.Option("--operations/--no-operations", help="Show what each operation costs.")
@@ -55,6 +56,7 @@ def bench_offline(
         "threads_per_worker": threads_per_worker,
         "quantization": quantization,
         "quantize_lm_head": quantize_lm_head,
+        "activation_dtype": activation_dtype,
         "kv_cache_dtype": kv_cache_dtype,
         "max_running_requests": max(batches),
         "context_length": max(32, input_len + output_len),

@@ -12,7 +12,8 @@ from numaserve.workers.weights.cache.errors import CacheError
 
 _log = logging.getLogger(__name__)
 
-_BUSY_PAUSE_S = 0.02  # after each unit of 4 MiB, which takes a millisecond or two, while steps are run
+_BUSY_PAUSE_S = 0.05  # after each unit of 4 MiB, which takes a millisecond or two, while steps are run
+_NICE = 10  # a tenth of the time of a core that others want too
 _STOP_S = 5.0
 
 
@@ -23,8 +24,9 @@ class _Stopped(Exception):
 class BackgroundWriter:
     """A thread that calls `write(between)` once.
 
-    It takes the time that the steps leave: it has the idle scheduling policy and the whole choice of the rank's `cpus`,
-    and rests between units while `steps()`, a count, grows.
+    It takes the time that the steps leave: it is nicer than they are, has the whole choice of the rank's `cpus`, and
+    rests between units while `steps()`, a count, grows. The idle scheduling policy would be nicer still, but then a
+    busy machine could stop it for long while it holds the interpreter's lock, which each step needs.
     """
 
     def __init__(
@@ -49,8 +51,8 @@ class BackgroundWriter:
         self._thread.join()
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):  # of a thread: 0 means the caller. In a sandbox it may be forbidden.
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        with contextlib.suppress(OSError):  # a sandbox may forbid it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)  # in Linux of this thread alone
             if self._cpus:
                 os.sched_setaffinity(0, self._cpus)
         try:

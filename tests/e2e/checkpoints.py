@@ -115,10 +115,20 @@ def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> P
     return folder
 
 
-def save_gguf(model: hf.PreTrainedModel, path: Path, kind: str, *, expanded: bool = True, **integers: int) -> Path:
-    """Write a Llama or Qwen2 model as a GGUF file whose matrices are of `kind`, and give the model the values that the
-    file holds, where `expanded` rounded to bf16: it stays the reference. `integers` are more metadata of the
-    architecture."""
+def save_gguf(
+    model: hf.PreTrainedModel,
+    path: Path,
+    kind: str,
+    *,
+    embedding: str | None = None,
+    expanded: bool = True,
+    **integers: int,
+) -> Path:
+    """Write a Llama or Qwen2 model as a GGUF file whose matrices are of `kind`, the embedding maybe of another.
+
+    The model is given the values that the file holds, where `expanded` rounded to bf16: it stays the reference.
+    `integers` are more metadata of the architecture.
+    """
     config = model.config
     arch = config.model_type
     writer = gguf.GGUFWriter(path, arch)
@@ -147,7 +157,8 @@ def save_gguf(model: hf.PreTrainedModel, path: Path, kind: str, *, expanded: boo
         if arch == "llama" and part in heads:
             halves = array.reshape(heads[part], 2, head_dim // 2, -1)
             permuted = halves.swapaxes(1, 2).reshape(array.shape)
-        qtype = gguf.GGMLQuantizationType[kind if array.ndim == 2 else "F32"]
+        of_matrix = embedding or kind if "embed_tokens" in name else kind
+        qtype = gguf.GGMLQuantizationType[of_matrix if array.ndim == 2 else "F32"]
         qtype = fitting(qtype, array.shape[-1])
         data = quantize(permuted, qtype)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), data, raw_dtype=qtype)

@@ -19,7 +19,7 @@ Rows = npt.NDArray[np.int32]
 _NATIVE_BLOCKS = {"q8_0", "q4_0", "q4_1"}  # that the kernels expand themselves
 _BLOCK = 32
 _PANEL = 16
-_DECODED_BYTES = 64 << 20  # of weights in fp32: what is decoded at a time, so that it stays small beside the matrix
+_DECODED_BYTES = 16 << 20  # of weights in fp32: what is decoded at a time; all of a rank's threads still have panels
 
 
 @dataclass(frozen=True)

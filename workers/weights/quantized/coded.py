@@ -12,6 +12,7 @@ Codes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
 _INT4_ZERO, _INT8_ZERO = 8, 128
+_ZEROS: dict[CodeFormat, int] = {"int4": _INT4_ZERO, "int8_group": _INT8_ZERO}
 _MAX_CODE = 127
 
 
@@ -42,19 +43,24 @@ class CodedTensor:
 
     def dequantized(self) -> Floats:
         """The weights, [rows, columns]."""
-        columns = self.codes.shape[1]
-        scales = _by_column(self.scales, self.group, columns)
         values = _values(self.format, self.codes)
-        if self.offsets is None:
-            zero = {"int4": _INT4_ZERO, "int8_group": _INT8_ZERO}.get(self.format, 0)
-            values -= np.float32(zero)
-            return np.multiply(values, scales, out=values)
-        offsets = _by_column(self.offsets, self.group, columns)
-        if self.offsets_are_zeros:
-            values -= offsets
-            return np.multiply(values, scales, out=values)
-        values *= scales
-        return np.add(values, offsets, out=values)
+        scales, offsets = self.scales, self.offsets
+        if values.shape[1] % self.group:
+            # A last group of fewer columns, or a row that is one: scales are repeated, at the cost of a matrix of them.
+            scales = _by_column(scales, self.group, values.shape[1])
+            offsets = None if offsets is None else _by_column(offsets, self.group, values.shape[1])
+            grouped = values
+        else:
+            grouped = values.reshape(len(values), -1, self.group)
+            scales, offsets = scales[:, :, None], None if offsets is None else offsets[:, :, None]
+        if offsets is None:
+            grouped -= np.float32(_ZEROS.get(self.format, 0))
+        elif self.offsets_are_zeros:
+            grouped -= offsets
+        grouped *= scales
+        if offsets is not None and not self.offsets_are_zeros:
+            grouped += offsets
+        return values
 
 
 def requantized(name: str, values: Floats) -> CodedTensor:
@@ -62,8 +68,7 @@ def requantized(name: str, values: Floats) -> CodedTensor:
     that no packed matrix can have."""
     rows, columns = values.shape
     groups = -(-columns // REQUANTIZED_GROUP)
-    padded = np.zeros((rows, groups * REQUANTIZED_GROUP), np.float32)
-    padded[:, :columns] = values
+    padded = np.pad(values, ((0, 0), (0, groups * REQUANTIZED_GROUP - columns)))
     grouped = padded.reshape(rows, groups, REQUANTIZED_GROUP)
     scales = _rounded_up(np.abs(grouped).max(axis=2) / np.float32(_MAX_CODE))
     factors = np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
@@ -71,7 +76,8 @@ def requantized(name: str, values: Floats) -> CodedTensor:
     np.rint(grouped, out=grouped)
     # A factor that was rounded up, or overflowed over a tiny scale, must not carry a code over the end.
     np.clip(np.nan_to_num(grouped, copy=False), -_MAX_CODE, _MAX_CODE, out=grouped)
-    codes = (padded + np.float32(_INT8_ZERO)).astype(np.uint8)
+    padded += np.float32(_INT8_ZERO)
+    codes = padded.astype(np.uint8)
     return CodedTensor(name, "int8_group", np.ascontiguousarray(codes[:, :columns]), scales, REQUANTIZED_GROUP)
 
 
@@ -100,6 +106,6 @@ def _values(format: CodeFormat, codes: Codes) -> Floats:
 
 
 def _by_column(values: Floats, group: int, columns: int) -> Floats:
-    if values.shape[1] in (1, columns):
+    if values.shape[1] == 1:
         return values
     return np.repeat(values, group, axis=1)[:, :columns]

@@ -34,7 +34,7 @@ inline void quantize_groups(const QuantizeArgs& q, const bf16* x, Range groups, 
       v.store_int8_exchanged(out + i);
       sums = sums + v;
     }
-    const GroupScale scale{peak / kInt8Max, -8 * static_cast<int32_t>(sums.sum())};
+    const GroupScale scale{peak / kInt8Max, -8 * static_cast<int32_t>(sums.whole_sum())};
     __builtin_memcpy(out + q.depth + group * static_cast<int64_t>(sizeof(scale)), &scale, sizeof(scale));
   }
 }

@@ -44,7 +44,7 @@ std::vector<Model> models(const KernelTable& table) {
        .extras = true},
       {2, 2}, 70, 20, WeightFormat::kInt8);
   add({.q_heads = 9, .kv_heads = 3, .head_dim = 24, .hidden = 72, .intermediate = 100, .vocabulary = 131, .layers = 2},
-      {3}, 70, 20);
+      {3}, 70, 20, WeightFormat::kInt4);
   add({.q_heads = 4,
        .kv_heads = 2,
        .head_dim = 80,
@@ -57,7 +57,7 @@ std::vector<Model> models(const KernelTable& table) {
        .extras = true},
       {3, 2}, 50, 20);
   add({.q_heads = 4, .kv_heads = 2, .head_dim = 96, .hidden = 33, .intermediate = 50, .vocabulary = 19, .layers = 1},
-      {2, 1, 3}, 40, 20);
+      {2, 1, 3}, 40, 20, WeightFormat::kFp8);
   add({.q_heads = 2, .kv_heads = 1, .head_dim = 256, .hidden = 40, .intermediate = 31, .vocabulary = 1, .layers = 1},
       {2, 2}, 33, 10);
   add({.q_heads = 3,

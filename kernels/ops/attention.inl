@@ -120,20 +120,40 @@ inline void load_scales(const AttentionArgs& a, const AttentionItem& item, const
   }
 }
 
+#if defined(__AVX512VBMI__)
+#include "kernels/ops/kv_tiles_avx512.inl"
+#else
+template <class, class TileAt>
+inline bool kv_tiles_in_registers(const bf16*, int64_t, TileAt, int64_t, int, int64_t, float*, int64_t, int) {
+  return false;
+}
+#endif
+
 // s = q · Kᵀ for a block, without the scales.
 template <class Codes, bool kAhead>
 inline void block_scores(const AttentionArgs& a, const AttentionItem& item, const int32_t* table, int32_t pages,
                          KvAhead& ahead, AttentionScratch& w) {
+  const int32_t padded = a.head_tiles * kTileK;
   for (int32_t page = 0; page < pages; ++page) {
     const std::byte* half = half_page(a, item, a.kv.k, table[page]);
-    const bf16* k = reinterpret_cast<const bf16*>(half);
-    if constexpr (Codes::kScaled) k = widen_tiles<Codes, kAhead>(a, half, ahead, w);
-    const auto tile = [k, &ahead](int64_t kt) {
-      if constexpr (kAhead && !Codes::kScaled) advance(ahead, tile_lines_ahead(Codes::kDtype));
-      return k + kt * kTileElements;
+    const auto tile = [half, &ahead](int64_t kt) {
+      if constexpr (kAhead) advance(ahead, tile_lines_ahead(Codes::kDtype));
+      return half + kt * kv_tile_bytes(Codes::kDtype);
     };
-    tile_gemm<false>(w.q, a.head_tiles * kTileK, tile, a.head_tiles * kTileElements, 2, a.head_tiles,
-                     w.s + page * kPageTokens, kAttentionBlock, item.num_rows, false);
+    float* s = w.s + page * kPageTokens;
+    if constexpr (Codes::kScaled) {
+      if (kv_tiles_in_registers<Codes>(w.q, padded, tile, a.head_tiles * kv_tile_bytes(Codes::kDtype), 2, a.head_tiles,
+                                       s, kAttentionBlock, item.num_rows))
+        continue;
+      const bf16* k = widen_tiles<Codes, kAhead>(a, half, ahead, w);
+      tile_gemm<false>(
+          w.q, padded, [k](int64_t kt) { return k + kt * kTileElements; }, a.head_tiles * kTileElements, 2,
+          a.head_tiles, s, kAttentionBlock, item.num_rows, false);
+    } else {
+      const auto elements = [&tile](int64_t kt) { return reinterpret_cast<const bf16*>(tile(kt)); };
+      tile_gemm<false>(w.q, padded, elements, a.head_tiles * kTileElements, 2, a.head_tiles, s, kAttentionBlock,
+                       item.num_rows, false);
+    }
   }
 }
 
@@ -142,7 +162,14 @@ template <class Codes, bool kAhead>
 inline void block_outputs(const AttentionArgs& a, const AttentionItem& item, const int32_t* table, int32_t pages,
                           KvAhead& ahead, AttentionScratch& w) {
   const int32_t padded = a.head_tiles * kTileK;
+  const auto tile = [&a, &item, table, &ahead](int64_t kt) {
+    if constexpr (kAhead) advance(ahead, tile_lines_ahead(Codes::kDtype));
+    return half_page(a, item, a.kv.v, table[kt]);
+  };
   if constexpr (Codes::kScaled) {
+    if (kv_tiles_in_registers<Codes>(w.p, kAttentionBlock, tile, kv_tile_bytes(Codes::kDtype), a.head_tiles * 2, pages,
+                                     w.o, padded, item.num_rows))
+      return;
     for (int32_t page = 0; page < pages; ++page) {
       const bf16* v = widen_tiles<Codes, kAhead>(a, half_page(a, item, a.kv.v, table[page]), ahead, w);
       tile_gemm<false>(
@@ -150,11 +177,8 @@ inline void block_outputs(const AttentionArgs& a, const AttentionItem& item, con
           w.o, padded, item.num_rows, page > 0);
     }
   } else {
-    const auto tile = [&a, &item, table, &ahead](int64_t kt) {
-      if constexpr (kAhead) advance(ahead, tile_lines_ahead(Codes::kDtype));
-      return reinterpret_cast<const bf16*>(half_page(a, item, a.kv.v, table[kt]));
-    };
-    tile_gemm<false>(w.p, kAttentionBlock, tile, kTileElements, a.head_tiles * 2, pages, w.o, padded, item.num_rows,
+    const auto elements = [&tile](int64_t kt) { return reinterpret_cast<const bf16*>(tile(kt)); };
+    tile_gemm<false>(w.p, kAttentionBlock, elements, kTileElements, a.head_tiles * 2, pages, w.o, padded, item.num_rows,
                      false);
   }
 }

@@ -47,26 +47,35 @@ constexpr uint16_t bf16_bits(int value) {
 // To lines of bf16: a line of nibbles less 8 to four, a line of bytes less 128 to two, a line of e4m3 to two. NaN codes
 // become 480: checkpoints that hold any are refused.
 #if defined(__AVX512VBMI__)
-// The bytes of the bf16 values of all magnitudes.
-struct E4m3Table {
+// Of codes of a sign and a magnitude: the bytes of the bf16 values of all magnitudes.
+struct MagnitudeTable {
   alignas(64) uint8_t low[128], high[128];
-  constexpr E4m3Table() : low(), high() {
-    for (int code = 0; code < 128; ++code) {
-      int exponent = code >> 3, mantissa = code & 7;
-      int bits = 0;
-      if (exponent > 0) {
-        bits = (exponent + 120) << 7 | mantissa << 4;
-      } else if (mantissa > 0) {  // mantissa * 2^-9, normalised
-        exponent = 121;
-        for (; mantissa < 8; mantissa *= 2) --exponent;
-        bits = exponent << 7 | (mantissa & 7) << 4;
-      }
-      low[code] = static_cast<uint8_t>(bits);
-      high[code] = static_cast<uint8_t>(bits >> 8);
+  template <class BitsOf>
+  constexpr explicit MagnitudeTable(BitsOf bits_of) : low(), high() {
+    for (int magnitude = 0; magnitude < 128; ++magnitude) {
+      const int bits = bits_of(magnitude);
+      low[magnitude] = static_cast<uint8_t>(bits);
+      high[magnitude] = static_cast<uint8_t>(bits >> 8);
     }
   }
 };
-inline constexpr E4m3Table kE4m3Table;
+
+// A line of codes of one byte, the sign first, whose magnitudes `magnitude_of` gives.
+template <class MagnitudeOf>
+inline void widen_bytes(const MagnitudeTable& table, MagnitudeOf magnitude_of, __m512i codes, __m512i& even,
+                        __m512i& odd) {
+  codes = _mm512_shuffle_epi8(
+      codes, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15)));
+  const __m512i index = magnitude_of(codes);
+  const auto looked_up = [index](const uint8_t* bytes) {
+    return _mm512_permutex2var_epi8(_mm512_load_si512(bytes), index, _mm512_load_si512(bytes + 64));
+  };
+  const __m512i low = looked_up(table.low), magnitude = looked_up(table.high);
+  // magnitude | codes & sign
+  const __m512i high = _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(-128), 0xf8);
+  even = _mm512_unpacklo_epi8(low, high);
+  odd = _mm512_unpackhi_epi8(low, high);
+}
 
 struct NibbleTable {
   alignas(64) uint16_t value[32];
@@ -109,17 +118,14 @@ inline void widen_int8_values(const std::byte* codes, std::byte* out) {
   _mm512_storeu_si512(out + kLineBytes, odd);
 }
 
+// Magnitudes count in 2^-9, from 8 on in steps that double with every eighth.
+inline constexpr MagnitudeTable kE4m3([](int code) {
+  if (code == 0) return 0;
+  return code < 8 ? bf16_bits(code) - (9 << 7) : bf16_bits(8 + code % 8) + (code / 8 - 10) * 128;
+});
+
 inline void widen_e4m3(__m512i codes, __m512i& even, __m512i& odd) {
-  const auto looked_up = [&](const uint8_t* table) {
-    return _mm512_permutex2var_epi8(_mm512_load_si512(table), codes, _mm512_load_si512(table + 64));
-  };
-  codes = _mm512_shuffle_epi8(
-      codes, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15)));
-  const __m512i low = looked_up(kE4m3Table.low), magnitude = looked_up(kE4m3Table.high);
-  // magnitude | codes & sign
-  const __m512i high = _mm512_ternarylogic_epi32(magnitude, codes, _mm512_set1_epi8(-128), 0xf8);
-  even = _mm512_unpacklo_epi8(low, high);
-  odd = _mm512_unpackhi_epi8(low, high);
+  widen_bytes(kE4m3, [](__m512i v) { return v; }, codes, even, odd);  // the sign's bit does not count in an index
 }
 
 inline void widen_e4m3(const std::byte* codes, std::byte* out) {

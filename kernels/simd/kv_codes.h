@@ -20,6 +20,19 @@ struct Int8Codes {
   static void encode(F32x16 x, uint8_t* out) { x.store_int8(reinterpret_cast<int8_t*>(out), 0); }
 
   // A line to two of bf16. Whole numbers below 2^8 are exact in bf16.
+#if defined(__AVX512VBMI__)
+  static void widen(__m512i codes, __m512i& even, __m512i& odd) {
+    static constexpr MagnitudeTable kWhole([](int magnitude) { return bf16_bits(magnitude); });
+    widen_bytes(kWhole, [](__m512i v) { return _mm512_abs_epi8(v); }, codes, even, odd);
+  }
+  static void widen(const std::byte* codes, std::byte* out) {
+    __m512i even, odd;
+    widen(_mm512_loadu_si512(codes), even, odd);
+    _mm512_storeu_si512(out, even);
+    _mm512_storeu_si512(out + kLineBytes, odd);
+  }
+};
+#else
   static void widen(const std::byte* codes, std::byte* out) {
     for (int64_t i = 0; i < kLineBytes; i += kCodeVector) {
       const CodeInts v = load_codes<CodeInts>(codes + i);
@@ -35,6 +48,7 @@ struct Int8Codes {
     return reinterpret_cast<CodeFloatBits>(__builtin_convertvector(v >> 24, CodeFloats));
   }
 };
+#endif
 
 // Micikevicius et al., FP8 Formats for Deep Learning, 2022. Neither infinity nor NaN is ever written: the scale has it.
 struct E4m3Codes {
@@ -54,6 +68,9 @@ struct E4m3Codes {
     }
   }
 
+#if defined(__AVX512VBMI__)
+  static void widen(__m512i codes, __m512i& even, __m512i& odd) { widen_e4m3(codes, even, odd); }
+#endif
   static void widen(const std::byte* codes, std::byte* out) { widen_e4m3(codes, out); }
 
  private:

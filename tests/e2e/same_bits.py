@@ -12,7 +12,14 @@ import numpy as np
 import transformers as hf
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.tokenizer import load_tokenizer
-from numaserve.workers.protocol import BF16_WEIGHTS, SamplingParams, WeightFormat, WeightFormats, WeightsCache
+from numaserve.workers.protocol import (
+    KvCacheDtype,
+    BF16_WEIGHTS,
+    SamplingParams,
+    WeightFormat,
+    WeightFormats,
+    WeightsCache,
+)
 from numaserve.workers.weights.hub import resolve_model
 from rank_group import RankGroup
 from traffic import Request
@@ -77,6 +84,7 @@ def make_group(
     isa: str | None = None,
     threads: int = 1,
     formats: WeightFormats = BF16_WEIGHTS,
+    kv_cache_dtype: KvCacheDtype = "bf16",
     weights_cache: WeightsCache | None = None,
 ) -> RankGroup:
     """Workers with room for `scheduler_config`."""
@@ -92,6 +100,7 @@ def make_group(
         max_step_tokens=config.max_step_tokens,
         max_logit_rows=config.max_logit_rows,
         formats=formats,
+        kv_cache_dtype=kv_cache_dtype,
         weights_cache=weights_cache,
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from numaserve.kernels import _native
-from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats
+from numaserve.workers.protocol import BF16_WEIGHTS, KvCacheDtype, WeightFormats
 from rank_group import RankGroup
 from same_bits import (
     BATCH,
@@ -40,13 +40,23 @@ def _isas() -> list[object]:
     return [pytest.param(name, marks=pytest.mark.amx if name == "amx" else ()) for name in _native.available_isas()]
 
 
-CASES = [*((name, BF16_WEIGHTS) for name in TINY_MODELS), *((TINY_MODELS[0], each) for each in QUANTIZED)]
+Case = tuple[str, WeightFormats, KvCacheDtype]
+CASES: list[Case] = [
+    *((name, BF16_WEIGHTS, "bf16") for name in TINY_MODELS),
+    *((TINY_MODELS[0], each, "bf16") for each in QUANTIZED),
+    ("gemma2", BF16_WEIGHTS, "int8"),
+    ("llama", BF16_WEIGHTS, "fp8_e4m3"),
+]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1].linear}-{case[1].activations}")
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, WeightFormats]:
-    name, formats = request.param
-    return save_tiny_model(name, tmp_path_factory.mktemp(name)), formats
+@pytest.fixture(
+    scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1].linear}-{case[1].activations}-{case[2]}"
+)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """What is served, as `make_group` wants it."""
+    name, formats, kv_cache_dtype = request.param
+    model = save_tiny_model(name, tmp_path_factory.mktemp(name))
+    return {"model": model, "formats": formats, "kv_cache_dtype": kv_cache_dtype}
 
 
 @pytest.fixture(scope="module", params=_isas())
@@ -60,9 +70,9 @@ def tp(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="module")
-def subject(case: tuple[Path, WeightFormats], isa: str, tp: int) -> Iterator[Subject]:
+def subject(case: dict[str, object], isa: str, tp: int) -> Iterator[Subject]:
     requests = random_requests()
-    with make_group(case[0], tp, isa=isa, formats=case[1]) as group:
+    with make_group(tp=tp, isa=isa, **case) as group:
         assert group.isa == isa
         yield Subject(group, requests, one_by_one(Traffic(group, scheduler_config()), requests))
 

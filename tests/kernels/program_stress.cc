@@ -22,7 +22,7 @@ namespace {
 std::vector<Model> models(const KernelTable& table) {
   std::vector<Model> all;
   const auto add = [&](Shape shape, std::vector<int> threads, int64_t max_tokens, int64_t pages_per_slot,
-                       WeightFormat format = WeightFormat::kBf16) {
+                       WeightFormat format = WeightFormat::kBf16, KvDtype kv_dtype = KvDtype::kBf16) {
     all.push_back({.shape = shape,
                    .limits = {.max_tokens = max_tokens,
                               .max_logit_rows = 23,
@@ -32,6 +32,7 @@ std::vector<Model> models(const KernelTable& table) {
                               .vocabulary = shape.vocabulary},
                    .threads = std::move(threads),
                    .table = &table,
+                   .kv_dtype = kv_dtype,
                    .format = format});
   };
   add({.q_heads = 6,
@@ -55,9 +56,9 @@ std::vector<Model> models(const KernelTable& table) {
        .window = 40,
        .softcap = 5.0f,
        .extras = true},
-      {3, 2}, 50, 20);
+      {3, 2}, 50, 20, WeightFormat::kBf16, KvDtype::kInt8);
   add({.q_heads = 4, .kv_heads = 2, .head_dim = 96, .hidden = 33, .intermediate = 50, .vocabulary = 19, .layers = 1},
-      {2, 1, 3}, 40, 20, WeightFormat::kFp8);
+      {2, 1, 3}, 40, 20, WeightFormat::kFp8, KvDtype::kFp8E4m3);
   add({.q_heads = 2, .kv_heads = 1, .head_dim = 256, .hidden = 40, .intermediate = 31, .vocabulary = 1, .layers = 1},
       {2, 2}, 33, 10);
   add({.q_heads = 3,

@@ -1,0 +1,45 @@
+// Products with codes of the KV cache that are widened in registers: what the avx512 set does with few rows, where
+// tiles in the cache would be written for one reading. Each element is the chain of products that `tile_gemm` makes of
+// it. More than four rows take one panel at a time: with two their sums leave no registers for widening.
+
+template <class Codes, int kRows, int kPanels, class TileAt>
+inline void kv_rows_in_registers(const bf16* a, int64_t lda, TileAt b, int64_t panel_bytes, int64_t k_tiles, float* c,
+                                 int64_t ldc) {
+  Fp32Sums sums[kRows][kPanels];
+  for (int64_t kt = 0; kt < k_tiles; ++kt) {
+    const std::byte* tile = b(kt);
+    for (int64_t line = 0; line < kv_tile_bytes(Codes::kDtype) / kLineBytes; ++line) {
+      for (int panel = 0; panel < kPanels; ++panel) {
+        __m512i columns[2];
+        Codes::widen(_mm512_loadu_si512(tile + panel * panel_bytes + line * kLineBytes), columns[0], columns[1]);
+        for (int i = 0; i < 2; ++i)
+          for (int r = 0; r < kRows; ++r) {
+            int bits;
+            __builtin_memcpy(&bits, a + r * lda + kt * kTileK + (2 * line + i) * kLineDepth<bf16>, sizeof(bits));
+            sums[r][panel].add(bits, columns[i]);
+          }
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int panel = 0; panel < kPanels; ++panel) sums[r][panel].store(c + r * ldc + panel * kTileN);
+}
+
+// c[rows, panels * 16] = a[rows, k] · B, where b(kt) is the tile of codes of the first panel for k-tile kt and each
+// further panel's lies `panel_bytes` on; `panels` is even. False, and nothing is done, where this is not the way.
+template <class Codes, int kRows = kKvRowsInRegisters, class TileAt>
+inline bool kv_tiles_in_registers(const bf16* a, int64_t lda, TileAt b, int64_t panel_bytes, int panels,
+                                  int64_t k_tiles, float* c, int64_t ldc, int rows) {
+  if constexpr (kRows == 0) {
+    return false;
+  } else {
+    if (rows != kRows)
+      return kv_tiles_in_registers<Codes, kRows - 1>(a, lda, b, panel_bytes, panels, k_tiles, c, ldc, rows);
+    constexpr int kPanels = kRows > 4 ? 1 : 2;
+    for (int panel = 0; panel < panels; panel += kPanels) {
+      const auto tile = [&](int64_t kt) { return b(kt) + panel * panel_bytes; };
+      kv_rows_in_registers<Codes, kRows, kPanels>(a, lda, tile, panel_bytes, k_tiles, c + panel * kTileN, ldc);
+    }
+    return true;
+  }
+}

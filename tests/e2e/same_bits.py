@@ -13,8 +13,8 @@ import transformers as hf
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.protocol import (
-    KvCacheDtype,
     BF16_WEIGHTS,
+    KvCacheDtype,
     SamplingParams,
     WeightFormat,
     WeightFormats,

@@ -160,6 +160,7 @@ class Program:
         bias: Vector | None,
         activation: str,
         widened: bool,
+        accumulate: bool,
         logits: bool,
         out: Place,
     ) -> None: ...

@@ -56,13 +56,14 @@ Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t
 
 void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const PackedMatrix& packed,
           Maybe<const float, 1> bias, const std::string& activation, Maybe<float, 2> out_f32, Maybe<bf16, 2> out_bf16,
-          bool widened, int threads, int64_t l1_bytes, int64_t l2_bytes) {
+          bool widened, bool accumulate, int threads, int64_t l1_bytes, int64_t l2_bytes) {
   const KernelTable& table = *table_by_name(isa);
   const Activation act = activation_of(activation);
   const bool gated = act != Activation::kNone;
   const int64_t columns = gated ? packed.padded_n() / 2 : packed.padded_n();
   require(m >= 1 && size(a, 0) >= round_up(m, kPad) && size(a, 1) >= round_up(packed.k(), kPad), "a is not padded");
   require(out_f32.has_value() != out_bf16.has_value() && !(gated && out_f32), "one output: bf16 with an activation");
+  require(!accumulate || out_f32, "only fp32 is accumulated");
   require(!bias || size(*bias, 0) >= packed.padded_n(), "bias is not padded");
   const int64_t rows_out = out_f32 ? size(*out_f32, 0) : size(*out_bf16, 0);
   const int64_t ldo = out_f32 ? size(*out_f32, 1) : size(*out_bf16, 1);
@@ -78,6 +79,7 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
                       .m = m,
                       .bias = data_or_null(bias),
                       .activation = act,
+                      .accumulate = accumulate,
                       .out_f32 = data_or_null(out_f32),
                       .out_bf16 = data_or_null(out_bf16),
                       .ldo = ldo};
@@ -200,7 +202,7 @@ void bind_ops(nb::module_& module) {
   nb::module_ ops =
       module.def_submodule("ops", "Single operations of an instruction set on padded NumPy arrays, for tests.");
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
-          "out_bf16"_a.none(), "widened"_a, "threads"_a, "l1_bytes"_a, "l2_bytes"_a);
+          "out_bf16"_a.none(), "widened"_a, "accumulate"_a, "threads"_a, "l1_bytes"_a, "l2_bytes"_a);
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),
           "post_norm"_a.none(), "eps"_a, "assign"_a, "threads"_a);

@@ -155,9 +155,10 @@ void add_quantize(Program& p, const PlaceTuple& x, const PlaceTuple& out, int64_
 }
 
 void add_linear(Program& p, const std::string& name, const PlaceTuple& x, const PackedMatrix& weight,
-                const PaddedVector* bias, const std::string& activation, bool widened, bool logits,
-                const PlaceTuple& out) {
+                const PaddedVector* bias, const std::string& activation, bool widened, bool accumulate,
+                bool logits, const PlaceTuple& out) {
   const Place from = place(x), to = place(out);
+  require(!accumulate || activation == "none", name, "an activation is not accumulated");
   require(!widened || is_grouped(weight.format()), name, "only codes in groups are widened");
   const bool whole = takes_int8(weight.format()) && !widened;
   const int64_t needed = whole ? quantised_bytes(weight.k(), weight.group()) : round_up(weight.k(), kTileK);
@@ -171,6 +172,7 @@ void add_linear(Program& p, const std::string& name, const PlaceTuple& x, const 
                      : activation == "none"      ? Activation::kNone
                                                  : throw std::invalid_argument("unknown activation " + activation);
   node->widened = widened;
+  node->accumulate = accumulate;
   node->logits = logits;
   p.add(std::move(node));
 }
@@ -254,8 +256,8 @@ void bind_program(nb::module_& m) {
       .def("quantize", &add_quantize, nb::arg("x"), nb::arg("out"), nb::arg("cols"), nb::arg("group"),
            nb::arg("logits"))
       .def("linear", &add_linear, nb::arg("name"), nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(),
-           nb::arg("activation"), nb::arg("widened"), nb::arg("logits"), nb::arg("out"), nb::keep_alive<1, 4>(),
-           nb::keep_alive<1, 5>())
+           nb::arg("activation"), nb::arg("widened"), nb::arg("accumulate"), nb::arg("logits"), nb::arg("out"),
+           nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>())
       .def("reduce", &add_reduce, nb::arg("partial"), nb::arg("residual"), nb::arg("sum"), nb::arg("cols"),
            nb::arg("assign"), nb::arg("bias").none(), nb::arg("post_norm").none(), nb::arg("eps"),
            nb::keep_alive<1, 7>(), nb::keep_alive<1, 8>())

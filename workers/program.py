@@ -102,8 +102,15 @@ class Residual(Buffer):
     """The residual stream, fp32, equal on all ranks."""
 
 
+@dataclass(eq=False)
 class Partial(Buffer):
-    """This rank's part, fp32, of a sum over the ranks that is still to be taken."""
+    """This rank's part, fp32, of a sum over the ranks that is still to be taken.
+
+    With one rank the sum is this part, and the product that makes it may add it to the residual stream `into` itself.
+    """
+
+    into: Residual | None = None
+    bias: Vector | None = None
 
 
 class Logits(Buffer):
@@ -185,7 +192,14 @@ class ProgramBuilder:
     def linear_partial(self, x: Operand, weight: PackedMatrix) -> Partial:
         """This rank's part of x · weightᵀ where the columns of `weight` are split over the ranks."""
         out = self._partial()
-        self._linear("linear_partial", x, weight, out)
+        source, widened = self._operand(x, weight)
+
+        def emit(p: Program) -> None:
+            to = out.into or out
+            accumulate = out.into is not None
+            p.linear("linear_partial", source.place, weight, out.bias, "none", widened, accumulate, False, to.place)
+
+        self._record(emit, source, out)
         return out
 
     def gated_mlp(self, x: Operand, gate_up: PackedMatrix, down: PackedMatrix, activation: Activation) -> Partial:
@@ -235,6 +249,9 @@ class ProgramBuilder:
         bias: Vector | None = None,
     ) -> Operand:
         """residual += post_norm?(sum over ranks + bias); returns bf16 rms_norm(residual, norm)."""
+        if self.ring is None and post_norm is None:
+            partial.into, partial.bias = residual, bias
+            return self.rms_norm(residual, norm, eps)
         scratch = Tensor(residual.rows, residual.cols, 4) if post_norm is not None else residual
         self._record(
             lambda p: p.reduce(
@@ -266,7 +283,7 @@ class ProgramBuilder:
 
     def build(self) -> Program:
         """Lay out the arena and make the native Program."""
-        buffers = [buffer for node in self._nodes for buffer in node.buffers if buffer.collective < 0]
+        buffers = [buffer for node in self._nodes for buffer in node.buffers if _in_arena(buffer)]
         program = Program(
             team=self.team,
             ring=self.ring,
@@ -299,12 +316,18 @@ class ProgramBuilder:
         activation: str = "none",
         logits: bool = False,
     ) -> None:
-        widened = weight.format in INTEGER_GROUPS and self.activation_dtype == "bf16"
-        takes_int8 = weight.format == "int8" or (weight.format in INTEGER_GROUPS and not widened)
-        source = self._quantized(x, weight, logits) if takes_int8 else x
+        source, widened = self._operand(x, weight, logits)
         self._record(
-            lambda p: p.linear(name, source.place, weight, bias, activation, widened, logits, out.place), source, out
+            lambda p: p.linear(name, source.place, weight, bias, activation, widened, False, logits, out.place),
+            source,
+            out,
         )
+
+    def _operand(self, x: Operand, weight: PackedMatrix, logits: bool = False) -> tuple[Tensor, bool]:
+        """What `weight` is multiplied by, and whether its codes are widened to that."""
+        if weight.format in INTEGER_GROUPS and self.activation_dtype == "bf16":
+            return x, True
+        return self._quantized(x, weight, logits) if weight.format in ("int8", *INTEGER_GROUPS) else x, False
 
     def _quantized(self, x: Operand, weight: PackedMatrix, logits: bool) -> Quantized:
         """`x` in int8 as `weight` wants it, made once whatever the number of products that read it."""
@@ -338,6 +361,10 @@ class ProgramBuilder:
             buffer.first_use = index if buffer.first_use < 0 else buffer.first_use
             buffer.last_use = index
         self._nodes.append(_Recorded(emit, buffers))
+
+
+def _in_arena(buffer: Buffer) -> bool:
+    return buffer.collective < 0 and not (isinstance(buffer, Partial) and buffer.into is not None)
 
 
 def plan_arena(buffers: Sequence[Buffer]) -> int:

@@ -101,10 +101,13 @@ inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t 
     const F32x16 bias = g.bias != nullptr ? F32x16::load(g.bias + column) : F32x16::zero();
     for (int64_t r = 0; r < rows; ++r) {
       const F32x16 value = value_at(r, half) + bias;
-      if (g.out_f32 != nullptr)
-        value.store(g.out_f32 + (row + r) * g.ldo + column);
+      const int64_t at = (row + r) * g.ldo + column;
+      if (g.accumulate)
+        (F32x16::load(g.out_f32 + at) + value).store(g.out_f32 + at);
+      else if (g.out_f32 != nullptr)
+        value.store(g.out_f32 + at);
       else
-        value.store(g.out_bf16 + (row + r) * g.ldo + column);
+        value.store(g.out_bf16 + at);
     }
   }
 }

@@ -35,6 +35,7 @@ struct GemmArgs {
   int64_t m;
   const float* bias;      // [n_panels * 16] or null
   Activation activation;  // with one, panels are (gate, up) pairs and out is activation(gate) * up
+  bool accumulate;        // out_f32 += instead of =
   float* out_f32;         // exactly one of the two outputs is set; an activation writes bf16
   bf16* out_bf16;
   int64_t ldo;

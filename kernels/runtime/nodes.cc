@@ -72,6 +72,7 @@ void LinearNode::run(Run& run, int thread) const {
                   .m = rows,
                   .bias = bias,
                   .activation = activation,
+                  .accumulate = accumulate,
                   .out_f32 = narrow ? nullptr : run.at<float>(out),
                   .out_bf16 = narrow ? run.at<bf16>(out) : nullptr,
                   .ldo = out.ld},

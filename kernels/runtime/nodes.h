@@ -127,7 +127,7 @@ struct LinearNode : Node {
   Place out;
   const float* bias = nullptr;
   Activation activation = Activation::kNone;  // with one, `out` is bf16
-  bool widened = false;                       // see GemmArgs
+  bool widened = false, accumulate = false;   // see GemmArgs
   bool logits = false;
 };
 

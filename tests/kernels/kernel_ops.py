@@ -47,17 +47,20 @@ def multiply(
     bf16: bool = False,
     threads: int = 1,
     widened: bool = False,
+    onto: F32 | None = None,
     caches: tuple[int, int] = CACHES,
 ) -> F32 | U16:
     """a [m, k] times a packed weight [n, k] transposed: [m, n] in fp32, or the bits of bf16. `widened`: codes to bf16,
-    and a as it is."""
+    and a as it is. The result is added `onto` an array, where there is one."""
     m, n = a.shape[0], weight.n
     rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
     rows[:m] = pad_columns(a)
     out = np.full((m, padded(n)), GARBAGE if bf16 else np.nan, np.uint16 if bf16 else np.float32)
+    if onto is not None:
+        out = pad_columns(onto)
     wide_bias = None if bias is None else pad_columns(bias)
     outputs = (None, out) if bf16 else (out, None)
-    ops.gemm(isa, rows, m, weight, wide_bias, "none", *outputs, widened, threads, *caches)
+    ops.gemm(isa, rows, m, weight, wide_bias, "none", *outputs, widened, onto is not None, threads, *caches)
     return out[:, :n]
 
 
@@ -85,7 +88,7 @@ def gated(
     rows[:m] = pad_columns(a)
     out = np.full((m, padded(n)), GARBAGE)
     weight = packed(gate, up, weights=weights, group=group)
-    ops.gemm(isa, rows, m, weight, None, activation, None, out, False, threads, *CACHES)
+    ops.gemm(isa, rows, m, weight, None, activation, None, out, False, False, threads, *CACHES)
     return out[:, :n]
 
 

@@ -102,3 +102,13 @@ def test_the_sizes_of_the_caches_change_no_bit(isa: str, rng: np.random.Generato
     ]
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.parametrize("weights", ["bf16", "int8", "int4", "fp8"])
+def test_a_product_is_added_to_what_is_there(isa: str, rng: np.random.Generator, weights: str) -> None:
+    a, b = (reference.to_bf16(rng.standard_normal(shape)) for shape in ((40, 100), (70, 100)))
+    weight = kernel_ops.packed(b, weights=weights, group=32 if weights in ("int4", "fp8") else 0)
+    there = rng.standard_normal((40, 70)).astype(np.float32)
+    bias = rng.standard_normal(70).astype(np.float32)
+    product = kernel_ops.multiply(isa, a, weight, bias)
+    np.testing.assert_array_equal(kernel_ops.multiply(isa, a, weight, bias, onto=there, threads=2), there + product)

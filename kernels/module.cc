@@ -126,6 +126,7 @@ NB_MODULE(_native, m) {
       .def_prop_ro("k", &PackedMatrix::k)
       .def_prop_ro("format", [](const PackedMatrix& self) { return std::string(weight_format_name(self.format())); })
       .def_prop_ro("group", &PackedMatrix::group)
+      .def_prop_ro("offsets", [](const PackedMatrix& self) { return std::string(offsets_name(self.offsets())); })
       .def_prop_ro("nbytes", &PackedMatrix::bytes)
       .def_prop_ro("address", [](const PackedMatrix& self) { return reinterpret_cast<uintptr_t>(self.data()); });
 

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -85,6 +86,7 @@ float row_exponent(const std::vector<float>& scales, const std::vector<float>& m
 WeightFormat weight_format(std::string_view name) { return named<WeightFormat>(kFormatNames, name, "weight format"); }
 std::string_view weight_format_name(WeightFormat format) { return kFormatNames[static_cast<int>(format)]; }
 Offsets offsets_kind(std::string_view name) { return named<Offsets>(kOffsetNames, name, "kind of offsets"); }
+std::string_view offsets_name(Offsets offsets) { return kOffsetNames[static_cast<int>(offsets)]; }
 
 // What a thread makes of one row before it goes to the tiles.
 struct PackedMatrix::Row {
@@ -93,6 +95,12 @@ struct PackedMatrix::Row {
   std::vector<uint8_t> codes;  // in k order
   std::vector<float> scales, offsets;
   int32_t sum = 0;  // of int8 codes
+
+  void resize_codes(int64_t count, int64_t groups) {
+    codes.assign(static_cast<size_t>(count), 0);
+    scales.assign(static_cast<size_t>(groups), 0.0f);
+    offsets.assign(static_cast<size_t>(groups), 0.0f);
+  }
 };
 
 PackedMatrix::PackedMatrix(int64_t n, int64_t k, WeightFormat format, int64_t group, Offsets offsets)
@@ -181,9 +189,18 @@ void PackedMatrix::pack_rows(Team& team, int64_t num_rows, const PackTarget& tar
 void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& target) {
   const int64_t bytes_of_row = row_bytes(source);
   check_rows(source.rows, k_, source_block(source.type).values, bytes_of_row > 0 ? source.bytes / bytes_of_row : 0);
-  require(offsets_ == Offsets::kNone, "pack: weights are quantised without offsets here");
+  const bool coded = group_ == kSourceBlock && keeps_codes(source.type, format_, offsets_);
+  require(coded || offsets_ == Offsets::kNone, "pack: weights are quantised without offsets here");
   const int64_t room = is_grouped(format_) ? round_up(k_, group_) : depth_;
+  std::atomic<bool> finite{true};
   pack_rows(team, source.rows.num_rows, target, [&](int64_t index, Row& row) {
+    if (coded) {
+      row.resize_codes(room, groups());
+      if (!decode_codes(source.type, source.data + source.rows.rows[index] * bytes_of_row, source.rows.first_col, k_,
+                        row.codes.data(), row.scales.data(), row.offsets.data()))
+        finite.store(false, std::memory_order_relaxed);
+      return;
+    }
     row.values.resize(static_cast<size_t>(room + kSourceBlock));
     row.codes.resize(static_cast<size_t>(room));
     // bf16 needs nothing more: straight to its place.
@@ -199,6 +216,7 @@ void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& 
       quantise_groups(format_, values, room, group_, row.codes.data(), row.scales.data());
     }
   });
+  require(finite, "pack: a scale is not finite");
 }
 
 void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackTarget& target) {

@@ -16,6 +16,7 @@ WeightFormat weight_format(std::string_view name);
 std::string_view weight_format_name(WeightFormat format);
 // none, zeros or minima. Throws std::invalid_argument for another name.
 Offsets offsets_kind(std::string_view name);
+std::string_view offsets_name(Offsets offsets);
 
 // Which rows of a tensor, and from which of its columns on.
 struct PackRows {
@@ -60,8 +61,8 @@ class PackedMatrix {
                Offsets offsets = Offsets::kNone);
 
   // Copies rows of a checkpoint's tensor here, on all threads of the team, quantising them where the format asks for
-  // it (see weight_rows.h). Throws std::invalid_argument when the source is smaller than it claims or something does
-  // not fit.
+  // it (see weight_rows.h); blocks whose codes the format keeps are not expanded. Throws std::invalid_argument when the
+  // source is smaller than it claims, something does not fit, or a scale is not finite.
   void pack(Team& team, const PackSource& source, const PackTarget& target);
   void pack_codes(Team& team, const CodedSource& source, const PackTarget& target);
 
@@ -71,6 +72,7 @@ class PackedMatrix {
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }
   int64_t group() const { return group_; }
+  Offsets offsets() const { return offsets_; }
   int64_t n_panels() const { return n_panels_; }  // even
   int64_t depth() const { return depth_; }        // k in whole tiles or groups
   int64_t padded_n() const { return n_panels_ * kTileN; }

@@ -109,6 +109,39 @@ NUMASERVE_AVX2 void decode_row(SourceType type, const uint8_t* row, int64_t firs
   }
 }
 
+bool keeps_codes(SourceType type, WeightFormat format, Offsets offsets) {
+  switch (type) {
+    case SourceType::kQ8_0:
+      return format == WeightFormat::kInt8Group && offsets == Offsets::kNone;
+    case SourceType::kQ4_0:
+      return format == WeightFormat::kInt4 && offsets == Offsets::kNone;
+    case SourceType::kQ4_1:
+      return format == WeightFormat::kInt4 && offsets == Offsets::kMinima;
+    default:
+      return false;
+  }
+}
+
+bool decode_codes(SourceType type, const uint8_t* row, int64_t first, int64_t count, uint8_t* codes, float* scales,
+                  float* minima) {
+  const int64_t block_bytes = source_block(type).bytes, header = type == SourceType::kQ4_1 ? 4 : 2;
+  bool finite = true;
+  for (int64_t i = 0; i < count; i += kBlock, codes += kBlock) {
+    const uint8_t* block = row + (first + i) / kBlock * block_bytes;
+    scales[i / kBlock] = half_to_float(block);
+    finite = finite && std::isfinite(scales[i / kBlock]);
+    if (type == SourceType::kQ4_1) {
+      minima[i / kBlock] = half_to_float(block + 2);
+      finite = finite && std::isfinite(minima[i / kBlock]);
+    }
+    for (int j = 0; j < kBlock; ++j) {
+      const uint8_t byte = block[header + (type == SourceType::kQ8_0 ? j : j % (kBlock / 2))];
+      codes[j] = type == SourceType::kQ8_0 ? byte ^ 0x80 : j < kBlock / 2 ? byte & 15 : byte >> 4;
+    }
+  }
+  return finite;
+}
+
 NUMASERVE_AVX2 QuantisedRow quantise_row(const bf16* row, int64_t count, int8_t* out) {
   const auto load = [row](int64_t i) NUMASERVE_AVX2 {
     const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i));

@@ -24,6 +24,14 @@ inline constexpr int64_t kSourceBlock = 32;  // the most values a block has
 // Values [first, first + count) of a row as bf16; `out` has room for a block more.
 void decode_row(SourceType type, const uint8_t* row, int64_t first, int64_t count, bf16* out);
 
+// Whether the blocks' codes, scales and minima are what a packed matrix with groups of 32 keeps.
+bool keeps_codes(SourceType type, WeightFormat format, Offsets offsets);
+
+// Those of values [first, first + count) of a row, whole blocks. `minima` is for q4_1. False when a scale or a minimum
+// is not finite.
+bool decode_codes(SourceType type, const uint8_t* row, int64_t first, int64_t count, uint8_t* codes, float* scales,
+                  float* minima);
+
 struct QuantisedRow {
   float scale;
   int32_t sum;

@@ -58,6 +58,27 @@ def test_rows_and_columns_are_cut_out_in_any_order(rng: np.random.Generator, tea
     np.testing.assert_array_equal(matrix.to_numpy(), values[rows, 96:160])
 
 
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("q8_0", ("int8_group", 32, "none")), ("q4_0", ("int4", 32, "none")), ("q4_1", ("int4", 32, "minima"))],
+)
+def test_blocks_keep_their_codes_in_a_matrix_of_their_kind(
+    rng: np.random.Generator, team: Team, name: str, kept: tuple[str, int, str]
+) -> None:
+    stored = gguf.quants.quantize(rng.standard_normal((90, 192)).astype(np.float32), QUANTISED[name])
+    rows = rng.permutation(90)[:37].astype(np.int32)
+    matrix = PackedMatrix(37, 64, *kept)
+    matrix.pack(team, stored.reshape(-1).view(np.uint8), name, 192, rows, 0, first_col=96)
+    np.testing.assert_array_equal(matrix.to_numpy(), gguf.quants.dequantize(stored, QUANTISED[name])[rows, 96:160])
+
+
+def test_a_block_whose_scale_is_not_finite_is_refused(rng: np.random.Generator, team: Team) -> None:
+    stored = gguf.quants.quantize(rng.standard_normal((33, 64)).astype(np.float32), QUANTISED["q8_0"])
+    stored[32, 35] = 0x7C
+    with pytest.raises(ValueError, match="not finite"):
+        PackedMatrix(33, 64, "int8_group", 32).pack(team, stored.reshape(-1).view(np.uint8), "q8_0", 64, _all(33), 0)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_int8_rows_are_scaled_by_their_largest_magnitude(rng: np.random.Generator, team: Team, name: str) -> None:
     data, values = _source(rng, name, 70, 192)

@@ -16,8 +16,9 @@ from numaserve.workers.weights.source import RawTensor, TensorSource
 
 Rows = npt.NDArray[np.int32]
 
-_NATIVE_BLOCKS = {"q8_0", "q4_0", "q4_1"}  # that the kernels expand themselves
+# Blocks of 32 that the kernels read themselves, and the matrices that keep their codes.
 _BLOCK = 32
+_NATIVE_BLOCKS = {"q8_0": ("int8_group", "none"), "q4_0": ("int4", "none"), "q4_1": ("int4", "minima")}
 _PANEL = 16
 _DECODED_BYTES = 16 << 20  # of weights in fp32: what is decoded at a time; all of a rank's threads still have panels
 
@@ -51,9 +52,7 @@ class Packer:
         """Pack `rows` of the weight of `module`, which is of `shape` and in the file as `stored` says."""
         if matrix.k == 0 or len(rows) == 0:  # a rank without heads has nothing to read
             return
-        if stored is None or (
-            matrix.format == "bf16" and stored.layout in _NATIVE_BLOCKS and place.first_col % _BLOCK == 0
-        ):
+        if stored is None or _reads_blocks(matrix, stored, place):
             self._pack_values(matrix, self._source.tensor(f"{module}.weight"), rows, place)
             return
         quantized = QuantizedMatrix(self._source, module, stored, shape)
@@ -100,6 +99,13 @@ class Packer:
             )
         except ValueError as error:
             raise _damaged(coded.name, error) from error
+
+
+def _reads_blocks(matrix: PackedMatrix, stored: Stored, place: Place) -> bool:
+    kept = _NATIVE_BLOCKS.get(stored.layout)
+    if kept is None or place.first_col % _BLOCK:
+        return False
+    return matrix.format == "bf16" or (matrix.group == _BLOCK and (matrix.format, matrix.offsets) == kept)
 
 
 def _portions(rows: Rows, columns: int, place: Place) -> Iterator[tuple[range, Rows, Place]]:

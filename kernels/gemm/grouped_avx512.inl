@@ -101,8 +101,10 @@ inline void group_rows(const GemmArgs& g, int64_t row, int64_t first, int64_t pa
 template <class Codes>
 inline bool add_groups_in_registers(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups,
                                     const GemmScratch& scratch, float* c) {
-  // A group may be cut short by the padding of bf16 activations.
+  // A group may be cut short by the padding of bf16 activations. Without groups there would be nothing to begin `c`
+  // with.
   if (rows > kRowsInRegisters<typename Codes::Element> || groups.end * g.b.group > g.b.depth) return false;
+  if (groups.begin == groups.end) return false;
   // A block of weights stays in the first level while the rows pass by it.
   const int64_t bytes = group_layout(Codes::kFormat, g.b.group, g.b.offsets).bytes;
   const int64_t block = rows > 6 ? ceil_div(g.blocking.block_tiles * 2 * kTileBytes, bytes) : groups.end;

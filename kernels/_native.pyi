@@ -73,9 +73,9 @@ class PackedMatrix:
         """Copy source rows `rows`, columns first_col .. first_col + k, to rows dst_row ...
 
         `data` is the whole tensor, row-major, `dtype` one of bf16, f16, f32, q8_0, q4_0, q4_1. With a panel stride the
-        rows are dealt in panels of 16 to every so many panels. Blocks keep their codes in a matrix of their own kind: q8_0
-        in int8_group, q4_0 in int4, q4_1 in int4 with minima, groups of 32. Raises ValueError when something does not fit,
-        or a block's scale is not finite.
+        rows are dealt in panels of 16 to every so many panels. Blocks keep their codes in a matrix of their own kind:
+        q8_0 in int8_group, q4_0 in int4, q4_1 in int4 with minima, groups of 32. Raises ValueError when something does
+        not fit, or a block's scale is not finite.
         """
     def pack_codes(
         self,

@@ -118,6 +118,7 @@ struct Plain {
   using Sum = typename SumOf<T>::type;
   static int64_t unit(const PackedWeights&) { return kTileDepth<T>; }
   static int64_t slab(const GemmArgs& g) { return g.blocking.slab_tiles; }
+  static int64_t units(const GemmArgs& g) { return g.b.depth / kTileDepth<T>; }
   static void begin(const GemmArgs&, int64_t, int64_t, Range, GemmScratch&) {}
 
   // Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or begins with them where begin is 0.
@@ -131,13 +132,19 @@ struct Plain {
       const int64_t count = k.end - kt < depth ? k.end - kt : depth;
       const T* block = b + kt * 2 * kElements;
       const auto tile = [block](int64_t t) { return block + t * 2 * kElements; };
+      const T* next = kt + count < k.end ? block + count * 2 * kElements : b + (units(g) + k.begin) * 2 * kElements;
       for (int64_t r = 0; r < rows; r += 32) {
         const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>;
         const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);
-        if (r == 0)  // the first rows bring the weights, the others find them in the cache
+        if (streamed) {
           tile_gemm<true>(a, g.lda, tile, kElements, 2, count, c, 32, tile_rows, kt > 0);
-        else
+        } else {
+          // A share of the next block of weights at each step: what comes from memory then waits in the second level.
+          const Range ahead = split(count * 2 * kLines, ceil_div(rows, 32), r / 32);
+          for (int64_t line = ahead.begin; line < ahead.end; ++line)
+            prefetch_line(next + line * kTileN * kLineDepth<T>);
           tile_gemm<false>(a, g.lda, tile, kElements, 2, count, c + r * 32, 32, tile_rows, kt > 0);
+        }
       }
       kt += count;
     } while (kt < k.end);
@@ -166,11 +173,12 @@ inline void gemm_nest(const GemmArgs& g, GemmScratch& scratch, int thread, int t
       do {
         const Range some{k, units - k < slab ? units : k + slab};
         if (slab < units) Weights::begin(g, row, rows, some, scratch);
-        for (int64_t panel = first; panel < end; panel += 2)
+        for (int64_t panel = first; panel < end; panel += 2) {
           Weights::add(g, row, rows, panel, some, streamed, scratch, c(panel));
+          if (some.end == units) gemm_epilogue(g, c(panel), row, rows, panel);
+        }
         k = some.end;
       } while (k < units);
-      for (int64_t panel = first; panel < end; panel += 2) gemm_epilogue(g, c(panel), row, rows, panel);
     }
   }
 }

@@ -1,7 +1,9 @@
-// Software prefetch of one cache line, for pages of KV: they lie anywhere in memory, where the hardware's cannot look
-// ahead.
+// Software prefetch of one cache line: for pages of KV, which lie anywhere in memory, where the hardware's cannot look
+// ahead, and for what is far ahead.
 //
 // To the second-level cache: a line under way to the first level holds one of the core's few miss buffers for as long
 // as memory takes, and a prefetch that finds none is dropped (measured: half the bandwidth that the second level
 // reaches). As assembly, because gcc removes a loop that has nothing but prefetches in it.
-inline void prefetch_line(const std::byte* data) { __asm__ volatile("prefetcht1 %0" ::"m"(*data)); }
+inline void prefetch_line(const void* data) {
+  __asm__ volatile("prefetcht1 %0" ::"m"(*static_cast<const char*>(data)));
+}

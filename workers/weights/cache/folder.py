@@ -133,10 +133,15 @@ class CacheFolder:
                 os.ftruncate(fd, nbytes)
             with _told(self._path / part):
                 yield fd
-                os.rename(part, key.file_name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+                with self._locked():
+                    # Another group's writer may have removed it to make room, and a third have begun one of that name.
+                    if not self._is_at(fd, part):
+                        raise CacheError(f"{self._path / part}: removed to make room for other packed weights")
+                    os.rename(part, key.file_name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
         except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(part, dir_fd=self._fd)
+            with contextlib.suppress(OSError), self._locked():
+                if self._is_at(fd, part):
+                    os.unlink(part, dir_fd=self._fd)
             raise
         finally:
             os.close(fd)

@@ -59,7 +59,7 @@ class ServeConfig(BaseModel):
         None, description="Quantise a checkpoint that is not: int8, int4 or fp8; or expand one that is: bf16."
     )
     activation_dtype: Literal["int8", "bf16"] = Field(
-        "int8", description="What 4-bit and 8-bit weights in groups are multiplied by: int8 or bf16."
+        "bf16", description="What 4-bit and 8-bit weights in groups are multiplied by: bf16 or int8."
     )
     quantize_lm_head: bool = Field(False, description="Quantise the output head too.")
     api_key_file: Path | None = Field(None, description="File of API keys, one a line. Default: no key is asked for.")

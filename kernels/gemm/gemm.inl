@@ -118,21 +118,21 @@ struct Plain {
   using Sum = typename SumOf<T>::type;
   static int64_t unit(const PackedWeights&) { return kTileDepth<T>; }
   static int64_t slab(const GemmArgs& g) { return g.blocking.slab_tiles; }
-  static int64_t units(const GemmArgs& g) { return g.b.depth / kTileDepth<T>; }
   static void begin(const GemmArgs&, int64_t, int64_t, Range, GemmScratch&) {}
 
   // Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or begins with them where begin is 0.
   static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, bool streamed, GemmScratch&,
                   Sum* c) {
     constexpr int64_t kElements = kTileBytes / static_cast<int64_t>(sizeof(T));
-    const T* b = reinterpret_cast<const T*>(g.b.data) + tile_index(panel, 0, g.b.depth / kTileDepth<T>) * kElements;
+    const int64_t k_tiles = g.b.depth / kTileDepth<T>;
+    const T* b = reinterpret_cast<const T*>(g.b.data) + tile_index(panel, 0, k_tiles) * kElements;
     const int64_t depth = streamed ? k.end : g.blocking.block_tiles;
     int64_t kt = k.begin;
     do {  // once even where k is empty, so that the results are zero
       const int64_t count = k.end - kt < depth ? k.end - kt : depth;
       const T* block = b + kt * 2 * kElements;
       const auto tile = [block](int64_t t) { return block + t * 2 * kElements; };
-      const T* next = kt + count < k.end ? block + count * 2 * kElements : b + (units(g) + k.begin) * 2 * kElements;
+      const T* next = kt + count < k.end ? block + count * 2 * kElements : b + (k_tiles + k.begin) * 2 * kElements;
       for (int64_t r = 0; r < rows; r += 32) {
         const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>;
         const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);

@@ -38,6 +38,11 @@ struct E4m3GroupValues {
 template <class Codes>
 inline constexpr bool kWholeNumbers = sizeof(typename Codes::Element) == 1;
 
+// The records of a pair of panels, one for each group.
+inline const std::byte* pair_records(const PackedWeights& b, const GroupLayout& layout, int64_t panel) {
+  return b.data + panel / 2 * ceil_div(b.depth, b.group) * layout.bytes;
+}
+
 // Half a pair of panels' scales and offsets.
 struct GroupColumns {
   F32x16 scale, offset;
@@ -144,7 +149,7 @@ inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
   using T = typename Codes::Element;
   constexpr int64_t kDepth = kUsed * kLineDepth<T>, kTileBytesHere = (kWholeTiles ? kLines : kUsed) * kLineBytes;
   const GroupLayout layout = group_layout(Codes::kFormat, g.b.group, g.b.offsets);
-  const std::byte* records = g.b.data + panel / 2 * ceil_div(g.b.depth, g.b.group) * layout.bytes;
+  const std::byte* records = pair_records(g.b, layout, panel);
   const int64_t panel_bytes = g.b.group / kDepth * kTileBytesHere;
   const int64_t block = kWidenedBytes / (2 * panel_bytes);
   const T* tiles = reinterpret_cast<const T*>(scratch.tiles);

@@ -55,7 +55,7 @@ inline void group_rows(const GemmArgs& g, int64_t row, int64_t first, int64_t pa
   using T = typename Codes::Element;
   using Line = CodeLine<Codes>;
   const GroupLayout layout = group_layout(Codes::kFormat, g.b.group, g.b.offsets);
-  const std::byte* records = g.b.data + panel / 2 * ceil_div(g.b.depth, g.b.group) * layout.bytes;
+  const std::byte* records = pair_records(g.b, layout, panel);
   F32x16 result[kRows][2];
   for (int r = 0; r < kRows; ++r)
     for (int half = 0; half < 2; ++half)

@@ -114,9 +114,8 @@ class RankModel:
 
     def misplaced_pages(self) -> int:
         """Memory pages of weights and KV cache that lie on another node than the rank's."""
-        matrices = self._weights.matrices
-        weights = sum(self._node.misplaced_pages(matrix.address, matrix.nbytes) for matrix in matrices)
-        return weights + self._node.misplaced_pages(*self._program.kv_memory)
+        weights = [(matrix.address, matrix.nbytes) for matrix in self._weights.matrices]
+        return self._node.misplaced_pages([*weights, self._program.kv_memory])
 
     def run(self, plan: StepPlan) -> StepAnswer:
         """Run one step. Raises `ValueError`, `TypeError` or `OverflowError` for a plan that cannot be run, `RingError`

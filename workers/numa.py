@@ -13,7 +13,10 @@ import logging
 import mmap
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import numpy.typing as npt
 
 _MPOL_BIND = 2  # linux/mempolicy.h
 _MPOL_MF_MOVE = 2
@@ -54,32 +57,44 @@ def bind_range(address: int, nbytes: int, node: int) -> bool:
     )
 
 
-def misplaced_pages(address: int, nbytes: int, node: int, sample: int | None = None) -> int:
-    """How many resident memory pages of ``address .. address + nbytes`` are not on `node`.
+def misplaced_pages(ranges: Iterable[tuple[int, int]], node: int, sample: int | None = None) -> int:
+    """How many resident memory pages of the ``(address, nbytes)`` of `ranges` are not on `node`.
 
-    Pages that were never touched count as well placed. With `sample`, at most that many pages, evenly spread, are
-    looked at and the count is scaled up to the whole range. Returns 0 where the kernel cannot tell.
+    Pages that were never touched count as well placed. With `sample`, at most that many pages, evenly spread over all
+    ranges, are looked at and the count is scaled up. Returns 0 where the kernel cannot tell.
     """
-    first = address // mmap.PAGESIZE
-    total = (address + nbytes + mmap.PAGESIZE - 1) // mmap.PAGESIZE - first
+    bounds = np.array(list(ranges), np.int64).reshape(-1, 2)
+    first = bounds[:, 0] // mmap.PAGESIZE
+    ends = np.cumsum((bounds.sum(axis=1) + mmap.PAGESIZE - 1) // mmap.PAGESIZE - first)  # as if they lay side by side
+    total = int(ends[-1]) if len(ends) else 0
     looked_at = total if sample is None else min(sample, total)
     if looked_at <= 0:
         return 0
-    pages = [(first + index * total // looked_at) * mmap.PAGESIZE for index in range(looked_at)]
+    index = np.arange(looked_at, dtype=np.int64) * total // looked_at
+    inside = np.searchsorted(ends, index, side="right")
+    pages = (first + np.diff(ends, prepend=0) - ends)[inside] + index
     wrong = 0
     for begin in range(0, looked_at, _QUERY_PAGES):
-        chunk = pages[begin : begin + _QUERY_PAGES]
-        wrong += sum(1 for found in _nodes_of(chunk) if found >= 0 and found != node)
+        found = _nodes_of(pages[begin : begin + _QUERY_PAGES] * mmap.PAGESIZE)
+        wrong += int(np.count_nonzero((found >= 0) & (found != node)))
     return round(wrong * total / looked_at)
 
 
-def _nodes_of(pages: list[int]) -> list[int]:
+def _nodes_of(pages: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     """The node of each page address, or a negative errno for a page that is not resident."""
-    addresses = (ctypes.c_void_p * len(pages))(*pages)
-    status = (ctypes.c_int * len(pages))(*([-errno.ENOENT] * len(pages)))
+    addresses = np.ascontiguousarray(pages, np.uint64)
+    status = np.full(len(pages), -errno.ENOENT, np.int32)
     # A null list of target nodes turns move_pages into a query.
-    _call("move_pages", ctypes.c_int(0), ctypes.c_ulong(len(pages)), addresses, None, status, ctypes.c_int(0))
-    return list(status)
+    _call(
+        "move_pages",
+        ctypes.c_int(0),
+        ctypes.c_ulong(len(pages)),
+        ctypes.c_void_p(addresses.ctypes.data),
+        None,
+        ctypes.c_void_p(status.ctypes.data),
+        ctypes.c_int(0),
+    )
+    return status
 
 
 def _mask(node: int) -> ctypes.Array[ctypes.c_ulong]:

@@ -75,7 +75,7 @@ class ProgramBuilder:
     limits: ProgramLimits
     team: Team
     ring: Ring | None = None
-    activation_dtype: ActivationDtype = "int8"
+    activation_dtype: ActivationDtype = "bf16"
     _nodes: list[_Recorded] = field(default_factory=list)
     _collectives: int = 0
 

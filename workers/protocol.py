@@ -132,7 +132,7 @@ class WeightFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     linear: WeightFormat | None = None
     lm_head: WeightFormat | None = None
-    activations: ActivationDtype = "int8"
+    activations: ActivationDtype = "bf16"
 
 
 AS_PUBLISHED = WeightFormats()

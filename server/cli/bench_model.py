@@ -61,5 +61,5 @@ def about(name: str, plan: GroupPlan) -> dict[str, str | int]:
     formats = launch.formats
     names = [str(each or "as published") for each in (formats.linear, formats.lm_head)]
     weights = names[0] if names[0] == names[1] else f"{names[0]}, head {names[1]}"
-    by = ", times bf16" if formats.activations == "bf16" else ""
+    by = ", times int8" if formats.activations == "int8" else ""
     return {"model": name, "weights": weights + by, "kv": launch.kv_cache_dtype, "tp": len(plan.launches)}

@@ -65,7 +65,7 @@ def play(model: hf.PreTrainedModel, formats: WeightFormats) -> hf.PreTrainedMode
     """Give the layers of an fp32 model weights and inputs as a format of `--quantization` has them. The output head
     stays as it is."""
     round_weight, round_input = _ROUNDING[str(formats.linear)]
-    if formats == WeightFormats("int4", "bf16", "bf16"):
+    if formats.linear == "int4" and formats.activations == "bf16":
         round_input = _unchanged
     for name, layer in model.named_modules():
         if isinstance(layer, torch.nn.Linear) and "lm_head" not in name:

@@ -45,7 +45,7 @@ _SIZES = {
 }
 TINY_MODELS = tuple(_SIZES)
 QUANTIZED = [
-    *(WeightFormats(each, each) for each in get_args(WeightFormat) if each != "bf16"),
+    *(WeightFormats(each, each, "int8") for each in get_args(WeightFormat) if each != "bf16"),
     WeightFormats("int4", "int8_group", "bf16"),
 ]
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import math
 from pathlib import Path
+from typing import get_args
 
 import checkpoints
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 import transformers as hf
 from fake_quantization import play_inputs
 from numaserve.workers.models.config import load_model_config
-from numaserve.workers.protocol import AS_PUBLISHED
+from numaserve.workers.protocol import ActivationDtype, WeightFormats
 from parity import Distance, served_scores, transformers_scores
 from published import LAYOUTS
 from published_checkpoints import save_published, small_llama
@@ -24,7 +25,7 @@ POSITIONS = 400
 TEXTS = [np.random.default_rng(0).integers(3, checkpoints.VOCAB, POSITIONS + 1).tolist()]
 
 
-def assert_as_close_as_the_arithmetic(path: Path, model: hf.PreTrainedModel) -> None:
+def assert_as_close_as_the_arithmetic(path: Path, model: hf.PreTrainedModel, activations: ActivationDtype) -> None:
     stored = load_model_config(path).stored
     native, group = stored["layers.0.mlp.up_proj"].native, stored["layers.0.mlp.up_proj"].group or 128
     reference = transformers_scores(model, TEXTS)
@@ -35,24 +36,26 @@ def assert_as_close_as_the_arithmetic(path: Path, model: hf.PreTrainedModel) -> 
     expected = distance(copy.deepcopy(model).to(torch.bfloat16))
     disagreements = expected.disagreements
     delta = expected.mean_delta
-    if native != "fp8":
+    if native == "int8" or (native != "fp8" and activations == "int8"):
         played = play_inputs(copy.deepcopy(model), 0 if native == "int8" else min(group, 128), head="lm_head" in stored)
         rounded = distance(played)
         delta, disagreements = math.hypot(delta, rounded.mean_delta), max(disagreements, rounded.disagreements)
-    found = Distance.between(served_scores(path, 2, TEXTS, AS_PUBLISHED), reference)
+    found = Distance.between(served_scores(path, 2, TEXTS, WeightFormats(activations=activations)), reference)
     assert found.mean_delta <= ALLOWED * delta
     assert found.disagreements <= disagreements + 4 * math.sqrt(disagreements)  # a count: four standard deviations
 
 
+@pytest.mark.parametrize("activations", get_args(ActivationDtype))
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_published_layout_is_served(layout: str, tmp_path: Path) -> None:
+def test_a_published_layout_is_served(layout: str, activations: ActivationDtype, tmp_path: Path) -> None:
     model = small_llama()
-    assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model)
+    assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, activations)
 
 
+@pytest.mark.parametrize("activations", get_args(ActivationDtype))
 @pytest.mark.parametrize("kind", checkpoints.GGUF_BLOCKS)
-def test_a_gguf_file_is_served(kind: str, tmp_path: Path) -> None:
+def test_a_gguf_file_is_served(kind: str, activations: ActivationDtype, tmp_path: Path) -> None:
     config = hf.LlamaConfig(**checkpoints.sizes(256, 4, 2, 512))
     model = checkpoints.randomise(hf.LlamaForCausalLM(config).eval())
     path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, expanded=False)
-    assert_as_close_as_the_arithmetic(path, model)
+    assert_as_close_as_the_arithmetic(path, model, activations)

@@ -15,7 +15,7 @@ ALLOWED = 1.1
 
 
 FORMATS = [WeightFormats(each, "bf16") for each in ("int8", "int4", "fp8")]
-FORMATS.append(WeightFormats("int4", "bf16", activations="bf16"))
+FORMATS.append(WeightFormats("int4", "bf16", activations="int8"))
 
 
 @pytest.mark.parametrize("formats", FORMATS, ids=lambda each: f"{each.linear}-{each.activations}")

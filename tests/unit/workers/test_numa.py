@@ -54,27 +54,38 @@ def without_libnuma(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("route")
 def test_pages_on_their_node_are_not_misplaced(touched: int) -> None:
     assert numa.bind_range(touched, NBYTES, 0)
-    assert numa.misplaced_pages(touched, NBYTES, 0) == 0
+    assert numa.misplaced_pages([(touched, NBYTES)], 0) == 0
 
 
 @pytest.mark.usefixtures("route")
 def test_pages_on_another_node_are_counted(touched: int) -> None:
     assert numa.bind_range(touched, NBYTES, 0)
-    assert numa.misplaced_pages(touched, NBYTES, 1) == PAGES
-    assert numa.misplaced_pages(touched + 1, NBYTES - 1, 1) == PAGES
+    assert numa.misplaced_pages([(touched, NBYTES)], 1) == PAGES
+    assert numa.misplaced_pages([(touched + 1, NBYTES - 1)], 1) == PAGES
 
 
 @pytest.mark.usefixtures("route")
 def test_a_sample_is_scaled_up_to_the_whole_range(touched: int) -> None:
     assert numa.bind_range(touched, NBYTES, 0)
-    assert numa.misplaced_pages(touched, NBYTES, 1, sample=5) == PAGES
+    assert numa.misplaced_pages([(touched, NBYTES)], 1, sample=5) == PAGES
+
+
+@pytest.mark.usefixtures("route")
+@pytest.mark.parametrize("sample", [None, PAGES, 7])
+def test_pages_of_several_ranges_are_counted_together(touched: int, sample: int | None) -> None:
+    assert numa.bind_range(touched, NBYTES, 0)
+    page = mmap.PAGESIZE
+    ranges = [(touched, page), (touched + page, 0), (touched + 2 * page, NBYTES - 2 * page)]
+    assert numa.misplaced_pages(ranges, 1, sample) == PAGES - 1
+    assert numa.misplaced_pages(ranges, 0, sample) == 0
+    assert numa.misplaced_pages([], 1, sample) == 0
 
 
 @pytest.mark.usefixtures("route")
 def test_untouched_pages_are_not_misplaced() -> None:
     with mmap.mmap(-1, NBYTES) as memory:
         view = ctypes.c_char.from_buffer(memory)
-        assert numa.misplaced_pages(ctypes.addressof(view), NBYTES, 1) == 0
+        assert numa.misplaced_pages([(ctypes.addressof(view), NBYTES)], 1) == 0
         del view
 
 
@@ -106,6 +117,6 @@ def test_a_machine_without_the_calls_is_a_logged_no_op(
     with caplog.at_level(logging.WARNING):
         assert not numa.bind_memory_to(0)
         assert not numa.bind_range(touched, NBYTES, 0)
-        assert numa.misplaced_pages(touched, NBYTES, 1) == 0
+        assert numa.misplaced_pages([(touched, NBYTES)], 1) == 0
     assert "riscv64" in caplog.text
     assert len(caplog.records) == 1

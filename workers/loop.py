@@ -1,12 +1,14 @@
 """The worker's loop: a message in, a native step, a message out.
 
-Nothing else runs in this process, but for the packed weights' way to the cache after a first start.
+Nothing else runs in this process, but for the packed weights' way to the cache after a first start, and the first touch
+of the KV cache while there is no message.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 import psutil
 import zmq
@@ -14,6 +16,7 @@ from numaserve.shm_comm import RingError
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.model import RankModel
 from numaserve.workers.node import NodeContext
+from numaserve.workers.populate import Population
 from numaserve.workers.protocol import (
     Failure,
     FromWorker,
@@ -56,8 +59,11 @@ class Mailbox:
             for poller in (self._poller, self._lifeline):
                 poller.register(lifeline_fd, zmq.POLLIN)
 
-    def receive(self) -> ToWorker:
-        """Wait for the next message; frames that are none are dropped. Raises `Orphaned`."""
+    def receive(self, meanwhile: Callable[[], bool] = lambda: False) -> ToWorker:
+        """Wait for the next message; frames that are none are dropped. Raises `Orphaned`.
+
+        While none is there, `meanwhile` is called until it is False.
+        """
         while True:
             # A plan that already waits is taken without a poll: that is the usual case when the front end is ahead.
             try:
@@ -67,7 +73,10 @@ class Mailbox:
             except ProtocolError as error:
                 logger.warning("dropped a frame: %s", error)
                 continue
-            if any(ready is not self._socket for ready, _ in self._poller.poll()):
+            ready = self._poller.poll(0)
+            while not ready:
+                ready = self._poller.poll(0 if meanwhile() else None)
+            if any(each is not self._socket for each, _ in ready):
                 raise Orphaned
 
     @property
@@ -134,12 +143,13 @@ class _Loop:
         self._mailbox = mailbox
         self._model = model
         self._rank = rank
+        self._kv_population = Population(*model.kv_memory)
         self._next_stats = time.monotonic() + _STATS_INTERVAL_S
 
     def run(self) -> int:
         while True:
             try:
-                message = self._mailbox.receive()
+                message = self._mailbox.receive(self._kv_population.advance)
             except Orphaned:
                 # The last plan may have reached other ranks only, which then wait for this one.
                 self._model.abandon("the front end is gone")

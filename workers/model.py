@@ -112,10 +112,15 @@ class RankModel:
         """What the operations of the Program have cost since load."""
         return by_operation(self._program.totals[0], self._program.profile())
 
+    @property
+    def kv_memory(self) -> tuple[int, int]:
+        """Address and bytes of the KV cache."""
+        return self._program.kv_memory
+
     def misplaced_pages(self) -> int:
         """Memory pages of weights and KV cache that lie on another node than the rank's."""
         weights = [(matrix.address, matrix.nbytes) for matrix in self._weights.matrices]
-        return self._node.misplaced_pages([*weights, self._program.kv_memory])
+        return self._node.misplaced_pages([*weights, self.kv_memory])
 
     def run(self, plan: StepPlan) -> StepAnswer:
         """Run one step. Raises `ValueError`, `TypeError` or `OverflowError` for a plan that cannot be run, `RingError`

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
@@ -93,9 +94,20 @@ async def bench_serve(
 
 
 async def bench_compare(
-    base_urls: Sequence[str], workload: Workload, traffic: Traffic, *, rate: float | None, rounds: int, output: Output
+    base_urls: Sequence[str],
+    workload: Workload,
+    traffic: Traffic,
+    *,
+    rate: float | None,
+    rounds: int,
+    pause_s: float,
+    output: Output,
 ) -> list[Summary]:
-    """`rounds` times each server in turn. All servers get the same requests in a round, other ones in the next."""
+    """`rounds` times each server in turn. All servers get the same requests in a round, other ones in the next.
+
+    Before each turn it waits `pause_s` seconds: a server whose threads spin for a while after its last answer would
+    slow down the next one's first request.
+    """
     reporter = Reporter(workload, traffic, {}, output, JsonLines(output.output_file))
     rate = default_rate(workload) if rate is None else rate
     by_server: list[list[Summary]] = [[] for _ in base_urls]
@@ -118,6 +130,7 @@ async def bench_compare(
                 await bench.warm_up(requests, seed)
             for bench, summaries in zip(benches, by_server, strict=True):
                 label = f"round {index + 1}/{rounds} {bench.client.target.base_url}"
+                await asyncio.sleep(pause_s)
                 summaries.append(await reporter.run(bench, requests, rate, seed, label))
     for url, summaries in zip(base_urls[1:], by_server[1:], strict=True):
         found = ratios(by_server[0], summaries)

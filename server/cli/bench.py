@@ -75,6 +75,7 @@ def bench_compare(
     base_urls: Annotated[list[str], typer.Argument(metavar="URL URL...", help="Servers; ratios are to the first.")],
     *,
     rounds: Annotated[int, typer.Option(min=1, help="How often each server has its turn.")] = 3,
+    pause: Annotated[float, typer.Option(min=0.0, help="Seconds before each turn, for the last one to be over.")] = 3.0,
     request_rate: Annotated[
         str | None, typer.Option(help="Poisson arrivals a second, or inf (default: inf; a trace's timestamps).")
     ] = None,
@@ -93,7 +94,7 @@ def bench_compare(
 
     output = session.Output(_console(), output_file, output_details)
     rate = rates[0] if rates else None
-    _finish(session.bench_compare(base_urls, workload, traffic, rate=rate, rounds=rounds, output=output))
+    _finish(session.bench_compare(base_urls, workload, traffic, rate=rate, rounds=rounds, pause_s=pause, output=output))
 
 
 def _console() -> Console:

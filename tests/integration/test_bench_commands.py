@@ -120,7 +120,7 @@ def test_servers_in_comparison_get_the_same_work_in_turn(tmp_path: Path) -> None
     async def scenario() -> list[Summary]:
         async with serving(Options()) as first, serving(Options(faults=("--step-ms", "5"))) as second:
             urls = [url_of(first), url_of(second)]
-            return await bench_compare(urls, WORKLOAD, TRAFFIC, rate=None, rounds=2, output=where)
+            return await bench_compare(urls, WORKLOAD, TRAFFIC, rate=None, rounds=2, pause_s=0.0, output=where)
 
     summaries = run(scenario())
     *runs, comparison = records(tmp_path)

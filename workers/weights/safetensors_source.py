@@ -70,13 +70,15 @@ class _File:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
         self.tensors: dict[str, dict[str, Any]] = {name: value for name, value in header.items() if name != _METADATA}
-        self._data = np.memmap(path, np.uint8, "r", offset=8 + length) if self.tensors else np.empty(0, np.uint8)
+        # As a plain array: a slice of a memmap takes ten times as long to make, and there may be ten thousands.
+        empty = np.empty(0, np.uint8)
+        self._data = np.asarray(np.memmap(path, np.uint8, "r", offset=8 + length)) if self.tensors else empty
 
     def tensor(self, name: str) -> tuple[str, tuple[int, ...], npt.NDArray[np.uint8]]:
         """Type, shape and bytes."""
         about = self.tensors[name]
         begin, end = about["data_offsets"]
-        return about["dtype"], tuple(about["shape"]), np.asarray(self._data[begin:end])
+        return about["dtype"], tuple(about["shape"]), self._data[begin:end]
 
 
 def _files_of(folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from numaserve.workers.models.fields import Fields
 from numaserve.workers.models.quantization_methods.gptq import CODES, grouped
-from numaserve.workers.models.quantization_methods.rules import Rule, is_head, is_within, read_bits, read_group
+from numaserve.workers.models.quantization_methods.rules import Modules, Rule, is_head, read_bits, read_group
 from numaserve.workers.models.stored import Layout, Stored
 
 _PACKINGS: dict[str, Layout] = {
@@ -36,14 +36,14 @@ def auto_round(fields: Fields) -> Rule:
     layout = fields.choice(packing, _PACKINGS, "auto_round:auto_gptq")
     base = _read(fields, layout)
     single = {name: _read(_settings(fields, name), layout) for name in fields.child("extra_config").values}
-    blocks = _blocks(fields)
+    blocks = Modules(_blocks(fields))
 
     def rule(names: Sequence[str]) -> Stored | None:
         for name in names:
             if name in single:
                 return single[name]
         if blocks:
-            return base if any(is_within(name, block) for name in names for block in blocks) else None
+            return base if blocks.contains(names) else None
         return None if is_head(names) else base
 
     return rule

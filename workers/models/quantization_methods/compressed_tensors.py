@@ -29,24 +29,28 @@ def compressed_tensors(fields: Fields) -> Rule:
     _refuse_unsupported(fields)
     default = fields.choice("format", _FORMATS, _PACKED)
     groups = fields.child("config_groups")
-    schemes = []
+    named: list[tuple[Matcher, Stored]] = []
+    of_class: list[Stored] = []
     for name in groups.values:
         scheme = groups.child(name)
-        kind = scheme.choice("format", _FORMATS, default)
-        schemes.append((_targets(scheme), _read_scheme(scheme, kind)))
-    if not schemes:
+        stored = _read_scheme(scheme, scheme.choice("format", _FORMATS, default))
+        targets = read_names(scheme, "targets")
+        if not targets:
+            raise scheme.error("targets is missing")
+        named.append((_matcher(scheme, targets), stored))
+        if _LINEAR in targets:
+            of_class.append(stored)
+    if not named:
         raise fields.error("config_groups is missing")
-    ignored = [_matcher(fields, text) for text in read_names(fields, "ignore")]
+    ignored = read_names(fields, "ignore")
+    is_ignored = _matcher(fields, ignored)
 
     def rule(names: Sequence[str]) -> Stored | None:
-        if any(matches(names) for matches in ignored):
+        if _LINEAR in ignored or is_ignored(names):
             return None
         # A name or a pattern counts before a class.
-        for is_class in (False, True):
-            for targets, stored in schemes:
-                if any(matches(names) for of_class, matches in targets if of_class == is_class):
-                    return stored
-        return None
+        found = (stored for matches, stored in named if matches(names))
+        return next(found, of_class[0] if of_class else None)
 
     return rule
 
@@ -60,20 +64,15 @@ def _refuse_unsupported(fields: Fields) -> None:
     fields.refuse("kv_cache_scheme")
 
 
-def _targets(scheme: Fields) -> list[tuple[bool, Matcher]]:
-    targets = read_names(scheme, "targets")
-    if not targets:
-        raise scheme.error("targets is missing")
-    return [(text == _LINEAR, _matcher(scheme, text)) for text in targets]
+def _matcher(fields: Fields, texts: Sequence[str]) -> Matcher:
+    """Of modules, and of "re:" and a pattern."""
+    modules = frozenset(texts)
+    patterns = [pattern(fields, text.removeprefix("re:")) for text in texts if text.startswith("re:")]
 
+    def matches(names: Sequence[str]) -> bool:
+        return not modules.isdisjoint(names) or any(each.match(name) for each in patterns for name in names)
 
-def _matcher(fields: Fields, text: str) -> Matcher:
-    if text == _LINEAR:
-        return lambda _: True
-    if text.startswith("re:"):
-        compiled = pattern(fields, text.removeprefix("re:"))
-        return lambda names: any(compiled.match(name) is not None for name in names)
-    return lambda names: text in names
+    return matches
 
 
 def _read_scheme(scheme: Fields, format: str) -> Stored:

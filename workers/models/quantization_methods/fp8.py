@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.quantization_methods.rules import Rule, is_head, is_within, read_names
+from numaserve.workers.models.quantization_methods.rules import Modules, Rule, is_head, read_names
 from numaserve.workers.models.stored import Stored
 
 _MAX_BLOCK = 2**14
@@ -20,12 +20,10 @@ def fp8(fields: Fields) -> Rule:
         stored = Stored("fp8", "fp8", columns, block_rows=block_rows, scale="weight_scale_inv")
     else:
         stored = Stored("fp8", "fp8")
-    skipped = read_names(fields, "modules_to_not_convert", "ignored_layers")
+    skipped = Modules(read_names(fields, "modules_to_not_convert", "ignored_layers"))
 
     def rule(names: Sequence[str]) -> Stored | None:
-        if is_head(names) or any(is_within(name, each) for name in names for each in skipped):
-            return None
-        return stored
+        return None if is_head(names) or skipped.contains(names) else stored
 
     return rule
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain
 
 from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.quantization_methods.rules import Rule, is_head, is_within, pattern, read_bits, read_group
+from numaserve.workers.models.quantization_methods.rules import Modules, Rule, is_head, pattern, read_bits, read_group
 from numaserve.workers.models.stored import REQUANTIZED_GROUP, ROW, CodeFormat, Layout, Stored
 
 _FORMATS: dict[str, Layout] = {"gptq": "gptq", "gptq_v2": "gptq_v2"}
@@ -25,13 +25,13 @@ def gptq(fields: Fields) -> Rule:
     layout = fields.choice(format_key, _FORMATS, "gptq")
     base = _read(fields, layout)
     dynamic = [_override(fields, key, value, layout) for key, value in fields.child("dynamic").values.items()]
-    chosen = _modules_in_block(fields)
+    chosen = Modules(_modules_in_block(fields))
     head = fields.flag("lm_head", False)
 
     def rule(names: Sequence[str]) -> Stored | None:
         if is_head(names) and not head:
             return None
-        if chosen and not is_head(names) and not any(is_within(name, each) for name in names for each in chosen):
+        if chosen and not is_head(names) and not chosen.contains(names):
             return None
         for compiled, stored in dynamic:
             if any(compiled.match(name) for name in names):

@@ -14,7 +14,7 @@ from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.placement import RankCores, place_ranks
 from numaserve.workers.protocol import AS_PUBLISHED, PAGE_SIZE, KvCacheDtype, Launch, WeightFormats, WeightsCache
 from numaserve.workers.topology import Topology
-from numaserve.workers.weights.sharding import kv_bytes_per_page, make_shard, round_up, weight_bytes
+from numaserve.workers.weights.sharding import Shard, kv_bytes_per_page, make_shard, round_up, weight_bytes
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -183,10 +183,20 @@ def _activation_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence
     shard = make_shard(model, shares, rank)
     tokens = _step_tokens(options)
     attention = (len(shard.q_heads) * 2 + len(shard.kv_heads) * 2) * model.head_dim
-    per_token = 4 * (3 * model.hidden_size + attention + 3 * len(shard.intermediate))
+    per_token = 4 * (3 * model.hidden_size + attention + _mlp_columns(model, shard))
     # Rank 0 gathers the logits of all ranks.
     columns = model.vocab_size if rank == 0 else len(shard.vocab)
     return tokens * per_token + 2 * 4 * max_logit_rows(options.max_running_requests) * columns
+
+
+def _mlp_columns(model: ModelConfig, shard: Shard) -> int:
+    """Of a token, in a layer's MLP; of a mixture of experts also its rows for each of its experts, and their scores."""
+    dense = 3 * len(shard.intermediate) if len(model.moe_layers) < model.num_layers else 0
+    moe = model.moe
+    if moe is None or not model.moe_layers:
+        return dense
+    routed = moe.top_k * (2 * model.hidden_size + 3 * len(shard.expert_intermediate))
+    return max(dense, routed + 3 * len(shard.shared_intermediate) + moe.num_experts)
 
 
 def _pools(topology: Topology, ranks: Sequence[RankCores]) -> list[_Pool]:

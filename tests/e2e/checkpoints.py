@@ -79,13 +79,35 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     ),
     "phi3": lambda: hf.Phi3Config(**sizes(160, 2, 1, 224, original_max_position_embeddings=256), **_LONGROPE),
 }
+# Widths of experts that are no multiple of a tile; a dense layer between mixtures; windows, which some of these have.
+MOE_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
+    "mixtral": lambda: hf.MixtralConfig(
+        **sizes(96, 4, 2, 104, head_dim=24, num_local_experts=5, num_experts_per_tok=2, sliding_window=16)
+    ),
+    "qwen2_moe": lambda: hf.Qwen2MoeConfig(
+        **sizes(128, 4, 2, 160, layers=3, moe_intermediate_size=72, shared_expert_intermediate_size=200),
+        num_experts=7,
+        num_experts_per_tok=3,
+        mlp_only_layers=[1],
+    ),
+    "qwen3_moe": lambda: hf.Qwen3MoeConfig(
+        **sizes(160, 4, 1, 160, head_dim=32, moe_intermediate_size=96, num_experts=16, num_experts_per_tok=4),
+        norm_topk_prob=True,
+        tie_word_embeddings=True,
+    ),
+}
 GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 GGUF_TYPES = ("F32", "F16", "BF16", *GGUF_BLOCKS)
 
 
 def random_model(case: str, seed: int = 0) -> hf.PreTrainedModel:
-    """A model of `CASES` in fp32 whose weights are random bf16 values."""
-    model = hf.AutoModelForCausalLM.from_config(CASES[case](), dtype=torch.float32, attn_implementation="eager")
+    """A model of `CASES` or `MOE_CASES` in fp32 whose weights are random bf16 values."""
+    return build((CASES | MOE_CASES)[case](), seed)
+
+
+def build(config: hf.PreTrainedConfig, seed: int = 0) -> hf.PreTrainedModel:
+    """The same for another configuration."""
+    model = hf.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
     return randomise(model.eval(), seed)
 
 
@@ -102,7 +124,7 @@ def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
                 # More, and a tied head would predict the token it was given. Gemma multiplies by sqrt(hidden size).
                 value = (0.03 if model.config.model_type.startswith("gemma") else 0.08) * noise
             else:
-                value = noise * 1.5 * parameter.shape[1] ** -0.5
+                value = noise * 1.5 * parameter.shape[-1] ** -0.5
             parameter.copy_(value.to(torch.bfloat16).float())
     return model
 

@@ -68,19 +68,37 @@ def play(model: hf.PreTrainedModel, formats: WeightFormats) -> hf.PreTrainedMode
     if formats.linear == "int4" and formats.activations == "bf16":
         round_input = _unchanged
     for name, layer in model.named_modules():
-        if isinstance(layer, torch.nn.Linear) and "lm_head" not in name:
+        if _is_linear(name, layer) and "lm_head" not in name:
             layer.weight.data = round_weight(layer.weight.data)
             _round_inputs(layer, round_input)
+        elif name.endswith(_EXPERTS):
+            for weights in (layer.gate_up_proj, layer.down_proj):
+                weights.data = round_weight(weights.data)
+            _round_inputs_of_experts(layer, round_input)
     return model
 
 
 def play_inputs(model: hf.PreTrainedModel, group: int, *, head: bool) -> hf.PreTrainedModel:
     """Give the layers of an fp32 model, and its output head, inputs in int8, with a scale for each token and `group` of
     columns, or for each token where it is 0."""
+
+    def round_input(x: torch.Tensor) -> torch.Tensor:
+        return _int8_in_groups(x, group) if group else rounded_to_int8(x)
+
     for name, layer in model.named_modules():
-        if isinstance(layer, torch.nn.Linear) and (head or "lm_head" not in name):
-            _round_inputs(layer, lambda x: _int8_in_groups(x, group) if group else rounded_to_int8(x))
+        if _is_linear(name, layer) and (head or "lm_head" not in name):
+            _round_inputs(layer, round_input)
+        elif name.endswith(_EXPERTS):
+            _round_inputs_of_experts(layer, round_input)
     return model
+
+
+_EXPERTS = ".experts"  # one module that holds the weights of all, [experts, out features, in features]
+
+
+def _is_linear(name: str, layer: torch.nn.Module) -> bool:
+    """Routers are modules of another kind, but for the shared expert's gate."""
+    return isinstance(layer, torch.nn.Linear) and not name.endswith("shared_expert_gate")
 
 
 def _round_inputs(layer: torch.nn.Linear, rounding: Rounding) -> None:
@@ -88,3 +106,20 @@ def _round_inputs(layer: torch.nn.Linear, rounding: Rounding) -> None:
         return (rounding(inputs[0].bfloat16().float()), *inputs[1:])
 
     layer.register_forward_pre_hook(rounded)
+
+
+def _round_inputs_of_experts(experts: torch.nn.Module, rounding: Rounding) -> None:
+    """What goes into the second product does not show outside of transformers' code: this is in place of it."""
+
+    def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(rounding(x.bfloat16().float()), weight)
+
+    def forward(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros_like(x)
+        for index, (gate_up, down) in enumerate(zip(experts.gate_up_proj, experts.down_proj, strict=True)):
+            token, place = torch.where(chosen == index)
+            gate, up = product(x[token], gate_up).chunk(2, -1)
+            out.index_add_(0, token, product(experts.act_fn(gate) * up, down) * shares[token, place, None])
+        return out
+
+    experts.forward = forward  # type: ignore[assignment]

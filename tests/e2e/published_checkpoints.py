@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import checkpoints
@@ -18,9 +18,26 @@ SIZES = checkpoints.sizes(576, 9, 3, 640, tie_word_embeddings=False)
 
 def small_llama() -> hf.PreTrainedModel:
     """A random Llama whose widths are multiples of the groups."""
-    config = hf.LlamaConfig(**SIZES)
-    model = hf.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
-    return checkpoints.randomise(model.eval())
+    return checkpoints.build(hf.LlamaConfig(**SIZES))
+
+
+def small_qwen2_moe() -> hf.PreTrainedModel:
+    """The same with experts."""
+    sizes = checkpoints.sizes(256, 4, 2, 256, moe_intermediate_size=256, shared_expert_intermediate_size=384)
+    return checkpoints.build(hf.Qwen2MoeConfig(**sizes, num_experts=6, num_experts_per_tok=2))
+
+
+def matrices(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """What may be quantised: names of modules as checkpoints have them, and weights [out features, in features] that
+    are the model's own. Experts are Qwen's."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and not name.endswith(("lm_head", "shared_expert_gate")):
+            yield name, module.weight.data
+        if name.endswith(".experts"):
+            for index, gate_up in enumerate(module.gate_up_proj.data):
+                gate, up = gate_up.chunk(2)
+                parts = {"gate_proj": gate, "up_proj": up, "down_proj": module.down_proj.data[index]}
+                yield from ((f"{name}.{index}.{part}", weight) for part, weight in parts.items())
 
 
 def save_published(
@@ -31,13 +48,13 @@ def save_published(
     published = LAYOUTS[layout]
     checkpoints.save(model, folder)
     tensors = load_file(folder / "model.safetensors")
-    for name, module in model.named_modules():
-        if not isinstance(module, torch.nn.Linear) or name == "lm_head" or skip(name):
+    for name, weight in matrices(model):
+        if skip(name):
             continue
-        written = published.write(module.weight.detach().numpy())
+        written = published.write(weight.numpy())
         del tensors[f"{name}.weight"]
         tensors |= {f"{name}.{suffix}": tensor for suffix, tensor in written.tensors.items()}
-        module.weight.data = torch.from_numpy(written.values if published.exact else rounded_anew(written.values))
+        weight.copy_(torch.from_numpy(written.values if published.exact else rounded_anew(written.values)))
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     edit_config(folder, quantization_config=published.config)
     return folder

@@ -1,13 +1,15 @@
-"""The decoder that the families share: attention and a gated MLP around a residual stream, RMS norms before each (and,
-where the weights have them, after each)."""
+"""The decoder that the families share: attention and a gated MLP, or a mixture of them, around a residual stream, RMS
+norms before each (and, where the weights have them, after each)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.weights.weights import DenseMlp, MoeWeights
 
 if TYPE_CHECKING:
+    from numaserve.workers.buffers import Operand, Partial
     from numaserve.workers.program import ProgramBuilder
     from numaserve.workers.weights.weights import Weights
 
@@ -35,9 +37,16 @@ def forward(b: ProgramBuilder, config: ModelConfig, weights: Weights) -> None:
         )
         x = b.add_all_reduce(
             residual,
-            b.gated_mlp(x, layer.gate_up, layer.down, config.activation),
+            _mlp(b, config, x, layer.mlp),
             norm=next_norm,
             eps=eps,
             post_norm=layer.post_mlp_norm,
         )
     b.sample(b.lm_head(x, weights.lm_head, softcap=config.final_softcap))
+
+
+def _mlp(b: ProgramBuilder, config: ModelConfig, x: Operand, mlp: DenseMlp | MoeWeights) -> Partial:
+    if isinstance(mlp, DenseMlp):
+        return b.gated_mlp(x, mlp.gate_up, mlp.down, config.activation)
+    assert config.moe is not None  # noqa: S101  it has weights
+    return b.moe(x, config.moe, mlp)  # type: ignore[attr-defined, no-any-return]

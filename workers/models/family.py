@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.models.spec import ModelConfig, MoeConfig
 
 if TYPE_CHECKING:
     # The front end reads configurations and must not need the native modules for it.
     from numaserve.workers.program import ProgramBuilder
     from numaserve.workers.weights.weights import Weights
+
+
+@dataclass(frozen=True)
+class MlpNames:
+    """Of the matrices of one gated MLP."""
+
+    gate: str
+    up: str
+    down: str
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,45 @@ class LayerNames:
     post_attention_norm: str = ""  # "": the family has none
     post_mlp_norm: str = ""
 
+    @property
+    def mlp(self) -> MlpNames:
+        """Of a dense layer."""
+        return MlpNames(self.gate, self.up, self.down)
+
+
+@dataclass(frozen=True)
+class MoeNames:
+    """The same of a layer that is a mixture of experts; expert 3 has its matrices below `experts`.3."""
+
+    router: str = "mlp.gate"
+    correction_bias: str = "mlp.gate.e_score_correction_bias"  # the whole name
+    experts: str = "mlp.experts"
+    shared: str = "mlp.shared_expert"
+    shared_gate: str = "mlp.shared_expert_gate"
+    # Within an expert.
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+
+    def routed(self, count: int) -> tuple[MlpNames, ...]:
+        """Of the first `count` routed experts."""
+        return _routed(self, count)
+
+    @property
+    def shared_mlp(self) -> MlpNames:
+        """Of the shared experts, which are one MLP."""
+        return self.below(self.shared)
+
+    def below(self, module: str) -> MlpNames:
+        """Of the expert that is called `module`."""
+        return MlpNames(f"{module}.{self.gate}", f"{module}.{self.up}", f"{module}.{self.down}")
+
+
+@functools.lru_cache(maxsize=16)
+def _routed(names: MoeNames, count: int) -> tuple[MlpNames, ...]:
+    """Made once: every layer has the same, and a large model ten thousand experts."""
+    return tuple(names.below(f"{names.experts}.{index}") for index in range(count))
+
 
 @dataclass(frozen=True)
 class Family:
@@ -51,7 +100,17 @@ class Family:
     configure: Callable[[Fields, str], ModelConfig]
     forward: Callable[[ProgramBuilder, ModelConfig, Weights], None]
     names: LayerNames = field(default_factory=LayerNames)
+    moe_names: MoeNames = field(default_factory=MoeNames)
     # What may stand before `layers.0. ...`: multimodal checkpoints nest their language model.
     prefixes: tuple[str, ...] = ("model.",)
     # Parts of a multimodal checkpoint that text does not need.
     ignored_prefixes: tuple[str, ...] = ()
+
+    def mlps(self, config: ModelConfig, moe: MoeConfig | None) -> list[tuple[MlpNames, int]]:
+        """The gated MLPs of a layer, with their intermediate sizes: one, or with `moe` those of all experts."""
+        if moe is None:
+            return [(self.names.mlp, config.intermediate_size)]
+        found = [(names, moe.intermediate_size) for names in self.moe_names.routed(moe.num_experts)]
+        if moe.shared_intermediate_size:
+            found.append((self.moe_names.shared_mlp, moe.shared_intermediate_size))
+        return found

@@ -82,16 +82,21 @@ class Fields:
             raise self.error(f"{key} must be a list of {count} texts")
         return value
 
+    def integers(self, key: str, low: int, high: int) -> tuple[int, ...]:
+        """A list of integers in low..high; empty where the field is missing."""
+        value = self.values.get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            raise self.error(f"{key} must be a list of integers")
+        return self._integers(key, value, low, high, "integers")
+
     def token_ids(self, key: str, vocab_size: int) -> tuple[int, ...]:
         """One token id or a list of them; empty where the field is missing. Ids outside the vocabulary are refused."""
         value = self.values.get(key)
         if value is None:
             return ()
-        items = value if isinstance(value, list) else [value]
-        for item in items:
-            if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < vocab_size:
-                raise self.error(f"{key} must hold token ids from 0 to {vocab_size - 1}, not {_show(item)}")
-        return tuple(items)
+        return self._integers(key, value if isinstance(value, list) else [value], 0, vocab_size - 1, "token ids")
 
     def with_defaults(self, **defaults: object) -> Fields:
         """The same object, with `defaults` for the fields that are missing; null counts as present."""
@@ -119,6 +124,14 @@ class Fields:
         if default is None:
             raise self.error(f"{key} is missing")
         return default
+
+    def _integers(self, key: str, items: list[object], low: int, high: int, what: str) -> tuple[int, ...]:
+        found = []
+        for item in items:
+            if not isinstance(item, int) or isinstance(item, bool) or not low <= item <= high:
+                raise self.error(f"{key} must hold {what} from {low} to {high}, not {_show(item)}")
+            found.append(item)
+        return tuple(found)
 
     def _number(self, key: str, value: object, low: float, high: float) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool):

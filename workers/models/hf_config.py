@@ -10,10 +10,10 @@ from numaserve.workers.models.spec import Activation, LayerKind, ModelConfig
 
 # Far above any published model, far below what would overflow an index or exhaust memory while planning.
 _MAX_HIDDEN = 2**17
-_MAX_LAYERS = 2**10
+MAX_LAYERS = 2**10
 _MAX_HEADS = 2**10
 _MAX_HEAD_DIM = 512
-_MAX_INTERMEDIATE = 2**20
+MAX_INTERMEDIATE = 2**20
 _MAX_VOCAB = 2**22
 
 _ACTIVATIONS: dict[str, Activation] = {
@@ -37,7 +37,7 @@ def read_common(fields: Fields, family: str, architecture: str, **overrides: Any
     if heads % kv_heads:
         raise fields.error(f"num_attention_heads={heads} must be a multiple of num_key_value_heads={kv_heads}")
     head_dim = read_head_dim(fields)
-    layers = fields.integer("num_hidden_layers", 1, _MAX_LAYERS)
+    layers = fields.integer("num_hidden_layers", 1, MAX_LAYERS)
     vocab_size = fields.integer("vocab_size", 1, _MAX_VOCAB)
     values: dict[str, Any] = {
         "architecture": architecture,
@@ -47,7 +47,7 @@ def read_common(fields: Fields, family: str, architecture: str, **overrides: Any
         "num_qo_heads": heads,
         "num_kv_heads": kv_heads,
         "head_dim": head_dim,
-        "intermediate_size": fields.integer("intermediate_size", 1, _MAX_INTERMEDIATE),
+        "intermediate_size": fields.integer("intermediate_size", 1, MAX_INTERMEDIATE),
         "vocab_size": vocab_size,
         "rms_norm_eps": fields.number("rms_norm_eps", 1e-12, 1.0, 1e-6),
         "max_position": fields.integer("max_position_embeddings", 1, MAX_POSITION),
@@ -102,7 +102,7 @@ def read_activation(fields: Fields, key: str, default: str) -> Activation:
 
 def read_layer_count(fields: Fields) -> int:
     """The number of layers."""
-    return fields.integer("num_hidden_layers", 1, _MAX_LAYERS)
+    return fields.integer("num_hidden_layers", 1, MAX_LAYERS)
 
 
 def _refuse_unsupported(fields: Fields) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models import gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3
+from numaserve.workers.models import gemma2, gemma3, llama, mistral, mixtral, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe
 from numaserve.workers.models.family import Family
 
-FAMILIES: dict[str, Family] = {
-    module.FAMILY.name: module.FAMILY for module in (llama, mistral, qwen2, qwen3, gemma2, gemma3, phi3)
-}
+_MODULES = (llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma2, gemma3, phi3)
+FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 ARCHITECTURES: dict[str, Family] = {
     architecture: family for family in FAMILIES.values() for architecture in family.architectures
 }

@@ -11,6 +11,8 @@ from numaserve.workers.models.stored import Stored
 Activation = Literal["silu", "gelu_tanh"]
 LayerKind = Literal["full", "sliding"]
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
+Scoring = Literal["softmax", "sigmoid"]
+GroupScore = Literal["max", "top2"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,24 @@ class RopeConfig:
     truncate: bool = True  # yarn
     short_factor: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
     long_factor: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
+
+
+@dataclass(frozen=True)
+class MoeConfig:
+    """A mixture of experts: which experts a token goes to, and with which weights they are summed."""
+
+    num_experts: int
+    top_k: int
+    intermediate_size: int  # of one routed expert
+    scoring: Scoring = "softmax"
+    renormalize: bool = True  # the weights of the chosen experts are divided by their sum
+    scale: float = 1.0  # on the weights, after that
+    correction_bias: bool = False  # added to the scores for choosing, not for weighing
+    num_groups: int = 1  # of experts that follow each other
+    top_groups: int = 1  # experts are chosen from these best groups only
+    group_score: GroupScore = "max"  # of a group: its best score, or the sum of its two best
+    shared_intermediate_size: int = 0  # of all shared experts together
+    shared_gate: bool = False  # what they make is multiplied by a sigmoid of its own
 
 
 @dataclass(frozen=True)
@@ -66,12 +86,18 @@ class ModelConfig:
     embedding_scale: float = 1.0
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
+    moe: MoeConfig | None = None
+    moe_layers: tuple[int, ...] = ()  # the layers that are mixtures of experts; the others are dense
     # The quantised matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").
     stored: Mapping[str, Stored] = field(default_factory=dict, hash=False)
 
     def window(self, layer: int) -> int | None:
         """How many tokens layer `layer` looks back at, the current one included; None: all."""
         return self.sliding_window if self.layer_kinds[layer] == "sliding" else None
+
+    def moe_of(self, layer: int) -> MoeConfig | None:
+        """The experts of layer `layer`; None: it is dense."""
+        return self.moe if layer in self.moe_layers else None
 
     def rope_of(self, layer: int) -> RopeConfig:
         """The rotary embedding of layer `layer`."""

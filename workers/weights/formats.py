@@ -7,13 +7,14 @@ and bf16 takes anything else that does not agree.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.registry import FAMILIES
-from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.models.spec import ModelConfig, MoeConfig
 from numaserve.workers.models.stored import ROW, Stored
 from numaserve.workers.protocol import WeightFormat, WeightFormats
 
@@ -42,29 +43,52 @@ BF16 = MatrixFormat()
 
 
 @dataclass(frozen=True)
+class MlpFormats:
+    """The matrices of a gated MLP."""
+
+    gate_up: MatrixFormat
+    down: MatrixFormat
+
+
+@dataclass(frozen=True)
+class MoeFormats:
+    """The matrices of a mixture of experts; the router is bf16."""
+
+    moe: MoeConfig
+    experts: MlpFormats  # of each, the shared one too: they are one product of one operand
+
+
+@dataclass(frozen=True)
 class LayerFormats:
     """The matrices of one layer."""
 
     qkv: MatrixFormat
     o: MatrixFormat
-    gate_up: MatrixFormat
-    down: MatrixFormat
+    mlp: MlpFormats | MoeFormats
 
 
 def layer_formats(config: ModelConfig, formats: WeightFormats, shard: Shard, layer: int) -> LayerFormats:
     """The formats of a rank's part of `layer`. Raises `OperatorError` where a quantised checkpoint is wanted in another
     format than it has."""
-    names = FAMILIES[config.family].names
+    family, at, moe = FAMILIES[config.family], f"layers.{layer}.", config.moe_of(layer)
+    names = family.names
 
     def of(*modules: str, first_col: int = 0) -> MatrixFormat:
-        stored = [config.stored.get(f"layers.{layer}.{name}") for name in dict.fromkeys(modules)]
-        return _choose(formats.linear, stored, first_col, bool(config.stored))
+        # Hundreds of experts are stored in one or two ways, which are objects that they share.
+        stored = {id(found): found for found in (config.stored.get(at + name) for name in modules)}
+        return _choose(formats.linear, list(stored.values()), first_col, bool(config.stored))
 
+    mlps = [names for names, _ in family.mlps(config, moe)]
+    # Groups have to begin where the columns of either kind of expert do.
+    first_col = math.gcd(shard.expert_intermediate.start, shard.shared_intermediate.start)
+    mlp = MlpFormats(
+        gate_up=of(*(name for each in mlps for name in (each.gate, each.up))),
+        down=of(*(each.down for each in mlps), first_col=first_col if moe else shard.intermediate.start),
+    )
     return LayerFormats(
         qkv=of(names.q, names.k, names.v),
         o=of(names.o, first_col=shard.q_heads.start * config.head_dim),
-        gate_up=of(names.gate, names.up),
-        down=of(names.down, first_col=shard.intermediate.start),
+        mlp=mlp if moe is None else MoeFormats(moe, mlp),
     )
 
 
@@ -79,13 +103,13 @@ def has_own_lm_head(config: ModelConfig, formats: WeightFormats) -> bool:
     return not config.tie_word_embeddings or lm_head_format(config, formats) != BF16
 
 
-def cut_of(config: ModelConfig, parts: int) -> int:
-    """Columns of the MLP at whose multiples it is best divided into `parts`: the checkpoint's groups, or pieces of them
-    where whole ones would divide it unevenly."""
-    name = FAMILIES[config.family].names.down
-    groups = {stored.group for module, stored in config.stored.items() if module.endswith(f".{name}")} - {ROW}
+def cut_of(config: ModelConfig, parts: int, columns: int, down: Sequence[str]) -> int:
+    """At whose multiples the `columns` of an MLP are best divided into `parts`: the groups that the checkpoint has in
+    the modules `down` of a layer, or pieces of them where whole ones would divide it unevenly."""
+    modules = (f"layers.{layer}.{name}" for layer in range(config.num_layers) for name in down) if config.stored else ()
+    groups = {stored.group for stored in map(config.stored.get, modules) if stored is not None} - {ROW}
     for cut in GROUPS:
-        if groups and all(group % cut == 0 for group in groups) and config.intermediate_size >= 8 * parts * cut:
+        if groups and all(group % cut == 0 for group in groups) and columns >= 8 * parts * cut:
             return cut
     return GROUPS[-1]
 

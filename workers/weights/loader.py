@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from numaserve.kernels import PackedMatrix, RopeTable, Team, Vector
-from numaserve.workers.models.family import LayerNames
+from numaserve.workers.models.family import Family
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.rope import rope_tables
 from numaserve.workers.models.spec import ModelConfig
@@ -19,17 +19,20 @@ from numaserve.workers.weights.formats import (
     EMBEDDING,
     LM_HEAD,
     MatrixFormat,
+    MlpFormats,
+    MoeFormats,
     has_own_lm_head,
     layer_formats,
     lm_head_format,
 )
 from numaserve.workers.weights.gguf_source import GGUFSource
-from numaserve.workers.weights.packing import Packer, Place, Rows
+from numaserve.workers.weights.matrices import MatrixMaker
+from numaserve.workers.weights.packing import Packer, Rows
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
-from numaserve.workers.weights.sharding import TILE_COLUMNS, Shard, round_up
+from numaserve.workers.weights.sharding import Shard
 from numaserve.workers.weights.source import TensorSource
-from numaserve.workers.weights.tensors import Shape, check_tensors, find_prefix, layer_shapes, lm_head_name
-from numaserve.workers.weights.weights import LayerWeights, Weights
+from numaserve.workers.weights.tensors import check_tensors, find_prefix, layer_shapes, lm_head_name
+from numaserve.workers.weights.weights import DenseMlp, LayerWeights, MoeWeights, Weights
 
 
 def open_source(path: Path, config: ModelConfig) -> TensorSource:
@@ -59,23 +62,20 @@ def load_weights(
     family = FAMILIES[config.family]
     prefix = find_prefix(source.names(), family)
     check_tensors(source, config, family, prefix)
+    shapes = layer_shapes(config, family, None) | layer_shapes(config, family, config.moe)
     packer = None if stored else Packer(source, team)
-    shapes = layer_shapes(config, family)
-    return _Loader(source, config, family.names, formats, shard, packer, report, prefix, shapes).load(positions)
+    maker = MatrixMaker(config, prefix, shapes, packer, report)
+    return _Loader(source, config, family, formats, shard, maker).load(positions)
 
 
 @dataclass
 class _Loader:
     source: TensorSource
     config: ModelConfig
-    names: LayerNames
+    family: Family
     formats: WeightFormats
     shard: Shard
-    packer: Packer | None  # None: matrices are made, and filled by others
-    report: Callable[[int], None]
-    prefix: str
-    shapes: dict[str, Shape]  # of a layer's tensors
-    done: int = 0
+    maker: MatrixMaker
 
     def load(self, positions: int) -> Weights:
         config = self.config
@@ -97,26 +97,27 @@ class _Loader:
         )
 
     def _layer(self, index: int) -> LayerWeights:
-        config, names, at = self.config, self.names, f"layers.{index}."
+        config, names, at = self.config, self.family.names, f"layers.{index}."
         made = layer_formats(config, self.formats, self.shard, index)
+        heads, width = self.shard.q_heads, config.head_dim
+        qkv = self._qkv_rows()
         return LayerWeights(
             input_norm=self._norm(at + names.input_norm),
-            qkv=self._qkv(at, made.qkv),
-            qkv_bias=self._qkv_bias(at) if config.qkv_bias else None,
+            qkv=self.maker.rows(at, qkv, made.qkv),
+            qkv_bias=self._qkv_bias(at, qkv) if config.qkv_bias else None,
             q_norm=self._norm(at + names.q_norm) if config.qk_norm else None,
             k_norm=self._norm(at + names.k_norm) if config.qk_norm else None,
-            o=self._columns(at, names.o, self.shard.q_heads, config.head_dim, made.o),
+            o=self.maker.columns(at, names.o, range(heads.start * width, heads.stop * width), made.o),
             o_bias=self._vector(f"{at}{names.o}.bias") if config.attention_output_bias else None,
             post_attention_norm=self._norm(at + names.post_attention_norm) if config.post_norms else None,
             mlp_norm=self._norm(at + names.mlp_norm),
-            gate_up=self._gate_up(at, made.gate_up),
-            down=self._columns(at, names.down, self.shard.intermediate, 1, made.down),
+            mlp=self._mlp(at, made.mlp),
             post_mlp_norm=self._norm(at + names.post_mlp_norm) if config.post_norms else None,
         )
 
     def _qkv_rows(self) -> list[tuple[str, Rows]]:
         """The tensors that hold the rank's q, k and v heads, and their rows there in the kernels' order."""
-        config, names, shard = self.config, self.names, self.shard
+        config, names, shard = self.config, self.family.names, self.shard
         interleaved = self.source.interleaved_rope
         q = head_rows(shard.q_heads, config.head_dim, interleaved)
         k = head_rows(shard.kv_heads, config.head_dim, interleaved)
@@ -126,46 +127,34 @@ class _Loader:
             v += (config.num_qo_heads + config.num_kv_heads) * config.head_dim
         return [(names.q, q), (names.k, k), (names.v, v)]
 
-    def _qkv(self, at: str, made: MatrixFormat) -> PackedMatrix:
-        parts = self._qkv_rows()
-        matrix = _make(sum(len(rows) for _, rows in parts), self.config.hidden_size, made)
-        row = 0
-        for name, rows in parts:
-            self._pack(matrix, at, name, rows, Place(dst_row=row))
-            row += len(rows)
-        return self._packed(matrix)
+    def _qkv_bias(self, at: str, parts: list[tuple[str, Rows]]) -> Vector:
+        return Vector(np.concatenate([self._values(f"{at}{name}.bias")[rows] for name, rows in parts]))
 
-    def _qkv_bias(self, at: str) -> Vector:
-        parts = [self._values(f"{at}{name}.bias")[rows] for name, rows in self._qkv_rows()]
-        return Vector(np.concatenate(parts))
-
-    def _gate_up(self, at: str, made: MatrixFormat) -> PackedMatrix:
-        names, inter = self.names, self.shard.intermediate
-        # Both halves fill whole tiles, so that the padded columns of the product are written, as zeros.
-        matrix = _make(2 * round_up(len(inter), TILE_COLUMNS), self.config.hidden_size, made)
-        rows = np.arange(inter.start, inter.stop, dtype=np.int32)
-        below = self.config.intermediate_size if names.up == names.gate else 0
-        for offset, (name, chosen) in enumerate(((names.gate, rows), (names.up, rows + np.int32(below)))):
-            self._pack(matrix, at, name, chosen, Place(panel_stride=2, panel_offset=offset))
-        return self._packed(matrix)
-
-    def _columns(self, at: str, name: str, parts: range, width: int, made: MatrixFormat) -> PackedMatrix:
-        """All rows of a tensor, and of its columns those of `parts`, each `width` wide."""
-        hidden = self.config.hidden_size
-        matrix = _make(hidden, len(parts) * width, made)
-        rows = np.arange(hidden, dtype=np.int32)
-        self._pack(matrix, at, name, rows, Place(first_col=parts.start * width))
-        return self._packed(matrix)
+    def _mlp(self, at: str, made: MlpFormats | MoeFormats) -> DenseMlp | MoeWeights:
+        if isinstance(made, MlpFormats):
+            return self.maker.mlp(at, self.family.names.mlp, self.shard.intermediate, made)
+        names, moe = self.family.moe_names, made.moe
+        rows = np.arange(moe.num_experts, dtype=np.int32)
+        gate = [(names.shared_gate, np.zeros(1, np.int32))] if moe.shared_gate else []
+        router = self.maker.rows(at, [(names.router, rows), *gate], BF16)
+        columns = self.shard.expert_intermediate
+        routed = [self.maker.mlp(at, each, columns, made.experts) for each in names.routed(moe.num_experts)]
+        shared = None
+        if moe.shared_intermediate_size:
+            shared = self.maker.mlp(at, names.shared_mlp, self.shard.shared_intermediate, made.experts)
+        return MoeWeights(
+            router=router,
+            correction_bias=self._vector(at + names.correction_bias) if moe.correction_bias else None,
+            experts=range(moe.num_experts),
+            gate_up=tuple(each.gate_up for each in routed),
+            down=tuple(each.down for each in routed),
+            shared=shared,
+        )
 
     def _vocabulary(self, module: str, made: MatrixFormat) -> PackedMatrix:
-        config, vocab = self.config, self.shard.vocab
-        matrix = _make(len(vocab), config.hidden_size, made)
-        if self.packer is not None:
-            rows = np.arange(vocab.start, vocab.stop, dtype=np.int32)
-            name = lm_head_name(self.source.names(), self.prefix) if module == LM_HEAD else self.prefix + module
-            shape = (config.vocab_size, config.hidden_size)
-            self.packer.pack(matrix, name, rows, Place(), stored=config.stored.get(module), shape=shape)
-        return self._packed(matrix)
+        prefix = self.maker.prefix
+        tensor = lm_head_name(self.source.names(), prefix) if module == LM_HEAD else prefix + module
+        return self.maker.vocabulary(module, tensor, self.shard.vocab, made)
 
     def _norm(self, name: str) -> Vector:
         values = self._values(f"{name}.weight")
@@ -175,23 +164,7 @@ class _Loader:
         return Vector(self._values(name))
 
     def _values(self, name: str) -> Floats:
-        return as_float32(self.source.tensor(self.prefix + name))
-
-    def _pack(self, matrix: PackedMatrix, at: str, name: str, rows: Rows, place: Place) -> None:
-        if self.packer is None:
-            return
-        stored, shape = self.config.stored.get(at + name), self.shapes[f"{name}.weight"]
-        self.packer.pack(matrix, self.prefix + at + name, rows, place, stored=stored, shape=(shape[0], shape[1]))
-
-    def _packed(self, matrix: PackedMatrix) -> PackedMatrix:
-        if self.packer is not None:
-            self.done += matrix.nbytes
-            self.report(self.done)
-        return matrix
-
-
-def _make(n: int, k: int, made: MatrixFormat) -> PackedMatrix:
-    return PackedMatrix(n, k, made.format, made.group, made.offsets)
+        return as_float32(self.source.tensor(self.maker.prefix + name))
 
 
 def head_rows(heads: range, head_dim: int, interleaved: bool) -> Rows:

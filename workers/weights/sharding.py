@@ -1,8 +1,8 @@
 """Which part of each tensor a rank owns. Pure functions of the model's configuration and the ranks' weights.
 
-A rank's *weight* is its number of cores. Attention is divided by KV head, each with its group of query heads; the MLP
-in units of 32 columns, the kernels' tiles, or of a checkpoint's groups, the vocabulary in units of 16 rows. Fewer KV
-heads than ranks: a KV head is held by several ranks, which divide its query heads.
+A rank's *weight* is its number of cores. Attention is divided by KV head, each with its group of query heads; the MLP,
+and every expert likewise, in units of 32 columns, the kernels' tiles, or of a checkpoint's groups, the vocabulary in
+units of 16 rows. Fewer KV heads than ranks: a KV head is held by several ranks, which divide its query heads.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from numaserve.workers.models.family import MlpNames
+from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.protocol import AS_PUBLISHED, PAGE_SIZE, KvCacheDtype, WeightFormats
 from numaserve.workers.weights.formats import (
     BF16,
     MatrixFormat,
+    MlpFormats,
+    MoeFormats,
     cut_of,
     has_own_lm_head,
     layer_formats,
@@ -39,6 +43,8 @@ class Shard:
     kv_heads: range
     intermediate: range
     vocab: range
+    expert_intermediate: range = range(0)  # of every routed expert
+    shared_intermediate: range = range(0)
 
 
 def round_up(value: int, unit: int) -> int:
@@ -89,13 +95,23 @@ def split_heads(num_qo_heads: int, num_kv_heads: int, weights: Sequence[int]) ->
 def make_shard(config: ModelConfig, weights: Sequence[int], rank: int) -> Shard:
     """The part of the model that `rank` owns; `weights` has one entry per rank."""
     q_heads, kv_heads = split_heads(config.num_qo_heads, config.num_kv_heads, weights)[rank]
+    family, moe = FAMILIES[config.family], config.moe
+
+    def columns(total: int, *mlps: MlpNames) -> range:
+        cut = cut_of(config, len(weights), total, [mlp.down for mlp in mlps])
+        return split(total, weights, cut)[rank]
+
+    experts = range(0) if moe is None else columns(moe.intermediate_size, *family.moe_names.routed(moe.num_experts))
+    shared = range(0) if moe is None else columns(moe.shared_intermediate_size, family.moe_names.shared_mlp)
     return Shard(
         rank=rank,
         world_size=len(weights),
         q_heads=q_heads,
         kv_heads=kv_heads,
-        intermediate=split(config.intermediate_size, weights, cut_of(config, len(weights)))[rank],
+        intermediate=columns(config.intermediate_size, family.names.mlp),
         vocab=split(config.vocab_size, weights, TILE_ROWS)[rank],
+        expert_intermediate=experts,
+        shared_intermediate=shared,
     )
 
 
@@ -122,7 +138,7 @@ def weight_bytes(config: ModelConfig, weights: Sequence[int], rank: int, formats
     """Memory of the packed matrices of one rank; norms and biases, a few kB per layer, are left out. Raises
     `OperatorError` where the checkpoint cannot be had in `formats`."""
     shard = make_shard(config, weights, rank)
-    hidden, inter = config.hidden_size, len(shard.intermediate)
+    hidden = config.hidden_size
     q_columns = len(shard.q_heads) * config.head_dim
     kv_columns = len(shard.kv_heads) * config.head_dim
     total = matrix_bytes(len(shard.vocab), hidden)
@@ -131,12 +147,25 @@ def weight_bytes(config: ModelConfig, weights: Sequence[int], rank: int, formats
         total += (
             matrix_bytes(q_columns + 2 * kv_columns, hidden, made.qkv)
             + matrix_bytes(hidden, q_columns, made.o)
-            + matrix_bytes(2 * round_up(inter, TILE_COLUMNS), hidden, made.gate_up)
-            + matrix_bytes(hidden, inter, made.down)
+            + _mlp_bytes(config, shard, made.mlp)
         )
     if has_own_lm_head(config, formats):
         total += matrix_bytes(len(shard.vocab), hidden, lm_head_format(config, formats))
     return total
+
+
+def _mlp_bytes(config: ModelConfig, shard: Shard, made: MlpFormats | MoeFormats) -> int:
+    def gated(columns: range, made: MlpFormats) -> int:
+        gate_up = matrix_bytes(2 * round_up(len(columns), TILE_COLUMNS), config.hidden_size, made.gate_up)
+        return gate_up + matrix_bytes(config.hidden_size, len(columns), made.down)
+
+    if isinstance(made, MlpFormats):
+        return gated(shard.intermediate, made)
+    moe = made.moe
+    # The shared expert's gate is one more row of the router.
+    total = matrix_bytes(moe.num_experts + (1 if moe.shared_gate else 0), config.hidden_size)
+    total += moe.num_experts * gated(shard.expert_intermediate, made.experts)
+    return total + gated(shard.shared_intermediate, made.experts) if moe.shared_intermediate_size else total
 
 
 def kv_bytes_per_page(config: ModelConfig, weights: Sequence[int], rank: int, dtype: KvCacheDtype = "bf16") -> int:

@@ -7,10 +7,10 @@ from collections.abc import Collection
 
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.family import Family
-from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.models.spec import ModelConfig, MoeConfig
 from numaserve.workers.models.stored import GGUF_BLOCKS
 from numaserve.workers.weights.quantized.layouts import parts_of
-from numaserve.workers.weights.quantized.parts import Parts
+from numaserve.workers.weights.quantized.parts import Part
 from numaserve.workers.weights.source import TensorSource
 
 Shape = tuple[int, ...]
@@ -32,22 +32,22 @@ def lm_head_name(names: Collection[str], prefix: str) -> str:
     return nested if any(name.startswith(f"{nested}.") for name in names) else "lm_head"
 
 
-def layer_shapes(config: ModelConfig, family: Family) -> dict[str, Shape]:
-    """Name within a layer to shape. Tensors that share a name lie below each other."""
-    names, hidden, inter = family.names, config.hidden_size, config.intermediate_size
+def layer_shapes(config: ModelConfig, family: Family, moe: MoeConfig | None) -> dict[str, Shape]:
+    """Name within a layer, which is a mixture of experts with `moe`, to shape. Tensors that share a name lie below each
+    other."""
+    names, hidden = family.names, config.hidden_size
     q_rows, kv_rows = config.num_qo_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    mlps = family.mlps(config, moe)
+    read_by_hidden = [(names.q, q_rows), (names.k, kv_rows), (names.v, kv_rows)]
+    read_by_hidden += [(name, rows) for mlp, rows in mlps for name in (mlp.gate, mlp.up)]
     stacked: dict[str, int] = {}
-    for name, rows in (
-        (names.q, q_rows),
-        (names.k, kv_rows),
-        (names.v, kv_rows),
-        (names.gate, inter),
-        (names.up, inter),
-    ):
+    for name, rows in read_by_hidden:
         stacked[name] = stacked.get(name, 0) + rows
     shapes: dict[str, Shape] = {f"{name}.weight": (rows, hidden) for name, rows in stacked.items()}
     shapes[f"{names.o}.weight"] = (hidden, q_rows)
-    shapes[f"{names.down}.weight"] = (hidden, inter)
+    shapes |= {f"{mlp.down}.weight": (hidden, rows) for mlp, rows in mlps}
+    if moe is not None:
+        shapes |= _routing_shapes(config, family, moe)
     norms = [names.input_norm, names.mlp_norm]
     if config.post_norms:
         norms += [names.post_attention_norm, names.post_mlp_norm]
@@ -58,6 +58,16 @@ def layer_shapes(config: ModelConfig, family: Family) -> dict[str, Shape]:
         shapes |= {f"{name}.bias": (stacked[name],) for name in (names.q, names.k, names.v)}
     if config.attention_output_bias:
         shapes[f"{names.o}.bias"] = (hidden,)
+    return shapes
+
+
+def _routing_shapes(config: ModelConfig, family: Family, moe: MoeConfig) -> dict[str, Shape]:
+    names = family.moe_names
+    shapes: dict[str, Shape] = {f"{names.router}.weight": (moe.num_experts, config.hidden_size)}
+    if moe.shared_gate:
+        shapes[f"{names.shared_gate}.weight"] = (1, config.hidden_size)
+    if moe.correction_bias:
+        shapes[names.correction_bias] = (moe.num_experts,)
     return shapes
 
 
@@ -100,10 +110,12 @@ def check_tensors(source: TensorSource, config: ModelConfig, family: Family, pre
             part.check(source.part(name))
 
 
-def _expected(config: ModelConfig, family: Family, prefix: str, lm_head: str) -> tuple[dict[str, Shape], Parts]:
+def _expected(
+    config: ModelConfig, family: Family, prefix: str, lm_head: str
+) -> tuple[dict[str, Shape], dict[str, Part]]:
     """Tensors of numbers, and those of quantised matrices."""
     plain: dict[str, Shape] = {f"{prefix}norm.weight": (config.hidden_size,)}
-    parts: Parts = {}
+    parts: dict[str, Part] = {}
 
     def expect(name: str, key: str, shape: Shape) -> None:
         stored = config.stored.get(key.removesuffix(".weight"))
@@ -117,14 +129,14 @@ def _expected(config: ModelConfig, family: Family, prefix: str, lm_head: str) ->
     expect(f"{prefix}embed_tokens.weight", "embed_tokens", matrix)
     if not config.tie_word_embeddings:
         expect(f"{lm_head}.weight", "lm_head", matrix)
-    in_layer = layer_shapes(config, family)
+    shapes = {moe: layer_shapes(config, family, moe) for moe in {None, config.moe}}
     for layer in range(config.num_layers):
-        for name, shape in in_layer.items():
+        for name, shape in shapes[config.moe_of(layer)].items():
             expect(f"{prefix}layers.{layer}.{name}", f"layers.{layer}.{name}", shape)
     return plain, parts
 
 
-def _is_zero_bias(name: str, source: TensorSource, parts: Parts) -> bool:
+def _is_zero_bias(name: str, source: TensorSource, parts: Collection[str]) -> bool:
     """AutoGPTQ gives every module a bias, of zeros where the model has none."""
     module = name.removesuffix(".bias")
     if module == name or not any(f"{module}.{suffix}" in parts for suffix in ("qweight", "weight_packed", "weight")):

@@ -5,10 +5,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from numaserve.workers.weights.sharding import Shard
-
 if TYPE_CHECKING:
+    # The families name these types, and the front end reads configurations without the native modules.
     from numaserve.kernels import PackedMatrix, RopeTable, Vector
+    from numaserve.workers.weights.sharding import Shard
+
+
+@dataclass(frozen=True)
+class DenseMlp:
+    """The rank's columns of a gated MLP."""
+
+    gate_up: PackedMatrix  # panels of 16 rows, alternately gate and up; padded to whole tiles of the MLP's columns
+    down: PackedMatrix  # [hidden, the rank's columns of the MLP]
+
+    @property
+    def matrices(self) -> list[PackedMatrix]:
+        """All matrices."""
+        return [self.gate_up, self.down]
+
+
+@dataclass(frozen=True)
+class MoeWeights:
+    """The rank's columns of a layer's experts. `gate_up` of all, the shared one too, are of one format, and so are
+    `down`."""
+
+    router: PackedMatrix  # bf16 [experts, and one row for the shared expert's gate where it has one, hidden], whole
+    correction_bias: Vector | None  # [experts]
+    experts: range  # which of the model's this rank holds
+    gate_up: tuple[PackedMatrix, ...]  # of each of them, as in `DenseMlp`
+    down: tuple[PackedMatrix, ...]
+    shared: DenseMlp | None
+
+    @property
+    def matrices(self) -> list[PackedMatrix]:
+        """All matrices, in the order in which they are loaded."""
+        experts = [matrix for pair in zip(self.gate_up, self.down, strict=True) for matrix in pair]
+        return [self.router, *experts, *([] if self.shared is None else self.shared.matrices)]
 
 
 @dataclass(frozen=True)
@@ -24,8 +56,7 @@ class LayerWeights:
     o_bias: Vector | None
     post_attention_norm: Vector | None
     mlp_norm: Vector
-    gate_up: PackedMatrix  # panels of 16 rows, alternately gate and up; padded to whole tiles of the MLP's columns
-    down: PackedMatrix  # [hidden, the rank's columns of the MLP]
+    mlp: DenseMlp | MoeWeights
     post_mlp_norm: Vector | None
 
 
@@ -45,5 +76,5 @@ class Weights:
         """All matrices, each once, in the order in which they are loaded."""
         found = [self.embedding]
         for layer in self.layers:
-            found += [layer.qkv, layer.o, layer.gate_up, layer.down]
+            found += [layer.qkv, layer.o, *layer.mlp.matrices]
         return found if self.lm_head is self.embedding else [*found, self.lm_head]

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.models.spec import ModelConfig, MoeConfig
 from numaserve.workers.weights.sharding import Shard
-from numaserve.workers.weights.weights import Weights
+from numaserve.workers.weights.weights import MoeWeights, Weights
 
 Floats = npt.NDArray[np.float32]
 
@@ -132,6 +132,20 @@ class NumpyBuilder:
             gate = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
         return (gate * up) @ down.to_numpy().T
 
+    def moe(self, x: Floats, routing: MoeConfig, weights: MoeWeights) -> Floats:
+        """Every token goes to every expert, and most of what they make is dropped."""
+        logits = x.astype(np.float64) @ weights.router.to_numpy().T
+        bias = 0.0 if weights.correction_bias is None else weights.correction_bias.values
+        shares = expert_shares(logits[:, : routing.num_experts], routing, bias)
+        out = np.zeros(x.shape)
+        for index, expert in enumerate(weights.experts):
+            made = self.gated_mlp(x, weights.gate_up[index], weights.down[index], "silu")
+            out += shares[:, expert, None] * made
+        if weights.shared is not None:
+            made = self.gated_mlp(x, weights.shared.gate_up, weights.shared.down, "silu")
+            out += made / (1 + np.exp(-logits[:, routing.num_experts :])) if routing.shared_gate else made
+        return out.astype(np.float32)
+
     def add_all_reduce(
         self,
         residual: Floats,
@@ -153,6 +167,28 @@ class NumpyBuilder:
 
     def sample(self, logits: Floats) -> None:
         self.logits, self.sampled = logits, True
+
+
+def expert_shares(logits: npt.NDArray[np.float64], routing: MoeConfig, bias: Floats | float) -> npt.NDArray[np.float64]:
+    """With which weight each expert counts, [tokens, experts]; 0 for those that are not chosen."""
+    if routing.scoring == "sigmoid":
+        scores = 1 / (1 + np.exp(-logits))
+    else:
+        scores = np.exp(logits - logits.max(-1, keepdims=True))
+        scores /= scores.sum(-1, keepdims=True)
+    choice = scores + bias
+    if routing.num_groups > 1:
+        groups = np.sort(choice.reshape(len(choice), routing.num_groups, -1), axis=-1)
+        best = groups[..., -1] if routing.group_score == "max" else groups[..., -2:].sum(-1)
+        kept = np.zeros(best.shape, bool)
+        np.put_along_axis(kept, np.argsort(-best, kind="stable")[:, : routing.top_groups], True, axis=-1)
+        choice = np.where(np.repeat(kept, groups.shape[-1], axis=-1), choice, -np.inf)
+    shares = np.zeros_like(scores)
+    chosen = np.argsort(-choice, kind="stable")[:, : routing.top_k]
+    np.put_along_axis(shares, chosen, np.take_along_axis(scores, chosen, -1), -1)
+    if routing.renormalize:
+        shares /= shares.sum(-1, keepdims=True)
+    return shares * routing.scale
 
 
 def run_group(

@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from numaserve.workers.models.spec import ModelConfig, RopeConfig
+from numaserve.workers.models.spec import ModelConfig, MoeConfig, RopeConfig
+from numaserve.workers.models.stored import Stored
 from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats
 from numaserve.workers.weights.cache import key as key_module
 from numaserve.workers.weights.cache.folder import CacheKey
@@ -33,6 +34,7 @@ SMALL = ModelConfig(
     layer_kinds=("full", "full"),
     query_scale=0.25,
 )
+INT8, FP8 = Stored("int8", "int8"), Stored("fp8", "fp8", 128, block_rows=128)
 CONTENT = b"\x08\0\0\0\0\0\0\0{}      " + bytes(1 << 20)
 
 
@@ -115,10 +117,36 @@ def test_a_key_changes_with_anything_of_the_checkpoint(change: Callable[[Path], 
         {"config": replace(SMALL, hidden_size=128)},
         {"config": replace(SMALL, family="qwen3")},
         {"config": replace(SMALL, norm_plus_one=True)},
+        {"config": replace(SMALL, moe=MoeConfig(8, 2, 64), moe_layers=(0, 1))},
+        {"config": replace(SMALL, stored={"layers.0.mlp.up_proj": INT8})},
     ],
 )
 def test_a_key_changes_with_what_is_made_of_the_checkpoint(changes: dict[str, object], folder: Path) -> None:
     assert key_of(folder, **changes).group != key_of(folder).group
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"a": INT8, "b": INT8}, {"a": INT8}),
+        ({"a": INT8, "b": FP8}, {"a": FP8, "b": INT8}),
+        ({"a": INT8}, {"a": replace(INT8, symmetric=False)}),
+        ({"a": INT8, "b": INT8}, {"a', 'b": INT8}),
+    ],
+)
+def test_a_key_changes_with_how_a_module_is_stored(
+    first: dict[str, Stored], second: dict[str, Stored], folder: Path
+) -> None:
+    keys = [key_of(folder, config=replace(SMALL, stored=stored)) for stored in (first, second)]
+    assert keys[0] != keys[1]
+
+
+def test_the_order_of_modules_does_not_count(folder: Path) -> None:
+    stored = {"a": INT8, "b": FP8, "c": INT8}
+    backwards = dict(reversed(stored.items()))
+    assert key_of(folder, config=replace(SMALL, stored=stored)) == key_of(
+        folder, config=replace(SMALL, stored=backwards)
+    )
 
 
 def test_ranks_have_files_of_their_own_in_one_group(folder: Path) -> None:

@@ -52,7 +52,7 @@ def write(path: Path, arch: str, metadata: dict[str, int | float | str], **tenso
 def test_every_tensor_of_a_layer_has_a_name_in_gguf(family: Family, tmp_path: Path) -> None:
     config = load_model_config(write(tmp_path / "model.gguf", family.gguf_architecture or "", {}))
     table = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, family.name.upper()), config.num_layers)
-    for name in layer_shapes(config, family):
+    for name in layer_shapes(config, family, None):
         official = f"model.layers.1.{name}"
         assert hugging_face_name(table.get_name(official, try_suffixes=(".weight", ".bias")), family.names) == official
     for official in ("model.embed_tokens.weight", "model.norm.weight"):

@@ -84,7 +84,7 @@ def test_int8_weights_are_those_of_the_checkpoint_and_the_embedding_stays_bf16(
         )
         assert done[-1] == weight_bytes(config, [1] * tp, rank, formats)
         assert (packed.embedding.format, packed.lm_head.format) == ("bf16", "int8")
-        for got, wanted in ((packed.layers[1].down, exact.layers[1].down), (packed.lm_head, exact.lm_head)):
+        for got, wanted in ((packed.layers[1].mlp.down, exact.layers[1].mlp.down), (packed.lm_head, exact.lm_head)):
             values = wanted.to_numpy()
             half_steps = np.abs(values).max(axis=1, keepdims=True) / 127 / 2
             assert (np.abs(got.to_numpy() - values) <= half_steps * 1.001).all()
@@ -92,7 +92,7 @@ def test_int8_weights_are_those_of_the_checkpoint_and_the_embedding_stays_bf16(
 
 @pytest.mark.usefixtures("_numpy_vectors")
 @pytest.mark.parametrize("tp", [1, 2, 3])
-@pytest.mark.parametrize("case", checkpoints.CASES)
+@pytest.mark.parametrize("case", [*checkpoints.CASES, *checkpoints.MOE_CASES])
 def test_each_family_computes_what_transformers_computes_on_any_number_of_ranks(
     case: str, tp: int, tmp_path: Path, team: Team
 ) -> None:

@@ -29,9 +29,9 @@ def write(folder: Path, **values: object) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("case", checkpoints.CASES)
+@pytest.mark.parametrize("case", [*checkpoints.CASES, *checkpoints.MOE_CASES])
 def test_each_family_reads_what_transformers_reads(case: str, tmp_path: Path) -> None:
-    expected = checkpoints.CASES[case]()
+    expected = (checkpoints.CASES | checkpoints.MOE_CASES)[case]()
     expected.architectures = [hf.AutoModelForCausalLM._model_mapping[type(expected)].__name__]
     expected.save_pretrained(tmp_path)
     config = load_model_config(tmp_path)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from machines import GIB
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.spec import ModelConfig, RopeConfig
+from numaserve.workers.models.spec import ModelConfig, MoeConfig, RopeConfig
 from numaserve.workers.plan import GroupPlan, PlanOptions, make_plan
 from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype
 from numaserve.workers.topology import HugePages, Node, Topology
@@ -50,6 +50,17 @@ def machine(*sizes: int, free_gib: float = 48, cgroup_gib: float | None = None) 
 
 def used_bytes(plan: GroupPlan, node: int) -> int:
     return sum(r.weight_bytes + r.kv_bytes + r.scratch_bytes for r in plan.ranks if r.node == node)
+
+
+def test_a_mixture_of_experts_needs_scratch_for_each_of_a_tokens_experts() -> None:
+    moe = MoeConfig(64, 8, 768, shared_intermediate_size=1024)
+    dense, half, whole = (
+        make_plan(OPTIONS, replace(SMALL, family="qwen2_moe", moe=moe, moe_layers=layers), machine(8)).ranks[0]
+        for layers in ((), tuple(range(15)), tuple(range(30)))
+    )
+    rows = 512 * 4 * (8 * (2 * 576 + 3 * 768) + 3 * 1024 + 64 - 3 * 1536)
+    assert half.scratch_bytes == whole.scratch_bytes == dense.scratch_bytes + rows
+    assert dense.weight_bytes < half.weight_bytes < whole.weight_bytes
 
 
 def test_launches_tell_every_rank_the_whole_group() -> None:

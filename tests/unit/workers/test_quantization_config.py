@@ -9,6 +9,7 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.fields import Fields
 from numaserve.workers.models.quantization import read_quantization
 from numaserve.workers.models.registry import FAMILIES
+from numaserve.workers.models.spec import MoeConfig
 from numaserve.workers.models.stored import Stored
 from published import LAYOUTS
 from test_sharding import config
@@ -84,6 +85,49 @@ def test_modules_that_are_left_alone_are_not_quantised(quantization: dict[str, A
 
 def test_a_name_counts_as_a_whole() -> None:
     assert names(FP8 | {"modules_to_not_convert": ["model.layers.1", "proj", "yers.0"]}) == {"layers.0"}
+
+
+EXPERTS = [f"mlp.experts.{index}.{part}" for index in range(4) for part in ("gate_proj", "up_proj", "down_proj")]
+SHARED = [f"mlp.shared_expert.{part}" for part in ("gate_proj", "up_proj", "down_proj")]
+
+
+def read_moe(quantization: object, family: str = "qwen2_moe") -> dict[str, Stored]:
+    """Of a model whose second layer has four experts and a shared one."""
+    moe = MoeConfig(4, 2, 128, shared_intermediate_size=256, shared_gate=True)
+    model = config(num_layers=2, family=family, moe=moe, moe_layers=(1,))
+    return read_quantization(Fields({"quantization_config": quantization}, "config.json"), model, FAMILIES[family])
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_expert_is_quantised_and_no_router(name: str) -> None:
+    dense = {f"layers.0.{each}" for each in LAYER}
+    experts = {f"layers.1.{each}" for each in [*LAYER[:4], *EXPERTS, *SHARED]}
+    assert set(read_moe(LAYOUTS[name].config)) == dense | experts
+
+
+@pytest.mark.parametrize(
+    ("quantization", "skipped"),
+    [
+        (FP8 | {"modules_to_not_convert": ["model.layers.1.mlp.gate", "lm_head"]}, []),
+        (FP8 | {"modules_to_not_convert": ["model.layers.1.mlp.experts.2"]}, EXPERTS[6:9]),
+        (FP8 | {"modules_to_not_convert": ["model.layers.1.mlp.experts"]}, EXPERTS),
+        (AWQ | {"modules_to_not_convert": ["shared_expert"]}, SHARED),
+        (GPTQ | {"dynamic": {r"-:.*shared_expert\..*": {}}}, SHARED),
+        (W4A16 | {"ignore": ["lm_head", "model.layers.1.mlp.gate", r"re:.*mlp\.shared_expert_gate$"]}, []),
+        (W4A16 | {"ignore": [f"model.layers.1.{name}" for name in EXPERTS[:5]]}, EXPERTS[:5]),
+        (W4A16 | {"ignore": [r"re:.*experts\.3\..*"]}, EXPERTS[9:]),
+        (AUTO_ROUND | {"extra_config": {"model.layers.1.mlp.experts.1.up_proj": {"bits": 16}}}, [EXPERTS[4]]),
+    ],
+)
+def test_single_experts_may_be_left_alone(quantization: dict[str, Any], skipped: list[str]) -> None:
+    stored = read_moe(quantization)
+    assert {name for name in [*EXPERTS, *SHARED] if f"layers.1.{name}" not in stored} == set(skipped)
+
+
+def test_the_experts_of_mixtral_have_names_of_their_own() -> None:
+    stored = read_moe(AWQ | {"modules_to_not_convert": ["gate"]}, "mixtral")
+    experts = [f"layers.1.block_sparse_moe.experts.{index}.{part}" for index in range(4) for part in ("w1", "w2", "w3")]
+    assert set(experts) <= set(stored)
 
 
 def test_the_modules_of_a_block_may_be_listed() -> None:

@@ -59,7 +59,7 @@ def load(path: Path, tp: int, team: Team, formats: WeightFormats = AS_PUBLISHED)
 
 
 def matrices(weights: Weights) -> list[PackedMatrix]:
-    return [matrix for layer in weights.layers for matrix in (layer.qkv, layer.o, layer.gate_up, layer.down)]
+    return [matrix for layer in weights.layers for matrix in (layer.qkv, layer.o, *layer.mlp.matrices)]
 
 
 def assert_same_logits(
@@ -139,12 +139,13 @@ def test_modules_that_are_not_converted_stay_bf16_and_so_does_what_is_fused_with
     model = small_llama()
     path = save_published(model, tmp_path, "awq", skip=lambda name: skipped in name)
     edit_config(path, quantization_config=LAYOUTS["awq"].config | {"modules_to_not_convert": [skipped]})
-    ((matrix, parts),) = expanded.items()
+    ((expanded_name, parts),) = expanded.items()
     for name, module in model.named_modules():
         if "layers.0" in name and name.endswith(parts):
             module.weight.data = module.weight.data.bfloat16().float()
     (weights,) = assert_same_logits(path, model, 1, team)
-    assert getattr(weights.layers[0], matrix).format == "bf16"
+    layer = weights.layers[0]
+    assert getattr(layer if expanded_name == "qkv" else layer.mlp, expanded_name).format == "bf16"
     assert [each.format for each in matrices(weights)].count("int4") == 7
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numaserve.kernels import Program, Team
-from numaserve.workers.models.spec import ModelConfig, RopeConfig
+from numaserve.workers.models.spec import ModelConfig, MoeConfig, RopeConfig
 from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype, WeightFormats
 from numaserve.workers.weights.sharding import (
     apportion,
@@ -131,6 +131,40 @@ def test_the_ranks_together_hold_the_model_once(weights: list[int]) -> None:
     together = sum(weight_bytes(config(), weights, rank) for rank in range(len(weights)))
     # A part of the vocabulary may end in half a pair of panels.
     assert 0 <= together - weight_bytes(config(), [1], 0) <= len(weights) * 16 * 576 * 2
+
+
+def moe_config(**changes: object) -> ModelConfig:
+    """Every layer but the first has 12 experts of 768, top 4, and a shared one of 1024 with a gate."""
+    moe = MoeConfig(12, 4, 768, shared_intermediate_size=1024, shared_gate=True)
+    return config(family="qwen2_moe", moe=moe, moe_layers=tuple(range(1, 30)), **changes)
+
+
+def test_weight_bytes_count_every_expert_and_a_whole_router() -> None:
+    attention, dense, vocabulary = 576 * (9 + 2 * 3 + 9) * 64, 3 * 576 * 1536, 49152 * 576
+    # 12 rows and the gate's, padded to 32.
+    experts = 3 * 576 * (12 * 768 + 1024) + 32 * 576
+    assert weight_bytes(moe_config(), [8], 0) == 2 * (30 * attention + dense + 29 * experts + vocabulary)
+
+
+@given(weights=st.lists(st.integers(1, 64), min_size=2, max_size=3))
+def test_the_ranks_together_hold_every_expert_once(weights: list[int]) -> None:
+    routers = 29 * 32 * 576 * 2
+    whole = weight_bytes(moe_config(), [1], 0) - routers
+    together = sum(weight_bytes(moe_config(), weights, rank) - routers for rank in range(len(weights)))
+    assert 0 <= together - whole <= len(weights) * 16 * 576 * 2
+
+
+@given(weights=RANKS)
+def test_experts_are_cut_at_tiles_like_the_mlp(weights: list[int]) -> None:
+    shards = [make_shard(moe_config(), weights, rank) for rank in range(len(weights))]
+    for name, total in (("expert_intermediate", 768), ("shared_intermediate", 1024), ("intermediate", 1536)):
+        parts = [getattr(shard, name) for shard in shards]
+        assert parts == split(total, weights, 32)
+
+
+def test_a_dense_model_has_no_columns_of_experts() -> None:
+    shard = make_shard(config(), [3, 2], 1)
+    assert (shard.expert_intermediate, shard.shared_intermediate) == (range(0), range(0))
 
 
 def test_a_page_counts_local_heads_padded_to_whole_tiles() -> None:

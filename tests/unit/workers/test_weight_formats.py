@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.spec import MoeConfig
 from numaserve.workers.models.stored import GGUF_BLOCKS, ROW, Stored
 from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats
 from numaserve.workers.weights.formats import (
     BF16,
     LayerFormats,
     MatrixFormat,
+    MlpFormats,
+    MoeFormats,
     cut_of,
     has_own_lm_head,
     layer_formats,
@@ -35,6 +38,11 @@ def formats_of(
     return layer_formats(model, asked, make_shard(model, [1] * world, rank), 0)
 
 
+def all_of(made: MatrixFormat) -> LayerFormats:
+    """A layer whose matrices are all alike."""
+    return LayerFormats(made, made, MlpFormats(made, made))
+
+
 @pytest.mark.parametrize(
     ("stored", "expected"),
     [
@@ -50,7 +58,7 @@ def formats_of(
     ],
 )
 def test_a_matrix_takes_the_largest_group_that_fits(stored: Stored, expected: MatrixFormat) -> None:
-    assert formats_of(stored) == LayerFormats(expected, expected, expected, expected)
+    assert formats_of(stored) == all_of(expected)
 
 
 def test_a_rank_that_begins_inside_a_group_takes_a_smaller_one() -> None:
@@ -66,13 +74,13 @@ def test_parts_of_one_matrix_meet_in_the_format_that_holds_all() -> None:
     assert formats_of(k_quant, v_proj=GGUF_BLOCKS["q6_k"]).qkv == MatrixFormat("int8_group", 32, "minima")
     assert formats_of(INT4, v_proj=ZEROS).qkv == MatrixFormat("int4", 64, "zeros")
     assert formats_of(INT4, v_proj=None).qkv == BF16
-    assert formats_of(INT4, up_proj=INT8).gate_up == BF16
-    assert formats_of(INT4, up_proj=FP8).gate_up == BF16
+    assert formats_of(INT4, up_proj=INT8).mlp == MlpFormats(BF16, MatrixFormat("int4", 128))
+    assert formats_of(INT4, up_proj=FP8).mlp == MlpFormats(BF16, MatrixFormat("int4", 128))
     assert formats_of(INT4, v_proj=None).o == MatrixFormat("int4", 128)
 
 
 def test_the_operator_may_expand_a_quantised_checkpoint_or_name_what_it_is() -> None:
-    assert formats_of(INT4, BF16_WEIGHTS) == LayerFormats(BF16, BF16, BF16, BF16)
+    assert formats_of(INT4, BF16_WEIGHTS) == all_of(BF16)
     assert formats_of(INT4, WeightFormats("int4")).o == MatrixFormat("int4", 128)
     assert formats_of(INT4, WeightFormats("int4"), v_proj=None).qkv == BF16
 
@@ -87,7 +95,7 @@ def test_quantising_what_is_quantised_already_is_refused(asked: str) -> None:
 def test_a_checkpoint_that_is_not_quantised_takes_any_format(asked: str, group: int) -> None:
     model = config()
     made = layer_formats(model, WeightFormats(asked), make_shard(model, [1], 0), 0)  # type: ignore[arg-type]
-    assert made.qkv == made.down == MatrixFormat(asked, group)  # type: ignore[arg-type]
+    assert made == all_of(MatrixFormat(asked, group))  # type: ignore[arg-type]
 
 
 def test_a_tied_head_is_kept_quantised_beside_the_embedding() -> None:
@@ -109,4 +117,45 @@ def test_a_head_that_is_not_quantised_may_be_while_loading() -> None:
 )
 def test_the_mlp_is_cut_at_groups_unless_that_would_be_uneven(group: int, parts: int, cut: int) -> None:
     down = Stored("gptq", "int4", group, bits=4)
-    assert cut_of(config(stored={"layers.0.mlp.down_proj": down}), parts) == cut
+    assert cut_of(config(stored={"layers.0.mlp.down_proj": down}), parts, 1536, ["mlp.down_proj"]) == cut
+    assert cut_of(config(stored={"layers.0.mlp.down_proj": down}), parts, 1536, ["mlp.up_proj"]) == 32
+
+
+MOE = MoeConfig(3, 2, 640, shared_intermediate_size=256)
+
+
+def experts_of(
+    asked: WeightFormats = AS_PUBLISHED, rank: int = 0, world: int = 1, **others: Stored | None
+) -> MlpFormats:
+    """Of a layer whose experts are all `INT4`, but for `others`: down_proj of expert 1, say, is `e1_down_proj`."""
+    experts = {f"e{index}": f"mlp.experts.{index}" for index in range(MOE.num_experts)} | {"s": "mlp.shared_expert"}
+    parts = ("gate_proj", "up_proj", "down_proj")
+    found = {f"{at}.{part}": others.get(f"{key}_{part}", INT4) for key, at in experts.items() for part in parts}
+    stored = {f"layers.0.{name}": each for name, each in found.items() if each is not None}
+    model = config(family="qwen2_moe", moe=MOE, moe_layers=(0,), stored=stored)
+    made = layer_formats(model, asked, make_shard(model, [1] * world, rank), 0).mlp
+    assert isinstance(made, MoeFormats)
+    assert made.moe == MOE
+    return made.experts
+
+
+def test_all_experts_of_a_layer_are_of_one_format() -> None:
+    int4, wide = MatrixFormat("int4", 128), MatrixFormat("int8_group", 32, "zeros")
+    assert experts_of() == MlpFormats(int4, int4)
+    assert experts_of(e1_down_proj=GGUF_BLOCKS["q8_0"]) == MlpFormats(int4, wide)
+    assert experts_of(s_up_proj=GGUF_BLOCKS["q8_0"]) == MlpFormats(wide, int4)
+    assert experts_of(e2_gate_proj=None) == MlpFormats(BF16, int4)
+    assert experts_of(BF16_WEIGHTS) == MlpFormats(BF16, BF16)
+
+
+def test_groups_begin_where_the_columns_of_routed_and_shared_experts_do() -> None:
+    # 640 columns are divided at 320 and 256 at 128: only groups of 64 begin at both.
+    assert experts_of(rank=1, world=2).down == MatrixFormat("int4", 64)
+
+
+def test_experts_take_any_format_when_the_checkpoint_is_not_quantised() -> None:
+    model = config(family="qwen2_moe", moe=MOE, moe_layers=(0,))
+    made = layer_formats(model, WeightFormats("int4"), make_shard(model, [1], 0), 0)
+    int4 = MatrixFormat("int4", 32)
+    assert made == LayerFormats(int4, int4, MoeFormats(MOE, MlpFormats(int4, int4)))
+    assert layer_formats(model, WeightFormats("int4"), make_shard(model, [1], 0), 1) == all_of(int4)

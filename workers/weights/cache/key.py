@@ -19,7 +19,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,6 +27,7 @@ import numaserve.workers.models
 import numaserve.workers.weights
 from numaserve.kernels import _native, isa
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.models.stored import Stored, StoredMatrices
 from numaserve.workers.protocol import WeightFormats
 from numaserve.workers.weights.cache.folder import CacheKey
 
@@ -70,9 +71,18 @@ def cache_key(
     """The key of what `rank` packs; `weights` has one entry per rank."""
     digest = hashlib.blake2b(digest_size=16)
     # Sorted: the order of a mapping may differ from process to process.
-    fields = json.dumps(asdict(config), sort_keys=True)
-    _add(digest, checkpoint.digest, fields, list(weights), formats, code_digest(), isa())
+    fields = json.dumps(asdict(replace(config, stored={})), sort_keys=True)
+    stored = sorted(_modules_by_kind(config.stored).items())
+    _add(digest, checkpoint.digest, fields, stored, list(weights), formats, code_digest(), isa())
     return CacheKey(digest.hexdigest(), rank, len(weights))
+
+
+def _modules_by_kind(stored: StoredMatrices) -> dict[str, list[str]]:
+    """The modules that are quantised alike: ten thousands of experts are described once."""
+    kinds: dict[Stored, list[str]] = {}
+    for module in sorted(stored):
+        kinds.setdefault(stored[module], []).append(module)
+    return {repr(kind): modules for kind, modules in kinds.items()}
 
 
 @functools.cache

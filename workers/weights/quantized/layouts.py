@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import assert_never
 
 from numaserve.workers.models.stored import GGUF_BLOCKS, Stored
@@ -11,6 +12,7 @@ from numaserve.workers.weights.quantized.parts import Part, Parts, Tensors
 from numaserve.workers.weights.source import TensorSource
 
 
+@functools.lru_cache(maxsize=64)  # experts are alike, and there are many
 def parts_of(stored: Stored, rows: int, columns: int) -> Parts:
     """The tensors of a matrix, by what follows the module's name and a dot."""
     match stored.layout:

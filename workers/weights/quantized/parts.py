@@ -33,7 +33,7 @@ class Part:
             )
 
 
-Parts = dict[str, Part]  # by what follows the module's name and a dot
+Parts = Mapping[str, Part]  # by what follows the module's name and a dot
 Tensors = Mapping[str, RawTensor]
 
 

@@ -1,0 +1,154 @@
+"""The experts that a config.json describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import checkpoints
+import pytest
+import torch
+import transformers as hf
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.config import load_model_config
+from test_model_config import LLAMA, write
+
+MIXTRAL: dict[str, Any] = LLAMA | {
+    "architectures": ["MixtralForCausalLM"],
+    "num_key_value_heads": 3,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+QWEN: dict[str, Any] = LLAMA | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "num_key_value_heads": 3,
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 64,
+}
+QWEN2 = QWEN | {"architectures": ["Qwen2MoeForCausalLM"], "shared_expert_intermediate_size": 96}
+
+
+def layers_with_experts(config: hf.PreTrainedConfig) -> tuple[int, ...]:
+    """Of the model that transformers makes."""
+    with torch.device("meta"):
+        model = hf.AutoModelForCausalLM.from_config(config)
+    return tuple(index for index, layer in enumerate(model.model.layers) if hasattr(layer.mlp, "experts"))
+
+
+@pytest.mark.parametrize("case", checkpoints.MOE_CASES)
+def test_experts_are_those_of_transformers(case: str, tmp_path: Path) -> None:
+    expected = checkpoints.MOE_CASES[case]()
+    expected.architectures = [hf.AutoModelForCausalLM._model_mapping[type(expected)].__name__]
+    expected.save_pretrained(tmp_path)
+    config = load_model_config(tmp_path)
+    moe = config.moe
+    assert moe is not None
+    assert config.moe_layers == layers_with_experts(expected)
+    assert (moe.num_experts, moe.top_k) == (expected.num_experts, expected.num_experts_per_tok)
+    assert moe.intermediate_size == getattr(expected, "moe_intermediate_size", expected.intermediate_size)
+    assert moe.renormalize == getattr(expected, "norm_topk_prob", True)
+    assert moe.shared_intermediate_size == getattr(expected, "shared_expert_intermediate_size", 0)
+    assert moe.shared_gate == (case == "qwen2_moe")
+    assert (moe.scoring, moe.scale, moe.correction_bias, moe.num_groups) == ("softmax", 1.0, False, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "config_class", "left_out"),
+    [
+        (MIXTRAL, hf.MixtralConfig, {"num_local_experts", "num_experts_per_tok"}),
+        (QWEN2, hf.Qwen2MoeConfig, {"num_experts", "num_experts_per_tok", "moe_intermediate_size"}),
+        (QWEN2, hf.Qwen2MoeConfig, {"shared_expert_intermediate_size"}),
+        (QWEN, hf.Qwen3MoeConfig, {"num_experts_per_tok", "moe_intermediate_size"}),
+    ],
+)
+def test_what_a_config_leaves_out_has_the_default_of_transformers(
+    values: dict[str, Any], config_class: type[hf.PreTrainedConfig], left_out: set[str], tmp_path: Path
+) -> None:
+    kept = {key: value for key, value in values.items() if key not in left_out}
+    expected = config_class(**{key: value for key, value in kept.items() if key != "architectures"}, pad_token_id=0)
+    config = load_model_config(write(tmp_path, **kept))
+    assert config.moe is not None
+    assert (config.moe.num_experts, config.moe.top_k) == (expected.num_experts, expected.num_experts_per_tok)
+    assert config.moe.intermediate_size == getattr(expected, "moe_intermediate_size", expected.intermediate_size)
+    assert config.moe.shared_intermediate_size == getattr(expected, "shared_expert_intermediate_size", 0)
+    assert config.moe.renormalize == getattr(expected, "norm_topk_prob", True)
+    assert config.rms_norm_eps == expected.rms_norm_eps
+    assert config.rope.theta == expected.rope_parameters["rope_theta"]
+    assert config.head_dim == 32
+    assert config.qkv_bias == getattr(expected, "qkv_bias", False)
+    assert [config.window(layer) for layer in range(2)] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers"),
+    [
+        ({}, (0, 1, 2, 3, 4, 5)),
+        ({"decoder_sparse_step": 2}, (1, 3, 5)),
+        ({"mlp_only_layers": [0, 3]}, (1, 2, 4, 5)),
+        ({"decoder_sparse_step": 3, "mlp_only_layers": [2]}, (5,)),
+    ],
+)
+@pytest.mark.parametrize("values", [QWEN, QWEN2])
+def test_the_other_layers_are_dense(
+    values: dict[str, Any], changes: dict[str, object], layers: tuple[int, ...], tmp_path: Path
+) -> None:
+    config = load_model_config(write(tmp_path, **values | changes | {"num_hidden_layers": 6}))
+    assert config.moe_layers == layers
+    assert [config.moe_of(layer) is not None for layer in range(6)] == [layer in layers for layer in range(6)]
+
+
+def test_the_number_of_experts_has_two_names(tmp_path: Path) -> None:
+    values = {key: value for key, value in QWEN.items() if key != "num_experts"}
+    config = load_model_config(write(tmp_path, **values, num_local_experts=12))
+    assert config.moe is not None
+    assert config.moe.num_experts == 12
+
+
+@pytest.mark.parametrize(
+    ("values", "config_class"),
+    [(QWEN, hf.Qwen3MoeConfig), (QWEN2, hf.Qwen2MoeConfig), (MIXTRAL, hf.MixtralConfig)],
+)
+def test_windows_are_on_the_layers_that_have_one_in_transformers(
+    values: dict[str, Any], config_class: type[hf.PreTrainedConfig], tmp_path: Path
+) -> None:
+    values = values | {"num_hidden_layers": 6, "use_sliding_window": True, "max_window_layers": 4}
+    values = values | {"sliding_window": 100}
+    expected = config_class(**{key: value for key, value in values.items() if key != "architectures"}, pad_token_id=0)
+    config = load_model_config(write(tmp_path, **values))
+    kinds = getattr(expected, "layer_types", None) or ["sliding_attention"] * 6
+    assert [config.window(layer) for layer in range(6)] == [100 if kind[0] == "s" else None for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (MIXTRAL | {"num_local_experts": 0}, "num_local_experts must be an integer from 1 to 1024, not 0"),
+        (MIXTRAL | {"num_local_experts": 2**40}, "num_local_experts must be"),
+        (MIXTRAL | {"num_local_experts": "8"}, "num_local_experts must be"),
+        (MIXTRAL | {"num_local_experts": 1000, "num_hidden_layers": 1000}, "1000 experts in each layer are too many"),
+        (MIXTRAL | {"num_experts_per_tok": 9}, "num_experts_per_tok must be an integer from 1 to 8, not 9"),
+        (MIXTRAL | {"num_experts_per_tok": 0}, "num_experts_per_tok"),
+        (MIXTRAL | {"hidden_act": "gelu_new"}, "hidden_act='gelu_new' is not supported"),
+        (MIXTRAL | {"intermediate_size": None}, "intermediate_size is missing"),
+        (QWEN | {"num_experts": None}, "num_experts is missing"),
+        (QWEN | {"num_experts": -1}, "num_experts must be"),
+        (QWEN | {"num_experts_per_tok": 17}, "num_experts_per_tok must be an integer from 1 to 16"),
+        (QWEN | {"moe_intermediate_size": 0}, "moe_intermediate_size must be"),
+        (QWEN | {"moe_intermediate_size": 2**50}, "moe_intermediate_size must be"),
+        (QWEN | {"norm_topk_prob": 1}, "norm_topk_prob must be true or false"),
+        (QWEN | {"decoder_sparse_step": 0}, "decoder_sparse_step must be"),
+        (QWEN | {"mlp_only_layers": 3}, "mlp_only_layers must be a list of integers"),
+        (QWEN | {"mlp_only_layers": [1, -1]}, "mlp_only_layers must hold integers from 0 to 1024, not -1"),
+        (QWEN | {"mlp_only_layers": [True]}, "mlp_only_layers must hold integers"),
+        (QWEN2 | {"shared_expert_intermediate_size": 0}, "shared_expert_intermediate_size must be"),
+    ],
+)
+def test_experts_that_cannot_be_served_are_one_clear_line(
+    values: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(OperatorError) as error:
+        load_model_config(write(tmp_path, **values))
+    assert message in str(error.value)
+    assert str(tmp_path) in str(error.value)
+    assert "\n" not in str(error.value)

@@ -132,6 +132,19 @@ inline void add_scaled(const GemmArgs& g, const GroupLayout& layout, const std::
   }
 }
 
+// Some groups of a pair of panels, with their codes in tiles, and the block of rows that passes by them.
+template <class Codes>
+struct GroupedBlock {
+  const GemmArgs& g;
+  const GroupLayout& layout;
+  const std::byte* records;
+  const typename Codes::Element* tiles;  // [count][2] panels
+  int64_t panel_elements;
+  int64_t first, count;  // groups
+  int64_t row;           // that the block of rows begins with
+  const GemmScratch& scratch;
+};
+
 #if defined(__AVX512VNNI__)
 #include "kernels/gemm/grouped_avx512.inl"
 #else
@@ -163,6 +176,15 @@ inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
         Codes::widen(codes + line * 2 * kLineBytes, out + line * Codes::kLinesPerCode * kLineBytes);
       if constexpr (kTileBytesHere != kUsed * kLineBytes)
         __builtin_memset(out + kUsed * kLineBytes, 0, static_cast<size_t>(kTileBytesHere - kUsed * kLineBytes));
+    }
+    if constexpr (kScalesInRegisters && !kWholeNumbers<Codes>) {
+      const int64_t panel_elements = panel_bytes / static_cast<int64_t>(sizeof(T));
+      const GroupedBlock<Codes> groups_of_block{g, layout, records, tiles, panel_elements, first, count, row, scratch};
+      if (g.b.group == 32)
+        multiply_scaled<Codes, 32>(groups_of_block, rows, c);
+      else
+        multiply_scaled<Codes, 0>(groups_of_block, rows, c);
+      continue;
     }
     for (int64_t r = 0; r < rows; r += 32) {
       const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);

@@ -7,6 +7,7 @@
 inline constexpr int kActivationOffset = 128;
 inline constexpr int kCodeOffset = 0;  // codes of groups are unsigned: they are the first operand
 inline constexpr bool kWholeTiles = false;
+inline constexpr bool kScalesInRegisters = true;  // see grouped_avx512.inl
 // Up to how many rows meet a KV cache that is widened in registers (kv_tiles_avx512.inl).
 inline constexpr int kKvRowsInRegisters = 8;
 // Up to how many rows meet weights that are widened in registers (grouped_avx512.inl).

@@ -134,6 +134,8 @@ class RopeTable:
     @property
     def positions(self) -> int: ...
 
+QuantizedPlace = tuple[Place, int, int]  # columns, group
+
 class Program:
     """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.ProgramBuilder`."""
 
@@ -155,8 +157,10 @@ class Program:
         arena_bytes: int,
     ) -> None: ...
     def embed(self, table: PackedMatrix, first_row: int, scale: float, out: Place, /) -> None: ...
-    def rms_norm(self, x: Place, weight: Vector, out: Place, eps: float, /) -> None: ...
-    def quantize(self, x: Place, out: Place, cols: int, group: int, logits: bool) -> None: ...
+    def rms_norm(
+        self, x: Place, weight: Vector, out: Place, eps: float, quantized: QuantizedPlace | None
+    ) -> None: ...
+    def quantize(self, x: Place, out: QuantizedPlace, rows_per_token: int, logits: bool) -> None: ...
     def linear(
         self,
         name: str,
@@ -192,6 +196,44 @@ class Program:
     ) -> None: ...
     def attention(
         self, q: Place, out: Place, partial: Place, layer: int, scale: float, window: int, softcap: float, /
+    ) -> None: ...
+    def moe_route(
+        self,
+        logits: Place,
+        x: Place,
+        sorted: Place,
+        routes: Place,
+        counts: Place,
+        item_bytes: int,
+        first_expert: int,
+        local_experts: int,
+        shared_gate: bool,
+        num_experts: int,
+        top_k: int,
+        scoring: str,
+        renormalize: bool,
+        scale: float,
+        correction: Vector | None,
+        num_groups: int,
+        top_groups: int,
+        group_score: str,
+    ) -> None: ...
+    def moe_experts(
+        self,
+        name: str,
+        x: Place,
+        weights: Sequence[PackedMatrix],
+        out: Place,
+        counts: Place,
+        shared: PackedMatrix | None,
+        shared_x: Place,
+        shared_out: Place,
+        activation: str,
+        item_bytes: int,
+        widened: bool,
+    ) -> None: ...
+    def moe_combine(
+        self, y: Place, routes: Place, top_k: int, shared: Place | None, accumulate: bool, out: Place
     ) -> None: ...
     def gather(self, x: Place, out: Place, /) -> None: ...
     def sample(self, logits: Place, tokens: Place, vocab_first: Sequence[int], softcap: float, /) -> None: ...

@@ -28,6 +28,18 @@ Activation activation_of(const std::string& name) {
   throw std::invalid_argument("an activation is none, silu or gelu_tanh");
 }
 
+QuantizeArgs quantize_args(const bf16* x, int64_t ldx, int8_t* out, int64_t ldo, int64_t rows, int64_t cols,
+                           int64_t group) {
+  return {.x = x,
+          .ldx = ldx,
+          .out = out,
+          .ldo = ldo,
+          .rows = rows,
+          .cols = cols,
+          .depth = round_up(cols, group > 0 ? group : kTileDepth<int8_t>),
+          .group = group};
+}
+
 // a as the GEMM of a format wants it: in int8, quantised rows, each followed by its scale.
 struct Operand {
   const void* data;
@@ -42,14 +54,8 @@ Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t
   const int64_t ld = round_up(quantised_bytes(packed.k(), packed.group()), kLineBytes);
   Operand result{nullptr, ld, LargeBuffer(static_cast<size_t>(round_up(m, kPad) * ld))};
   result.data = result.quantised.as<int8_t>();
-  const QuantizeArgs args{.x = a.data(),
-                          .ldx = size(a, 1),
-                          .out = result.quantised.as<int8_t>(),
-                          .ldo = ld,
-                          .rows = m,
-                          .cols = packed.k(),
-                          .depth = packed.depth(),
-                          .group = packed.group()};
+  const QuantizeArgs args =
+      quantize_args(a.data(), size(a, 1), result.quantised.as<int8_t>(), ld, m, packed.k(), packed.group());
   play_threads(table, threads, [&](int thread) { table.quantize(args, thread, threads); });
   return result;
 }
@@ -87,20 +93,34 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
   play_threads(table, threads, [&](int thread) { table.gemm(args, scratch.data(), thread, threads); });
 }
 
+// `quantised` [rows, bytes]: what is normalised also in int8, by the same call if `fused`.
 void rms_norm(const std::string& isa, Array<const float, 2> x, Array<const float, 1> weight, float eps,
-              Array<bf16, 2> out, int threads) {
+              Array<bf16, 2> out, Maybe<int8_t, 2> quantised, int64_t group, bool fused, int threads) {
   const KernelTable& table = *table_by_name(isa);
-  require(size(out, 0) >= size(x, 0) && size(out, 1) >= round_up(size(weight, 0), kPad), "the output is too small");
-  require(size(x, 1) >= size(weight, 0), "x has fewer columns than weight");
+  const int64_t rows = size(x, 0), cols = size(weight, 0);
+  require(size(out, 0) >= rows && size(out, 1) >= round_up(cols, kPad), "the output is too small");
+  require(size(x, 1) >= cols, "x has fewer columns than weight");
+  require(!quantised || (size(*quantised, 0) >= rows && size(*quantised, 1) >= quantised_bytes(cols, group)),
+          "the output is too small");
   const NormArgs args{.x = x.data(),
                       .ldx = size(x, 1),
                       .weight = weight.data(),
                       .out = out.data(),
                       .ldo = size(out, 1),
-                      .rows = size(x, 0),
-                      .cols = size(weight, 0),
+                      .rows = rows,
+                      .cols = cols,
                       .eps = eps};
-  play_threads(table, threads, [&](int thread) { table.rms_norm(args, thread, threads); });
+  if (!quantised || !fused) play_threads(table, threads, [&](int thread) { table.rms_norm(args, thread, threads); });
+  if (!quantised) return;
+  const QuantizeArgs also =
+      quantize_args(out.data(), size(out, 1), quantised->data(), size(*quantised, 1), rows, cols, group);
+  const LargeBuffer scratch(static_cast<size_t>(size(out, 1)) * sizeof(bf16));
+  play_threads(table, threads, [&](int thread) {
+    if (fused)
+      table.rms_norm_quantize(args, also, scratch.data(), thread, threads);
+    else
+      table.quantize(also, thread, threads);
+  });
 }
 
 void add_reduced(const std::string& isa, Array<const float, 3> parts, Array<float, 2> residual, int64_t cols,
@@ -203,7 +223,8 @@ void bind_ops(nb::module_& module) {
       module.def_submodule("ops", "Single operations of an instruction set on padded NumPy arrays, for tests.");
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
           "out_bf16"_a.none(), "widened"_a, "accumulate"_a, "threads"_a, "l1_bytes"_a, "l2_bytes"_a);
-  ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "threads"_a);
+  ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "quantised"_a.none(), "group"_a,
+          "fused"_a, "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),
           "post_norm"_a.none(), "eps"_a, "assign"_a, "threads"_a);
   ops.def("embed", &embed, "isa"_a, "tokens"_a, "table"_a, "first_row"_a, "scale"_a, "out"_a, "threads"_a);
@@ -213,6 +234,7 @@ void bind_ops(nb::module_& module) {
           "suppress"_a, "min_position"_a, "logprobs"_a, "prompt_counts"_a.none(), "output_counts"_a.none());
   ops.def("token_logprobs", &token_logprobs, "isa"_a, "logits"_a, "token"_a, "num_top"_a);
   bind_attention_ops(ops);
+  bind_moe_ops(ops);
 }
 
 }  // namespace numaserve

@@ -20,6 +20,9 @@ void bind_ops(nanobind::module_& module);
 // Adds rope_store and attention to `ops`.
 void bind_attention_ops(nanobind::module_& ops);
 
+// Adds route and combine to `ops`.
+void bind_moe_ops(nanobind::module_& ops);
+
 template <class T, int kDims>
 using Array = nanobind::ndarray<T, nanobind::ndim<kDims>, nanobind::c_contig, nanobind::device::cpu>;
 template <class T, int kDims>

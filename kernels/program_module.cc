@@ -1,69 +1,18 @@
 #include "kernels/program_module.h"
 
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/unique_ptr.h>
-#include <nanobind/stl/vector.h>
-
 #include <algorithm>
 #include <memory>
-#include <stdexcept>
-#include <string>
-#include <tuple>
 #include <utility>
 
 #include "kernels/cpu_features.h"
-#include "kernels/runtime/program.h"
 
 namespace nb = nanobind;
 
 namespace numaserve {
 namespace {
 
-using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Table = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const int32_t, nb::shape<-1, 6>, nb::c_contig, nb::device::cpu>;
-using PlaceTuple = std::tuple<int64_t, int64_t, int32_t>;  // offset, ld, collective
-
-// Kernels read whole registers: vectors are padded with zeros.
-struct PaddedVector {
-  explicit PaddedVector(const Floats& source) : size(static_cast<int64_t>(source.size())) {
-    values.assign(source.data(), source.data() + source.size());
-    padded = values;
-    padded.resize(static_cast<size_t>(round_up(size, kPad)), 0.0f);
-  }
-  int64_t size;
-  Vector values, padded;
-};
-
-struct RopeTable {
-  RopeTable(const Table& cos_in, const Table& sin_in)
-      : positions(static_cast<int64_t>(cos_in.shape(0))), half(static_cast<int32_t>(cos_in.shape(1))) {
-    if (sin_in.shape(0) != cos_in.shape(0) || sin_in.shape(1) != cos_in.shape(1))
-      throw std::invalid_argument("the cosine and sine tables differ in shape");
-    cos.assign(cos_in.data(), cos_in.data() + cos_in.size());
-    sin.assign(sin_in.data(), sin_in.data() + sin_in.size());
-  }
-  int64_t positions;
-  int32_t half;
-  Vector cos, sin;
-};
-
-void require(bool holds, const std::string& node, const char* what) {
-  if (!holds) throw std::invalid_argument(node + ": " + what);
-}
-
-// A weight per column or per dimension, where there is one.
-void require_size(const PaddedVector* vector, int64_t size, const std::string& node) {
-  require(vector == nullptr || vector->size == size, node,
-          "a norm weight or bias has another size than what it is for");
-}
-
-Place place(const PlaceTuple& t) { return {std::get<0>(t), std::get<1>(t), std::get<2>(t)}; }
-const float* data_or_null(const PaddedVector* vector) { return vector == nullptr ? nullptr : vector->padded.data(); }
 
 std::unique_ptr<Program> make_program(Team& team, ring::Ring* ring, int64_t max_tokens, int64_t max_logit_rows,
                                       int64_t max_slots, int64_t pages_per_slot, int64_t num_pages, int64_t vocabulary,
@@ -141,17 +90,27 @@ void add_embed(Program& p, const PackedMatrix& table, int64_t first_row, float s
   p.add(std::make_unique<EmbedNode>(table, first_row, scale, place(out)));
 }
 
-void add_rms_norm(Program& p, const PlaceTuple& x, const PaddedVector& weight, const PlaceTuple& out, float eps) {
-  require(place(x).ld == round_up(weight.size, kPad) && place(out).ld >= place(x).ld, "rms_norm",
-          "the output is narrower than the input, or the weight differs");
-  p.add(std::make_unique<NormNode>(place(x), weight.values, place(out), eps));
+using QuantizedTuple = std::tuple<PlaceTuple, int64_t, int64_t>;  // where to, columns, group
+
+Quantized quantized(const std::string& node, const Place& x, const QuantizedTuple& t) {
+  const auto& [out, cols, group] = t;
+  require(cols >= 0 && group >= 0 && x.ld >= round_up(cols, kPad), node, "the input is narrower than it should be");
+  require(place(out).ld >= quantised_bytes(cols, group), node, "the output is too narrow");
+  return {place(out), cols, group};
 }
 
-void add_quantize(Program& p, const PlaceTuple& x, const PlaceTuple& out, int64_t cols, int64_t group, bool logits) {
-  require(cols >= 0 && group >= 0 && place(x).ld >= round_up(cols, kPad), "quantize",
-          "the input is narrower than it should be");
-  require(place(out).ld >= quantised_bytes(cols, group), "quantize", "the output is too narrow");
-  p.add(std::make_unique<QuantizeNode>(place(x), place(out), cols, group, logits));
+void add_rms_norm(Program& p, const PlaceTuple& x, const PaddedVector& weight, const PlaceTuple& out, float eps,
+                  const std::optional<QuantizedTuple>& also) {
+  require(place(x).ld == round_up(weight.size, kPad) && place(out).ld >= place(x).ld, "rms_norm",
+          "the output is narrower than the input, or the weight differs");
+  auto node = std::make_unique<NormNode>(place(x), weight.values, place(out), eps);
+  if (also) node->quantized = quantized("rms_norm", place(out), *also);
+  p.add(std::move(node));
+}
+
+void add_quantize(Program& p, const PlaceTuple& x, const QuantizedTuple& out, int64_t rows_per_token, bool logits) {
+  require(rows_per_token >= 1, "quantize", "a token has a row at least");
+  p.add(std::make_unique<QuantizeNode>(place(x), quantized("quantize", place(x), out), rows_per_token, logits));
 }
 
 void add_linear(Program& p, const std::string& name, const PlaceTuple& x, const PackedMatrix& weight,
@@ -160,17 +119,12 @@ void add_linear(Program& p, const std::string& name, const PlaceTuple& x, const 
   const Place from = place(x), to = place(out);
   require(!accumulate || activation == "none", name, "an activation is not accumulated");
   require(!widened || is_grouped(weight.format()), name, "only codes in groups are widened");
-  const bool whole = takes_int8(weight.format()) && !widened;
-  const int64_t needed = whole ? quantised_bytes(weight.k(), weight.group()) : round_up(weight.k(), kTileK);
-  require(from.ld >= needed, name, "the input is narrower than the weight");
+  require(from.ld >= operand_columns(weight, widened), name, "the input is narrower than the weight");
   require(to.ld >= weight.padded_n() / (activation == "none" ? 1 : 2), name, "the output is narrower than the weight");
   require_size(bias, weight.n(), name);
   auto node = std::make_unique<LinearNode>(name, from, weight, to);
   node->bias = data_or_null(bias);
-  node->activation = activation == "silu"        ? Activation::kSilu
-                     : activation == "gelu_tanh" ? Activation::kGeluTanh
-                     : activation == "none"      ? Activation::kNone
-                                                 : throw std::invalid_argument("unknown activation " + activation);
+  node->activation = activation_of(activation);
   node->widened = widened;
   node->accumulate = accumulate;
   node->logits = logits;
@@ -246,15 +200,16 @@ void bind_program(nb::module_& m) {
       .def_ro("positions", &RopeTable::positions);
 
   // Nodes point into weights, vectors and tables: each `add` keeps its arguments alive with the Program.
-  nb::class_<Program>(m, "Program", "A forward pass as one list of nodes, run by one call per step.")
+  nb::class_<Program> program(m, "Program", "A forward pass as one list of nodes, run by one call per step.");
+  program
       .def(nb::new_(&make_program), nb::arg("team"), nb::arg("ring").none(), nb::arg("max_tokens"),
            nb::arg("max_logit_rows"), nb::arg("max_slots"), nb::arg("pages_per_slot"), nb::arg("num_pages"),
            nb::arg("vocabulary"), nb::arg("q_heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("layers"),
            nb::arg("kv_dtype"), nb::arg("arena_bytes"), nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>())
       .def("embed", &add_embed, nb::keep_alive<1, 2>())
-      .def("rms_norm", &add_rms_norm, nb::keep_alive<1, 3>())
-      .def("quantize", &add_quantize, nb::arg("x"), nb::arg("out"), nb::arg("cols"), nb::arg("group"),
-           nb::arg("logits"))
+      .def("rms_norm", &add_rms_norm, nb::arg("x"), nb::arg("weight"), nb::arg("out"), nb::arg("eps"),
+           nb::arg("quantized").none(), nb::keep_alive<1, 3>())
+      .def("quantize", &add_quantize, nb::arg("x"), nb::arg("out"), nb::arg("rows_per_token"), nb::arg("logits"))
       .def("linear", &add_linear, nb::arg("name"), nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(),
            nb::arg("activation"), nb::arg("widened"), nb::arg("accumulate"), nb::arg("logits"), nb::arg("out"),
            nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>())
@@ -292,6 +247,7 @@ void bind_program(nb::module_& m) {
                                            self.kv().buffer().bytes());
                    })
       .def_prop_ro("isa", [](const Program& self) { return std::string(self.table().name); });
+  bind_moe(program);
 }
 
 }  // namespace numaserve

@@ -57,6 +57,9 @@ class Operand(Tensor):
     """
 
     quantized: dict[int, Quantized] = field(default_factory=dict)  # the same in int8, in groups, once products want it
+    rows_per_token: int = 1
+    norm_index: int = -1  # of the node that makes it, if that is a norm: it can write it in int8 too, `by_norm`
+    by_norm: Quantized | None = None
 
     @property
     def ld(self) -> int:
@@ -74,6 +77,11 @@ class Quantized(Tensor):
     """
 
     group: int = 0
+
+    @property
+    def quantized_place(self) -> tuple[tuple[int, int, int], int, int]:
+        """What native code is told: the place, columns, group."""
+        return (self.place, self.cols, self.group)
 
     @property
     def ld(self) -> int:

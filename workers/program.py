@@ -10,74 +10,26 @@ padded to a multiple of 32 columns, and a multiple of 32 rows of room.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
-
-from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
-from numaserve.shm_comm import Ring
+from numaserve.kernels import PackedMatrix, Program, RopeTable, Vector
 from numaserve.workers.buffers import (
     Buffer,
     Logits,
     Operand,
     Partial,
-    Quantized,
     Residual,
     Tensor,
     in_arena,
     padded,
     plan_arena,
 )
-from numaserve.workers.protocol import ActivationDtype, KvCacheDtype
+from numaserve.workers.program_moe import MoeOperations
+from numaserve.workers.recorder import Activation, ProgramLimits, RankShape
 
-Activation = Literal["silu", "gelu_tanh"]
-INTEGER_GROUPS = frozenset({"int4", "int8_group"})  # weight formats that take activations in int8 or bf16
-
-
-@dataclass(frozen=True)
-class ProgramLimits:
-    """Sizes a Program is made for."""
-
-    max_step_tokens: int
-    max_logit_rows: int
-    max_slots: int
-    pages_per_slot: int
-    num_pages: int
-    kv_cache_dtype: KvCacheDtype = "bf16"
+__all__ = ["ProgramBuilder", "ProgramLimits", "RankShape"]
 
 
-@dataclass(frozen=True)
-class RankShape:
-    """What of the model this rank holds."""
-
-    q_heads: int
-    kv_heads: int
-    head_dim: int
-    num_layers: int
-    hidden_size: int
-    vocab_bounds: Sequence[int]  # world size + 1 boundaries of the ranks' parts of the vocabulary
-
-
-@dataclass
-class _Recorded:
-    emit: Callable[[Program], None]
-    buffers: tuple[Buffer, ...]
-
-
-@dataclass
-class ProgramBuilder:
-    """Records a forward pass; see the module's documentation. `ring` is None with one rank.
-
-    `activation_dtype`: what weights of 4 or 8 bits in groups are multiplied by.
-    """
-
-    shape: RankShape
-    limits: ProgramLimits
-    team: Team
-    ring: Ring | None = None
-    activation_dtype: ActivationDtype = "bf16"
-    _nodes: list[_Recorded] = field(default_factory=list)
-    _collectives: int = 0
+class ProgramBuilder(MoeOperations):
+    """Records a forward pass; see the module's documentation."""
 
     def embed(self, table: PackedMatrix, *, first_row: int, scale: float = 1.0) -> Residual:
         """Token embeddings times `scale`: [tokens, hidden]. `table` holds rows first_row... of the embedding."""
@@ -95,7 +47,12 @@ class ProgramBuilder:
     def rms_norm(self, x: Residual, weight: Vector, eps: float) -> Operand:
         """bf16 [tokens, hidden]."""
         out = Operand(x.rows, x.cols, 2)
-        self._record(lambda p: p.rms_norm(x.place, weight, out.place, eps), x, out)
+
+        def emit(p: Program) -> None:
+            quantized = out.by_norm.quantized_place if out.by_norm else None
+            p.rms_norm(x.place, weight, out.place, eps, quantized)
+
+        out.norm_index = self._record(emit, x, out)
         return out
 
     def linear(self, x: Operand, weight: PackedMatrix, bias: Vector | None = None) -> Tensor:
@@ -220,59 +177,6 @@ class ProgramBuilder:
         program.set_collectives(self._collectives)
         return program
 
-    def _linear(
-        self,
-        name: str,
-        x: Operand,
-        weight: PackedMatrix,
-        out: Buffer,
-        *,
-        bias: Vector | None = None,
-        activation: str = "none",
-        logits: bool = False,
-    ) -> None:
-        source, widened = self._operand(x, weight, logits)
-        self._record(
-            lambda p: p.linear(name, source.place, weight, bias, activation, widened, False, logits, out.place),
-            source,
-            out,
-        )
-
-    def _operand(self, x: Operand, weight: PackedMatrix, logits: bool = False) -> tuple[Tensor, bool]:
-        """What `weight` is multiplied by, and whether its codes are widened to that."""
-        if weight.format in INTEGER_GROUPS and self.activation_dtype == "bf16":
-            return x, True
-        return self._quantized(x, weight, logits) if weight.format in ("int8", *INTEGER_GROUPS) else x, False
-
-    def _quantized(self, x: Operand, weight: PackedMatrix, logits: bool) -> Quantized:
-        """`x` in int8 as `weight` wants it, made once whatever the number of products that read it."""
-        found = x.quantized.get(weight.group)
-        if found is None:
-            found = x.quantized[weight.group] = out = Quantized(x.rows, weight.k, 1, group=weight.group)
-            self._record(lambda p: p.quantize(x.place, out.place, out.cols, out.group, logits), x, out)
-        return found
-
-    def _partial(self) -> Partial:
-        partial = Partial(self.limits.max_step_tokens, self.shape.hidden_size, 4)
-        self._claim_collective(partial)
-        return partial
-
-    def _claim_collective(self, buffer: Buffer) -> None:
-        if self.ring is None:
-            return
-        needed = buffer.nbytes
-        if needed > self.ring.slot_bytes:
-            raise ValueError(f"a collective of {needed} bytes does not fit a ring slot of {self.ring.slot_bytes}")
-        buffer.collective = self._collectives
-        self._collectives += 1
-
     def _attention_partial(self) -> Tensor:
         rows = Program.partial_rows(self.limits.pages_per_slot)
         return Tensor(rows, padded(self.shape.head_dim) + 16, 4)
-
-    def _record(self, emit: Callable[[Program], None], *buffers: Buffer) -> None:
-        index = len(self._nodes)
-        for buffer in buffers:
-            buffer.first_use = index if buffer.first_use < 0 else buffer.first_use
-            buffer.last_use = index
-        self._nodes.append(_Recorded(emit, buffers))

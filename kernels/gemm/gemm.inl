@@ -17,12 +17,8 @@ inline constexpr int64_t kStreamedRows = 32;
 inline constexpr int64_t kMostTotals = 64 << 10;    // no slab has more groups times rows
 inline constexpr int64_t kWidenedBytes = 16 << 10;  // a block of widened codes of two panels: half an L1 cache
 
-struct GemmShare {
-  Range rows, panels;
-};
-
 // The grid of threads over (rows, panels) with the least work for the busiest thread; row blocks of 32, panel pairs.
-inline GemmShare gemm_share(int64_t m, int64_t n_panels, int thread, int threads) {
+inline GemmShare share_of(int64_t m, int64_t n_panels, int thread, int threads) {
   const int64_t row_units = ceil_div(m, 32), panel_units = n_panels / 2;
   int best_rows = 1;
   int64_t best_cost = INT64_MAX;
@@ -154,9 +150,8 @@ struct Plain {
 #include "kernels/gemm/grouped.inl"
 
 template <class Weights>
-inline void gemm_nest(const GemmArgs& g, GemmScratch& scratch, int thread, int threads) {
+inline void gemm_nest(const GemmArgs& g, const GemmShare& share, GemmScratch& scratch) {
   using Sum = typename Weights::Sum;
-  const GemmShare share = gemm_share(g.m, g.b.n_panels, thread, threads);
   const int64_t unit = Weights::unit(g.b), units = ceil_div(g.b.depth, unit);
   for (int64_t row = share.rows.begin; row < share.rows.end; row += kRowBlock) {
     const int64_t rows = share.rows.end - row < kRowBlock ? share.rows.end - row : kRowBlock;
@@ -183,22 +178,26 @@ inline void gemm_nest(const GemmArgs& g, GemmScratch& scratch, int thread, int t
   }
 }
 
-inline void gemm(const GemmArgs& g, void* memory, int thread, int threads) {
+inline void gemm_share(const GemmArgs& g, const GemmShare& share, void* memory) {
   auto& scratch = *static_cast<GemmScratch*>(memory);
   switch (g.b.format) {
     case WeightFormat::kBf16:
-      return gemm_nest<Plain<bf16>>(g, scratch, thread, threads);
+      return gemm_nest<Plain<bf16>>(g, share, scratch);
     case WeightFormat::kInt8:
-      return gemm_nest<Plain<int8_t>>(g, scratch, thread, threads);
+      return gemm_nest<Plain<int8_t>>(g, share, scratch);
     case WeightFormat::kInt4:
-      return g.widened ? gemm_nest<Grouped<Int4GroupValues>>(g, scratch, thread, threads)
-                       : gemm_nest<Grouped<Int4Groups>>(g, scratch, thread, threads);
+      return g.widened ? gemm_nest<Grouped<Int4GroupValues>>(g, share, scratch)
+                       : gemm_nest<Grouped<Int4Groups>>(g, share, scratch);
     case WeightFormat::kInt8Group:
-      return g.widened ? gemm_nest<Grouped<Int8GroupValues>>(g, scratch, thread, threads)
-                       : gemm_nest<Grouped<Int8Groups>>(g, scratch, thread, threads);
+      return g.widened ? gemm_nest<Grouped<Int8GroupValues>>(g, share, scratch)
+                       : gemm_nest<Grouped<Int8Groups>>(g, share, scratch);
     case WeightFormat::kFp8:
-      return gemm_nest<Grouped<E4m3GroupValues>>(g, scratch, thread, threads);
+      return gemm_nest<Grouped<E4m3GroupValues>>(g, share, scratch);
   }
+}
+
+inline void gemm(const GemmArgs& g, void* scratch, int thread, int threads) {
+  gemm_share(g, share_of(g.m, g.b.n_panels, thread, threads), scratch);
 }
 
 inline int64_t gemm_peak(WeightFormat format, int64_t rounds) {

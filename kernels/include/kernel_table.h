@@ -41,6 +41,11 @@ struct GemmArgs {
   int64_t ldo;
 };
 
+// What a thread does of a GEMM: all of k for some rows and panels; panels begin and end at even numbers.
+struct GemmShare {
+  Range rows, panels;
+};
+
 struct NormArgs {
   const float* x;  // [rows, ldx]
   int64_t ldx;
@@ -146,6 +151,39 @@ struct AttentionArgs {
   float* partial;  // [partial rows, head_tiles * 32 + 16]: unnormalised output, then maximum and sum
 };
 
+enum class Scoring : int32_t { kSoftmax, kSigmoid };
+enum class GroupScore : int32_t { kMax, kTop2 };
+
+// Which experts a token goes to, and with which weights.
+struct RouteArgs {
+  const float* logits;  // [tokens, ldl]
+  int64_t ldl;
+  int32_t num_experts, top_k;
+  Scoring scoring;
+  bool renormalize;         // weights are divided by their sum
+  float scale;              // and multiplied by this
+  const float* correction;  // [num_experts] or null: added to the scores for choosing, not for weighing
+  // Experts lie in `num_groups` equal groups; those of the best `top_groups` can be chosen. 1 and 1: all.
+  int32_t num_groups, top_groups;
+  GroupScore group_score;
+};
+
+// out[t] (+)= the sum over a token's routes, in their order, of weight * y[row], then + shared_weight * shared[t].
+// A record of `routes` is top_k rows of y (-1: not on this rank), their weights, and the shared expert's weight.
+struct CombineArgs {
+  const float* y;  // [rows, ldy]
+  int64_t ldy;
+  const float* shared;  // [tokens, lds] or null
+  int64_t lds;
+  const int32_t* routes;  // [tokens, ldr]
+  int64_t ldr;
+  int32_t top_k;
+  float* out;  // [tokens, ldo]
+  int64_t ldo;
+  int64_t tokens;
+  bool accumulate;
+};
+
 // How one row of logits is sampled; see workers/protocol.py for the meaning of the fields.
 struct SamplingState {
   float temperature, top_p, min_p;
@@ -174,12 +212,19 @@ struct SampledRow {
 struct KernelTable {
   const char* name;
   void (*gemm)(const GemmArgs&, void* scratch, int thread, int threads);
+  void (*gemm_share)(const GemmArgs&, const GemmShare&, void* scratch);
   int64_t gemm_scratch;  // bytes of scratch a thread needs, on a cache line boundary
   void (*quantize)(const QuantizeArgs&, int thread, int threads);
   void (*rms_norm)(const NormArgs&, int thread, int threads);
+  // A norm, and what it writes quantised; `scratch` holds a row.
+  void (*rms_norm_quantize)(const NormArgs&, const QuantizeArgs&, void* scratch, int thread, int threads);
   void (*reduce_add)(const ReduceArgs&, int thread, int threads);
   void (*post_norm_add)(const ReduceArgs&, int thread, int threads);
   void (*embed)(const EmbedArgs&, int thread, int threads);
+  // One token: writes top_k experts, the first ones first, and their weights.
+  void (*route)(const RouteArgs&, int64_t token, int32_t* experts, float* weights);
+  float (*sigmoid)(float);
+  void (*combine)(const CombineArgs&, int thread, int threads);
   void (*rope_store)(const RopeStoreArgs&, int thread, int threads);
   // `next`: what the thread will probably compute next, to prefetch it; or null.
   void (*attention_item)(const AttentionArgs&, const AttentionItem&, const AttentionItem* next, void* scratch);

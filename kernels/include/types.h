@@ -79,6 +79,8 @@ inline constexpr int kPageTokens = 32;       // tokens in a page of KV cache
 inline constexpr int kAttentionBlock = 256;  // tokens whose softmax is computed at once; blocks are merged in order
 inline constexpr int kAttentionRows = 32;    // query rows (token, head of the group) in a work item at most
 inline constexpr int kMaxHeadDim = 512;      // padded
+inline constexpr int kMaxExperts = 1024;
+inline constexpr int kMaxTopK = 64;
 
 [[gnu::always_inline]] constexpr int64_t round_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;

@@ -15,6 +15,7 @@ namespace {
 #include "kernels/ops/attention.inl"
 #include "kernels/ops/embed.inl"
 #include "kernels/ops/norm.inl"
+#include "kernels/ops/moe.inl"
 #include "kernels/ops/quantize.inl"
 #include "kernels/ops/rope_store.inl"
 #include "kernels/ops/sampling.inl"
@@ -40,12 +41,17 @@ inline void read_memory(const std::byte* data, int64_t bytes) {
 const KernelTable NUMASERVE_ISA_TABLE = {
     .name = NUMASERVE_ISA_NAME,
     .gemm = gemm,
+    .gemm_share = gemm_share,
     .gemm_scratch = sizeof(GemmScratch),
     .quantize = quantize,
     .rms_norm = rms_norm,
+    .rms_norm_quantize = rms_norm_quantize,
     .reduce_add = reduce_add,
     .post_norm_add = post_norm_add,
     .embed = embed,
+    .route = route,
+    .sigmoid = sigmoid,
+    .combine = combine,
     .rope_store = rope_store,
     .attention_item = attention_item,
     .attention_merge = attention_merge,

@@ -29,17 +29,19 @@ inline RowShare row_share(int64_t rows, int64_t cols, int thread, int threads, i
   return {{0, rows}, split(cols, threads, thread, unit)};
 }
 
+// Columns of a normalised row; `out` is its first one.
+inline void rms_norm_row(const NormArgs& n, int64_t row, Range columns, bf16* out) {
+  const float* x = n.x + row * n.ldx;
+  const F32x16 scale = F32x16::set1(rms_scale(x, n.cols, n.eps));
+  for (int64_t i = columns.begin; i < columns.end; i += 16) {
+    const int valid = static_cast<int>(n.cols - i < 0 ? 0 : n.cols - i);
+    (F32x16::load_head(x + i, valid) * scale * F32x16::load_head(n.weight + i, valid)).store(out + i);
+  }
+}
+
 inline void rms_norm(const NormArgs& n, int thread, int threads) {
   const RowShare share = row_share(n.rows, n.ldo, thread, threads);
-  for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
-    const float* x = n.x + r * n.ldx;
-    const F32x16 scale = F32x16::set1(rms_scale(x, n.cols, n.eps));
-    for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
-      const int valid = static_cast<int>(n.cols - i < 0 ? 0 : n.cols - i);
-      const F32x16 value = F32x16::load_head(x + i, valid) * scale * F32x16::load_head(n.weight + i, valid);
-      value.store(n.out + r * n.ldo + i);
-    }
-  }
+  for (int64_t r = share.rows.begin; r < share.rows.end; ++r) rms_norm_row(n, r, share.columns, n.out + r * n.ldo);
 }
 
 inline void reduce_add(const ReduceArgs& a, int thread, int threads) {

@@ -48,16 +48,37 @@ inline void quantize_row(const QuantizeArgs& q, const bf16* x, Range columns, in
   if (columns.end == q.depth) __builtin_memcpy(out + q.depth, &scale, sizeof(scale));
 }
 
+inline void quantize_columns(const QuantizeArgs& q, const bf16* x, Range columns, int8_t* out) {
+  if (q.group > 0)
+    quantize_groups(q, x, {columns.begin / q.group, columns.end / q.group}, out);
+  else
+    quantize_row(q, x, columns, out);
+}
+
+inline RowShare quantize_share(const QuantizeArgs& q, int thread, int threads) {
+  return row_share(q.rows, q.depth, thread, threads, q.group > 0 ? q.group : 16);
+}
+
 // With few rows each thread takes a range of the columns of every row: finding a row's largest value again is cheaper
 // than a barrier.
 inline void quantize(const QuantizeArgs& q, int thread, int threads) {
-  const RowShare share = row_share(q.rows, q.depth, thread, threads, q.group > 0 ? q.group : 16);
+  const RowShare share = quantize_share(q, thread, threads);
+  for (int64_t r = share.rows.begin; r < share.rows.end; ++r)
+    quantize_columns(q, q.x + r * q.ldx, share.columns, q.out + r * q.ldo);
+}
+
+// A norm and its result in int8, in one pass; q.x is what the norm writes. With few rows every thread normalises all of
+// them for itself, to `scratch`: that is cheaper than a barrier, too.
+inline void rms_norm_quantize(const NormArgs& n, const QuantizeArgs& q, void* scratch, int thread, int threads) {
+  const RowShare share = quantize_share(q, thread, threads), written = row_share(n.rows, n.ldo, thread, threads);
+  const Range all{0, n.ldo};
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
-    const bf16* x = q.x + r * q.ldx;
-    int8_t* out = q.out + r * q.ldo;
-    if (q.group > 0)
-      quantize_groups(q, x, {share.columns.begin / q.group, share.columns.end / q.group}, out);
-    else
-      quantize_row(q, x, share.columns, out);
+    bf16* out = n.out + r * n.ldo;
+    bf16* row = n.rows >= threads ? out : static_cast<bf16*>(scratch);
+    rms_norm_row(n, r, all, row);
+    quantize_columns(q, row, share.columns, q.out + r * q.ldo);
+    const Range mine = written.columns;
+    if (row != out && mine.begin < mine.end)
+      __builtin_memcpy(out + mine.begin, row + mine.begin, static_cast<size_t>(mine.end - mine.begin) * sizeof(bf16));
   }
 }

@@ -27,6 +27,17 @@ void leave(Run& run, const Place& place, int thread) {
   if (status != ring::Status::ok) run.fail(status);
 }
 
+QuantizeArgs quantize_args(const Run& run, const Place& x, const Quantized& q, int64_t rows) {
+  return {.x = run.at<bf16>(x),
+          .ldx = x.ld,
+          .out = run.at<int8_t>(q.out),
+          .ldo = q.out.ld,
+          .rows = rows,
+          .cols = q.cols,
+          .depth = q.group > 0 ? round_up(q.cols, q.group) : round_up(q.cols, kTileDepth<int8_t>),
+          .group = q.group};
+}
+
 }  // namespace
 
 void EmbedNode::run(Run& run, int thread) const {
@@ -43,15 +54,19 @@ void EmbedNode::run(Run& run, int thread) const {
 }
 
 void NormNode::run(Run& run, int thread) const {
-  run.table.rms_norm({.x = run.at<float>(x),
+  const NormArgs args{.x = run.at<float>(x),
                       .ldx = x.ld,
                       .weight = weight.data(),
                       .out = run.at<bf16>(out),
                       .ldo = out.ld,
                       .rows = run.step.num_tokens(),
                       .cols = static_cast<int64_t>(weight.size()),
-                      .eps = eps},
-                     thread, run.team.size());
+                      .eps = eps};
+  if (quantized)
+    run.table.rms_norm_quantize(args, quantize_args(run, out, *quantized, args.rows), run.scratch<void>(thread), thread,
+                                run.team.size());
+  else
+    run.table.rms_norm(args, thread, run.team.size());
 }
 
 LinearNode::LinearNode(std::string node_name, Place x_in, const PackedMatrix& weight_in, Place out_in)
@@ -87,15 +102,8 @@ Cost LinearNode::cost(const Step& step) const {
 }
 
 void QuantizeNode::run(Run& run, int thread) const {
-  run.table.quantize({.x = run.at<bf16>(x),
-                      .ldx = x.ld,
-                      .out = run.at<int8_t>(out),
-                      .ldo = out.ld,
-                      .rows = logits ? static_cast<int64_t>(run.step.logit_rows.size()) : run.step.num_tokens(),
-                      .cols = cols,
-                      .depth = group > 0 ? round_up(cols, group) : round_up(cols, kTileDepth<int8_t>),
-                      .group = group},
-                     thread, run.team.size());
+  const int64_t tokens = logits ? static_cast<int64_t>(run.step.logit_rows.size()) : run.step.num_tokens();
+  run.table.quantize(quantize_args(run, x, quantized, tokens * rows_per_token), thread, run.team.size());
 }
 
 // Beyond this, with more than two ranks, each rank sums a share and the others fetch it: every rank then reads each

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -96,6 +97,13 @@ struct EmbedNode : Node {
   Place out;
 };
 
+// Rows of bf16 as matrix products with int8 weights, or in groups, read them.
+struct Quantized {
+  Place out;
+  int64_t cols;
+  int64_t group;  // 0: none
+};
+
 struct NormNode : Node {
   NormNode(Place x_in, const Vector& weight_in, Place out_in, float eps_in)
       : Node("rms_norm"), x(x_in), weight(weight_in), out(out_in), eps(eps_in) {}
@@ -104,16 +112,17 @@ struct NormNode : Node {
   const Vector& weight;
   Place out;
   float eps;
+  std::optional<Quantized> quantized;  // the result, in addition to `out`
 };
 
-// Rows of bf16 to int8, for matrix products with int8 weights, or in groups. `logits` as for LinearNode.
+// `logits` as for LinearNode.
 struct QuantizeNode : Node {
-  QuantizeNode(Place x_in, Place out_in, int64_t cols_in, int64_t group_in, bool logits_in)
-      : Node("quantize"), x(x_in), out(out_in), cols(cols_in), group(group_in), logits(logits_in) {}
+  QuantizeNode(Place x_in, Quantized quantized_in, int64_t rows_per_token_in, bool logits_in)
+      : Node("quantize"), x(x_in), quantized(quantized_in), rows_per_token(rows_per_token_in), logits(logits_in) {}
   void run(Run& run, int thread) const override;
-  Place x, out;
-  int64_t cols;
-  int64_t group;  // 0: none
+  Place x;
+  Quantized quantized;
+  int64_t rows_per_token;
   bool logits;
 };
 

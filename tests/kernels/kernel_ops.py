@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from kernel_reference import F32, U16, from_bf16
+from kernel_reference import F32, U16, Routing, from_bf16
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.kernels._native import ops
 from numaserve.workers.protocol import SamplingParams, TokenLogprobs
@@ -97,8 +97,19 @@ def rms_norm(isa: str, x: F32, weight: F32, eps: float, threads: int = 1) -> U16
     out = np.full((x.shape[0], padded(x.shape[1])), GARBAGE)
     wide = np.full(out.shape, np.nan, np.float32)
     wide[:, : x.shape[1]] = x
-    ops.rms_norm(isa, wide, weight, eps, out, threads)
+    ops.rms_norm(isa, wide, weight, eps, out, None, 0, False, threads)
     return out
+
+
+def rms_norm_quantized(
+    isa: str, x: F32, weight: F32, eps: float, *, group: int, fused: bool, threads: int = 1
+) -> tuple[U16, NDArray[np.int8]]:
+    """Normalised rows, and the same in int8, with a scale for each row or `group` of columns; in one pass or two."""
+    rows, cols = x.shape
+    out = np.full((rows, padded(cols)), GARBAGE)
+    codes = np.full((rows, 8 * padded(cols) + 64), 99, np.int8)
+    ops.rms_norm(isa, pad_columns(x), weight, eps, out, codes, group, fused, threads)
+    return out, codes
 
 
 def add_reduced(
@@ -263,3 +274,38 @@ def assert_within(result: NDArray, value: NDArray, bound: NDArray | float) -> No
     assert excess[worst] <= 0, (
         f"{wide[worst]} instead of {value[worst]} at {worst}: {excess[worst]:.3g} beyond the bound"
     )
+
+
+def route(isa: str, logits: F32, routing: Routing, correction: F32 | None = None) -> tuple[NDArray[np.int32], F32]:
+    """Each row's experts and their weights, [tokens, top_k]."""
+    shape = (len(logits), routing.top_k)
+    experts, weights = np.full(shape, -1, np.int32), np.full(shape, np.nan, np.float32)
+    wide = np.full((len(logits), padded(routing.num_experts)), np.nan, np.float32)
+    wide[:, : routing.num_experts] = logits
+    ops.route(
+        isa,
+        wide,
+        routing.num_experts,
+        routing.top_k,
+        routing.scoring,
+        routing.renormalize,
+        routing.scale,
+        correction,
+        routing.num_groups,
+        routing.top_groups,
+        routing.group_score,
+        experts,
+        weights,
+    )
+    return experts, weights
+
+
+def combine(
+    isa: str, y: F32, rows: NDArray[np.int32], weights: F32, shared: F32 | None, onto: F32 | None, threads: int
+) -> F32:
+    """The weighted sums [tokens, columns]; added `onto` an array, where there is one."""
+    tokens, cols = len(rows), y.shape[1]
+    out = np.full((tokens, padded(cols)), np.nan, np.float32) if onto is None else pad_columns(onto)
+    wide = None if shared is None else pad_columns(shared)
+    ops.combine(isa, pad_columns(y), rows, weights, wide, onto is not None, out, threads)
+    return out[:, :cols]

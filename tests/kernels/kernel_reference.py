@@ -12,6 +12,8 @@ errors are a tenth of it. Elementwise functions (exp, tanh, division) get a few 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -149,3 +151,38 @@ def quantised(x: NDArray) -> tuple[F32, F32]:
     peak = np.abs(wide).max(axis=1)
     factor = np.divide(np.float32(127), peak, out=np.zeros_like(peak), where=peak > 0)
     return np.rint(wide * factor[:, None]), peak / np.float32(127)
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How experts are chosen; see `MoeConfig`."""
+
+    num_experts: int
+    top_k: int
+    scoring: str = "softmax"
+    renormalize: bool = True
+    scale: float = 1.0
+    correction: bool = False
+    num_groups: int = 1
+    top_groups: int = 1
+    group_score: str = "max"
+
+
+def expert_scores(logits: F32, routing: Routing, correction: F32 | None) -> tuple[F64, F64]:
+    """Scores of all experts, and what they are chosen by: -inf in groups that cannot be chosen from."""
+    x = logits.astype(np.float64)
+    if routing.scoring == "softmax":
+        scores = np.exp(x - x.max(axis=1, keepdims=True))
+        scores /= scores.sum(axis=1, keepdims=True)
+    else:
+        scores = 1 / (1 + np.exp(-x))
+    choice = scores if correction is None else scores + correction
+    if routing.num_groups > 1:
+        groups = choice.reshape(len(x), routing.num_groups, -1)
+        best = np.sort(groups, axis=2)[:, :, ::-1]
+        group_scores = best[:, :, 0] if routing.group_score == "max" else best[:, :, :2].sum(axis=2)
+        kept = np.argsort(-group_scores, axis=1)[:, : routing.top_groups]
+        allowed = np.zeros(group_scores.shape, bool)
+        np.put_along_axis(allowed, kept, True, axis=1)
+        choice = np.where(allowed[:, :, None], groups, -np.inf).reshape(x.shape)
+    return scores, choice

@@ -158,7 +158,7 @@ class RankProgram {
   Place operand(Place x, const PackedMatrix& weight) {
     if (!takes_int8(weight.format())) return x;
     const Place out = rows(round_up(quantised_bytes(weight.k(), weight.group()), kLineBytes), 1);
-    program_.add(std::make_unique<QuantizeNode>(x, out, weight.k(), weight.group(), false));
+    program_.add(std::make_unique<QuantizeNode>(x, Quantized{out, weight.k(), weight.group()}, 1, false));
     return out;
   }
 

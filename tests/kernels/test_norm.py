@@ -41,6 +41,22 @@ def test_a_normalised_row_has_the_same_bits_alone_and_in_any_batch(isa: str, rng
         np.testing.assert_array_equal(alone[0], batch[i])
 
 
+@pytest.mark.parametrize("group", [0, 32, 64, 128])
+@pytest.mark.parametrize(("rows", "cols"), SIZES)
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_norm_in_int8_has_the_bits_of_a_norm_that_is_quantised_after_it(
+    isa: str, rng: np.random.Generator, rows: int, cols: int, threads: int, group: int
+) -> None:
+    x = rng.standard_normal((rows, cols)).astype(np.float32)
+    weight = rng.standard_normal(cols).astype(np.float32)
+    both = [
+        kernel_ops.rms_norm_quantized(isa, x, weight, 1e-5, group=group, fused=fused, threads=threads)
+        for fused in (False, True)
+    ]
+    for plain, in_one_pass in zip(*both, strict=True):
+        np.testing.assert_array_equal(in_one_pass, plain)
+
+
 @pytest.mark.parametrize("assign", [False, True])
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 8])
 @pytest.mark.parametrize("with_bias", [False, True])

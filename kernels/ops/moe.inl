@@ -1,0 +1,118 @@
+// Routing of tokens to experts, and the weighted sum of what the experts make of them.
+
+inline F32x16 sigmoid(F32x16 x) { return F32x16::set1(1.0f) / (F32x16::set1(1.0f) + exp(F32x16::zero() - x)); }
+
+inline float sigmoid(float x) {
+  alignas(64) float values[16];
+  sigmoid(F32x16::set1(x)).store(values);
+  return values[0];
+}
+
+// Scores of all experts; `scores` has room for whole registers, and ends in values that are never chosen.
+inline void expert_scores(const RouteArgs& a, const float* logits, float* scores) {
+  const int32_t count = a.num_experts, padded = static_cast<int32_t>(round_up(count, 16));
+  __builtin_memcpy(scores, logits, static_cast<size_t>(count) * sizeof(float));
+  for (int32_t i = count; i < padded; ++i) scores[i] = logits[0];
+  if (a.scoring == Scoring::kSigmoid) {
+    for (int32_t i = 0; i < padded; i += 16) sigmoid(F32x16::load(scores + i)).store(scores + i);
+    return;
+  }
+  F32x16 peaks = F32x16::load(scores);
+  for (int32_t i = 16; i < padded; i += 16) peaks = F32x16::max(peaks, F32x16::load(scores + i));
+  const F32x16 peak = F32x16::set1(peaks.max_lane());
+  for (int32_t i = 0; i < padded; i += 16) exp(F32x16::load(scores + i) - peak).store(scores + i);
+  for (int32_t i = count; i < padded; ++i) scores[i] = 0.0f;
+  F32x16 sums = F32x16::zero();
+  for (int32_t i = 0; i < padded; i += 16) sums = sums + F32x16::load(scores + i);
+  const F32x16 inverse = F32x16::set1(1.0f / sums.sum());
+  for (int32_t i = 0; i < padded; i += 16) (F32x16::load(scores + i) * inverse).store(scores + i);
+}
+
+// Below any score, and what is taken out of the choice.
+inline constexpr float kNever = -3.0e38f;
+
+// Index of the largest value, the first of equal ones.
+inline int32_t largest(const float* x, int32_t padded) {
+  F32x16 peaks = F32x16::load(x);
+  for (int32_t i = 16; i < padded; i += 16) peaks = F32x16::max(peaks, F32x16::load(x + i));
+  const float peak = peaks.max_lane();
+  int32_t index = 0;
+  while (index < padded - 1 && !(x[index] == peak)) ++index;  // ends where a value is not a number, too
+  return index;
+}
+
+// Leaves only the experts of the best groups to choose from (DeepSeek-V2, 2024, section 2.2.2; DeepSeek-V3, 2024).
+inline void limit_groups(const RouteArgs& a, float* choice) {
+  const int32_t size = a.num_experts / a.num_groups;
+  alignas(64) float groups[kMaxExperts];
+  const int32_t padded = static_cast<int32_t>(round_up(a.num_groups, 16));
+  for (int32_t g = 0; g < padded; ++g) {
+    float first = kNever, second = kNever;
+    for (int32_t i = g * size; g < a.num_groups && i < (g + 1) * size; ++i) {
+      if (choice[i] > first) {
+        second = first;
+        first = choice[i];
+      } else if (choice[i] > second) {
+        second = choice[i];
+      }
+    }
+    groups[g] = a.group_score == GroupScore::kMax || g >= a.num_groups ? first : first + second;
+  }
+  bool kept[kMaxExperts] = {};
+  for (int32_t n = 0; n < a.top_groups; ++n) {
+    const int32_t best = largest(groups, padded);
+    kept[best] = true;
+    groups[best] = kNever;
+  }
+  for (int32_t i = 0; i < a.num_experts; ++i)
+    if (!kept[i / size]) choice[i] = kNever;
+}
+
+inline void route(const RouteArgs& a, int64_t token, int32_t* experts, float* weights) {
+  alignas(64) float scores[kMaxExperts], choice[kMaxExperts];
+  const int32_t padded = static_cast<int32_t>(round_up(a.num_experts, 16));
+  expert_scores(a, a.logits + token * a.ldl, scores);
+  for (int32_t i = 0; i < a.num_experts; ++i)
+    choice[i] = a.correction != nullptr ? scores[i] + a.correction[i] : scores[i];
+  for (int32_t i = a.num_experts; i < padded; ++i) choice[i] = kNever;
+  if (a.num_groups > 1) limit_groups(a, choice);
+  float sum = 0.0f;
+  for (int32_t k = 0; k < a.top_k; ++k) {
+    experts[k] = largest(choice, padded);
+    // What is not a number is left to the sampler to refuse; here it must not name an expert that is not there.
+    if (experts[k] >= a.num_experts) experts[k] = k;
+    choice[experts[k]] = kNever;
+    weights[k] = scores[experts[k]];
+    sum += weights[k];
+  }
+  const float factor = a.renormalize ? a.scale / (sum + 1e-20f) : a.scale;
+  for (int32_t k = 0; k < a.top_k; ++k) {
+    const int32_t expert = experts[k];
+    const float weight = weights[k] * factor;
+    int32_t at = k;
+    for (; at > 0 && experts[at - 1] > expert; --at) {
+      experts[at] = experts[at - 1];
+      weights[at] = weights[at - 1];
+    }
+    experts[at] = expert;
+    weights[at] = weight;
+  }
+}
+
+inline void combine(const CombineArgs& a, int thread, int threads) {
+  const RowShare share = row_share(a.tokens, a.ldo, thread, threads);
+  for (int64_t t = share.rows.begin; t < share.rows.end; ++t) {
+    const int32_t* rows = a.routes + t * a.ldr;
+    float weights[kMaxTopK + 1];
+    __builtin_memcpy(weights, rows + a.top_k, static_cast<size_t>(a.top_k + 1) * sizeof(float));
+    for (int64_t i = share.columns.begin; i < share.columns.end; i += 16) {
+      F32x16 sum = F32x16::zero();
+      for (int32_t k = 0; k < a.top_k; ++k)
+        if (rows[k] >= 0) sum = F32x16::fma(F32x16::load(a.y + rows[k] * a.ldy + i), F32x16::set1(weights[k]), sum);
+      if (a.shared != nullptr)
+        sum = F32x16::fma(F32x16::load(a.shared + t * a.lds + i), F32x16::set1(weights[a.top_k]), sum);
+      float* out = a.out + t * a.ldo + i;
+      (a.accumulate ? F32x16::load(out) + sum : sum).store(out);
+    }
+  }
+}

@@ -1,0 +1,152 @@
+"""Mixture of experts, in the vocabulary of the Program builder.
+
+Tokens are routed, their rows copied so that those of an expert follow each other, multiplied expert by expert, and what
+the experts make of a token is weighted and summed in fp32, in the order of the experts. The shared expert is one more
+part of the same two products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from numaserve.kernels import PackedMatrix, Program
+from numaserve.workers.buffers import Buffer, Operand, Partial, Quantized, Tensor
+from numaserve.workers.recorder import Recorder
+
+if TYPE_CHECKING:
+    from numaserve.workers.models.spec import MoeConfig
+    from numaserve.workers.weights.weights import MoeWeights
+
+
+@dataclass(frozen=True)
+class _Routes:
+    """Where a step's routing lies: for each token, and for each expert."""
+
+    by_token: Tensor  # rows of the sorted matrices, then weights, then the shared expert's weight
+    counts: Tensor
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product with every expert, and with the shared one: [out features, in features] each."""
+
+    name: str
+    experts: Sequence[PackedMatrix]
+    shared: PackedMatrix | None
+    activation: str = "none"
+
+
+class MoeOperations(Recorder):
+    """Records mixtures of experts."""
+
+    def moe(self, x: Operand, routing: MoeConfig, weights: MoeWeights) -> Partial:
+        """This rank's part of the sum over each token's experts, and the shared one: fp32 [tokens, hidden].
+
+        `x` is bf16 [tokens, hidden]. Raises `ValueError` when the experts differ in format.
+        """
+        shared = weights.shared
+        gate_up = _Product("moe_gate_up", weights.gate_up, shared.gate_up if shared else None, "silu")
+        down = _Product("moe_down", weights.down, shared.down if shared else None)
+        _check_formats(gate_up)
+        _check_formats(down)
+
+        rows, inner = self.limits.max_step_tokens, weights.down[0].k
+        token, widened = self._operand(x, weights.gate_up[0])
+        by_expert = _rows_like(token, routing.top_k)
+        routes = self._route(x, token, by_expert, routing, weights)
+        hidden = Operand(rows * routing.top_k, inner, 2, rows_per_token=routing.top_k)
+        shared_hidden = Operand(rows, shared.down.k, 2) if shared else None
+        self._multiply(gate_up, (by_expert, token), (hidden, shared_hidden), routes, widened)
+
+        source, widened = self._operand(hidden, weights.down[0])
+        shared_source = self._operand(shared_hidden, shared.down)[0] if shared and shared_hidden else None
+        y = Tensor(rows * routing.top_k, self.shape.hidden_size, 4)
+        shared_y = Tensor(rows, self.shape.hidden_size, 4) if shared else None
+        self._multiply(down, (source, shared_source), (y, shared_y), routes, widened)
+        return self._combined(y, shared_y, routes, routing.top_k)
+
+    def _route(self, x: Operand, token: Tensor, by_expert: Tensor, routing: MoeConfig, weights: MoeWeights) -> _Routes:
+        logits = Tensor(x.rows, weights.router.n, 4)
+        self._linear("moe_router", x, weights.router, logits)
+        held = weights.experts
+        routes = _Routes(Tensor(x.rows, 2 * routing.top_k + 1, 4), Tensor(self.team.size + 1, len(held) + 1, 4))
+
+        def emit(p: Program) -> None:
+            p.moe_route(
+                logits=logits.place,
+                x=token.place,
+                sorted=by_expert.place,
+                routes=routes.by_token.place,
+                counts=routes.counts.place,
+                item_bytes=token.itemsize,
+                first_expert=held.start,
+                local_experts=len(held),
+                shared_gate=routing.shared_gate,
+                num_experts=routing.num_experts,
+                top_k=routing.top_k,
+                scoring=routing.scoring,
+                renormalize=routing.renormalize,
+                scale=routing.scale,
+                correction=weights.correction_bias,
+                num_groups=routing.num_groups,
+                top_groups=routing.top_groups,
+                group_score=routing.group_score,
+            )
+
+        self._record(emit, logits, token, by_expert, routes.by_token, routes.counts)
+        return routes
+
+    def _multiply(
+        self,
+        product: _Product,
+        sources: tuple[Tensor, Tensor | None],
+        results: tuple[Tensor, Tensor | None],
+        routes: _Routes,
+        widened: bool,
+    ) -> None:
+        (x, shared_x), (out, shared_out) = sources, results
+
+        def emit(p: Program) -> None:
+            p.moe_experts(
+                name=product.name,
+                x=x.place,
+                weights=list(product.experts),
+                out=out.place,
+                counts=routes.counts.place,
+                shared=product.shared,
+                shared_x=(shared_x or x).place,
+                shared_out=(shared_out or out).place,
+                activation=product.activation,
+                item_bytes=x.itemsize,
+                widened=widened,
+            )
+
+        used: list[Buffer] = [each for each in (x, shared_x, out, shared_out, routes.counts) if each is not None]
+        self._record(emit, *used)
+
+    def _combined(self, y: Tensor, shared_y: Tensor | None, routes: _Routes, top_k: int) -> Partial:
+        out = self._partial()
+
+        def emit(p: Program) -> None:
+            accumulate = out.into is not None
+            shared = shared_y.place if shared_y else None
+            p.moe_combine(y.place, routes.by_token.place, top_k, shared, accumulate, (out.into or out).place)
+
+        self._record(emit, y, routes.by_token, out, *([shared_y] if shared_y else []))
+        return out
+
+
+def _check_formats(product: _Product) -> None:
+    """All parts of a product read the same activations."""
+    matrices = [*product.experts, *([product.shared] if product.shared else [])]
+    if len({(matrix.format, matrix.group) for matrix in matrices}) > 1:
+        raise ValueError(f"{product.name}: the experts of a layer differ in format")
+
+
+def _rows_like(token: Tensor, copies: int) -> Tensor:
+    """Room for `copies` of each row of `token`, in the same layout."""
+    if isinstance(token, Quantized):
+        return Quantized(token.rows * copies, token.cols, token.itemsize, group=token.group)
+    return Operand(token.rows * copies, token.cols, token.itemsize)

@@ -11,6 +11,7 @@ from numaserve.kernels import Team
 from numaserve.workers import numa
 from numaserve.workers.bench.attention import bench_decode, bench_prefill
 from numaserve.workers.bench.barrier import bench_barrier
+from numaserve.workers.bench.experts import bench_experts
 from numaserve.workers.bench.gemm import bench_gemm
 from numaserve.workers.bench.programs import FORMATS, Format
 from numaserve.workers.bench.rows import Effort, Rows
@@ -21,7 +22,7 @@ from numaserve.workers.protocol import KvCacheDtype
 from numaserve.workers.topology import read_topology
 
 KV_DTYPES: tuple[KvCacheDtype, ...] = get_args(KvCacheDtype)
-OPERATIONS = ("gemm", "attention", "small", "barrier")
+OPERATIONS = ("gemm", "experts", "attention", "small", "barrier")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Sizes:
     models: Sequence[str] = ("llama-1b", "llama-8b")  # of `shapes.SHAPES`; the first also gives the small operations
     parts: Sequence[str] = ("qkv", "o", "mlp")
     m_values: Sequence[int] = (1, 4, 16, 256, 512, 1024)
+    expert_models: Sequence[str] = ("moe-2b", "moe-shared")  # of `experts.EXPERT_SHAPES`
+    expert_tokens: Sequence[int] = (1, 16, 1024)
     prefill: int = 4096
     decode: int = 8192
     tokens: Sequence[int] = (1, 16, 512)
@@ -38,7 +41,13 @@ class Sizes:
 
 
 QUICK = Sizes(
-    models=("llama-1b",), parts=("mlp",), m_values=(1, 16, 512), tokens=(1, 512), effort=Effort(seconds=0.3, most=50)
+    models=("llama-1b",),
+    parts=("mlp",),
+    m_values=(1, 16, 512),
+    expert_models=("moe-2b",),
+    expert_tokens=(1, 512),
+    tokens=(1, 512),
+    effort=Effort(seconds=0.3, most=50),
 )
 
 
@@ -56,6 +65,7 @@ def make_cases(operations: Sequence[str], formats: Sequence[str], sizes: Sizes) 
     _check("--format", formats, list(dict.fromkeys(each.name for each in FORMATS)))
     makers: dict[str, Callable[[], Iterator[Case]]] = {
         "gemm": lambda: _gemm_cases([each for each in FORMATS if each.name in formats or not formats], sizes),
+        "experts": lambda: _expert_cases([each for each in FORMATS if each.name in formats or not formats], sizes),
         "attention": lambda: _attention_cases(sizes),
         "small": lambda: _small_cases(sizes),
         "barrier": lambda: iter([Case("barrier", bench_barrier)]),
@@ -76,6 +86,13 @@ def _gemm_cases(formats: Sequence[Format], sizes: Sizes) -> Iterator[Case]:
             for part in sizes.parts:
                 run = partial(bench_gemm, model=model, part=part, format=format, m_values=sizes.m_values)
                 yield _case(f"gemm {format} {model} {part}", run, sizes)
+
+
+def _expert_cases(formats: Sequence[Format], sizes: Sizes) -> Iterator[Case]:
+    for format in formats:
+        for model in sizes.expert_models:
+            run = partial(bench_experts, model=model, format=format, m_values=sizes.expert_tokens)
+            yield _case(f"experts {format} {model}", run, sizes)
 
 
 def _attention_cases(sizes: Sizes) -> Iterator[Case]:

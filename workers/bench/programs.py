@@ -20,6 +20,7 @@ VOCAB = 64  # of programs whose vocabulary does not matter
 _RANDOM_VALUES = 1 << 20
 _NS: Literal[2] = 2  # where a node's profile has them
 _BYTES: Literal[5] = 5
+_FLOPS: Literal[6] = 6
 
 SlotTokens = tuple[int, int, int, bool]  # slot, start, number of tokens, whether to sample
 
@@ -142,10 +143,15 @@ def timed_step(program: Program, name: str, sequences: Sequence[SlotTokens]) -> 
 
 def bytes_of_step(program: Program, name: str, sequences: Sequence[SlotTokens]) -> int:
     """What the nodes of that name have to read in one step, of weights and KV cache."""
-    before = _node_total(program, name, _BYTES)
+    return work_of_step(program, name, sequences)[0]
+
+
+def work_of_step(program: Program, name: str, sequences: Sequence[SlotTokens]) -> tuple[int, int]:
+    """Bytes of weights and KV cache, and operations, of the nodes of that name in one step."""
+    before = [_node_total(program, name, figure) for figure in (_BYTES, _FLOPS)]
     step(program, sequences)
-    return _node_total(program, name, _BYTES) - before
+    return _node_total(program, name, _BYTES) - before[0], _node_total(program, name, _FLOPS) - before[1]
 
 
-def _node_total(program: Program, name: str, figure: Literal[2, 5]) -> int:
+def _node_total(program: Program, name: str, figure: Literal[2, 5, 6]) -> int:
     return sum(node[figure] for node in program.profile() if node[0] == name)

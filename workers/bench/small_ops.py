@@ -1,4 +1,4 @@
-"""The operations between the matrix products: norm, rope and the writing of K and V, quantising, sampling."""
+"""The operations between the matrix products: norm and quantising, rope and the writing of K and V, sampling."""
 
 from __future__ import annotations
 
@@ -45,9 +45,8 @@ def bench_rows(team: Team, effort: Effort, *, model: str, tokens: Sequence[int])
     program = b.build()
     start_slot(program, 0, range(-(-most // PAGE_SIZE)))
     nodes = {  # bytes of a token, and how many there are in the program
-        "rms_norm": (shape.hidden * (_FP32 + _BF16), _LAYERS + 1),
+        "rms_norm": (shape.hidden * (_FP32 + _BF16 + _INT8), _LAYERS + 1),  # writes its result in int8 too
         "rope_store": ((width + kv_width) * (_FP32 + _BF16), _LAYERS),
-        "quantize": (shape.hidden * (_BF16 + _INT8), _LAYERS + 1),
     }
     for count in tokens:
         run = [(0, 0, count, False)]

@@ -17,7 +17,14 @@ from numaserve.workers.weights.safetensors_source import SafetensorsSource
 
 CEILINGS = Ceilings("amx", 4, read_bytes_s=1e9, flops_s={"bf16": 1e9, "int8": 2e9})
 TINY = Sizes(
-    models=("tiny",), m_values=(1, 65), prefill=40, decode=70, tokens=(1, 33), effort=Effort(seconds=0, least=1)
+    models=("tiny",),
+    m_values=(1, 65),
+    expert_models=("tiny",),
+    expert_tokens=(1, 33),
+    prefill=40,
+    decode=70,
+    tokens=(1, 33),
+    effort=Effort(seconds=0, least=1),
 )
 
 
@@ -25,7 +32,7 @@ TINY = Sizes(
 def fixed_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is measured that takes long, nor more memory read than a tiny model has."""
     ceilings = Ceilings("any", 1, 1e9, {format.name: 1e9 for format in FORMATS})
-    for part in ("gemm", "attention", "small_ops"):
+    for part in ("gemm", "experts", "attention", "small_ops"):
         monkeypatch.setattr(f"numaserve.workers.bench.{part}.rank_ceilings", lambda *_, **__: ceilings)
     monkeypatch.setattr("numaserve.workers.bench.programs.MIN_READ_BYTES", 1)
     monkeypatch.setattr("numaserve.workers.bench.programs.last_level_cache_bytes", lambda: 1)
@@ -64,8 +71,25 @@ def test_attention_and_small_operations_give_rows_with_times() -> None:
     assert [(row.what["kv"], row.what["phase"]) for row in rows[:6]] == [
         (dtype, phase) for dtype in KV_DTYPES for phase in ("prefill", "decode")
     ]
-    assert {str(row.what["operation"]) for row in rows[6:]} >= {"rms_norm", "rope_store", "quantize", "sample, greedy"}
+    assert {str(row.what["operation"]) for row in rows[6:]} >= {"rms_norm", "rope_store", "sample, greedy"}
     assert all(float(row.figures["best_us"] or 0) > 0 for row in rows)
+
+
+@pytest.mark.usefixtures("fixed_ceilings")
+def test_experts_of_every_format_are_measured_by_what_the_tokens_choose() -> None:
+    rows = rows_of("experts")
+    products = [row for row in rows if row.what["operation"] in ("moe_gate_up", "moe_down")]
+    assert sorted((row.what["format"], row.what["M"]) for row in products) == sorted(
+        (str(format), m) for format in FORMATS for m in (1, 33) for _ in range(2)
+    )
+    assert all(float(row.figures["best_us"] or 0) > 0 for row in rows)
+    one, many = (row for row in products if row.what["format"] == "bf16" and row.what["operation"] == "moe_gate_up")
+    # One token goes to two of six experts of 32, and to the shared one of 64.
+    experts = 2 * 32 * 64
+    assert float(one.figures["gflop_s"] or 0) * float(one.figures["best_us"] or 0) == pytest.approx(
+        2 * (2 * experts + 2 * experts) / 1e3
+    )
+    assert float(many.figures["gb_s"] or 0) > 0
 
 
 def test_every_format_has_a_peak() -> None:
@@ -78,7 +102,7 @@ def test_only_what_is_named_is_measured() -> None:
         f"attention {phase} llama-1b {dtype}" for dtype in KV_DTYPES for phase in ("prefill", "decode")
     ]
     assert [case.name for case in make_cases(["gemm"], ["int8"], QUICK)] == ["gemm int8 llama-1b mlp"]
-    with pytest.raises(OperatorError, match="--op fft: expected gemm, attention"):
+    with pytest.raises(OperatorError, match="--op fft: expected gemm, experts, attention"):
         make_cases(["fft"], [], QUICK)
     with pytest.raises(OperatorError, match="--format int3: expected bf16, int8, "):
         make_cases([], ["int3"], QUICK)

@@ -49,4 +49,4 @@ def _mlp(b: ProgramBuilder, config: ModelConfig, x: Operand, mlp: DenseMlp | Moe
     if isinstance(mlp, DenseMlp):
         return b.gated_mlp(x, mlp.gate_up, mlp.down, config.activation)
     assert config.moe is not None  # noqa: S101  it has weights
-    return b.moe(x, config.moe, mlp)  # type: ignore[attr-defined, no-any-return]
+    return b.moe(x, config.moe, mlp)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import struct
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGUFReader, GGUFValueType
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.weights.mapped import MappedFile
 
 _MAX_ARRAY_ITEMS = 2**24
 
@@ -18,6 +20,8 @@ _MAX_ARRAY_ITEMS = 2**24
 class GGUFFile(GGUFReader):
     """A memory-mapped GGUF file. Arrays in the metadata are skipped, not read: building an object for each token and
     merge of the vocabulary takes seconds, and neither the configuration nor the weights need them."""
+
+    mapped: MappedFile
 
     def scalar(self, key: str) -> object:
         """The number, text or truth value of a metadata key; None where it is missing or an array."""
@@ -29,12 +33,15 @@ class GGUFFile(GGUFReader):
 
     @property  # type: ignore[override]
     def data(self) -> npt.NDArray[np.uint8]:
-        """The mapped file's bytes, as a plain array: slicing a memmap takes 20 times as long."""
-        return self._data
+        """The mapped file's bytes."""
+        return self.mapped.data
 
     @data.setter
     def data(self, mapped: npt.NDArray[np.uint8]) -> None:
-        self._data = np.asarray(mapped)
+        base: object = mapped.base
+        if not isinstance(base, mmap.mmap):
+            raise TypeError("the gguf package does not map files any more")
+        self.mapped = MappedFile(base)
 
     def _get_str(self, offset: int) -> tuple[Any, Any]:
         length, text = super()._get_str(offset)

@@ -11,6 +11,7 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.family import Family
 from numaserve.workers.weights.gguf_file import open_gguf
 from numaserve.workers.weights.gguf_names import hugging_face_name
+from numaserve.workers.weights.mapped import ReadFiles
 from numaserve.workers.weights.source import DType, RawTensor
 
 _DTYPES: dict[GGMLQuantizationType, DType] = {
@@ -35,6 +36,7 @@ class GGUFSource:
     def __init__(self, path: Path, family: Family) -> None:
         self._path = path
         self._file = open_gguf(path)
+        self._read = ReadFiles()
         # llama.cpp rotates neighbouring dimensions in this architecture only; its converter permutes q and k for it.
         self.interleaved_rope = family.gguf_architecture == "llama"
         self._tensors = {
@@ -62,3 +64,7 @@ class GGUFSource:
     def part(self, name: str) -> RawTensor:
         """The same: a GGUF file keeps a matrix in one tensor."""
         return self.tensor(name)
+
+    def release(self, tensor: RawTensor) -> None:
+        """Say that the tensor is not needed for now."""
+        self._read.add(self._file.mapped, tensor.data.nbytes)

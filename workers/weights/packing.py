@@ -53,7 +53,9 @@ class Packer:
         if matrix.k == 0 or len(rows) == 0:  # a rank without heads has nothing to read
             return
         if stored is None or _reads_blocks(matrix, stored, place):
-            self._pack_values(matrix, self._source.tensor(f"{module}.weight"), rows, place)
+            tensor = self._source.tensor(f"{module}.weight")
+            self._pack_values(matrix, tensor, rows, place)
+            self._source.release(tensor)
             return
         quantized = QuantizedMatrix(self._source, module, stored, shape)
         for part, chosen, where in _portions(rows, shape[1], place):
@@ -62,6 +64,7 @@ class Packer:
                 self._pack_values(matrix, _plain(decoded), chosen, where)
             else:
                 self._pack_codes(matrix, decoded, chosen, where)
+        quantized.release()
 
     def _pack_values(self, matrix: PackedMatrix, tensor: RawTensor, rows: Rows, place: Place) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.weights.mapped import MappedFile, ReadFiles
 from numaserve.workers.weights.source import DType, RawTensor
 from safetensors import SafetensorError, safe_open
 
@@ -29,6 +31,7 @@ class SafetensorsSource:
     def __init__(self, folder: Path) -> None:
         self._where: dict[str, Path] = {}
         self._files: dict[Path, _File] = {}
+        self._read = ReadFiles()
         for path in _files_of(folder):
             try:
                 file = _File(path)
@@ -48,6 +51,10 @@ class SafetensorsSource:
     def part(self, name: str) -> RawTensor:
         """A tensor of a quantised matrix, likewise."""
         return self._view(name, _DTYPES | _CODES)
+
+    def release(self, tensor: RawTensor) -> None:
+        """Say that the tensor is not needed for now."""
+        self._read.add(self._files[self._where[tensor.name]].mapped, tensor.data.nbytes)
 
     def _view(self, name: str, dtypes: dict[str, DType]) -> RawTensor:
         path = self._where[name]
@@ -69,10 +76,9 @@ class _File:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
+            self.mapped = MappedFile(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         self.tensors: dict[str, dict[str, Any]] = {name: value for name, value in header.items() if name != _METADATA}
-        # As a plain array: a slice of a memmap takes ten times as long to make, and there may be ten thousands.
-        empty = np.empty(0, np.uint8)
-        self._data = np.asarray(np.memmap(path, np.uint8, "r", offset=8 + length)) if self.tensors else empty
+        self._data = self.mapped.data[8 + length :]
 
     def tensor(self, name: str) -> tuple[str, tuple[int, ...], npt.NDArray[np.uint8]]:
         """Type, shape and bytes."""

@@ -37,5 +37,9 @@ class TensorSource(Protocol):
     def tensor(self, name: str) -> RawTensor:
         """A tensor of numbers, or of blocks of them. Raises `OperatorError` for another dtype or a damaged file."""
 
+    def release(self, tensor: RawTensor) -> None:
+        """Say that the tensor is not needed for now: its file is mapped, and what was read of it would stay in memory
+        beside what was packed. It can be read again."""
+
     def part(self, name: str) -> RawTensor:
         """A tensor of a quantised matrix: also codes. Raises `OperatorError` as `tensor` does."""

@@ -42,8 +42,13 @@ class QuantizedMatrix:
     """One quantised matrix of a checkpoint, decoded a few rows at a time."""
 
     def __init__(self, source: TensorSource, module: str, stored: Stored, shape: tuple[int, int]) -> None:
-        self._stored, self._shape = stored, shape
+        self._source, self._stored, self._shape = source, stored, shape
         self._tensors = find_tensors(source, module, parts_of(stored, *shape))
+
+    def release(self) -> None:
+        """Say that it is not needed for now."""
+        for tensor in self._tensors.values():
+            self._source.release(tensor)
 
     def decode(self, rows: range) -> CodedTensor:
         """Consecutive rows. Raises `OperatorError` for a damaged tensor."""

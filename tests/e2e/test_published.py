@@ -18,7 +18,7 @@ from numaserve.workers.models.config import load_model_config
 from numaserve.workers.protocol import ActivationDtype, WeightFormats
 from parity import Distance, served_scores, transformers_scores
 from published import LAYOUTS
-from published_checkpoints import save_published, small_llama
+from published_checkpoints import save_published, small_llama, small_qwen2_moe
 
 ALLOWED = 1.15
 POSITIONS = 400
@@ -27,7 +27,7 @@ TEXTS = [np.random.default_rng(0).integers(3, checkpoints.VOCAB, POSITIONS + 1).
 
 def assert_as_close_as_the_arithmetic(path: Path, model: hf.PreTrainedModel, activations: ActivationDtype) -> None:
     stored = load_model_config(path).stored
-    native, group = stored["layers.0.mlp.up_proj"].native, stored["layers.0.mlp.up_proj"].group or 128
+    native, group = stored["layers.0.self_attn.o_proj"].native, stored["layers.0.self_attn.o_proj"].group or 128
     reference = transformers_scores(model, TEXTS)
 
     def distance(played: hf.PreTrainedModel) -> Distance:
@@ -49,6 +49,13 @@ def assert_as_close_as_the_arithmetic(path: Path, model: hf.PreTrainedModel, act
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_published_layout_is_served(layout: str, activations: ActivationDtype, tmp_path: Path) -> None:
     model = small_llama()
+    assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, activations)
+
+
+@pytest.mark.parametrize("activations", get_args(ActivationDtype))
+@pytest.mark.parametrize("layout", ["gptq asymmetric", "awq", "w4a16", "w8a8", "fp8 blocks"])
+def test_experts_are_served_as_published(layout: str, activations: ActivationDtype, tmp_path: Path) -> None:
+    model = small_qwen2_moe()
     assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, activations)
 
 

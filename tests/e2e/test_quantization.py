@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import checkpoints
 import pytest
 import torch
 import transformers as hf
@@ -19,7 +20,7 @@ FORMATS.append(WeightFormats("int4", "bf16", activations="int8"))
 
 
 @pytest.mark.parametrize("formats", FORMATS, ids=lambda each: f"{each.linear}-{each.activations}")
-@pytest.mark.parametrize("name", ["llama-untied", "qwen2", "gemma2", "phi3"])
+@pytest.mark.parametrize("name", ["llama-untied", "qwen2", "gemma2", "phi3", *checkpoints.MOE_CASES])
 def test_a_format_is_as_close_to_fp32_as_the_same_arithmetic_in_transformers(
     name: str, formats: WeightFormats, tmp_path: Path
 ) -> None:

@@ -42,6 +42,11 @@ _SIZES = {
     "gemma2": lambda more: hf.Gemma2Config(
         **checkpoints.sizes(96, 3, 3, 96, head_dim=32, sliding_window=100, attn_logit_softcapping=5.0, **more)
     ),
+    "qwen2_moe": lambda more: hf.Qwen2MoeConfig(
+        **checkpoints.sizes(96, 3, 3, 96, moe_intermediate_size=80, shared_expert_intermediate_size=128, **more),
+        num_experts=6,
+        num_experts_per_tok=2,
+    ),
 }
 TINY_MODELS = tuple(_SIZES)
 QUANTIZED = [

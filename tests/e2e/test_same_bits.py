@@ -43,7 +43,7 @@ def _isas() -> list[object]:
 Case = tuple[str, WeightFormats, KvCacheDtype]
 CASES: list[Case] = [
     *((name, BF16_WEIGHTS, "bf16") for name in TINY_MODELS),
-    *((TINY_MODELS[0], each, "bf16") for each in QUANTIZED),
+    *((name, each, "bf16") for name in ("llama", "qwen2_moe") for each in QUANTIZED),
     ("gemma2", BF16_WEIGHTS, "int8"),
     ("llama", BF16_WEIGHTS, "fp8_e4m3"),
 ]

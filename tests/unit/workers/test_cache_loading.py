@@ -20,7 +20,7 @@ from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
 from numaserve.workers.weights.sharding import weight_bytes
 from published import LAYOUTS
-from published_checkpoints import save_published, small_llama
+from published_checkpoints import save_published, small_llama, small_qwen2_moe
 
 SHARES = [2, 1]
 LOAD_IN_ANOTHER_PROCESS = """
@@ -110,6 +110,15 @@ def test_a_quantised_checkpoint_is_cached_as_it_is_kept(layout: str, tmp_path: P
     assert second.origin == "cache"
     assert contents(second) == contents(first)
     assert load(loader(path, folder, 1), team).origin == "checkpoint"
+
+
+@pytest.mark.parametrize("layout", ["awq", "w8a8", "fp8 blocks"])
+def test_experts_are_cached(layout: str, tmp_path: Path, folder: Path, team: Team) -> None:
+    path = save_published(small_qwen2_moe(), tmp_path / "model", layout)
+    first = load_and_save(loader(path, folder, 1, AS_PUBLISHED), team)
+    second = load(loader(path, folder, 1, AS_PUBLISHED), team)
+    assert second.origin == "cache"
+    assert contents(second) == contents(first)
 
 
 def test_other_processes_find_the_same_weights(tmp_path: Path, folder: Path, team: Team) -> None:

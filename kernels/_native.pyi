@@ -152,14 +152,13 @@ class Program:
         q_heads: int,
         kv_heads: int,
         head_dim: int,
+        value_dim: int,
         layers: int,
         kv_dtype: str,
         arena_bytes: int,
     ) -> None: ...
     def embed(self, table: PackedMatrix, first_row: int, scale: float, out: Place, /) -> None: ...
-    def rms_norm(
-        self, x: Place, weight: Vector, out: Place, eps: float, quantized: QuantizedPlace | None
-    ) -> None: ...
+    def rms_norm(self, x: Place, weight: Vector, out: Place, eps: float, quantized: QuantizedPlace | None) -> None: ...
     def quantize(self, x: Place, out: QuantizedPlace, rows_per_token: int, logits: bool) -> None: ...
     def linear(
         self,
@@ -234,6 +233,28 @@ class Program:
     ) -> None: ...
     def moe_combine(
         self, y: Place, routes: Place, top_k: int, shared: Place | None, accumulate: bool, out: Place
+    ) -> None: ...
+    def mla_store(
+        self,
+        q: Place,
+        kv: Place,
+        nope: Place,
+        query: Place,
+        layer: int,
+        nope_dim: int,
+        rope: RopeTable,
+        norm: Vector,
+        eps: float,
+    ) -> None: ...
+    def head_linear(
+        self,
+        name: str,
+        x: Place,
+        x_stride: int,
+        weight: PackedMatrix,
+        num_heads: int,
+        out: Place,
+        out_stride: int,
     ) -> None: ...
     def gather(self, x: Place, out: Place, /) -> None: ...
     def sample(self, logits: Place, tokens: Place, vocab_first: Sequence[int], softcap: float, /) -> None: ...

@@ -71,10 +71,11 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
 // All work of one block of query rows: in one item, or in an item for each block of KV that it sees and a merge.
 void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bool by_blocks, std::byte* scratch) {
   const AttentionSequence& sequence = args.sequences[item.sequence];
+  const auto compute = args.value_dim > 0 ? table.latent_attention_item : table.attention_item;
   item.partial = 0;
   item.block = -1;
   if (!by_blocks) {
-    table.attention_item(args, item, nullptr, scratch);
+    compute(args, item, nullptr, scratch);
     return;
   }
   const int32_t group = args.q_heads / args.kv_heads;
@@ -82,17 +83,54 @@ void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bo
   const int32_t begin = args.window > 0 && oldest > 0 ? oldest / kAttentionBlock : 0;
   const int32_t end = (sequence.start + (item.first_row + item.num_rows - 1) / group) / kAttentionBlock + 1;
   const int32_t num_blocks = end - begin;
-  const int64_t row_floats = args.head_tiles * kTileK + 16;
+  const int64_t row_floats = round_up(args.value_dim > 0 ? args.value_dim : args.head_dim, kTileK) + 16;
   const LargeBuffer partial(static_cast<size_t>(num_blocks * item.num_rows * row_floats) * sizeof(float));
   args.partial = partial.as<float>();
   for (int32_t i = 0; i < num_blocks; ++i) {
     AttentionItem part = item;
     part.block = begin + i;
     part.partial = i * item.num_rows;
-    table.attention_item(args, part, nullptr, scratch);
+    compute(args, part, nullptr, scratch);
   }
   table.attention_merge(args, item, num_blocks, item.num_rows);
 }
+
+}  // namespace
+
+std::vector<AttentionSequence> attention_sequences(const Array<const int32_t, 2>& sequences,
+                                                   const Array<const int32_t, 2>& pages, int64_t rows,
+                                                   int64_t num_pages) {
+  require(size(sequences, 1) == 3 && size(pages, 0) == size(sequences, 0), "a sequence is row, q_len, start");
+  for (int64_t i = 0; i < size(pages, 0) * size(pages, 1); ++i)
+    require(pages.data()[i] >= 0 && pages.data()[i] < num_pages, "a page is out of range");
+  std::vector<AttentionSequence> all;
+  for (int64_t i = 0; i < size(sequences, 0); ++i) {
+    const int32_t* s = sequences.data() + 3 * i;
+    require(s[0] >= 0 && s[1] >= 1 && s[0] + s[1] <= rows && s[2] >= 0 && s[2] + s[1] <= size(pages, 1) * kPageTokens,
+            "a sequence is out of range");
+    all.push_back({.row = s[0], .q_len = s[1], .start = s[2], .pages = pages.data() + i * size(pages, 1)});
+  }
+  return all;
+}
+
+void attend_all(const KernelTable& table, const AttentionArgs& args, int64_t num_sequences, int32_t rows_per_item,
+                bool by_blocks) {
+  const bool latent = args.value_dim > 0;
+  const LargeBuffer scratch(static_cast<size_t>(latent ? table.latent_attention_scratch : table.attention_scratch));
+  table.thread_begin();
+  for (int32_t i = 0; i < static_cast<int32_t>(num_sequences); ++i) {
+    const int32_t rows = args.sequences[i].q_len * (args.q_heads / args.kv_heads);
+    for (int32_t head = 0; head < args.kv_heads; ++head)
+      for (int32_t first = 0; first < rows; first += rows_per_item) {
+        const int32_t count = rows - first < rows_per_item ? rows - first : rows_per_item;
+        attend(table, args,
+               {.sequence = i, .kv_head = head, .first_row = first, .num_rows = count, .block = -1, .partial = 0},
+               by_blocks, scratch.data());
+      }
+  }
+}
+
+namespace {
 
 void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim, CacheBytes k_cache, CacheBytes v_cache,
                const std::string& kv_dtype_name, Array<const int32_t, 2> sequences, Array<const int32_t, 2> pages,
@@ -103,20 +141,10 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
   require(head_dim >= 1 && head_dim <= kMaxHeadDim && size(q, 2) == round_up(head_dim, kTileK),
           "q has the wrong shape");
   require(size(out, 0) >= size(q, 0) && size(out, 1) >= q_heads * head_dim, "the output is too small");
-  require(size(sequences, 1) == 3 && size(pages, 0) == size(sequences, 0), "a sequence is row, q_len, start");
   require(scale > 0.0f, "the scale of scores must be above 0");
   require(rows_per_item >= 1 && rows_per_item <= kAttentionRows, "an item has 1 to 32 rows");
   const int64_t num_pages = size(k_cache, 0) < size(v_cache, 0) ? size(k_cache, 0) : size(v_cache, 0);
-  for (int64_t i = 0; i < size(pages, 0) * size(pages, 1); ++i)
-    require(pages.data()[i] >= 0 && pages.data()[i] < num_pages, "a page is out of range");
-  std::vector<AttentionSequence> all;
-  for (int64_t i = 0; i < size(sequences, 0); ++i) {
-    const int32_t* s = sequences.data() + 3 * i;
-    require(
-        s[0] >= 0 && s[1] >= 1 && s[0] + s[1] <= size(q, 0) && s[2] >= 0 && s[2] + s[1] <= size(pages, 1) * kPageTokens,
-        "a sequence is out of range");
-    all.push_back({.row = s[0], .q_len = s[1], .start = s[2], .pages = pages.data() + i * size(pages, 1)});
-  }
+  const std::vector<AttentionSequence> all = attention_sequences(sequences, pages, size(q, 0), num_pages);
   const AttentionArgs args{.q = q.data(),
                            .q_heads = q_heads,
                            .kv_heads = kv_heads,
@@ -130,18 +158,7 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
                            .out = out.data(),
                            .ldo = size(out, 1),
                            .partial = nullptr};
-  const LargeBuffer scratch(static_cast<size_t>(table.attention_scratch));
-  table.thread_begin();
-  for (int32_t i = 0; i < static_cast<int32_t>(all.size()); ++i) {
-    const int32_t rows = all[static_cast<size_t>(i)].q_len * (q_heads / kv_heads);
-    for (int32_t head = 0; head < kv_heads; ++head)
-      for (int32_t first = 0; first < rows; first += rows_per_item) {
-        const int32_t count = rows - first < rows_per_item ? rows - first : rows_per_item;
-        attend(table, args,
-               {.sequence = i, .kv_head = head, .first_row = first, .num_rows = count, .block = -1, .partial = 0},
-               by_blocks, scratch.data());
-      }
-  }
+  attend_all(table, args, static_cast<int64_t>(all.size()), rows_per_item, by_blocks);
 }
 
 }  // namespace

@@ -234,6 +234,7 @@ void bind_ops(nb::module_& module) {
           "suppress"_a, "min_position"_a, "logprobs"_a, "prompt_counts"_a.none(), "output_counts"_a.none());
   ops.def("token_logprobs", &token_logprobs, "isa"_a, "logits"_a, "token"_a, "num_top"_a);
   bind_attention_ops(ops);
+  bind_mla_ops(ops);
   bind_moe_ops(ops);
 }
 

@@ -8,6 +8,7 @@
 
 #include <optional>
 #include <stdexcept>
+#include <vector>
 
 #include "kernels/cpu_features.h"
 #include "kernels/include/kernel_table.h"
@@ -22,6 +23,9 @@ void bind_attention_ops(nanobind::module_& ops);
 
 // Adds route and combine to `ops`.
 void bind_moe_ops(nanobind::module_& ops);
+
+// Adds the store and the attention of multi-head latent attention to `ops`.
+void bind_mla_ops(nanobind::module_& ops);
 
 template <class T, int kDims>
 using Array = nanobind::ndarray<T, nanobind::ndim<kDims>, nanobind::c_contig, nanobind::device::cpu>;
@@ -48,5 +52,14 @@ void play_threads(const KernelTable& table, int threads, Body body) {
   table.thread_begin();
   for (int thread = 0; thread < threads; ++thread) body(thread);
 }
+
+// Rows (first row, new tokens, start) and page tables as attention takes them, checked against `rows` and `num_pages`.
+std::vector<AttentionSequence> attention_sequences(const Array<const int32_t, 2>& sequences,
+                                                   const Array<const int32_t, 2>& pages, int64_t rows,
+                                                   int64_t num_pages);
+
+// All work of all sequences, in items of so many rows that each go through all KV, or have an item for each block.
+void attend_all(const KernelTable& table, const AttentionArgs& args, int64_t num_sequences, int32_t rows_per_item,
+                bool by_blocks);
 
 }  // namespace numaserve

@@ -16,16 +16,17 @@ using Rows = nb::ndarray<const int32_t, nb::shape<-1, 6>, nb::c_contig, nb::devi
 
 std::unique_ptr<Program> make_program(Team& team, ring::Ring* ring, int64_t max_tokens, int64_t max_logit_rows,
                                       int64_t max_slots, int64_t pages_per_slot, int64_t num_pages, int64_t vocabulary,
-                                      int32_t q_heads, int32_t kv_heads, int32_t head_dim, int64_t layers,
-                                      const std::string& kv_dtype_name, int64_t arena_bytes) {
+                                      int32_t q_heads, int32_t kv_heads, int32_t head_dim, int32_t value_dim,
+                                      int64_t layers, const std::string& kv_dtype_name, int64_t arena_bytes) {
   const Limits limits{.max_tokens = max_tokens,
                       .max_logit_rows = max_logit_rows,
                       .max_slots = max_slots,
                       .pages_per_slot = pages_per_slot,
                       .num_pages = num_pages,
                       .vocabulary = vocabulary};
-  return std::make_unique<Program>(*default_table(), team, ring, limits, HeadGeometry{q_heads, kv_heads, head_dim},
-                                   layers, kv_dtype(kv_dtype_name), arena_bytes);
+  return std::make_unique<Program>(*default_table(), team, ring, limits,
+                                   HeadGeometry{q_heads, kv_heads, head_dim, value_dim}, layers,
+                                   kv_dtype(kv_dtype_name), arena_bytes);
 }
 
 void init_slot(Program& program, int64_t slot, float temperature, int32_t top_k, float top_p, float min_p,
@@ -165,7 +166,8 @@ void add_attention(Program& p, const PlaceTuple& q, const PlaceTuple& out, const
                    float scale, int32_t window, float softcap) {
   const HeadGeometry& heads = p.heads();
   require(place(q).ld == heads.q_heads * heads.head_tiles() * kTileK &&
-              place(out).ld >= heads.q_heads * heads.head_dim && place(partial).ld >= heads.head_tiles() * kTileK + 16,
+              place(out).ld >= heads.q_heads * heads.values() &&
+              place(partial).ld >= round_up(heads.values(), kTileK) + 16,
           "attention", "the matrices do not have the width of the heads");
   require(scale > 0.0f, "attention", "the scale must be above 0");
   auto node = std::make_unique<AttentionNode>(place(q), place(out), place(partial), p.heads(), p.kv().layer(layer));
@@ -204,8 +206,9 @@ void bind_program(nb::module_& m) {
   program
       .def(nb::new_(&make_program), nb::arg("team"), nb::arg("ring").none(), nb::arg("max_tokens"),
            nb::arg("max_logit_rows"), nb::arg("max_slots"), nb::arg("pages_per_slot"), nb::arg("num_pages"),
-           nb::arg("vocabulary"), nb::arg("q_heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("layers"),
-           nb::arg("kv_dtype"), nb::arg("arena_bytes"), nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>())
+           nb::arg("vocabulary"), nb::arg("q_heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("value_dim"),
+           nb::arg("layers"), nb::arg("kv_dtype"), nb::arg("arena_bytes"), nb::keep_alive<0, 2>(),
+           nb::keep_alive<0, 3>())
       .def("embed", &add_embed, nb::keep_alive<1, 2>())
       .def("rms_norm", &add_rms_norm, nb::arg("x"), nb::arg("weight"), nb::arg("out"), nb::arg("eps"),
            nb::arg("quantized").none(), nb::keep_alive<1, 3>())
@@ -248,6 +251,7 @@ void bind_program(nb::module_& m) {
                    })
       .def_prop_ro("isa", [](const Program& self) { return std::string(self.table().name); });
   bind_moe(program);
+  bind_mla(program);
 }
 
 }  // namespace numaserve

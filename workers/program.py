@@ -22,13 +22,14 @@ from numaserve.workers.buffers import (
     padded,
     plan_arena,
 )
+from numaserve.workers.program_mla import MlaOperations
 from numaserve.workers.program_moe import MoeOperations
 from numaserve.workers.recorder import Activation, ProgramLimits, RankShape
 
 __all__ = ["ProgramBuilder", "ProgramLimits", "RankShape"]
 
 
-class ProgramBuilder(MoeOperations):
+class ProgramBuilder(MoeOperations, MlaOperations):
     """Records a forward pass; see the module's documentation."""
 
     def embed(self, table: PackedMatrix, *, first_row: int, scale: float = 1.0) -> Residual:
@@ -168,6 +169,7 @@ class ProgramBuilder(MoeOperations):
             q_heads=self.shape.q_heads,
             kv_heads=self.shape.kv_heads,
             head_dim=self.shape.head_dim,
+            value_dim=self.shape.value_dim,
             layers=self.shape.num_layers,
             kv_dtype=self.limits.kv_cache_dtype,
             arena_bytes=plan_arena(buffers),

@@ -37,6 +37,8 @@ class RankShape:
     num_layers: int
     hidden_size: int
     vocab_bounds: Sequence[int]  # world size + 1 boundaries of the ranks' parts of the vocabulary
+    # Of a latent cache, whose one KV head is `head_dim` wide: the first so many dimensions are the values. 0: none.
+    value_dim: int = 0
 
 
 @dataclass

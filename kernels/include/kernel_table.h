@@ -121,12 +121,31 @@ struct RopeStoreArgs {
   int64_t num_runs;
 };
 
+// Of multi-head latent attention what comes before its products. All dimensions are multiples of 32.
+struct MlaStoreArgs {
+  const float* q;  // [rows, ldq]: of each head nope_dim values, then rope_dim that are rotated
+  int64_t ldq;
+  const float* kv;  // [rows, ldkv]: value_dim values of the latent, then rope_dim of the key that all heads share
+  int64_t ldkv;
+  int32_t heads, nope_dim, rope_dim, value_dim;
+  const float* cos;  // [positions, rope_dim / 2]
+  const float* sin;
+  const float* norm;  // [value_dim], of the latent
+  float eps;
+  bf16* nope;  // [rows, ld_nope]: of each head the first nope_dim values
+  int64_t ld_nope;
+  bf16* query;  // [rows, heads, value_dim + rope_dim]; the last rope_dim of each head are written
+  KvLayer kv_layer;
+  const PageRun* runs;
+  int64_t num_runs;
+};
+
 // A block of query rows of one sequence and KV head. Row r is token r / group, head r % group of the group.
 struct AttentionItem {
   int32_t sequence;
   int32_t kv_head;
   int32_t first_row;  // within the sequence's q_len * group rows
-  int32_t num_rows;   // 1..kAttentionRows
+  int32_t num_rows;   // 1..kAttentionRows, of a latent cache 1..kLatentRows
   int32_t block;      // the KV block of this item, one its rows see; or -1: all blocks, in order
   int64_t partial;    // index of its first row in the partial results when block >= 0
 };
@@ -148,7 +167,9 @@ struct AttentionArgs {
   const AttentionSequence* sequences;
   bf16* out;  // [rows, ldo]
   int64_t ldo;
-  float* partial;  // [partial rows, head_tiles * 32 + 16]: unnormalised output, then maximum and sum
+  float* partial;  // [partial rows, padded dimensions of a value + 16]: unnormalised output, then maximum and sum
+  // Of a latent cache, which has one KV head: the first so many dimensions of a key are its value. Otherwise 0.
+  int32_t value_dim = 0;
 };
 
 enum class Scoring : int32_t { kSoftmax, kSigmoid };
@@ -230,6 +251,10 @@ struct KernelTable {
   void (*attention_item)(const AttentionArgs&, const AttentionItem&, const AttentionItem* next, void* scratch);
   void (*attention_merge)(const AttentionArgs&, const AttentionItem&, int num_blocks, int64_t block_stride);
   int64_t attention_scratch;  // bytes of scratch a thread needs
+  // The same over a latent cache, and what comes before it.
+  void (*mla_store)(const MlaStoreArgs&, int thread, int threads);
+  void (*latent_attention_item)(const AttentionArgs&, const AttentionItem&, const AttentionItem* next, void* scratch);
+  int64_t latent_attention_scratch;
   void (*softcap)(float* x, int64_t count, float cap);
   // scratch: 3 * vocab entries.
   void (*sample)(const float* logits, int64_t vocab, int64_t position, const SamplingState&, int32_t* scratch,

@@ -26,6 +26,8 @@ enum class KvDtype : int32_t { kBf16, kInt8, kFp8E4m3 };
 // tiles (lines: tokens, columns: 16 dimensions). A line of bf16 has pairs of dimensions (or tokens) for 16 columns. A
 // line of codes has four of them for 16 columns, the second and third exchanged: its even bytes are one line of bf16
 // and its odd bytes the next, which is how they are widened.
+//
+// A latent cache (multi-head latent attention) has K only, of one KV head, in bf16: V is its first dimensions.
 struct KvLayer {
   KvDtype dtype;
   std::byte* k;

@@ -14,11 +14,13 @@ namespace {
 #include "kernels/gemm/gemm.inl"
 #include "kernels/ops/attention.inl"
 #include "kernels/ops/embed.inl"
+#include "kernels/ops/mla_attention.inl"
 #include "kernels/ops/norm.inl"
 #include "kernels/ops/moe.inl"
 #include "kernels/ops/quantize.inl"
 #include "kernels/ops/rope_store.inl"
 #include "kernels/ops/sampling.inl"
+#include "kernels/ops/store_latent.inl"
 
 inline void softcap(float* x, int64_t count, float cap) {
   for (int64_t i = 0; i < count; i += 16) {
@@ -56,6 +58,9 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .attention_item = attention_item,
     .attention_merge = attention_merge,
     .attention_scratch = sizeof(AttentionScratch),
+    .mla_store = mla_store,
+    .latent_attention_item = latent_attention_item,
+    .latent_attention_scratch = sizeof(LatentScratch),
     .softcap = softcap,
     .sample = sample,
     .token_logprobs = token_logprobs,

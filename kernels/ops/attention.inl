@@ -12,10 +12,15 @@
 
 #include "kernels/ops/kv_ahead.inl"
 
+// The scales of a block's tokens, where the cache has codes.
+struct BlockScales {
+  alignas(64) float k[kAttentionBlock], v[kAttentionBlock], v_inverse[kAttentionBlock];
+};
+
 struct AttentionScratch {
   alignas(64) bf16 q[kAttentionRows * kMaxHeadDim];
   alignas(64) std::byte tiles[kv_tiles_bytes(KvDtype::kBf16, kMaxHeadDim / kTileK)];
-  alignas(64) float k_scale[kAttentionBlock], v_scale[kAttentionBlock], v_inverse[kAttentionBlock];
+  BlockScales scales;
   alignas(64) float s[kAttentionRows * kAttentionBlock];
   alignas(64) bf16 p[kAttentionRows * kAttentionBlock];
   alignas(64) float o[kAttentionRows * kMaxHeadDim];
@@ -56,15 +61,15 @@ inline void adjust_scores(const AttentionArgs& a, RowLimits limits, int32_t begi
 }
 
 // Multiplies a row of scores with the scales of K.
-inline void scale_scores(const AttentionScratch& w, int32_t count, float* s) {
-  for (int32_t j = 0; j < count; j += 16) (F32x16::load(s + j) * F32x16::load(w.k_scale + j)).store(s + j);
+inline void scale_scores(const BlockScales& scales, int32_t count, float* s) {
+  for (int32_t j = 0; j < count; j += 16) (F32x16::load(s + j) * F32x16::load(scales.k + j)).store(s + j);
 }
 
 // Turns a row of `count` scores, a multiple of 32, into probabilities, in bf16, times the scales of V. Their maximum
 // `m` counts in powers of two: the factor that makes scores exponents of two is multiplied in where the maximum is
 // subtracted, and costs nothing.
 template <class Codes, bool kAhead>
-inline void softmax_row(const AttentionArgs& a, const AttentionScratch& w, int32_t count, KvAhead& ahead,
+inline void softmax_row(const AttentionArgs& a, const BlockScales& scales, int32_t count, KvAhead& ahead,
                         const float* s, bf16* p, float& m, float& l) {
   constexpr float kLog2E = 1.44269504f;
   const float unit = a.softcap > 0.0f ? kLog2E : a.scale * kLog2E;
@@ -76,13 +81,29 @@ inline void softmax_row(const AttentionArgs& a, const AttentionScratch& w, int32
   for (int32_t j = 0; j < count; j += 16) {
     if constexpr (kAhead) advance(ahead, ahead.vector_lines);
     F32x16 x = exp2_probability(F32x16::fma(F32x16::load(s + j), factor, minus_m));
-    if constexpr (Codes::kScaled) x = x * F32x16::load(w.v_scale + j);
+    if constexpr (Codes::kScaled) x = x * F32x16::load(scales.v + j);
     x = x.nearest_bf16();
     x.store_exact(p + j);
     // What is multiplied with V, so that the weights add up to one.
-    sum = Codes::kScaled ? F32x16::fma(x, F32x16::load(w.v_inverse + j), sum) : sum + x;
+    sum = Codes::kScaled ? F32x16::fma(x, F32x16::load(scales.v_inverse + j), sum) : sum + x;
   }
   l = sum.sum();
+}
+
+// The same of a row's scores as they come from the product, of tokens from `first` on. A row that sees none of them
+// gets l = 0.
+template <class Codes, bool kAhead>
+inline void softmax_of_row(const AttentionArgs& a, const BlockScales& scales, RowLimits limits, int32_t first,
+                           int32_t count, KvAhead& ahead, float* s, bf16* p, float& m, float& l) {
+  if (limits.high <= first || limits.low >= first + kAttentionBlock) {
+    __builtin_memset(p, 0, static_cast<size_t>(count) * sizeof(bf16));
+    l = 0.0f;
+    m = 0.0f;
+    return;
+  }
+  if constexpr (Codes::kScaled) scale_scores(scales, count, s);
+  adjust_scores(a, limits, first, count, s);
+  softmax_row<Codes, kAhead>(a, scales, count, ahead, s, p, m, l);
 }
 
 // Half a page of one head, K or V.
@@ -106,7 +127,7 @@ inline const bf16* widen_tiles(const AttentionArgs& a, const std::byte* half, Kv
 // The scales of a block's tokens as factors. Those of tokens that no row sees are zero, or what was left there.
 template <class Codes>
 inline void load_scales(const AttentionArgs& a, const AttentionItem& item, const int32_t* table, int32_t pages,
-                        AttentionScratch& w) {
+                        BlockScales& scales) {
   const int64_t after_tiles = kv_tiles_bytes(Codes::kDtype, a.head_tiles);
   for (int32_t i = 0; i < pages * kPageTokens; i += 16) {
     const int32_t page = table[i / kPageTokens];
@@ -114,10 +135,10 @@ inline void load_scales(const AttentionArgs& a, const AttentionItem& item, const
       return F32x16::load(reinterpret_cast<const bf16*>(half_page(a, item, base, page) + after_tiles) +
                           i % kPageTokens);
     };
-    load(a.kv.k).store(w.k_scale + i);
+    load(a.kv.k).store(scales.k + i);
     const F32x16 v = F32x16::max(load(a.kv.v), F32x16::set1(kSmallestKvScale));
-    v.store(w.v_scale + i);
-    (F32x16::set1(1.0f) / v).store(w.v_inverse + i);
+    v.store(scales.v + i);
+    (F32x16::set1(1.0f) / v).store(scales.v_inverse + i);
   }
 }
 
@@ -191,22 +212,12 @@ inline void attention_rows(const AttentionArgs& a, const AttentionItem& item, in
   const int32_t first = block * kAttentionBlock;
   const int32_t pages = visible_pages(a, item, block);
   const int32_t* table = a.sequences[item.sequence].pages + first / kPageTokens;
-  if constexpr (Codes::kScaled) load_scales<Codes>(a, item, table, pages, w);
+  if constexpr (Codes::kScaled) load_scales<Codes>(a, item, table, pages, w.scales);
   block_scores<Codes, kAhead>(a, item, table, pages, ahead, w);
   for (int32_t r = 0; r < item.num_rows; ++r) {
     if constexpr (!kAhead) advance(ahead, ahead.row_lines);
-    const RowLimits limits = row_limits(a, item, r);
-    float* s = w.s + r * kAttentionBlock;
-    bf16* p = w.p + r * kAttentionBlock;
-    if (limits.high <= first || limits.low >= first + kAttentionBlock) {
-      __builtin_memset(p, 0, static_cast<size_t>(pages) * kPageTokens * sizeof(bf16));
-      w.l[r] = 0.0f;
-      w.m[r] = 0.0f;
-    } else {
-      if constexpr (Codes::kScaled) scale_scores(w, pages * kPageTokens, s);
-      adjust_scores(a, limits, first, pages * kPageTokens, s);
-      softmax_row<Codes, kAhead>(a, w, pages * kPageTokens, ahead, s, p, w.m[r], w.l[r]);
-    }
+    softmax_of_row<Codes, kAhead>(a, w.scales, row_limits(a, item, r), first, pages * kPageTokens, ahead,
+                                  w.s + r * kAttentionBlock, w.p + r * kAttentionBlock, w.m[r], w.l[r]);
   }
   block_outputs<Codes, kAhead>(a, item, table, pages, ahead, w);
 }
@@ -244,19 +255,32 @@ inline void merge_row(const float* o, float m, float l, float* merged, float& me
   merged_l = merged_l * factors[0] + l * factors[1];
 }
 
+// Dimensions of a row's result, and the same padded.
+inline int32_t value_dim(const AttentionArgs& a) { return a.value_dim > 0 ? a.value_dim : a.head_dim; }
+inline int32_t padded_values(const AttentionArgs& a) { return static_cast<int32_t>(round_up(value_dim(a), kTileK)); }
+
 // Normalised result of a row, without the padding of its head.
 inline void write_row(const AttentionArgs& a, const AttentionItem& item, int32_t row, const float* merged, float l) {
   const int64_t index = query_row(a, item, row);
-  bf16* out = a.out + index / a.q_heads * a.ldo + index % a.q_heads * a.head_dim;
+  const int32_t dim = value_dim(a);
+  bf16* out = a.out + index / a.q_heads * a.ldo + index % a.q_heads * dim;
   const F32x16 scale = F32x16::set1(1.0f / l);
   alignas(64) bf16 rounded[kMaxHeadDim];
-  for (int32_t i = 0; i < a.head_tiles * kTileK; i += 16) (F32x16::load(merged + i) * scale).store(rounded + i);
-  __builtin_memcpy(out, rounded, static_cast<size_t>(a.head_dim) * sizeof(bf16));
+  for (int32_t i = 0; i < padded_values(a); i += 16) (F32x16::load(merged + i) * scale).store(rounded + i);
+  __builtin_memcpy(out, rounded, static_cast<size_t>(dim) * sizeof(bf16));
   if (index % a.q_heads == a.q_heads - 1)  // the padding columns that the next GEMM reads
-    for (int64_t i = a.q_heads * a.head_dim; i < a.ldo; ++i) a.out[index / a.q_heads * a.ldo + i] = 0;
+    for (int64_t i = a.q_heads * dim; i < a.ldo; ++i) a.out[index / a.q_heads * a.ldo + i] = 0;
 }
 
-inline int64_t partial_stride(const AttentionArgs& a) { return a.head_tiles * kTileK + 16; }
+inline int64_t partial_stride(const AttentionArgs& a) { return padded_values(a) + 16; }
+
+inline void write_partial(const AttentionArgs& a, int64_t index, const float* o, float m, float l) {
+  const int32_t count = padded_values(a);
+  float* partial = a.partial + index * partial_stride(a);
+  __builtin_memcpy(partial, o, static_cast<size_t>(count) * sizeof(float));
+  partial[count] = m;
+  partial[count + 1] = l;
+}
 
 inline int32_t first_block(const AttentionArgs& a, const AttentionItem& item) {
   return item.block >= 0 ? item.block : row_limits(a, item, 0).low / kAttentionBlock;
@@ -279,12 +303,7 @@ inline void attention_item(const AttentionArgs& a, const AttentionItem& item, co
   if (item.block >= 0) {
     KvAhead ahead = ahead_of(a, item, item.block, item.block + 1, next);
     attention_block(a, item, item.block, ahead, w);
-    for (int32_t r = 0; r < item.num_rows; ++r) {
-      float* partial = a.partial + (item.partial + r) * partial_stride(a);
-      __builtin_memcpy(partial, w.o + r * padded, static_cast<size_t>(padded) * sizeof(float));
-      partial[padded] = w.m[r];
-      partial[padded + 1] = w.l[r];
-    }
+    for (int32_t r = 0; r < item.num_rows; ++r) write_partial(a, item.partial + r, w.o + r * padded, w.m[r], w.l[r]);
     return;
   }
   for (int32_t r = 0; r < item.num_rows; ++r) w.merged_l[r] = 0.0f;
@@ -300,7 +319,7 @@ inline void attention_item(const AttentionArgs& a, const AttentionItem& item, co
 
 // Merges the partial results of the blocks of `item` (its first block's item), `block_stride` partial rows apart.
 inline void attention_merge(const AttentionArgs& a, const AttentionItem& item, int num_blocks, int64_t block_stride) {
-  const int32_t padded = a.head_tiles * kTileK;
+  const int32_t padded = padded_values(a);
   alignas(64) float merged[kMaxHeadDim];
   for (int32_t r = 0; r < item.num_rows; ++r) {
     float m = 0.0f, l = 0.0f;

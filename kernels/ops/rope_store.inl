@@ -1,6 +1,17 @@
 // Per-head norm, rotary embedding (Su et al., 2021; the half-rotation form of Hugging Face checkpoints), and the
 // one write of K and V, in the tiles that attention loads.
 
+// Rotates dimension i with dimension half + i, for each i below `half`.
+inline void rotate_halves(float* x, int32_t half, int32_t position, const float* cos_table, const float* sin_table) {
+  const float* cos = cos_table + static_cast<int64_t>(position) * half;
+  const float* sin = sin_table + static_cast<int64_t>(position) * half;
+  for (int32_t i = 0; i < half; ++i) {
+    const float low = x[i], high = x[i + half];
+    x[i] = low * cos[i] - high * sin[i];
+    x[i + half] = high * cos[i] + low * sin[i];
+  }
+}
+
 // One head's vector, rotated and normalised in fp32; `x` has room for head_tiles * 32 values.
 inline void prepare_head(const RopeStoreArgs& a, const float* source, const float* norm, int32_t position, float* x) {
   const int32_t dim = a.head_dim;
@@ -10,14 +21,7 @@ inline void prepare_head(const RopeStoreArgs& a, const float* source, const floa
     const float scale = rms_scale(x, dim, a.eps);
     for (int32_t i = 0; i < dim; ++i) x[i] = x[i] * scale * norm[i];
   }
-  const int32_t half = a.rot_dim / 2;
-  const float* cos = a.cos + static_cast<int64_t>(position) * half;
-  const float* sin = a.sin + static_cast<int64_t>(position) * half;
-  for (int32_t i = 0; i < half; ++i) {
-    const float low = x[i], high = x[i + half];
-    x[i] = low * cos[i] - high * sin[i];
-    x[i + half] = high * cos[i] + low * sin[i];
-  }
+  rotate_halves(x, a.rot_dim / 2, position, a.cos, a.sin);
 }
 
 inline void round_head(const float* x, int32_t count, bf16* out) {

@@ -211,15 +211,16 @@ void AttentionNode::run(Run& run, int thread) const {
                            .sequences = run.step.sequences.data(),
                            .out = run.at<bf16>(out),
                            .ldo = out.ld,
-                           .partial = run.at<float>(partial)};
+                           .partial = run.at<float>(partial),
+                           .value_dim = heads.value_dim};
+  const auto compute = heads.latent() ? run.table.latent_attention_item : run.table.attention_item;
   const auto count = static_cast<int64_t>(todo.items.size());
   // Handed out one by one, heaviest first: which thread computes an item does not show in its bits.
   // What comes next for this thread is a guess, good enough for prefetching: the others take one each before.
   for (int64_t i = run.next_item.fetch_add(1); i < count; i = run.next_item.fetch_add(1)) {
     const int64_t next = i + run.team.size();
-    run.table.attention_item(args, todo.items[static_cast<size_t>(i)],
-                             next < count ? &todo.items[static_cast<size_t>(next)] : nullptr,
-                             run.scratch<void>(thread));
+    compute(args, todo.items[static_cast<size_t>(i)], next < count ? &todo.items[static_cast<size_t>(next)] : nullptr,
+            run.scratch<void>(thread));
   }
   run.team.barrier(thread);
   if (thread == 0) run.next_item.store(0);
@@ -232,8 +233,9 @@ void AttentionNode::run(Run& run, int thread) const {
 
 Cost AttentionNode::cost(const Step& step) const {
   const AttentionWork& done = step.attention[static_cast<size_t>(work)];
-  const int64_t position = 2 * heads.kv_heads * kv_half_bytes(kv.dtype, heads.head_tiles()) / kPageTokens;
-  const int64_t pair = int64_t{4} * heads.q_heads * heads.head_dim;
+  const int64_t halves = heads.latent() ? 1 : 2;
+  const int64_t position = halves * heads.kv_heads * kv_half_bytes(kv.dtype, heads.head_tiles()) / kPageTokens;
+  const int64_t pair = int64_t{2} * heads.q_heads * (heads.head_dim + heads.values());
   return {.bytes = position * done.positions, .flops = pair * done.pairs, .format = WeightFormat::kBf16};
 }
 

@@ -9,8 +9,24 @@
 namespace numaserve {
 namespace {
 
-int64_t scratch_for(const KernelTable& table, int64_t vocabulary) {
-  return round_up(std::max({table.gemm_scratch, table.attention_scratch, sample_scratch_bytes(vocabulary)}), 4096);
+int64_t scratch_for(const KernelTable& table, const HeadGeometry& heads, int64_t vocabulary) {
+  const int64_t attention = heads.latent() ? table.latent_attention_scratch : table.attention_scratch;
+  return round_up(std::max({table.gemm_scratch, attention, sample_scratch_bytes(vocabulary)}), 4096);
+}
+
+// Before memory is taken for them.
+const HeadGeometry& checked(const HeadGeometry& heads, KvDtype dtype) {
+  if (heads.latent()) {
+    if (dtype != KvDtype::kBf16) throw std::invalid_argument("a latent KV cache is bf16");
+    if (heads.kv_heads > 1 || heads.head_dim % kTileK != 0 || heads.value_dim % kTileK != 0 ||
+        heads.head_dim <= heads.value_dim)
+      throw std::invalid_argument("a latent KV cache has one head, its latent and its rotated part are multiples of " +
+                                  std::to_string(kTileK));
+  }
+  const int64_t most = heads.latent() ? kMaxLatentDim : kMaxHeadDim;
+  if (heads.head_tiles() * kTileK > most || heads.value_dim > kMaxHeadDim)
+    throw std::invalid_argument("heads wider than " + std::to_string(most) + " are not supported");
+  return heads;
 }
 
 }  // namespace
@@ -25,7 +41,7 @@ KvDtype kv_dtype(std::string_view name) {
 KvCache::KvCache(int64_t layers, int64_t num_pages, const HeadGeometry& heads, KvDtype dtype)
     : dtype_(dtype),
       layers_(layers),
-      head_stride_(2 * kv_half_bytes(dtype, heads.head_tiles())),
+      head_stride_((heads.latent() ? 1 : 2) * kv_half_bytes(dtype, heads.head_tiles())),
       page_stride_(heads.kv_heads * head_stride_),
       layer_stride_(num_pages * page_stride_),
       buffer_(static_cast<size_t>(layers * layer_stride_)) {}
@@ -45,17 +61,15 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const L
     : table_(table),
       team_(team),
       ring_(ring),
-      heads_(heads),
+      heads_(checked(heads, dtype)),
       slots_(limits.max_slots, limits.pages_per_slot, limits.num_pages, limits.vocabulary),
       step_(limits, heads, team.size()),
       kv_(layers, limits.num_pages, heads, dtype),
       arena_(static_cast<size_t>(arena_bytes)),
       blocking_(blocking_for(cache_sizes().l1d, cache_sizes().l2)),
-      thread_scratch_bytes_(scratch_for(table, limits.vocabulary)),
+      thread_scratch_bytes_(scratch_for(table, heads, limits.vocabulary)),
       thread_scratch_(static_cast<size_t>(thread_scratch_bytes_ * team.size())),
       sampled_(static_cast<size_t>(2 * limits.max_logit_rows)) {
-  if (heads.head_tiles() * kTileK > kMaxHeadDim)
-    throw std::invalid_argument("heads wider than " + std::to_string(kMaxHeadDim) + " are not supported");
   if (ring != nullptr && ring->lanes() > team.size())
     throw std::invalid_argument("the ring has more lanes than the team has threads");
   team.parallel([&](int) { table_.thread_begin(); });

@@ -14,7 +14,7 @@ namespace numaserve {
 // By its name: bf16, int8 or fp8_e4m3. Throws std::invalid_argument for another.
 KvDtype kv_dtype(std::string_view name);
 
-// The KV cache of a rank: for each layer, page and KV head K, then V; see KvLayer.
+// The KV cache of a rank: for each layer, page and KV head K, then, unless it is latent, V; see KvLayer.
 class KvCache {
  public:
   KvCache(int64_t layers, int64_t num_pages, const HeadGeometry& heads, KvDtype dtype);
@@ -45,7 +45,8 @@ struct StepOutcome {
 
 class Program {
  public:
-  // `ring` is null with one rank; it and the team outlive the Program.
+  // `ring` is null with one rank; it and the team outlive the Program. Throws std::invalid_argument for heads that
+  // attention cannot do, such as a latent cache of codes.
   Program(const KernelTable& table, Team& team, ring::Ring* ring, const Limits& limits, const HeadGeometry& heads,
           int64_t layers, KvDtype dtype, int64_t arena_bytes);
 

@@ -9,6 +9,7 @@ namespace {
 
 // Items beyond this many per thread balance well enough without cutting a sequence's KV into blocks of their own.
 constexpr int64_t kItemsPerThread = 4;
+constexpr int64_t kItemRows = 16;  // rows whose computation takes as long as what an item does for each block besides
 constexpr int64_t kPartialSequences = 8;  // room for as many of the longest sequences to be cut
 
 // The message is made when it is needed only: a step does not allocate.
@@ -53,7 +54,7 @@ int Step::add_window(int32_t window) {
   const int64_t group = heads_.kv_heads > 0 ? heads_.q_heads / heads_.kv_heads : 1;
   const int64_t items = heads_.kv_heads * (limits_.max_slots + ceil_div(limits_.max_tokens * group, kAttentionRows));
   work.items.reserve(static_cast<size_t>(items + partial_rows(limits_.pages_per_slot)));
-  work.merges.reserve(static_cast<size_t>(items));
+  work.merges.reserve(static_cast<size_t>(heads_.latent() ? partial_rows(limits_.pages_per_slot) : items));
   attention.push_back(std::move(work));
   return static_cast<int>(attention.size()) - 1;
 }
@@ -159,25 +160,56 @@ void Step::add_rows(const SequenceInput& s, int32_t index, int32_t row, std::spa
   targets = targets.subspan(static_cast<size_t>(s.num_targets));
 }
 
+Step::Cut Step::cut_heads(int32_t window) const {
+  int64_t whole_items = 0, cut_rows = 0;
+  for (const AttentionSequence& s : sequences) {
+    const int32_t rows = s.q_len * heads_.q_heads / heads_.kv_heads;
+    const int64_t blocks = ceil_div(s.start + s.q_len, kAttentionBlock) - first_block(window, s.start);
+    whole_items += heads_.kv_heads * ceil_div(rows, kAttentionRows);
+    cut_rows += blocks > 1 ? heads_.kv_heads * rows * blocks : 0;
+  }
+  const bool cut = whole_items < kItemsPerThread * threads_ && cut_rows <= partial_rows(limits_.pages_per_slot);
+  return {kAttentionRows, cut};
+}
+
+// Of some ways to cut the one that keeps the busiest thread busy for the shortest time. Items of many rows turn the
+// values of a block once for all of them, and read it once; there may be too few of them for all threads.
+Step::Cut Step::cut_latent() const {
+  Cut best{kLatentRows, false};
+  int64_t shortest = INT64_MAX;
+  for (int32_t rows = kLatentRows; rows >= kAttentionRows; rows /= 2)
+    for (const bool cut : {false, true}) {
+      int64_t items = 0, most = 0, total = 0, cut_rows = 0;
+      for (const AttentionSequence& s : sequences) {
+        const int64_t all = int64_t{s.q_len} * heads_.q_heads, blocks = ceil_div(s.start + s.q_len, kAttentionBlock);
+        const int64_t count = ceil_div(all, rows) * (cut ? blocks : 1), height = std::min<int64_t>(all, rows);
+        const int64_t cost = cut ? kItemRows + height + height / 8 : blocks * (kItemRows + height);  // with the merge
+        items += count;
+        most = std::max(most, cost);
+        total += count * cost;
+        cut_rows += cut && blocks > 1 ? all * blocks : 0;
+      }
+      if (items == 0 || cut_rows > partial_rows(limits_.pages_per_slot)) continue;
+      const int64_t busiest = std::max(most, ceil_div(items, threads_) * total / items);
+      if (busiest >= shortest) continue;
+      shortest = busiest;
+      best = {rows, cut};
+    }
+  return best;
+}
+
 void Step::plan_attention(AttentionWork& work) const {
   work.items.clear();
   work.merges.clear();
   if (heads_.kv_heads == 0) return;
   const int32_t group = heads_.q_heads / heads_.kv_heads;
-  int64_t whole_items = 0, cut_rows = 0;
-  for (const AttentionSequence& s : sequences) {
-    const int32_t rows = s.q_len * group;
-    const int64_t blocks = ceil_div(s.start + s.q_len, kAttentionBlock) - first_block(work.window, s.start);
-    whole_items += heads_.kv_heads * ceil_div(rows, kAttentionRows);
-    cut_rows += blocks > 1 ? heads_.kv_heads * rows * blocks : 0;
-  }
-  const bool cut = whole_items < kItemsPerThread * threads_ && cut_rows <= partial_rows(limits_.pages_per_slot);
+  const Cut cut = heads_.latent() ? cut_latent() : cut_heads(work.window);
   int64_t partial = 0;
   for (size_t i = 0; i < sequences.size(); ++i) {
     const AttentionSequence& s = sequences[i];
     const int32_t rows = s.q_len * group;
-    for (int32_t row = 0; row < rows; row += kAttentionRows) {
-      const int32_t num_rows = std::min(rows - row, kAttentionRows);
+    for (int32_t row = 0; row < rows; row += cut.rows) {
+      const int32_t num_rows = std::min(rows - row, cut.rows);
       const int32_t begin = first_block(work.window, s.start + row / group);
       const int32_t end = (s.start + (row + num_rows - 1) / group) / kAttentionBlock + 1;
       for (int32_t head = 0; head < heads_.kv_heads; ++head) {
@@ -187,12 +219,19 @@ void Step::plan_attention(AttentionWork& work) const {
                            .num_rows = num_rows,
                            .block = -1,
                            .partial = partial};
-        if (!cut || end - begin == 1) {
+        if (!cut.blocks || end - begin == 1) {
           work.items.push_back(item);
           continue;
         }
         item.block = begin;
-        work.merges.push_back({.first = item, .blocks = end - begin, .stride = num_rows});
+        const int32_t merged = heads_.latent() ? 1 : num_rows;  // their rows are long: a merge each
+        for (int32_t r = 0; r < num_rows; r += merged) {
+          AttentionItem rows_of = item;
+          rows_of.first_row += r;
+          rows_of.num_rows = merged;
+          rows_of.partial += r;
+          work.merges.push_back({.first = rows_of, .blocks = end - begin, .stride = num_rows});
+        }
         for (; item.block < end; ++item.block, item.partial += num_rows) work.items.push_back(item);
         partial = item.partial;
       }
@@ -201,7 +240,7 @@ void Step::plan_attention(AttentionWork& work) const {
   const auto cost = [&](const AttentionItem& item) {
     const AttentionSequence& s = sequences[static_cast<size_t>(item.sequence)];
     const int64_t length = item.block >= 0 ? kAttentionBlock : s.start + (item.first_row + item.num_rows - 1) / group;
-    return length * (16 + item.num_rows);
+    return length * (kItemRows + item.num_rows);
   };
   std::sort(work.items.begin(), work.items.end(),
             [&](const AttentionItem& a, const AttentionItem& b) { return cost(a) > cost(b); });

@@ -52,6 +52,11 @@ struct AttentionWork {
 // The heads of this rank.
 struct HeadGeometry {
   int32_t q_heads, kv_heads, head_dim;
+  // Of a latent cache: kv_heads is 1, or 0 without query heads, and the first so many dimensions of a key are its
+  // value.
+  int32_t value_dim = 0;
+  bool latent() const { return value_dim > 0; }
+  int32_t values() const { return latent() ? value_dim : head_dim; }
   int32_t head_tiles() const { return static_cast<int32_t>(ceil_div(head_dim, kTileK)); }
 };
 
@@ -94,6 +99,13 @@ class Step {
              SlotTable& slots);
   void add_rows(const SequenceInput& sequence, int32_t index, int32_t row, std::span<const int32_t>& targets);
   void add_runs(const SequenceInput& sequence, int32_t row, const Slot& slot);
+  // How query rows are cut into work items: at most so many rows in one, and whether each block of KV is an item.
+  struct Cut {
+    int32_t rows;
+    bool blocks;
+  };
+  Cut cut_heads(int32_t window) const;
+  Cut cut_latent() const;
   void plan_attention(AttentionWork& work) const;
   void count_attention(AttentionWork& work) const;
 

@@ -1,0 +1,183 @@
+// Attention over a latent cache: multi-head latent attention (DeepSeek-V2, 2024) with the projections of keys and
+// values absorbed into queries and outputs. All heads share one key, [latent, rotated part], and its first `value_dim`
+// dimensions are their value too: so every row of every head passes by the same tokens, and heads are rows of a matrix
+// product like any others.
+//
+// Pages hold the tokens once, in tiles of keys (dimensions down the lines). Tiles of values (tokens down the lines) are
+// made of these in the thread's scratch, once for a block of tokens and all rows of an item: a second copy in the cache
+// would double what is read from memory, which is what decoding waits for. Blocks, softmax and merging are those of
+// attention.inl, and so are the reasons why a row's bits depend on nothing but its own tokens.
+
+inline constexpr int kBlockPages = kAttentionBlock / kPageTokens;
+// From row to row an odd number of cache lines, so that the rows of a tile do not fall into the same set of the L1
+// cache.
+inline constexpr int64_t latent_stride(int32_t head_tiles) { return (head_tiles | 1) * kTileK; }
+
+struct LatentScratch {
+  alignas(64) bf16 q[kLatentRows * latent_stride(kMaxLatentDim / kTileK)];
+  alignas(64) bf16 v[kAttentionBlock * kMaxHeadDim];  // [dimensions / 32][pages][2] tiles
+  alignas(64) float s[kAttentionRows * kAttentionBlock];
+  alignas(64) bf16 p[kAttentionRows * kAttentionBlock];
+  alignas(64) float o[kAttentionRows * kMaxHeadDim];
+  alignas(64) float merged[kLatentRows * kMaxHeadDim];
+  BlockScales scales;
+  float m[kAttentionRows], l[kAttentionRows];
+  float merged_m[kLatentRows], merged_l[kLatentRows];
+};
+
+// Of the tile of keys with 32 dimensions of 16 tokens, half of the lines of the two tiles of values with 16 of these
+// dimensions each. Four words, two dimensions of two tokens, stay together: they change their order, and as 64 bits
+// they are transposed, 8 by 8 (pairs of dimensions by pairs of tokens).
+inline void turn_tile(const bf16* keys, bf16* values) {
+  constexpr int64_t kLine = kTileN * kLineDepth<bf16>;
+  for (int half = 0; half < 2; ++half) {
+    const bf16* lines = keys + half * (kLines / 2) * kLine;
+    bf16* out = values + half * kTileElements;
+#if defined(__AVX512F__)
+    const __m512i exchange = _mm512_set4_epi32(0x0f0e0b0a, 0x0d0c0908, 0x07060302, 0x05040100);
+    for (int column = 0; column < 4; ++column) {
+      // 128 bits of every second line: loads with inserts leave the shuffle port to what only it can do.
+      const auto gather = [&](int first) {
+        const auto at = [&](int i) {
+          return _mm_loadu_si128(reinterpret_cast<const __m128i*>(lines + (first + 2 * i) * kLine) + column);
+        };
+        __m512i v = _mm512_castsi128_si512(at(0));
+        v = _mm512_inserti64x2(v, at(1), 1);
+        v = _mm512_inserti64x2(v, at(2), 2);
+        return _mm512_inserti64x2(v, at(3), 3);
+      };
+      const __m512i even = gather(0), odd = gather(1);
+      bf16* to = out + 2 * column * kLine;
+      _mm512_storeu_si512(to, _mm512_shuffle_epi8(_mm512_unpacklo_epi64(even, odd), exchange));
+      _mm512_storeu_si512(to + kLine, _mm512_shuffle_epi8(_mm512_unpackhi_epi64(even, odd), exchange));
+    }
+#else
+    for (int i = 0; i < kLines / 2; ++i)
+      for (int j = 0; j < kLines / 2; ++j) {
+        uint64_t words;
+        __builtin_memcpy(&words, lines + i * kLine + 4 * j, sizeof(words));
+        words = (words & 0xffff00000000ffff) | (words >> 16 & 0xffff0000) | (words << 16 & 0xffff00000000);
+        __builtin_memcpy(out + j * kLine + 4 * i, &words, sizeof(words));
+      }
+#endif
+  }
+}
+
+inline const bf16* latent_page(const AttentionArgs& a, int32_t page) {
+  return reinterpret_cast<const bf16*>(a.kv.k + page * a.kv.page_stride);
+}
+
+// The tiles of values of a block.
+inline void turn_values(const AttentionArgs& a, const int32_t* table, int32_t pages, bf16* v) {
+  for (int32_t page = 0; page < pages; ++page) {
+    const bf16* keys = latent_page(a, table[page]);
+    for (int32_t half = 0; half < 2; ++half)
+      for (int32_t t = 0; t < a.value_dim / kTileK; ++t) {
+        bf16* tiles = v + (t * kBlockPages + page) * 2 * kTileElements;
+        turn_tile(keys + (half * a.head_tiles + t) * kTileElements, tiles + half * kTileElements / 2);
+      }
+  }
+}
+
+// What to prefetch while an item of `rows` rows is busy with some block: what `item` needs of `block`. Halves of a page
+// stand in for its K and V.
+inline KvAhead latent_ahead(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t rows) {
+  const int64_t half_lines = a.head_tiles * kTileBytes / kLineBytes, lines = 2 * half_lines * kBlockPages;
+  const int64_t portions = ceil_div(rows, kAttentionRows) * (kBlockPages + a.value_dim / kTileK) + rows;
+  return {.table = a.sequences[item.sequence].pages + block * kBlockPages,
+          .pages = visible_pages(a, item, block),
+          .k = a.kv.k,
+          .v = a.kv.k + a.head_tiles * kTileBytes,
+          .stride = a.kv.page_stride,
+          .half_lines = half_lines,
+          .vector_lines = ceil_div(lines, 4 * rows * (kAttentionBlock / 16)),
+          .row_lines = ceil_div(lines, portions)};
+}
+
+// m, l and o of the rows of `part`, a part of an item, for one block. Up to 16 rows wait for memory, and prefetch a
+// little with every tile; more do it between products, and between the rows of the softmax.
+template <bool kAhead>
+inline void latent_rows(const AttentionArgs& a, const AttentionItem& part, int32_t block, const bf16* q, KvAhead& ahead,
+                        LatentScratch& w) {
+  const int32_t first = block * kAttentionBlock, pages = visible_pages(a, part, block);
+  const int32_t* table = a.sequences[part.sequence].pages + block * kBlockPages;
+  // Of two tiles' lines half, because two products go by as many tiles; a quarter is left to the softmax.
+  constexpr int64_t kTileLines = kTileBytes / kLineBytes * 3 / 4;
+  for (int32_t page = 0; page < pages; ++page) {
+    if constexpr (!kAhead) advance(ahead, ahead.row_lines);
+    const bf16* keys = latent_page(a, table[page]);
+    const auto tile = [keys, &ahead](int64_t kt) {
+      if constexpr (kAhead) advance(ahead, kTileLines);
+      return keys + kt * kTileElements;
+    };
+    tile_gemm<false>(q, latent_stride(a.head_tiles), tile, a.head_tiles * kTileElements, 2, a.head_tiles,
+                     w.s + page * kPageTokens, kAttentionBlock, part.num_rows, false);
+  }
+  for (int32_t r = 0; r < part.num_rows; ++r) {
+    if constexpr (!kAhead) advance(ahead, ahead.row_lines);
+    softmax_of_row<Bf16Codes, kAhead>(a, w.scales, row_limits(a, part, r), first, pages * kPageTokens, ahead,
+                                      w.s + r * kAttentionBlock, w.p + r * kAttentionBlock, w.m[r], w.l[r]);
+  }
+  for (int32_t t = 0; t < a.value_dim / kTileK; ++t) {
+    if constexpr (!kAhead) advance(ahead, ahead.row_lines);
+    const bf16* values = w.v + t * kBlockPages * 2 * kTileElements;
+    const auto tile = [values, &ahead](int64_t kt) {
+      if constexpr (kAhead) advance(ahead, kTileLines);
+      return values + kt * 2 * kTileElements;
+    };
+    tile_gemm<false>(w.p, kAttentionBlock, tile, kTileElements, 2, pages, w.o + t * kTileK, a.value_dim, part.num_rows,
+                     false);
+  }
+}
+
+// One block for all rows of an item: results to the partial ones, or merged into what came before.
+inline void latent_block(const AttentionArgs& a, const AttentionItem& item, int32_t block, KvAhead& ahead,
+                         LatentScratch& w) {
+  turn_values(a, a.sequences[item.sequence].pages + block * kBlockPages, visible_pages(a, item, block), w.v);
+  for (int32_t row = 0; row < item.num_rows; row += kAttentionRows) {
+    AttentionItem part = item;
+    part.first_row += row;
+    part.num_rows = item.num_rows - row < kAttentionRows ? item.num_rows - row : kAttentionRows;
+    const bf16* q = w.q + row * latent_stride(a.head_tiles);
+    if (row_limits(a, part, part.num_rows - 1).high <= block * kAttentionBlock) {
+      for (int32_t r = 0; r < part.num_rows; ++r) w.m[r] = w.l[r] = 0.0f;
+    } else if (item.num_rows <= kRowsAhead) {
+      latent_rows<true>(a, part, block, q, ahead, w);
+    } else {
+      latent_rows<false>(a, part, block, q, ahead, w);
+    }
+    for (int32_t r = 0; r < part.num_rows; ++r) {
+      const float* o = w.o + r * a.value_dim;
+      if (item.block >= 0)
+        write_partial(a, item.partial + row + r, o, w.m[r], w.l[r]);
+      else
+        merge_row(o, w.m[r], w.l[r], w.merged + (row + r) * a.value_dim, w.merged_m[row + r], w.merged_l[row + r],
+                  a.value_dim);
+    }
+  }
+}
+
+// `next` is what this thread will probably compute next, or null.
+inline void latent_attention_item(const AttentionArgs& a, const AttentionItem& item, const AttentionItem* next,
+                                  void* scratch) {
+  LatentScratch& w = *static_cast<LatentScratch*>(scratch);
+  const int64_t width = a.head_tiles * kTileK;
+  for (int32_t r = 0; r < item.num_rows; ++r)
+    __builtin_memcpy(w.q + r * latent_stride(a.head_tiles), a.q + query_row(a, item, r) * width,
+                     static_cast<size_t>(width) * sizeof(bf16));
+  for (int32_t r = 0; r < item.num_rows; ++r) w.merged_l[r] = 0.0f;
+  const bool whole = item.block < 0;
+  const int32_t high = row_limits(a, item, item.num_rows - 1).high;
+  const int32_t begin = whole ? 0 : item.block;
+  const int32_t end = whole ? static_cast<int32_t>(ceil_div(high, kAttentionBlock)) : begin + 1;
+  for (int32_t block = begin; block < end; ++block) {
+    KvAhead ahead;
+    if (block + 1 < end)
+      ahead = latent_ahead(a, item, block + 1, item.num_rows);
+    else if (next != nullptr)
+      ahead = latent_ahead(a, *next, next->block < 0 ? 0 : next->block, item.num_rows);
+    latent_block(a, item, block, ahead, w);
+  }
+  if (!whole) return;
+  for (int32_t r = 0; r < item.num_rows; ++r) write_row(a, item, r, w.merged + r * a.value_dim, w.merged_l[r]);
+}

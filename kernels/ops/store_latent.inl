@@ -1,0 +1,50 @@
+// What multi-head latent attention does to its projections before they are multiplied with anything: queries are taken
+// apart and rotated, the latent is normalised, the key that all heads share is rotated, and both are written to the
+// cache, once. See mla_attention.inl.
+
+// Of one head the part without positions, for the product that absorbs W_UK, and the rotated part, which is not
+// multiplied with anything, in its place behind what that product makes.
+inline void split_query(const MlaStoreArgs& a, const PageRun& run, int32_t head) {
+  for (int32_t t = 0; t < run.count; ++t) {
+    const int64_t row = run.row + t;
+    const float* source = a.q + row * a.ldq + head * (a.nope_dim + a.rope_dim);
+    round_head(source, a.nope_dim, a.nope + row * a.ld_nope + head * a.nope_dim);
+    alignas(64) float x[kMaxLatentDim];
+    __builtin_memcpy(x, source + a.nope_dim, static_cast<size_t>(a.rope_dim) * sizeof(float));
+    rotate_halves(x, a.rope_dim / 2, run.position + t, a.cos, a.sin);
+    round_head(x, a.rope_dim, a.query + (row * a.heads + head + 1) * (a.value_dim + a.rope_dim) - a.rope_dim);
+  }
+}
+
+// The tokens of a run that lie in one half of its page: 16 of them share tiles. A page's first token clears the page,
+// as in rope_store, here each half for itself: different threads may write them.
+inline void store_latents(const MlaStoreArgs& a, const PageRun& run, int32_t half) {
+  const int32_t dim = a.value_dim + a.rope_dim, tiles = dim / kTileK, first = run.position % kPageTokens;
+  bf16* page = reinterpret_cast<bf16*>(a.kv_layer.k + run.page * a.kv_layer.page_stride);
+  if (first == 0) __builtin_memset(page + half * tiles * kTileElements, 0, static_cast<size_t>(tiles * kTileBytes));
+  for (int32_t t = 0; t < run.count; ++t) {
+    if ((first + t) / kTileN != half) continue;
+    const float* source = a.kv + (run.row + t) * a.ldkv;
+    const F32x16 scale = F32x16::set1(rms_scale(source, a.value_dim, a.eps));
+    alignas(64) float x[kMaxLatentDim];
+    for (int32_t i = 0; i < a.value_dim; i += 16)
+      (F32x16::load(source + i) * scale * F32x16::load(a.norm + i)).store(x + i);
+    __builtin_memcpy(x + a.value_dim, source + a.value_dim, static_cast<size_t>(a.rope_dim) * sizeof(float));
+    rotate_halves(x + a.value_dim, a.rope_dim / 2, run.position + t, a.cos, a.sin);
+    alignas(64) bf16 rounded[kMaxLatentDim];
+    round_head(x, dim, rounded);
+    store_k(rounded, tiles, first + t, page);
+  }
+}
+
+inline void mla_store(const MlaStoreArgs& a, int thread, int threads) {
+  const int32_t parts = a.heads + 2;  // of a run: heads, and halves of its page
+  const Range items = split(a.num_runs * parts, threads, thread);
+  for (int64_t i = items.begin; i < items.end; ++i) {
+    const auto part = static_cast<int32_t>(i % parts);
+    if (part < a.heads)
+      split_query(a, a.runs[i / parts], part);
+    else
+      store_latents(a, a.runs[i / parts], part - a.heads);
+  }
+}

@@ -15,7 +15,8 @@ _QUICK_SECONDS = 0.1
 def bench_kernels(
     *,
     op: Annotated[
-        list[str] | None, typer.Option(help="gemm, attention, small or barrier; may be given again. Default: all.")
+        list[str] | None,
+        typer.Option(help="gemm, experts, attention, latent, small or barrier; may be given again. Default: all."),
     ] = None,
     format: Annotated[
         list[str] | None, typer.Option(help="Weight format of gemm; may be given again. Default: all.")

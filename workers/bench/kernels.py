@@ -13,6 +13,7 @@ from numaserve.workers.bench.attention import bench_decode, bench_prefill
 from numaserve.workers.bench.barrier import bench_barrier
 from numaserve.workers.bench.experts import bench_experts
 from numaserve.workers.bench.gemm import bench_gemm
+from numaserve.workers.bench.latent import LatentCase, bench_latent
 from numaserve.workers.bench.programs import FORMATS, Format
 from numaserve.workers.bench.rows import Effort, Rows
 from numaserve.workers.bench.small_ops import bench_rows, bench_sampler
@@ -22,7 +23,7 @@ from numaserve.workers.protocol import KvCacheDtype
 from numaserve.workers.topology import read_topology
 
 KV_DTYPES: tuple[KvCacheDtype, ...] = get_args(KvCacheDtype)
-OPERATIONS = ("gemm", "experts", "attention", "small", "barrier")
+OPERATIONS = ("gemm", "experts", "attention", "latent", "small", "barrier")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,12 @@ class Sizes:
     m_values: Sequence[int] = (1, 4, 16, 256, 512, 1024)
     expert_models: Sequence[str] = ("moe-2b", "moe-shared")  # of `experts.EXPERT_SHAPES`
     expert_tokens: Sequence[int] = (1, 16, 1024)
+    latent: Sequence[LatentCase] = (
+        LatentCase(16, 8192),
+        LatentCase(16, 32768),
+        LatentCase(16, 8192, sequences=8),
+        LatentCase(16, 2048, new=2048),
+    )
     prefill: int = 4096
     decode: int = 8192
     tokens: Sequence[int] = (1, 16, 512)
@@ -46,6 +53,7 @@ QUICK = Sizes(
     m_values=(1, 16, 512),
     expert_models=("moe-2b",),
     expert_tokens=(1, 512),
+    latent=(LatentCase(16, 8192),),
     tokens=(1, 512),
     effort=Effort(seconds=0.3, most=50),
 )
@@ -67,6 +75,7 @@ def make_cases(operations: Sequence[str], formats: Sequence[str], sizes: Sizes) 
         "gemm": lambda: _gemm_cases([each for each in FORMATS if each.name in formats or not formats], sizes),
         "experts": lambda: _expert_cases([each for each in FORMATS if each.name in formats or not formats], sizes),
         "attention": lambda: _attention_cases(sizes),
+        "latent": lambda: _latent_cases(sizes),
         "small": lambda: _small_cases(sizes),
         "barrier": lambda: iter([Case("barrier", bench_barrier)]),
     }
@@ -102,6 +111,12 @@ def _attention_cases(sizes: Sizes) -> Iterator[Case]:
             yield _case(f"attention prefill {model} {dtype}", prefill, sizes)
             decode = partial(bench_decode, model=model, context=sizes.decode, kv_dtype=dtype)
             yield _case(f"attention decode {model} {dtype}", decode, sizes)
+
+
+def _latent_cases(sizes: Sizes) -> Iterator[Case]:
+    for case in sizes.latent:
+        phase = "decode" if case.new == 1 else "prefill"
+        yield _case(f"latent {phase} {case.sequences} x {case.context}", partial(bench_latent, case=case), sizes)
 
 
 def _small_cases(sizes: Sizes) -> Iterator[Case]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from numaserve.kernels import Team, peak_flops
 from numaserve.workers.bench.kernels import KV_DTYPES, QUICK, Sizes, make_cases
+from numaserve.workers.bench.latent import LatentCase
 from numaserve.workers.bench.programs import FORMATS
 from numaserve.workers.bench.reading import checkpoint_files, read_seconds
 from numaserve.workers.bench.rows import Ceiling, Effort, Row, Times, Work, timed_row
@@ -21,6 +22,7 @@ TINY = Sizes(
     m_values=(1, 65),
     expert_models=("tiny",),
     expert_tokens=(1, 33),
+    latent=(LatentCase(3, 70, sequences=2), LatentCase(3, 40, new=40)),
     prefill=40,
     decode=70,
     tokens=(1, 33),
@@ -32,7 +34,7 @@ TINY = Sizes(
 def fixed_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is measured that takes long, nor more memory read than a tiny model has."""
     ceilings = Ceilings("any", 1, 1e9, {format.name: 1e9 for format in FORMATS})
-    for part in ("gemm", "experts", "attention", "small_ops"):
+    for part in ("gemm", "experts", "attention", "latent", "small_ops"):
         monkeypatch.setattr(f"numaserve.workers.bench.{part}.rank_ceilings", lambda *_, **__: ceilings)
     monkeypatch.setattr("numaserve.workers.bench.programs.MIN_READ_BYTES", 1)
     monkeypatch.setattr("numaserve.workers.bench.programs.last_level_cache_bytes", lambda: 1)
@@ -90,6 +92,18 @@ def test_experts_of_every_format_are_measured_by_what_the_tokens_choose() -> Non
         2 * (2 * experts + 2 * experts) / 1e3
     )
     assert float(many.figures["gb_s"] or 0) > 0
+
+
+@pytest.mark.usefixtures("fixed_ceilings")
+def test_latent_attention_is_measured_by_what_the_cache_holds() -> None:
+    rows = rows_of("latent")
+    operations = ["mla_store", "mla_absorb", "attention", "mla_values"]
+    assert [(row.what["operation"], row.what["new"]) for row in rows] == [(o, n) for n in (1, 40) for o in operations]
+    assert all(float(row.figures["best_us"] or 0) > 0 for row in rows)
+    figures = rows[2].figures
+    best = float(figures["best_us"] or 0)
+    assert float(figures["gb_s"] or 0) * best == pytest.approx(2 * 70 * 576 * 2 / 1e3)
+    assert float(figures["gflop_s"] or 0) * best == pytest.approx(2 * 70 * 3 * 2 * (576 + 512) / 1e3)
 
 
 def test_every_format_has_a_peak() -> None:

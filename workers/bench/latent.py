@@ -1,0 +1,84 @@
+"""Multi-head latent attention with heads of DeepSeek's sizes: attention, and the products with W_UK and W_UV around it.
+
+The cache is filled with random numbers, not by a prompt: what is read does not matter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numaserve.kernels import Program, Team
+from numaserve.workers.bench.attention import rope_table
+from numaserve.workers.bench.programs import (
+    begin,
+    copies_beyond_caches,
+    make_builder,
+    ones,
+    random_matrix,
+    start_slot,
+    timed_step,
+    work_of_step,
+)
+from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
+from numaserve.workers.profiling import rank_ceilings
+from numaserve.workers.protocol import PAGE_SIZE
+
+_NOPE, _ROPE, _LATENT, _VALUES = 128, 64, 512, 128
+_HIDDEN = 32  # of the program; what comes before attention does not matter
+_NODES = ("mla_store", "mla_absorb", "attention", "mla_values")
+
+
+@dataclass(frozen=True)
+class LatentCase:
+    """The last `new` tokens of each of some sequences of `context` tokens, with `heads` heads."""
+
+    heads: int
+    context: int
+    new: int = 1
+    sequences: int = 1
+
+
+def bench_latent(team: Team, effort: Effort, *, case: LatentCase) -> Rows:
+    """The operations of one layer."""
+    layers = copies_beyond_caches(case.sequences * case.context * (_LATENT + _ROPE) * 2) if case.new == 1 else 1
+    program = _program(team, case, layers)
+    run = [(slot, case.context - case.new, case.new, False) for slot in range(case.sequences)]
+    what: dict[str, str | int] = dict(vars(case))
+    for node in _NODES:
+        nbytes, flops = work_of_step(program, node, run)
+        with Ceiling(partial(rank_ceilings, team)) as ceiling:
+            times = effort.repeat(partial(timed_step, program, node, run)).per(layers)
+        work = Work(nbytes / layers, flops / layers)
+        yield timed_row("latent attention", what | {"operation": node}, times, work, ceiling.best)
+
+
+def _program(team: Team, case: LatentCase, layers: int) -> Program:
+    heads, slots = case.heads, case.sequences
+    b = make_builder(
+        team, hidden=_HIDDEN, step_tokens=case.new * slots, slots=slots, context=case.context, layers=layers
+    )
+    b.shape = replace(b.shape, q_heads=heads, head_dim=_LATENT + _ROPE, value_dim=_LATENT)
+    rope, scale = rope_table(case.context, _ROPE), (_NOPE + _ROPE) ** -0.5
+    q = random_matrix(team, heads * (_NOPE + _ROPE), _HIDDEN)
+    kv = random_matrix(team, _LATENT + _ROPE, _HIDDEN)
+    _, x = begin(b)
+    for layer in range(layers):
+        w_uk, w_uv = random_matrix(team, heads * _LATENT, _NOPE), random_matrix(team, heads * _VALUES, _LATENT)
+        inputs, norm = (b.linear(x, q), b.linear(x, kv)), ones(_LATENT)
+        b.mla_attention(*inputs, w_uk, w_uv, layer=layer, rope=rope, norm=norm, eps=1e-6, scale=scale)
+    program = b.build()
+    _fill(program)
+    pages = -(-case.context // PAGE_SIZE)
+    for slot in range(slots):
+        start_slot(program, slot, range(slot * pages, (slot + 1) * pages))
+    return program
+
+
+def _fill(program: Program) -> None:
+    address, nbytes = program.kv_memory
+    memory = np.ctypeslib.as_array((ctypes.c_uint16 * (nbytes // 2)).from_address(address))
+    numbers = (np.random.default_rng(0).standard_normal(1 << 20, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    memory[:] = np.resize(numbers, len(memory))

@@ -126,7 +126,7 @@ def test_more_than_the_machine_or_the_model_has_is_refused(
 def test_an_unsupported_architecture_is_named_with_those_that_are_supported(
     capsys: pytest.CaptureFixture[str], model: str
 ) -> None:
-    (Path(model) / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["MixtralForCausalLM"]}))
+    (Path(model) / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["MambaForCausalLM"]}))
     line = mistake(capsys, "serve", model, "--port", "0")
-    assert "'MixtralForCausalLM' is not supported" in line
+    assert "'MambaForCausalLM' is not supported" in line
     assert "LlamaForCausalLM" in line

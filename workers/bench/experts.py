@@ -17,6 +17,7 @@ from numaserve.workers.bench.programs import (
     copies_beyond_caches,
     make_builder,
     random_matrix,
+    same_matrices,
     start_slot,
     timed_step,
     work_of_step,
@@ -86,8 +87,8 @@ def _weights(team: Team, shape: ExpertShape, format: Format) -> MoeWeights:
         router=random_matrix(team, routing.num_experts + routing.shared_gate, hidden),
         correction_bias=None,
         experts=experts,
-        gate_up=tuple(random_matrix(team, 2 * routing.intermediate_size, hidden, format) for _ in experts),
-        down=tuple(random_matrix(team, hidden, routing.intermediate_size, format) for _ in experts),
+        gate_up=same_matrices(random_matrix(team, 2 * routing.intermediate_size, hidden, format), len(experts)),
+        down=same_matrices(random_matrix(team, hidden, routing.intermediate_size, format), len(experts)),
         shared=DenseMlp(random_matrix(team, 2 * shared, hidden, format), random_matrix(team, hidden, shared, format))
         if shared
         else None,

@@ -72,6 +72,14 @@ def random_matrix(team: Team, n: int, k: int, format: Format = BF16) -> PackedMa
     return matrix
 
 
+def same_matrices(matrix: PackedMatrix, count: int) -> tuple[PackedMatrix, ...]:
+    """`count` matrices of the same numbers, each in memory of its own: sooner made than random ones."""
+    made = [PackedMatrix(matrix.n, matrix.k, matrix.format, matrix.group) for _ in range(count)]
+    for each in made:
+        each.buffer()[:] = matrix.buffer()
+    return tuple(made)
+
+
 def make_builder(
     team: Team,
     *,

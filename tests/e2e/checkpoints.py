@@ -6,7 +6,7 @@ The sizes are odd on purpose: heads that no number of ranks divides, widths that
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +137,9 @@ def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> P
     return folder
 
 
+_GGUF_NAMES = {"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
+
+
 def save_gguf(
     model: hf.PreTrainedModel,
     path: Path,
@@ -146,15 +149,48 @@ def save_gguf(
     expanded: bool = True,
     **integers: int,
 ) -> Path:
-    """Write a Llama or Qwen2 model as a GGUF file whose matrices are of `kind`, the embedding maybe of another.
+    """Write a Llama, Qwen2 or any model of `MOE_CASES` without dense layers as a GGUF file whose matrices are of
+    `kind`, the embedding maybe of another.
 
     The model is given the values that the file holds, where `expanded` rounded to bf16: it stays the reference.
     `integers` are more metadata of the architecture.
     """
     config = model.config
-    arch = config.model_type
+    arch = _GGUF_NAMES.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, arch)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    _add_metadata(writer, config, head_dim)
+    for key, value in integers.items():
+        writer.add_uint32(f"{arch}.{key}", value)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if arch == "llama" else {}
+    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch.upper()), config.num_hidden_layers)
+    for name, parameter in _gguf_tensors(model):
+        array = parameter.numpy()
+        part = name.split(".")[-2]
+        permuted = array
+        if part in heads:
+            halves = array.reshape(heads[part], 2, head_dim // 2, -1)
+            permuted = halves.swapaxes(1, 2).reshape(array.shape)
+        of_matrix = embedding or kind if "embed_tokens" in name else kind
+        is_plain = array.ndim == 1 or name.endswith(("mlp.gate.weight", "shared_expert_gate.weight"))
+        qtype = fitting(gguf.GGMLQuantizationType["F32" if is_plain else of_matrix], array.shape[-1])
+        data = quantize(permuted.reshape(-1, array.shape[-1]), qtype)
+        shaped = data.reshape(*array.shape[:-1], -1)
+        shaped = shaped.reshape(-1) if array.ndim == 1 or "shared_expert_gate" in name else shaped
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), shaped, raw_dtype=qtype)
+        values = gguf.quants.dequantize(data, qtype).reshape(permuted.shape)
+        if permuted is not array:
+            values = values.reshape(heads[part], head_dim // 2, 2, -1).swapaxes(1, 2).reshape(array.shape)
+        exact = torch.from_numpy(values.copy())
+        parameter.copy_(exact.to(torch.bfloat16).float() if expanded else exact)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _add_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, head_dim: int) -> None:
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
@@ -168,30 +204,20 @@ def save_gguf(
     writer.add_rope_dimension_count(head_dim)
     writer.add_eos_token_id(config.eos_token_id)
     writer.add_bos_token_id(config.bos_token_id)
-    for key, value in integers.items():
-        writer.add_uint32(f"{arch}.{key}", value)
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch.upper()), config.num_hidden_layers)
+    if config.model_type in _GGUF_NAMES:
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+    if hasattr(config, "moe_intermediate_size"):
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if hasattr(config, "shared_expert_intermediate_size"):
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+
+
+def _gguf_tensors(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """Gate and up of experts are one parameter of the model and two tensors of a file."""
     for name, parameter in model.named_parameters():
-        array = parameter.detach().numpy()
-        part = name.split(".")[-2]
-        permuted = array
-        if arch == "llama" and part in heads:
-            halves = array.reshape(heads[part], 2, head_dim // 2, -1)
-            permuted = halves.swapaxes(1, 2).reshape(array.shape)
-        of_matrix = embedding or kind if "embed_tokens" in name else kind
-        qtype = gguf.GGMLQuantizationType[of_matrix if array.ndim == 2 else "F32"]
-        qtype = fitting(qtype, array.shape[-1])
-        data = quantize(permuted, qtype)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), data, raw_dtype=qtype)
-        values = gguf.quants.dequantize(data, qtype).reshape(permuted.shape)
-        if permuted is not array:
-            values = values.reshape(heads[part], head_dim // 2, 2, -1).swapaxes(1, 2).reshape(array.shape)
-        with torch.no_grad():
-            exact = torch.from_numpy(values.copy())
-            parameter.copy_(exact.to(torch.bfloat16).float() if expanded else exact)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+        if name.endswith(".gate_up_proj"):
+            for part, half in zip(("gate_proj", "up_proj"), parameter.data.chunk(2, dim=1), strict=True):
+                yield f"{name.removesuffix('gate_up_proj')}{part}.weight", half
+        else:
+            yield name if name.endswith((".weight", ".bias")) else f"{name}.weight", parameter.data

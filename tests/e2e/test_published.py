@@ -62,7 +62,17 @@ def test_experts_are_served_as_published(layout: str, activations: ActivationDty
 @pytest.mark.parametrize("activations", get_args(ActivationDtype))
 @pytest.mark.parametrize("kind", checkpoints.GGUF_BLOCKS)
 def test_a_gguf_file_is_served(kind: str, activations: ActivationDtype, tmp_path: Path) -> None:
-    config = hf.LlamaConfig(**checkpoints.sizes(256, 4, 2, 512))
-    model = checkpoints.randomise(hf.LlamaForCausalLM(config).eval())
+    assert_gguf_is_served(hf.LlamaConfig(**checkpoints.sizes(256, 4, 2, 512)), kind, activations, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
+@pytest.mark.parametrize("experts", [hf.MixtralConfig, hf.Qwen3MoeConfig])
+def test_experts_of_a_gguf_file_are_served(experts: type[hf.PreTrainedConfig], kind: str, tmp_path: Path) -> None:
+    sizes = checkpoints.sizes(256, 4, 2, 256, moe_intermediate_size=256, num_experts_per_tok=2)
+    assert_gguf_is_served(experts(**sizes, num_local_experts=6, norm_topk_prob=True), kind, "bf16", tmp_path)
+
+
+def assert_gguf_is_served(config: hf.PreTrainedConfig, kind: str, activations: ActivationDtype, tmp_path: Path) -> None:
+    model = checkpoints.build(config)
     path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, expanded=False)
     assert_as_close_as_the_arithmetic(path, model, activations)

@@ -13,11 +13,11 @@ import numpy as np
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.family import Family
 from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.registry import GGUF_ARCHITECTURES, family_of
+from numaserve.workers.models.registry import FAMILIES, GGUF_ARCHITECTURES, family_of
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.models.stored import GGUF_BLOCKS, Stored
-from numaserve.workers.weights.gguf_file import GGUFFile, open_gguf
-from numaserve.workers.weights.gguf_names import hugging_face_name
+from numaserve.workers.weights.gguf_file import GGUFFile, open_gguf, shape_of
+from numaserve.workers.weights.gguf_names import expert_names, hugging_face_name
 
 # GGUF's key after "<architecture>." to config.json's.
 _KEYS = {
@@ -39,6 +39,10 @@ _KEYS = {
 # Gemma's 27B models divide by the hidden size per head instead of the head's; the file does not say so.
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 
+# The families with experts, and whether llama.cpp divides their weights by their sum.
+_RENORMALIZED = {"mixtral": True, "qwen2_moe": False, "qwen3_moe": True}
+_SOFTMAX = 1  # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX
+
 
 def load_gguf_config(path: Path) -> ModelConfig:
     """The configuration of a .gguf file. Raises `OperatorError` as `load_model_config` does."""
@@ -47,7 +51,9 @@ def load_gguf_config(path: Path) -> ModelConfig:
     if not isinstance(name, str):
         raise OperatorError(f"{path}: general.architecture is missing; this is not a language model")
     family = family_of(name, str(path), GGUF_ARCHITECTURES)
-    fields = Fields(_as_config_json(file, name, str(path)), str(path))
+    if family.name == "llama" and file.scalar(f"{name}.expert_count"):
+        family = FAMILIES["mixtral"]
+    fields = Fields(_as_config_json(file, name, family, str(path)), str(path))
     config = family.configure(fields, family.architectures[0])
     # The converter has added the one already.
     return replace(config, norm_plus_one=False, stored=_stored(file, family))
@@ -55,24 +61,24 @@ def load_gguf_config(path: Path) -> ModelConfig:
 
 def _stored(file: GGUFFile, family: Family) -> dict[str, Stored]:
     """The matrices in block formats. Others that are not supported are told about when they are read."""
-    stored = {}
+    stored: dict[str, Stored] = {}
     for tensor in file.tensors:
         block = GGUF_BLOCKS.get(tensor.tensor_type.name.lower())
         if block is not None:
-            name = hugging_face_name(tensor.name, family.names)
-            stored[name.removeprefix("model.").removesuffix(".weight")] = block
+            names = expert_names(tensor.name, shape_of(tensor), family) or [hugging_face_name(tensor.name, family)]
+            stored.update((name.removeprefix("model.").removesuffix(".weight"), block) for name in names)
     return stored
 
 
-def _as_config_json(file: GGUFFile, name: str, where: str) -> dict[str, object]:
+def _as_config_json(file: GGUFFile, name: str, family: Family, where: str) -> dict[str, object]:
     metadata = Fields({key: file.scalar(key) for key in file.fields}, where)
-    metadata.refuse(f"{name}.expert_count", 0)
     tensors = {tensor.name: tensor for tensor in file.tensors}
     if "token_embd.weight" not in tensors:
         raise metadata.error("tensor token_embd.weight is missing; this is not a language model")
     values: dict[str, object] = {
         key: value for source, key in _KEYS.items() if (value := file.scalar(f"{name}.{source}")) is not None
     }
+    values |= _expert_values(metadata, name, family)
     values["vocab_size"] = int(tensors["token_embd.weight"].shape[-1])
     values["tie_word_embeddings"] = "output.weight" not in tensors
     values["attention_bias"] = "blk.0.attn_q.bias" in tensors
@@ -90,6 +96,27 @@ def _as_config_json(file: GGUFFile, name: str, where: str) -> dict[str, object]:
     values["partial_rotary_factor"] = rotary / head_dim
     values["rope_scaling"] = _rope_scaling(file, metadata, name, rotary)
     return values
+
+
+def _expert_values(metadata: Fields, name: str, family: Family) -> dict[str, object]:
+    """What is missing, or in none of these files, is what llama.cpp takes."""
+    if family.name not in _RENORMALIZED:
+        metadata.refuse(f"{name}.expert_count", 0)
+        return {}
+    metadata.refuse(f"{name}.expert_gating_func", _SOFTMAX)
+    metadata.refuse(f"{name}.expert_weights_scale", 0.0, 1.0)
+    used = metadata.integer(f"{name}.expert_used_count", 1, 2**10)
+    width = metadata.integer(f"{name}.feed_forward_length", 1, 2**20)
+    return {
+        "num_local_experts": metadata.values.get(f"{name}.expert_count"),
+        "num_experts_per_tok": used,
+        "norm_topk_prob": _RENORMALIZED[family.name],
+        "moe_intermediate_size": metadata.integer(f"{name}.expert_feed_forward_length", 1, 2**20, width // used),
+        "shared_expert_intermediate_size": metadata.integer(
+            f"{name}.expert_shared_feed_forward_length", 1, 2**20, width
+        ),
+        "rope_theta": metadata.number(f"{name}.rope.freq_base", 1.0, 1e12, 10000.0),
+    }
 
 
 def _end_ids(file: GGUFFile) -> list[object]:

@@ -42,7 +42,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 FAMILY = Family(
     name="mixtral",
     architectures=("MixtralForCausalLM",),
-    gguf_architecture=None,
+    gguf_architecture=None,  # its GGUF files say "llama"
     configure=configure,
     forward=decoder.forward,
     moe_names=MoeNames(

@@ -53,7 +53,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 FAMILY = Family(
     name="qwen2_moe",
     architectures=("Qwen2MoeForCausalLM",),
-    gguf_architecture=None,
+    gguf_architecture="qwen2moe",
     configure=configure,
     forward=decoder.forward,
 )

@@ -36,7 +36,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 FAMILY = Family(
     name="qwen3_moe",
     architectures=("Qwen3MoeForCausalLM",),
-    gguf_architecture=None,
+    gguf_architecture="qwen3moe",
     configure=configure,
     forward=decoder.forward,
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGUFReader, GGUFValueType
+from gguf import GGUFReader, GGUFValueType, ReaderTensor
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.weights.mapped import MappedFile
 
@@ -69,6 +69,11 @@ class GGUFFile(GGUFReader):
         if end > len(self.data):
             raise ValueError("an array that goes past the end of the file")
         return end - orig_offs, [], [], [GGUFValueType.ARRAY, item]
+
+
+def shape_of(tensor: ReaderTensor) -> tuple[int, ...]:
+    """Its dimensions as Hugging Face has them: in the file the innermost is the first."""
+    return tuple(int(dim) for dim in reversed(tensor.shape))
 
 
 def open_gguf(path: Path) -> GGUFFile:

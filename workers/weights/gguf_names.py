@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from numaserve.workers.models.family import LayerNames
+from collections.abc import Sequence
+
+from numaserve.workers.models.family import Family
 
 _TOP = {"token_embd": "embed_tokens", "output_norm": "norm"}
+_EACH = "*"  # stands for the numbers of all experts, whose matrices are one tensor
+_MAX_EXPERTS = 2**10
 
 
-def hugging_face_name(name: str, names: LayerNames) -> str:
-    """The Hugging Face name of a GGUF tensor in a family whose layers use `names`; an unknown name stays as it is."""
+def hugging_face_name(name: str, family: Family) -> str:
+    """The Hugging Face name of a GGUF tensor; an unknown name stays as it is. With "*" it is that of all experts."""
     head, _, kind = name.rpartition(".")
     if head == "output":
         return f"lm_head.{kind}"
     if head in _TOP:
         return f"model.{_TOP[head]}.{kind}"
     block, _, part = head.removeprefix("blk.").partition(".")
-    layer_part = _layer_parts(names).get(part)
+    layer_part = _layer_parts(family).get(part)
     if not head.startswith("blk.") or layer_part is None:
         return name
     return f"model.layers.{block}.{layer_part}.{kind}"
 
 
-def _layer_parts(names: LayerNames) -> dict[str, str]:
+def expert_names(name: str, shape: Sequence[int], family: Family) -> list[str]:
+    """The Hugging Face names of all experts' parts of a GGUF tensor of `shape`, experts first; none where it is one
+    tensor there too."""
+    found = hugging_face_name(name, family)
+    if _EACH not in found or len(shape) != 3 or shape[0] > _MAX_EXPERTS:
+        return []
+    return [found.replace(_EACH, str(index)) for index in range(shape[0])]
+
+
+def _layer_parts(family: Family) -> dict[str, str]:
+    names, moe = family.names, family.moe_names
+    each, shared = moe.below(f"{moe.experts}.{_EACH}"), moe.shared_mlp
     parts = {
         "attn_norm": names.input_norm,
         "attn_q": names.q,
@@ -34,6 +49,14 @@ def _layer_parts(names: LayerNames) -> dict[str, str]:
         "ffn_gate": names.gate,
         "ffn_up": names.up,
         "ffn_down": names.down,
+        "ffn_gate_inp": moe.router,
+        "ffn_gate_exps": each.gate,
+        "ffn_up_exps": each.up,
+        "ffn_down_exps": each.down,
+        "ffn_gate_inp_shexp": moe.shared_gate,
+        "ffn_gate_shexp": shared.gate,
+        "ffn_up_shexp": shared.up,
+        "ffn_down_shexp": shared.down,
         "post_attention_norm": names.post_attention_norm,
         "post_ffw_norm": names.post_mlp_norm,
         "attn_qkv": names.q if names.q == names.k else "",

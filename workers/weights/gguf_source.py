@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from gguf import GGMLQuantizationType
+from gguf import GGMLQuantizationType, ReaderTensor
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.family import Family
-from numaserve.workers.weights.gguf_file import open_gguf
-from numaserve.workers.weights.gguf_names import hugging_face_name
+from numaserve.workers.weights.gguf_file import open_gguf, shape_of
+from numaserve.workers.weights.gguf_names import expert_names, hugging_face_name
 from numaserve.workers.weights.mapped import ReadFiles
 from numaserve.workers.weights.source import DType, RawTensor
 
@@ -30,6 +30,16 @@ _DTYPES: dict[GGMLQuantizationType, DType] = {
 _ROPE_TABLES = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}
 
 
+@dataclass(frozen=True)
+class _Part:
+    """A tensor, or the part of one of `count` experts that are one tensor in the file."""
+
+    tensor: ReaderTensor
+    shape: tuple[int, ...]
+    index: int = 0
+    count: int = 1
+
+
 class GGUFSource:
     """The tensors of a .gguf file of `family`. Raises `OperatorError` when the file is damaged."""
 
@@ -38,12 +48,20 @@ class GGUFSource:
         self._file = open_gguf(path)
         self._read = ReadFiles()
         # llama.cpp rotates neighbouring dimensions in this architecture only; its converter permutes q and k for it.
-        self.interleaved_rope = family.gguf_architecture == "llama"
-        self._tensors = {
-            hugging_face_name(tensor.name, family.names): tensor
-            for tensor in self._file.tensors
-            if tensor.name not in _ROPE_TABLES  # read with the configuration
-        }
+        self.interleaved_rope = self._file.scalar("general.architecture") == "llama"
+        self._tensors: dict[str, _Part] = {}
+        for tensor in self._file.tensors:
+            if tensor.name in _ROPE_TABLES:  # read with the configuration
+                continue
+            shape = shape_of(tensor)
+            experts = expert_names(tensor.name, shape, family)
+            for index, name in enumerate(experts):
+                self._tensors[name] = _Part(tensor, shape[1:], index, len(experts))
+            if not experts:
+                name = hugging_face_name(tensor.name, family)
+                # The shared expert's gate is a matrix of one row, which a converter flattens.
+                is_gate = name.endswith(f".{family.moe_names.shared_gate}.weight")
+                self._tensors[name] = _Part(tensor, (1, *shape) if is_gate and len(shape) == 1 else shape)
 
     def names(self) -> Collection[str]:
         """The names of all tensors."""
@@ -51,15 +69,17 @@ class GGUFSource:
 
     def tensor(self, name: str) -> RawTensor:
         """The tensor of that name, as a view of the mapped file."""
-        found = self._tensors[name]
+        part = self._tensors[name]
+        found = part.tensor
         if found.tensor_type not in _DTYPES:
             raise OperatorError(
                 f"{self._path}: tensor {found.name} is {found.tensor_type.name}; supported are "
                 f"{', '.join(kind.name for kind in _DTYPES)}: choose a file with one of these"
             )
-        data = self._file.data[found.data_offset : found.data_offset + found.n_bytes]
-        shape = tuple(int(dim) for dim in reversed(found.shape))
-        return RawTensor(found.name, np.asarray(data), _DTYPES[found.tensor_type], shape)
+        nbytes = int(found.n_bytes) // part.count
+        begin = int(found.data_offset) + part.index * nbytes
+        data = self._file.data[begin : begin + nbytes]
+        return RawTensor(found.name, data, _DTYPES[found.tensor_type], part.shape)
 
     def part(self, name: str) -> RawTensor:
         """The same: a GGUF file keeps a matrix in one tensor."""

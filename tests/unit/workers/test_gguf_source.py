@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import gguf
@@ -10,10 +11,11 @@ from numaserve.workers.models.config import load_model_config
 from numaserve.workers.models.family import Family
 from numaserve.workers.models.registry import FAMILIES, GGUF_ARCHITECTURES
 from numaserve.workers.models.rope import frequencies
-from numaserve.workers.weights.gguf_source import GGUFSource, hugging_face_name
+from numaserve.workers.weights.gguf_source import GGUFSource, expert_names, hugging_face_name
 from numaserve.workers.weights.loader import head_rows
 from numaserve.workers.weights.tensors import layer_shapes
 
+EXPERTS = {"expert_count": 5, "expert_used_count": 2, "expert_feed_forward_length": 32}
 GEMMA = {"gemma2", "gemma3"}
 
 
@@ -50,22 +52,25 @@ def write(path: Path, arch: str, metadata: dict[str, int | float | str], **tenso
 
 @pytest.mark.parametrize("family", GGUF_ARCHITECTURES.values(), ids=lambda family: family.name)
 def test_every_tensor_of_a_layer_has_a_name_in_gguf(family: Family, tmp_path: Path) -> None:
-    config = load_model_config(write(tmp_path / "model.gguf", family.gguf_architecture or "", {}))
-    table = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, family.name.upper()), config.num_layers)
-    for name in layer_shapes(config, family, None):
+    arch = family.gguf_architecture or ""
+    config = load_model_config(write(tmp_path / "model.gguf", arch, EXPERTS if arch.endswith("moe") else {}))
+    table = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch.upper()), config.num_layers)
+    for name in layer_shapes(config, family, config.moe):
         official = f"model.layers.1.{name}"
-        assert hugging_face_name(table.get_name(official, try_suffixes=(".weight", ".bias")), family.names) == official
+        merged = re.sub(r"experts\.\d+", "experts", official)
+        found = table.get_name(merged, try_suffixes=(".weight", ".bias")) or ""
+        assert official in {hugging_face_name(found, family), *expert_names(found, (5, 64, 64), family)}
     for official in ("model.embed_tokens.weight", "model.norm.weight"):
-        assert hugging_face_name(table.get_name(official, try_suffixes=(".weight",)) or "", family.names) == official
+        assert hugging_face_name(table.get_name(official, try_suffixes=(".weight",)) or "", family) == official
 
 
 def test_the_output_matrix_has_its_hugging_face_name() -> None:
-    assert hugging_face_name("output.weight", FAMILIES["llama"].names) == "lm_head.weight"
+    assert hugging_face_name("output.weight", FAMILIES["llama"]) == "lm_head.weight"
 
 
-@pytest.mark.parametrize("name", ["blk.0.ffn_gate_inp.weight", "v.patch_embd.weight", "blk", "token_types.weight", ""])
+@pytest.mark.parametrize("name", ["blk.0.ssm_in.weight", "v.patch_embd.weight", "blk", "token_types.weight", ""])
 def test_an_unknown_gguf_tensor_keeps_its_name(name: str) -> None:
-    assert hugging_face_name(name, FAMILIES["llama"].names) == name
+    assert hugging_face_name(name, FAMILIES["llama"]) == name
 
 
 @pytest.mark.parametrize("family", sorted(GEMMA))

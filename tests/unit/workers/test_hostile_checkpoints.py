@@ -16,8 +16,10 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config import load_model_config
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.weights.gguf_file import open_gguf
+from numaserve.workers.weights.gguf_names import expert_names
 from numaserve.workers.weights.gguf_source import GGUFSource
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
+from numaserve.workers.weights.tensors import check_tensors
 
 CASE = "llama-untied"
 
@@ -223,7 +225,16 @@ def test_one_part_of_a_divided_gguf_file_is_refused(tmp_path: Path) -> None:
         open_gguf(path)
 
 
-def test_a_mixture_of_experts_that_calls_itself_llama_is_refused(tmp_path: Path) -> None:
-    path = checkpoints.save_gguf(checkpoints.random_model(CASE), tmp_path / "model.gguf", "BF16", expert_count=8)
-    with pytest.raises(OperatorError, match=r"llama\.expert_count=8 is not supported"):
-        load_model_config(path)
+def test_experts_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    model, counts = checkpoints.random_model(CASE), {"expert_count": 8, "expert_used_count": 2}
+    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", "BF16", **counts)
+    config = load_model_config(path)
+    with pytest.raises(OperatorError, match=r"lacks model\.layers\.0\.block_sparse_moe\.experts\.0\.w1"):
+        check_tensors(GGUFSource(path, FAMILIES[config.family]), config, FAMILIES[config.family], "model.")
+
+
+def test_a_tensor_of_very_many_experts_is_no_expert() -> None:
+    name = "blk.0.ffn_up_exps.weight"
+    assert len(expert_names(name, (1024, 1, 1), FAMILIES["qwen3_moe"])) == 1024
+    assert expert_names(name, (2**40, 1, 1), FAMILIES["qwen3_moe"]) == []
+    assert expert_names(name, (8, 1), FAMILIES["qwen3_moe"]) == []

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import checkpoints
+import gguf
 import numpy as np
 import pytest
 import torch
+import transformers as hf
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config import load_model_config
@@ -216,3 +219,62 @@ def test_experts_that_are_stored_differently_take_the_format_that_holds_all(tmp_
     assert shared is not None
     assert {matrix.format for matrix in (*experts_of(weights, 1).down, shared.down)} == {"bf16"}
     assert {matrix.format for matrix in experts_of(weights, 1).gate_up} == {"int4"}
+
+
+GGUF_MODELS: dict[str, Callable[[], hf.PreTrainedConfig]] = {
+    "mixtral": lambda: hf.MixtralConfig(
+        **checkpoints.sizes(128, 4, 2, 96, num_local_experts=5, num_experts_per_tok=2, rms_norm_eps=1e-6)
+    ),
+    "qwen2_moe": lambda: hf.Qwen2MoeConfig(
+        **checkpoints.sizes(128, 4, 2, 160, moe_intermediate_size=96, shared_expert_intermediate_size=224),
+        num_experts=7,
+        num_experts_per_tok=3,
+    ),
+    "qwen3_moe": checkpoints.MOE_CASES["qwen3_moe"],
+}
+
+
+@pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0", "Q4_0", "Q5_1"])
+@pytest.mark.parametrize("family", GGUF_MODELS)
+def test_the_experts_of_a_gguf_file_stay_quantised(family: str, kind: str, tmp_path: Path, team: Team) -> None:
+    model = checkpoints.build(GGUF_MODELS[family]())
+    is_plain = kind in {"F32", "BF16"}
+    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, embedding="BF16", expanded=is_plain)
+    config = load_model_config(path)
+    folder = load_model_config(checkpoints.save(model, tmp_path / "folder"))
+    # The file has eps in single precision.
+    assert config == replace(folder, stored=config.stored, rms_norm_eps=config.rms_norm_eps)
+    native = {"Q8_0": "int8_group", "Q4_0": "int4", "Q5_1": "int8_group"}.get(kind, "bf16")
+    for tp in (1, 2):
+        for weights in assert_same_logits(path, model, tp, team):
+            router, *experts = experts_of(weights).matrices
+            assert router.format == "bf16"
+            assert {matrix.format for matrix in experts} == {native}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("expert_gating_func", 2, "expert_gating_func=2 is not supported"),
+        ("expert_used_count", 17, "num_experts_per_tok must be an integer from 1 to 16"),
+        ("expert_used_count", 0, "expert_used_count must be"),
+        ("expert_count", 15, "experts.15"),
+        ("expert_count", 17, "lacks model.layers.0.mlp.experts.16"),
+        ("expert_feed_forward_length", 64, "has shape [96, 160], the configuration asks for [64, 160]"),
+    ],
+)
+def test_a_gguf_file_whose_experts_are_others_than_it_says_is_one_clear_line(
+    key: str, value: int, message: str, tmp_path: Path, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gguf.GGUFWriter, f"add_{key}", lambda *_: None)
+    model = checkpoints.random_model("qwen3_moe")
+    path = checkpoints.save_gguf(model, tmp_path / "model.gguf", "BF16", **{key: value})
+    with pytest.raises(OperatorError, match=re.escape(message)) as error:
+        load(path, team)
+    assert "\n" not in str(error.value)
+
+
+def test_experts_of_an_architecture_that_has_none_are_refused(tmp_path: Path) -> None:
+    path = checkpoints.save_gguf(checkpoints.random_model("qwen2"), tmp_path / "model.gguf", "BF16", expert_count=8)
+    with pytest.raises(OperatorError, match=r"qwen2\.expert_count=8 is not supported"):
+        load_model_config(path)

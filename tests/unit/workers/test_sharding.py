@@ -193,7 +193,7 @@ def test_native_code_takes_the_memory_that_was_planned(dtype: KvCacheDtype, head
         q_heads=9,
         kv_heads=3,
         head_dim=head_dim,
-        value_dim=head_dim,
+        value_dim=0,
         layers=30,
         kv_dtype=dtype,
         arena_bytes=4096,

@@ -17,24 +17,26 @@ inline constexpr int64_t kStreamedRows = 32;
 inline constexpr int64_t kMostTotals = 64 << 10;    // no slab has more groups times rows
 inline constexpr int64_t kWidenedBytes = 16 << 10;  // a block of widened codes of two panels: half an L1 cache
 
-// The grid of threads over (rows, panels) with the least work for the busiest thread; row blocks of 32, panel pairs.
-inline GemmShare share_of(int64_t m, int64_t n_panels, int thread, int threads) {
-  const int64_t row_units = ceil_div(m, 32), panel_units = n_panels / 2;
-  int best_rows = 1;
-  int64_t best_cost = INT64_MAX;
-  for (int r = 1; r <= threads; ++r) {
-    if (threads % r != 0 && r != 1) continue;
-    const int64_t cost = ceil_div(row_units, r) * ceil_div(panel_units, threads / r);
-    if (cost < best_cost) {
-      best_cost = cost;
-      best_rows = r;
-    }
+// Calls `multiply` for each rectangle of a thread's part of [m, n_panels], three at most but for very many rows. Units
+// of 32 rows and two panels are counted through row blocks one after the other, in these through panels, in these
+// through rows: any number of threads, 43 too, has equal parts, and parts are not flat, so that what is read stays in
+// caches. A grid of threads would have to divide both sides evenly.
+template <class Multiply>
+inline void for_share(int64_t m, int64_t n_panels, int thread, int threads, Multiply&& multiply) {
+  constexpr int64_t kUnitRows = 32, kBlockUnits = kRowBlock / kUnitRows;
+  const int64_t row_units = ceil_div(m, kUnitRows), pairs = n_panels / 2;
+  const Range units = split(row_units * pairs, threads, thread);
+  for (int64_t unit = units.begin; unit < units.end;) {
+    const int64_t block = unit / (kBlockUnits * pairs), left_units = row_units - block * kBlockUnits;
+    const int64_t height = left_units < kBlockUnits ? left_units : kBlockUnits;
+    const int64_t within = unit - block * kBlockUnits * pairs, pair = within / height, first = within % height;
+    const int64_t left = units.end - unit < pairs * height - within ? units.end - unit : pairs * height - within;
+    const int64_t below = height - first < left ? height - first : left;
+    const int64_t wide = first == 0 && left >= height ? left / height : 1, tall = wide > 1 ? height : below;
+    const int64_t row = (block * kBlockUnits + first) * kUnitRows, end = row + tall * kUnitRows;
+    multiply(GemmShare{{row, end < m ? end : m}, {2 * pair, 2 * (pair + wide)}});
+    unit += wide * tall;
   }
-  const int columns = threads / best_rows;
-  Range rows = split(row_units, best_rows, thread / columns);
-  Range panels = split(panel_units, columns, thread % columns);
-  const int64_t last_row = rows.end * 32 < m ? rows.end * 32 : m;
-  return {{rows.begin * 32, last_row}, {panels.begin * 2, panels.end * 2}};
 }
 
 inline F32x16 activate(F32x16 x, Activation activation) {
@@ -197,7 +199,7 @@ inline void gemm_share(const GemmArgs& g, const GemmShare& share, void* memory) 
 }
 
 inline void gemm(const GemmArgs& g, void* scratch, int thread, int threads) {
-  gemm_share(g, share_of(g.m, g.b.n_panels, thread, threads), scratch);
+  for_share(g.m, g.b.n_panels, thread, threads, [&](const GemmShare& share) { gemm_share(g, share, scratch); });
 }
 
 inline int64_t gemm_peak(WeightFormat format, int64_t rounds) {

@@ -42,9 +42,17 @@ std::vector<Model> models(const KernelTable& table) {
        .intermediate = 132,
        .vocabulary = 131,
        .layers = 2,
-       .extras = true},
+       .extras = true,
+       .experts = 5},
       {2, 2}, 70, 20, WeightFormat::kInt8);
-  add({.q_heads = 9, .kv_heads = 3, .head_dim = 24, .hidden = 72, .intermediate = 100, .vocabulary = 131, .layers = 2},
+  add({.q_heads = 9,
+       .kv_heads = 3,
+       .head_dim = 24,
+       .hidden = 72,
+       .intermediate = 100,
+       .vocabulary = 131,
+       .layers = 2,
+       .experts = 20},
       {3}, 70, 20, WeightFormat::kInt4);
   add({.q_heads = 4,
        .kv_heads = 2,
@@ -55,7 +63,8 @@ std::vector<Model> models(const KernelTable& table) {
        .layers = 2,
        .window = 40,
        .softcap = 5.0f,
-       .extras = true},
+       .extras = true,
+       .experts = 3},
       {3, 2}, 50, 20, WeightFormat::kBf16, KvDtype::kInt8);
   add({.q_heads = 4, .kv_heads = 2, .head_dim = 96, .hidden = 33, .intermediate = 50, .vocabulary = 19, .layers = 1},
       {2, 1, 3}, 40, 20, WeightFormat::kFp8, KvDtype::kFp8E4m3);

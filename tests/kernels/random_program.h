@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/runtime/moe_nodes.h"
 #include "kernels/runtime/program.h"
 
 namespace numaserve::testing {
@@ -24,6 +25,7 @@ struct Shape {
   int32_t window = 0;  // of the odd layers
   float softcap = 0.0f;
   bool extras = false;  // biases, q and k norms, norms after the sums
+  int32_t experts = 0;  // of the odd layers, two for each token and a shared one; 0: none
 };
 
 struct Model {
@@ -155,10 +157,11 @@ class RankProgram {
   }
   PackedMatrix& matrix(int64_t n, int64_t k) { return matrix(n, k, model_.format); }
 
-  Place operand(Place x, const PackedMatrix& weight) {
+  Place operand(Place x, const PackedMatrix& weight, int64_t rows_per_token = 1) {
     if (!takes_int8(weight.format())) return x;
-    const Place out = rows(round_up(quantised_bytes(weight.k(), weight.group()), kLineBytes), 1);
-    program_.add(std::make_unique<QuantizeNode>(x, Quantized{out, weight.k(), weight.group()}, 1, false));
+    const Place out = room(model_.limits.max_tokens * rows_per_token,
+                           round_up(quantised_bytes(weight.k(), weight.group()), kLineBytes), 1);
+    program_.add(std::make_unique<QuantizeNode>(x, Quantized{out, weight.k(), weight.group()}, rows_per_token, false));
     return out;
   }
 
@@ -221,15 +224,83 @@ class RankProgram {
     return part;
   }
 
-  Place mlp(Place x) {
-    const int64_t columns = round_up(inter_.end - inter_.begin, kTileK), all = shape_.intermediate;
-    PackedMatrix& gate_up = matrix(2 * columns, shape_.hidden);
-    pack(gate_up, all, shape_.hidden, {inter_}, 0, {0, 2, 0});
-    pack(gate_up, all, shape_.hidden, {inter_}, 0, {0, 2, 1});
-    const Place middle = rows(columns, sizeof(bf16));
+  int64_t inner_columns() const { return round_up(inter_.end - inter_.begin, kTileK); }
+  PackedMatrix& gate_up_matrix() {
+    PackedMatrix& weight = matrix(2 * inner_columns(), shape_.hidden);
+    for (int64_t half = 0; half < 2; ++half)
+      pack(weight, shape_.intermediate, shape_.hidden, {inter_}, 0, {0, 2, half});
+    return weight;
+  }
+  PackedMatrix& down_matrix() {
+    PackedMatrix& weight = matrix(shape_.hidden, inter_.end - inter_.begin);
+    pack(weight, shape_.hidden, shape_.intermediate, {{0, shape_.hidden}}, inter_.begin, {0, 1, 0});
+    return weight;
+  }
+
+  void multiply(const char* name, std::array<Place, 2> from, const std::vector<const PackedMatrix*>& experts,
+                const PackedMatrix& shared, std::array<Place, 2> to, Place counts, Activation activation) {
+    auto node = std::make_unique<ExpertsNode>(name, from[0], to[0], counts, experts);
+    node->shared = &shared;
+    node->shared_x = from[1];
+    node->shared_out = to[1];
+    node->item_bytes = takes_int8(shared.format()) ? 1 : 2;
+    node->activation = activation;
+    program_.add(std::move(node));
+  }
+
+  Place mixture(Place x) {
+    constexpr int32_t kTopK = 2;
+    PackedMatrix& router = matrix(shape_.experts + 1, shape_.hidden, WeightFormat::kBf16);
+    pack(router, shape_.experts + 1, shape_.hidden, {{0, shape_.experts + 1}}, 0, {0, 1, 0});
+    std::vector<const PackedMatrix*> gate_up, down;
+    for (int32_t i = 0; i < shape_.experts; ++i) {
+      gate_up.push_back(&gate_up_matrix());
+      down.push_back(&down_matrix());
+    }
+    PackedMatrix &shared_gate_up = gate_up_matrix(), &shared_down = down_matrix();
+    const Place logits = rows(router.n(), sizeof(float));
+    linear("moe_router", x, router, logits);
+
+    const int64_t routed = model_.limits.max_tokens * kTopK, item_bytes = takes_int8(shared_gate_up.format()) ? 1 : 2;
+    const Place token = operand(x, shared_gate_up), sorted = room(routed, token.ld, item_bytes);
+    const MoePlaces places{rows(2 * kTopK + 1, sizeof(int32_t)),
+                           room(team_.size() + 1, shape_.experts + 1, sizeof(int32_t))};
+    auto route = std::make_unique<RouteNode>(logits, token, sorted, places,
+                                             RouteArgs{.logits = nullptr,
+                                                       .ldl = 0,
+                                                       .num_experts = shape_.experts,
+                                                       .top_k = kTopK,
+                                                       .scoring = Scoring::kSoftmax,
+                                                       .renormalize = true,
+                                                       .scale = 1.0f,
+                                                       .correction = nullptr,
+                                                       .num_groups = 1,
+                                                       .top_groups = 1,
+                                                       .group_score = GroupScore::kMax});
+    route->item_bytes = item_bytes;
+    route->num_experts = shape_.experts;
+    route->shared_gate = true;
+    program_.add(std::move(route));
+
+    const std::array<Place, 2> middle{room(routed, inner_columns(), sizeof(bf16)), rows(inner_columns(), sizeof(bf16))};
+    multiply("moe_gate_up", {sorted, token}, gate_up, shared_gate_up, middle, places.counts, Activation::kSilu);
+    const std::array<Place, 2> y{room(routed, shape_.hidden, sizeof(float)), rows(shape_.hidden, sizeof(float))};
+    multiply("moe_down", {operand(middle[0], shared_down, kTopK), operand(middle[1], shared_down)}, down, shared_down,
+             y, places.counts, Activation::kNone);
+    const Place part = partial();
+    auto combine = std::make_unique<CombineNode>(y[0], places.routes, part, kTopK);
+    combine->shared = y[1];
+    combine->has_shared = true;
+    program_.add(std::move(combine));
+    return part;
+  }
+
+  Place mlp(Place x, int64_t layer) {
+    if (shape_.experts > 0 && layer % 2 == 1) return mixture(x);
+    PackedMatrix& gate_up = gate_up_matrix();
+    const Place middle = rows(inner_columns(), sizeof(bf16));
     linear("gate_up", x, gate_up, middle, nullptr, shape_.extras ? Activation::kGeluTanh : Activation::kSilu);
-    PackedMatrix& down = matrix(shape_.hidden, inter_.end - inter_.begin);
-    pack(down, shape_.hidden, all, {{0, shape_.hidden}}, inter_.begin, {0, 1, 0});
+    PackedMatrix& down = down_matrix();
     const Place part = partial();
     linear("linear_partial", middle, down, part);
     return part;
@@ -247,7 +318,7 @@ class RankProgram {
     Place x = add_reduced(embedded, residual, true);
     for (int64_t layer = 0; layer < shape_.layers; ++layer) {
       x = add_reduced(attention(x, layer), residual, false);
-      x = add_reduced(mlp(x), residual, false);
+      x = add_reduced(mlp(x, layer), residual, false);
     }
     const int64_t logit_rows = model_.limits.max_logit_rows;
     const Place gathered = room(logit_rows, shape_.hidden, sizeof(bf16));

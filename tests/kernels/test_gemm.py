@@ -55,11 +55,11 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(isa: str, rng: np.random
     np.testing.assert_array_equal(kernel_ops.gemm(isa, a[100:177], b), alone[100:177])
 
 
-@pytest.mark.parametrize("m", [1, 40, 200])
+@pytest.mark.parametrize("m", [1, 40, 200, 600])
 def test_the_number_of_threads_does_not_change_a_bit(isa: str, rng: np.random.Generator, m: int) -> None:
     a, b = _bf16(rng, m, 640), _bf16(rng, 170, 640)
     one = kernel_ops.gemm(isa, a, b)
-    for threads in (2, 3, 4, 7, 16):
+    for threads in (2, 3, 4, 7, 16, 43):
         np.testing.assert_array_equal(kernel_ops.gemm(isa, a, b, threads=threads), one)
 
 

@@ -1,12 +1,23 @@
-"""Shipped presets for ``numaserve serve --config NAME``, as data: options for kinds of hosts and for models."""
+"""What the package carries as data: presets for ``numaserve serve --config NAME``, for kinds of hosts and for models;
+machines that ``numaserve plan --host NAME`` knows, and how near to their ceilings the kernels come."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
+EFFICIENCIES = _FOLDER / "efficiencies" / "avx512.jsonl"
 
 
 def presets() -> dict[str, Path]:
-    """The file of every preset, by name."""
-    return {path.stem: path for path in sorted(_FOLDER.glob("*/*.yaml"))}
+    """The file of every preset of the configuration, by name."""
+    return _by_name("hosts") | _by_name("models")
+
+
+def machines() -> dict[str, Path]:
+    """The file of every machine, by name."""
+    return _by_name("machines")
+
+
+def _by_name(folder: str) -> dict[str, Path]:
+    return {path.stem: path for path in sorted((_FOLDER / folder).glob("*.yaml"))}

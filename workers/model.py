@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from numaserve.workers.protocol import (
 )
 from numaserve.workers.weights.cache.background import BackgroundWriter
 from numaserve.workers.weights.cache.loading import RankLoader
-from numaserve.workers.weights.sharding import Shard, kv_bytes_per_page, make_shard, weight_bytes
+from numaserve.workers.weights.sharding import kv_bytes_per_page, make_shard, weight_bytes
 from numaserve.workers.weights.weights import Weights
 
 # Token, its log-probability, the most likely tokens and theirs.
@@ -56,7 +56,6 @@ class RankModel:
         that cannot be served."""
         path = Path(launch.model)
         config = load_model_config(path)
-        shard = make_shard(config, launch.weights, launch.rank)
         self.weight_bytes = weight_bytes(config, launch.weights, launch.rank, launch.formats)
         page_bytes = kv_bytes_per_page(config, launch.weights, launch.rank, launch.kv_cache_dtype)
         self.kv_bytes = page_bytes * launch.num_pages
@@ -74,7 +73,7 @@ class RankModel:
         )
         self.loaded = loader.load(node.team, lambda done: report(done, self.weight_bytes))
         self._weights = self.loaded.weights
-        self._program = _build(launch, node, config, shard, self._weights)
+        self._program = _build(launch, node, config, self._weights)
         self._cache_writer: BackgroundWriter | None = None
         self._steps = 0
         self._wants_logprobs = [False] * launch.max_running_requests
@@ -174,16 +173,21 @@ class RankModel:
         return [SeqResult(*result) for result in zip(tokens, logprobs, prompts, strict=True)]
 
 
-def _build(launch: Launch, node: NodeContext, config: ModelConfig, shard: Shard, weights: Weights) -> Program:
-    shards = [make_shard(config, launch.weights, rank) for rank in range(launch.world_size)]
-    shape = RankShape(
-        q_heads=len(shard.q_heads),
-        kv_heads=len(shard.kv_heads),
+def rank_shape(config: ModelConfig, shares: Sequence[int], rank: int) -> RankShape:
+    """What `rank` holds of the model; `shares` are the ranks' weights."""
+    shards = [make_shard(config, shares, each) for each in range(len(shares))]
+    return RankShape(
+        q_heads=len(shards[rank].q_heads),
+        kv_heads=len(shards[rank].kv_heads),
         head_dim=config.head_dim,
         num_layers=config.num_layers,
         hidden_size=config.hidden_size,
         vocab_bounds=[each.vocab.start for each in shards] + [config.vocab_size],
     )
+
+
+def _build(launch: Launch, node: NodeContext, config: ModelConfig, weights: Weights) -> Program:
+    shape = rank_shape(config, launch.weights, launch.rank)
     limits = ProgramLimits(
         max_step_tokens=launch.max_step_tokens,
         max_logit_rows=launch.max_logit_rows,

@@ -83,7 +83,7 @@ class _Pool:
 
 
 @dataclass(frozen=True)
-class _Needs:
+class RankNeeds:
     """Bytes by rank."""
 
     weights: list[int]
@@ -97,10 +97,10 @@ def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> G
     ranks = placement.ranks
     shares = [len(rank.cpus) for rank in ranks]
     slot_bytes = _ring_slot_bytes(options, model, shares)
-    needs = _needs(options, model, shares, slot_bytes)
+    needs = rank_needs(options, model, shares)
     fitting = _pages_that_fit(options, _pools(topology, ranks), needs)
     context, context_notes = _choose_context(options, model, fitting, sum(needs.per_page))
-    num_pages = min(fitting, options.max_running_requests * _pages_of(context) + 1)
+    num_pages = min(fitting, options.max_running_requests * pages_of(context) + 1)
     tokens = _step_tokens(options)
     launches = [
         Launch(
@@ -168,10 +168,11 @@ def _ring_slot_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence[
     return round_up(4 * max(tokens * model.hidden_size, logits), MEMORY_PAGE)
 
 
-def _needs(options: PlanOptions, model: ModelConfig, shares: Sequence[int], slot_bytes: int) -> _Needs:
+def rank_needs(options: PlanOptions, model: ModelConfig, shares: Sequence[int]) -> RankNeeds:
+    """What each rank needs; `shares` are their cores. Raises `OperatorError` for formats that cannot be had."""
     ranks = range(len(shares))
-    ring = RING_SLOTS * slot_bytes if len(shares) > 1 else 0
-    return _Needs(
+    ring = RING_SLOTS * _ring_slot_bytes(options, model, shares) if len(shares) > 1 else 0
+    return RankNeeds(
         weights=[weight_bytes(model, shares, rank, options.formats) for rank in ranks],
         scratch=[PROCESS_BYTES + ring + _activation_bytes(options, model, shares, rank) for rank in ranks],
         per_page=[kv_bytes_per_page(model, shares, rank, options.kv_cache_dtype) for rank in ranks],
@@ -210,7 +211,7 @@ def _pools(topology: Topology, ranks: Sequence[RankCores]) -> list[_Pool]:
     return pools
 
 
-def _pages_that_fit(options: PlanOptions, pools: Sequence[_Pool], needs: _Needs) -> int:
+def _pages_that_fit(options: PlanOptions, pools: Sequence[_Pool], needs: RankNeeds) -> int:
     """KV pages that every pool can hold next to weights and scratch, or as many as `kv_cache_gib` asks for."""
     fitting: list[int] = []
     for pool in pools:
@@ -253,7 +254,7 @@ def _choose_context(
     holds = max(pages - 1, 0) * PAGE_SIZE
     if wanted <= holds:
         return wanted, ()
-    needed = format_bytes((_pages_of(wanted) + 1) * bytes_per_page)
+    needed = format_bytes((pages_of(wanted) + 1) * bytes_per_page)
     remedy = "raise --kv-cache-gib" if options.kv_cache_gib else "free some memory or raise --mem-fraction-static"
     if options.context_length is not None or holds < min(USEFUL_CONTEXT, wanted):
         shorter = f", or set --context-length to at most {holds}" if holds >= PAGE_SIZE else ""
@@ -266,5 +267,6 @@ def _choose_context(
     return holds, (note,)
 
 
-def _pages_of(tokens: int) -> int:
+def pages_of(tokens: int) -> int:
+    """Pages of KV cache that a sequence takes."""
     return -(-tokens // PAGE_SIZE)

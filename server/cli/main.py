@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import typer
 from numaserve.server.cli.bench import bench
+from numaserve.server.cli.plan import plan
 from numaserve.server.cli.profile import profile
 from numaserve.server.cli.ring_stat import ring_stat
 from numaserve.server.cli.serve import serve
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 app.command()(serve)
 app.command()(topology)
+app.command()(plan)
 app.command()(profile)
 app.command("ring-stat")(ring_stat)
 app.command()(version)

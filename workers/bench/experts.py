@@ -65,7 +65,8 @@ def bench_experts(team: Team, effort: Effort, *, model: str, format: Format, m_v
                 times = effort.repeat(partial(timed_step, program, node, run)).per(layers)
             work = Work(nbytes / layers, flops / layers, format.name)
             if node not in _PRODUCTS:
-                work = Work(4.0 * m * shape.routing.top_k * shape.hidden)  # of rows that are copied, or summed
+                # Rows that are copied, or summed.
+                work = Work(4.0 * m * shape.routing.top_k * shape.hidden, format=format.name)
             what: dict[str, str | int] = {"model": model, "format": str(format), "operation": node, "M": m}
             yield timed_row(f"experts, {format}", what, times, work, ceiling.best)
 

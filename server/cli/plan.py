@@ -1,0 +1,124 @@
+"""``numaserve plan``: what a model needs on a host, and how fast it would be, without reading a weight."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from numaserve.server.bench.report import JsonLines
+from numaserve.server.cli.config_option import config_option
+from numaserve.server.cli.model_argument import served_name
+from numaserve.server.cli.planning import plan_options
+from numaserve.server.config import load_config
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.config import load_model_config
+from numaserve.workers.topology import read_topology
+from numaserve.workers.weights.hub import resolve_model
+from rich.console import Console
+
+THIS = "this"
+EXIT_DOES_NOT_FIT = 1
+_WIDTH = 120  # where there is no terminal to tell
+
+
+def plan(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="Folder with a config.json, .gguf file, hub id, or 'demo'."),
+    ] = None,
+    *,
+    shape: Annotated[str | None, typer.Option(help="A shape of `numaserve bench offline` instead of a model.")] = None,
+    host: Annotated[str, typer.Option(help="this, a shipped host such as 2x6980p, or a .yaml file of one.")] = THIS,
+    tp: Annotated[int | None, config_option("tp")] = None,
+    input_len: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 1024,
+    output_len: Annotated[int, typer.Option(min=2, help="Tokens generated after it.")] = 1024,
+    batch_size: Annotated[int, typer.Option(min=1, max=4096, help="Sequences that run at the same time.")] = 1,
+    max_running_requests: Annotated[
+        int | None, typer.Option(help="Sequences that KV cache is planned for. Default: those of the batch.")
+    ] = None,
+    context_length: Annotated[
+        int | None, typer.Option(help="Tokens of each of them. Default: prompt and output.")
+    ] = None,
+    chunked_prefill_size: Annotated[int | None, config_option("chunked_prefill_size")] = None,
+    threads_per_worker: Annotated[int | None, config_option("threads_per_worker")] = None,
+    quantization: Annotated[str | None, config_option("quantization")] = None,
+    quantize_lm_head: Annotated[bool | None, config_option("quantize_lm_head", "--quantize-lm-head")] = None,
+    activation_dtype: Annotated[str | None, config_option("activation_dtype")] = None,
+    kv_cache_dtype: Annotated[str | None, config_option("kv_cache_dtype")] = None,
+    mem_fraction_static: Annotated[float | None, config_option("mem_fraction_static")] = None,
+    efficiencies: Annotated[
+        Path | None, typer.Option(help="What `numaserve bench kernels --json` wrote. Default: the shipped figures.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Append the plan as a JSON line.")] = None,
+) -> None:
+    """Predict memory and speed of a model on a host from its configuration: no weight is read.
+
+    The exit status is 1 when it does not fit.
+    """
+    # Other commands do without the native kernels.
+    from numaserve.configs import EFFICIENCIES  # noqa: PLC0415
+    from numaserve.server.cli.plan_view import plan_record, plan_view  # noqa: PLC0415
+    from numaserve.workers.roofline.efficiency import load_efficiencies  # noqa: PLC0415
+    from numaserve.workers.roofline.estimate import Load, make_estimate  # noqa: PLC0415
+    from numaserve.workers.roofline.machine import load_machine  # noqa: PLC0415
+    from numaserve.workers.roofline.measured import measure  # noqa: PLC0415
+
+    lines = JsonLines(json, "--json")
+    with _configuration(model, shape) as (name, path):
+        config = load_model_config(path)
+        settings = load_config(
+            {
+                "model": os.fspath(path),
+                "tp": tp,
+                "max_running_requests": max_running_requests or batch_size,
+                "context_length": context_length,
+                "chunked_prefill_size": chunked_prefill_size,
+                "threads_per_worker": threads_per_worker,
+                "quantization": quantization,
+                "quantize_lm_head": quantize_lm_head,
+                "activation_dtype": activation_dtype,
+                "kv_cache_dtype": kv_cache_dtype,
+                "mem_fraction_static": mem_fraction_static,
+                "weights_cache_gib": 0,
+            }
+        )
+        options = plan_options(settings, path)
+        known = load_efficiencies(efficiencies or EFFICIENCIES)
+        if host == THIS:
+            topology = read_topology()
+            machine = measure(topology)
+        else:
+            machine = load_machine(host)
+            topology = machine.topology()
+        load = Load(input_len, output_len, batch_size)
+        estimate = make_estimate(options, config, topology, machine=machine, efficiencies=known, load=load)
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    console.print(plan_view(name, options, estimate, known))
+    lines.write(plan_record(name, options, estimate, known))
+    if not estimate.fits:
+        raise typer.Exit(EXIT_DOES_NOT_FIT)
+
+
+@contextmanager
+def _configuration(model: str | None, shape: str | None) -> Iterator[tuple[str, Path]]:
+    """Name and place of what describes the model; a shape is written down for the time being."""
+    if (model is None) == (shape is None):
+        raise OperatorError("name a model, or a shape with --shape, and not both")
+    if model is not None:
+        path = resolve_model(model, weights=False)
+        yield served_name(model, path), path
+        return
+    from numaserve.workers.bench.shapes import SHAPES  # noqa: PLC0415
+
+    if shape not in SHAPES:
+        raise OperatorError(f"--shape {shape}: expected one of {', '.join(SHAPES)}")
+    with tempfile.TemporaryDirectory(prefix="numaserve-plan-") as folder:
+        (Path(folder) / "config.json").write_text(jsonlib.dumps(SHAPES[shape].config()))
+        yield shape, Path(folder)

@@ -1,0 +1,129 @@
+"""A plan for people, and as a record."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from numaserve.workers.plan import PlanOptions, format_bytes
+from numaserve.workers.roofline.efficiency import Efficiencies
+from numaserve.workers.roofline.estimate import Estimate
+from numaserve.workers.roofline.memory import NodeMemory
+from numaserve.workers.roofline.predict import Cost, Phase
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Column, Table
+from rich.text import Text
+
+_SHOWN = 0.002  # of a phase; what takes less is left out
+_BOUNDS = {"read": "memory", "flops": "computing", "cores": "cores", "ranks": "other ranks"}
+
+
+def plan_view(name: str, options: PlanOptions, estimate: Estimate, efficiencies: Efficiencies) -> Group:
+    """Tables of memory and of both phases, and what they come to."""
+    load, formats, ranks = estimate.load, options.formats, len(estimate.cores)
+    weights = f"weights {formats.linear or 'as published'}, KV cache {options.kv_cache_dtype}"
+    heading = Text(
+        f"{name} on {estimate.machine.name}: {weights}, {ranks} rank{'s' if ranks > 1 else ''};"
+        f" {load.batch} x ({load.input_len} + {load.output_len}) tokens"
+    )
+    totals = [
+        f"TTFT {_ms(estimate.ttft_s)}, at least {_ms(estimate.prefill.bound_s * load.batch)}",
+        f"TPOT {_ms(estimate.tpot_s)}, at least {_ms(estimate.decode.bound_s)}: a rank reads"
+        f" {estimate.decode.nbytes / 1e9:.2f} GB a token",
+        f"{estimate.output_tokens_s:.1f} tokens a second while decoding,"
+        f" {load.batch * load.input_len / estimate.ttft_s:.0f} in prefill",
+    ]
+    phases = [_phase_table(phase) for phase in (estimate.prefill, estimate.decode)]
+    notes = [f"note: {note}" for note in estimate.notes]
+    notes.append(f"efficiencies were measured on {efficiencies.source or 'an unknown processor'}")
+    return Group(
+        heading,
+        _memory_table(estimate.memory),
+        *_advice(estimate),
+        *phases,
+        *(Text(f" {line}") for line in (*totals, *notes)),
+    )
+
+
+def plan_record(name: str, options: PlanOptions, estimate: Estimate, efficiencies: Efficiencies) -> dict[str, Any]:
+    """All of it; times are in seconds."""
+    return {
+        "model": name,
+        "weights": options.formats.linear or "as published",
+        "kv_cache": options.kv_cache_dtype,
+        "machine": estimate.machine.model_dump(),
+        "efficiencies": efficiencies.source,
+        "load": asdict(estimate.load),
+        "cores": estimate.cores,
+        "fits": estimate.fits,
+        "remedies": estimate.remedies,
+        "memory": [asdict(node) for node in estimate.memory],
+        "prefill": _phase_record(estimate.prefill),
+        "decode": _phase_record(estimate.decode),
+        "ttft_s": estimate.ttft_s,
+        "tpot_s": estimate.tpot_s,
+        "output_tokens_s": estimate.output_tokens_s,
+    }
+
+
+def _phase_record(phase: Phase) -> dict[str, Any]:
+    return asdict(phase) | {"nbytes": phase.nbytes, "bound_s": phase.bound_s}
+
+
+def _memory_table(nodes: list[NodeMemory]) -> Table:
+    table = _table("Memory", "node", "ranks", "weights", "KV cache", "scratch (about)", "needed", "may use", "fits")
+    for node in nodes:
+        sizes = (node.weights, node.kv_cache, node.scratch, node.needed, node.usable)
+        table.add_row(str(node.node), str(node.ranks), *map(format_bytes, sizes), "yes" if node.fits else "no")
+    return table
+
+
+def _advice(estimate: Estimate) -> list[Text]:
+    if estimate.fits:
+        return []
+    return [
+        Text(" It does not fit. Each of these would mend that:"),
+        *(Text(f"   {each}") for each in estimate.remedies),
+    ]
+
+
+def _phase_table(phase: Phase) -> Table:
+    title = f"{phase.name}, rank {phase.rank}: {phase.steps} step{'s' if phase.steps > 1 else ''}, {_ms(phase.seconds)}"
+    table = _table(title, "operation", "calls", "MB", "GFLOP", "ms", "share", "of bound", "bound by")
+    for cost in phase.costs:
+        if cost.seconds >= _SHOWN * phase.seconds:
+            table.add_row(*_cells(cost, phase.seconds))
+    table.add_section()
+    total = sum(cost.flops for cost in phase.costs)
+    bound = f"{phase.bound_s / phase.seconds:.0%}"
+    table.add_row(
+        "all", "", _number(phase.nbytes / 1e6), _number(total / 1e9), _number(phase.seconds * 1e3), "", bound, ""
+    )
+    return table
+
+
+def _cells(cost: Cost, whole: float) -> tuple[str, ...]:
+    return (
+        cost.name if cost.weights == "bf16" else f"{cost.name} {cost.weights}",
+        str(cost.calls),
+        _number(cost.nbytes / 1e6),
+        _number(cost.flops / 1e9),
+        _number(cost.seconds * 1e3),
+        f"{cost.seconds / whole:.1%}",
+        f"{cost.bound_s / cost.seconds:.0%}" if cost.bound_s else "",
+        _BOUNDS[cost.bound],
+    )
+
+
+def _table(title: str, first: str, *columns: str) -> Table:
+    heads = [Column(first, no_wrap=True), *(Column(name, justify="right") for name in columns)]
+    return Table(*heads, title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}" if value else ""
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.4g} ms" if seconds < 10 else f"{seconds:.4g} s"

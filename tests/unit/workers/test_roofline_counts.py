@@ -1,0 +1,194 @@
+"""What the roofline model counts is what the native Program counts, operation by operation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numaserve.kernels import Program, RopeTable, Team, Vector
+from numaserve.workers.bench.programs import start_slot, step
+from numaserve.workers.bench.shapes import SHAPES
+from numaserve.workers.model import rank_shape
+from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.registry import FAMILIES
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program import ProgramBuilder, ProgramLimits, RankShape
+from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype, WeightFormats
+from numaserve.workers.roofline.counting import CountingBuilder
+from numaserve.workers.roofline.operations import Operation, StepWork
+from numaserve.workers.roofline.ranks import rank_operations
+from numaserve.workers.roofline.shapes import ShapeSource
+from numaserve.workers.weights.formats import BF16
+from numaserve.workers.weights.loader import lay_out
+from numaserve.workers.weights.matrices import packed_matrix
+from numaserve.workers.weights.sharding import make_shard
+
+PAGES = 8
+SLOTS = 2
+LIMITS = ProgramLimits(
+    max_step_tokens=128, max_logit_rows=16, max_slots=SLOTS, pages_per_slot=PAGES, num_pages=PAGES * SLOTS
+)
+# A prompt in two chunks, a second one, then both go on.
+STEPS = (
+    [(0, 0, 100, False)],
+    [(0, 100, 28, True), (1, 0, 70, True)],
+    [(0, 128, 1, True), (1, 70, 1, True)],
+)
+MOE = {
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 96,
+    "shared_expert_intermediate_size": 64,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [0],
+}
+DENSE = {
+    "llama": {},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"]},
+    "gemma2": {
+        "architectures": ["Gemma2ForCausalLM"],
+        "sliding_window": 40,
+        "query_pre_attn_scalar": 16,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "hidden_activation": "gelu_pytorch_tanh",
+    },
+}
+
+Counts = dict[tuple[str, str], tuple[float, float]]
+
+
+def config_of(folder: Path, more: dict[str, Any]) -> ModelConfig:
+    (folder / "config.json").write_text(json.dumps(SHAPES["tiny"].config() | more))
+    return load_model_config(folder)
+
+
+def zero_program(
+    config: ModelConfig, shares: Sequence[int], rank: int, formats: WeightFormats, kv: KvCacheDtype
+) -> Program:
+    """The rank's own Program, of real matrices with nothing in them, without the other ranks."""
+    weights = lay_out(ShapeSource(config), config, make_shard(config, shares, rank), formats, packed_matrix)
+    weights = replace(weights, ropes=tuple(rope_table(config.rope.rotary_dim) for _ in weights.ropes))
+    shape = replace(rank_shape(config, shares, rank), vocab_bounds=[0, len(weights.shard.vocab)])
+    b = ProgramBuilder(
+        shape=shape,
+        limits=replace(LIMITS, kv_cache_dtype=kv),
+        team=Team([-1, -1]),
+        activation_dtype=formats.activations,
+    )
+    FAMILIES[config.family].forward(b, config, weights)
+    return b.build()
+
+
+def rope_table(rotary_dim: int) -> RopeTable:
+    angles = np.zeros((PAGES * PAGE_SIZE, rotary_dim // 2), np.float32)
+    return RopeTable(np.cos(angles), np.sin(angles))
+
+
+def native_counts(program: Program, steps: Sequence[list[tuple[int, int, int, bool]]]) -> Counts:
+    for slot in range(SLOTS):
+        start_slot(program, slot, range(slot * PAGES, (slot + 1) * PAGES))
+    for sequences in steps:
+        step(program, sequences)
+    found: Counts = {}
+    for name, format, _, _, _, nbytes, flops in program.profile():
+        before = found.get((name, format), (0, 0))
+        found[name, format] = (before[0] + nbytes, before[1] + flops)
+    return {key: value for key, value in found.items() if value != (0, 0)}
+
+
+def counted(operations: Sequence[Operation], steps: Sequence[list[tuple[int, int, int, bool]]]) -> Counts:
+    found: Counts = {}
+    for sequences in steps:
+        work = StepWork([(start, count) for _, start, count, _ in sequences], sum(row[3] for row in sequences))
+        for operation in operations:
+            amount, key = operation.amount(work), (operation.name, operation.computes)
+            before = found.get(key, (0, 0))
+            found[key] = (before[0] + amount.nbytes, before[1] + amount.flops)
+    return {key: value for key, value in found.items() if value != (0, 0)}
+
+
+@pytest.mark.parametrize("kv", ["bf16", "int8"])
+@pytest.mark.parametrize("family", DENSE)
+def test_a_dense_model_is_counted_as_the_program_counts_it(family: str, kv: KvCacheDtype, tmp_path: Path) -> None:
+    config = config_of(tmp_path, DENSE[family])
+    program = zero_program(config, [1], 0, WeightFormats(), kv)
+    assert counted(rank_operations(config, [1], 0, WeightFormats(), kv), STEPS) == native_counts(program, STEPS)
+
+
+@pytest.mark.parametrize("activations", ["bf16", "int8"])
+@pytest.mark.parametrize("format", ["int8", "int4", "fp8"])
+def test_every_weight_format_is_counted_as_the_program_counts_it(format: Any, activations: Any, tmp_path: Path) -> None:
+    formats = WeightFormats(format, format, activations)
+    config = config_of(tmp_path, {})
+    program = zero_program(config, [1], 0, formats, "bf16")
+    assert counted(rank_operations(config, [1], 0, formats, "bf16"), STEPS) == native_counts(program, STEPS)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_of_two_ranks_is_counted_as_its_program_counts_it(rank: int, tmp_path: Path) -> None:
+    config, shares = config_of(tmp_path, {}), [2, 1]
+    program = zero_program(config, shares, rank, WeightFormats(), "bf16")
+    assert counted(rank_operations(config, shares, rank, WeightFormats(), "bf16"), STEPS) == native_counts(
+        program, STEPS
+    )
+
+
+@pytest.mark.parametrize("format", [None, "int8"])
+def test_experts_of_one_token_are_counted_as_the_program_counts_them(format: Any, tmp_path: Path) -> None:
+    formats = WeightFormats(format)
+    config = config_of(tmp_path, MOE)
+    steps = [[(0, start, 1, True)] for start in range(3)]
+    native = native_counts(zero_program(config, [1], 0, formats, "bf16"), steps)
+    assert_alike(counted(rank_operations(config, [1], 0, formats, "bf16"), steps), native)
+
+
+def test_a_mixture_whose_tokens_go_to_every_expert_is_counted_as_the_program_counts_it(tmp_path: Path) -> None:
+    config = config_of(tmp_path, MOE | {"num_experts_per_tok": 6})
+    native = native_counts(zero_program(config, [1], 0, WeightFormats(), "bf16"), STEPS)
+    assert_alike(counted(rank_operations(config, [1], 0, WeightFormats(), "bf16"), STEPS), native)
+
+
+def assert_alike(found: Counts, native: Counts) -> None:
+    """But for rounding: what experts come to is an expected value."""
+    assert found.keys() == native.keys()
+    for key, amounts in found.items():
+        assert amounts == pytest.approx(native[key], rel=1e-12), key
+
+
+def test_latent_attention_is_counted_as_the_program_counts_it() -> None:
+    heads, nope, rope, latent, values, hidden = 3, 32, 32, 64, 32, 64
+    shape = RankShape(
+        q_heads=heads,
+        kv_heads=1,
+        head_dim=latent + rope,
+        num_layers=1,
+        hidden_size=hidden,
+        vocab_bounds=[0, 64],
+        value_dim=latent,
+    )
+
+    def append(b: ProgramBuilder) -> None:
+        def matrix(n: int, k: int) -> Any:
+            return packed_matrix(n, k, BF16)
+
+        residual = b.embed(matrix(64, hidden), first_row=0)
+        x = b.rms_norm(residual, Vector(np.ones(hidden, np.float32)), 1e-5)
+        q, kv = b.linear(x, matrix(heads * (nope + rope), hidden)), b.linear(x, matrix(latent + rope, hidden))
+        w_uk, w_uv = matrix(heads * latent, nope), matrix(heads * values, latent)
+        norm = Vector(np.ones(latent, np.float32))
+        b.mla_attention(q, kv, w_uk, w_uv, layer=0, rope=rope_table(rope), norm=norm, eps=1e-5, scale=1.0)
+
+    team = Team([-1, -1])
+    real, counting = (kind(shape=shape, limits=LIMITS, team=team) for kind in (ProgramBuilder, CountingBuilder))
+    append(real)
+    append(counting)
+    steps = [[(slot, start, count, False) for slot, start, count, _ in each] for each in STEPS]
+    assert isinstance(counting, CountingBuilder)
+    assert counted(counting.count(1, 2), steps) == native_counts(real.build(), steps)

@@ -1,0 +1,211 @@
+"""A Program that only counts: it takes the nodes that the Program builder makes, and knows what each will cost.
+
+The families' forward pass and the builder are those that run. So the operations are the native Program's one by one,
+with the formats, fusions and collectives that it has.
+"""
+
+# ruff: noqa: PLR0917  methods take what the native ones take
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from numaserve.kernels import PackedMatrix, Program, Vector
+from numaserve.workers.buffers import padded
+from numaserve.workers.program import ProgramBuilder
+from numaserve.workers.protocol import KvCacheDtype
+from numaserve.workers.roofline.operations import Amount, Kind, Operation, StepWork, attended, expected_share
+
+Place = tuple[int, int, int]
+_FP32, _BF16, _INT8 = 4, 2, 1
+_ONE_SHOT_BYTES = 256 << 10  # as the native sum over ranks has it: beyond, each of more than two ranks sums a share
+
+
+class CountingProgram:
+    """Takes nodes as `kernels.Program` does; its methods have the same names and arguments."""
+
+    def __init__(self, builder: ProgramBuilder, world_size: int, lanes: int) -> None:
+        self.operations: list[Operation] = []
+        self._shape = builder.shape
+        self._kv_dtype: KvCacheDtype = builder.limits.kv_cache_dtype
+        self._world, self._lanes = world_size, lanes
+        self._routing = (1, 1)  # experts, and how many of them a token goes to, of the mixture that began last
+
+    def embed(self, table: PackedMatrix, first_row: int, scale: float, out: Place) -> None:
+        """A row of the table is read, and one written."""
+        self._rows("embed", table.k * (_BF16 + _FP32))
+
+    def rms_norm(self, x: Place, weight: Vector, out: Place, eps: float, quantized: object) -> None:
+        """The residual stream is read, its norm written, maybe in int8 too."""
+        self._rows("rms_norm", weight.size * (_FP32 + _BF16 + (_INT8 if quantized else 0)))
+
+    def quantize(self, x: Place, out: tuple[Place, int, int], rows_per_token: int, logits: bool) -> None:
+        """bf16 is read, int8 written."""
+        self._rows("quantize", rows_per_token * out[1] * (_BF16 + _INT8), logits)
+
+    def linear(
+        self,
+        name: str,
+        x: Place,
+        weight: PackedMatrix,
+        bias: object,
+        activation: str,
+        widened: bool,
+        accumulate: bool,
+        logits: bool,
+        out: Place,
+    ) -> None:
+        """All weights are read once, whatever the number of rows."""
+
+        def amount(step: StepWork) -> Amount:
+            rows = step.logit_rows if logits else step.tokens
+            return Amount(weight.nbytes if rows else 0, 2 * weight.n * weight.k * rows, rows)
+
+        self._add(name, "gemm", amount, weight, widened)
+
+    def head_linear(
+        self, name: str, x: Place, x_stride: int, weight: PackedMatrix, num_heads: int, out: Place, out_stride: int
+    ) -> None:
+        """As `linear`."""
+        self.operations.append(
+            Operation(
+                name,
+                "latent",
+                lambda step: Amount(weight.nbytes, 2 * weight.n * weight.k * step.tokens, step.tokens),
+            )
+        )
+
+    def reduce(
+        self,
+        partial: Place,
+        residual: Place,
+        sum: Place,
+        cols: int,
+        assign: bool,
+        bias: object,
+        post_norm: object,
+        eps: float,
+    ) -> None:
+        """Every rank fetches what the others have of all rows, or sums a share of them and fetches the sums."""
+        others, passes = self._world - 1, 2 if post_norm else 1
+
+        def amount(step: StepWork) -> Amount:
+            nbytes = step.tokens * partial[1] * _FP32
+            touched = nbytes * (2 * passes + 1)
+            if self._world > 2 and nbytes > _ONE_SHOT_BYTES and step.tokens >= self._world * self._lanes:
+                return Amount(rows=step.tokens, touched=touched, fetched=2 * nbytes * others / self._world, meetings=2)
+            return Amount(rows=step.tokens, touched=touched, fetched=nbytes * others, meetings=min(others, 1))
+
+        self.operations.append(Operation("add_all_reduce", "exchange", amount))
+
+    def rope_store(
+        self, qkv: Place, q: Place, layer: int, rope: object, q_norm: object, k_norm: object, eps: float
+    ) -> None:
+        """fp32 is read; queries, keys and values written in bf16."""
+        heads = self._shape.q_heads + 2 * self._shape.kv_heads
+        self._rows("rope_store", heads * self._shape.head_dim * (_FP32 + _BF16))
+
+    def mla_store(
+        self,
+        q: Place,
+        kv: Place,
+        nope: Place,
+        query: Place,
+        layer: int,
+        nope_dim: int,
+        rope: object,
+        norm: object,
+        eps: float,
+    ) -> None:
+        """fp32 is read; queries and the latent written in bf16."""
+        self._rows("mla_store", (q[1] + kv[1]) * (_FP32 + _BF16))
+
+    def attention(
+        self, q: Place, out: Place, partial: Place, layer: int, scale: float, window: int, softcap: float
+    ) -> None:
+        """The KV cache is read once for all new tokens of a sequence."""
+        shape = self._shape
+        latent = shape.value_dim > 0
+        position = kv_bytes_per_token(shape.kv_heads, shape.head_dim, self._kv_dtype, latent=latent)
+        pair = 2 * shape.q_heads * (shape.head_dim + (shape.value_dim or shape.head_dim))
+
+        def amount(step: StepWork) -> Amount:
+            positions, pairs = attended(step, window)
+            return Amount(position * positions, pair * pairs, step.tokens / max(len(step.sequences), 1))
+
+        kind: Kind = "latent" if latent else "attention"
+        self.operations.append(Operation("attention", kind, amount, weights=self._kv_dtype))
+
+    def moe_route(self, logits: Place, x: Place, top_k: int, num_experts: int, item_bytes: int, **rest: object) -> None:
+        """Scores are read, and a token's row copied for each of its experts."""
+        self._routing = (num_experts, top_k)
+        self._rows("moe_route", num_experts * _FP32 + (top_k + 1) * x[1] * item_bytes)
+
+    def moe_experts(
+        self, name: str, weights: Sequence[PackedMatrix], shared: PackedMatrix | None, widened: bool, **rest: object
+    ) -> None:
+        """The experts that tokens go to are read, each once, and the shared one."""
+        num_experts, top_k = self._routing
+        nbytes = sum(each.nbytes for each in weights)
+        features = sum(each.n * each.k for each in weights)
+
+        def amount(step: StepWork) -> Amount:
+            share = expected_share(num_experts, top_k, step.tokens)
+            rows = step.tokens * top_k / num_experts  # of each expert
+            total, flops = nbytes * share, 2 * features * rows
+            if shared is not None:
+                total, flops = total + shared.nbytes, flops + 2 * shared.n * shared.k * step.tokens
+            return Amount(total, flops, rows / share)
+
+        self._add(name, "experts", amount, weights[0], widened)
+
+    def moe_combine(
+        self, y: Place, routes: Place, top_k: int, shared: Place | None, accumulate: bool, out: Place
+    ) -> None:
+        """A row for each of a token's experts is read, their sum written."""
+        self._rows("moe_combine", y[1] * _FP32 * (top_k + (2 if shared else 1)))
+
+    def gather(self, x: Place, out: Place) -> None:
+        """Rows are copied."""
+        self._rows("gather", x[1] * 2 * _BF16, logits=True)
+
+    def sample(self, logits: Place, tokens: Place, vocab_first: Sequence[int], softcap: float) -> None:
+        """The first rank reads everybody's logits, and tells them the tokens."""
+        row, own, others = vocab_first[-1] * _FP32, vocab_first[1] * _FP32, self._world - 1
+
+        def amount(step: StepWork) -> Amount:
+            rows = step.logit_rows
+            return Amount(rows=rows, touched=rows * row, fetched=rows * (row - own), meetings=2 if others else 0)
+
+        self.operations.append(Operation("sample", "sample", amount))
+
+    def _rows(self, name: str, row_bytes: int, logits: bool = False) -> None:
+        def amount(step: StepWork) -> Amount:
+            rows = step.logit_rows if logits else step.tokens
+            return Amount(rows=rows, touched=rows * row_bytes)
+
+        self.operations.append(Operation(name, "rows", amount))
+
+    def _add(
+        self, name: str, kind: Kind, amount: Callable[[StepWork], Amount], weight: PackedMatrix, widened: bool
+    ) -> None:
+        held = f"{weight.format}/{weight.group}" if weight.group else weight.format
+        self.operations.append(Operation(name, kind, amount, held, "bf16" if widened else weight.format))
+
+
+class CountingBuilder(ProgramBuilder):
+    """Records as the builder that it extends, and counts instead of building."""
+
+    def count(self, world_size: int, lanes: int) -> list[Operation]:
+        """The operations of the forward pass that was appended."""
+        program = CountingProgram(self, world_size, lanes)
+        for node in self._nodes:
+            node.emit(cast("Program", program))
+        return program.operations
+
+
+def kv_bytes_per_token(kv_heads: int, head_dim: int, dtype: KvCacheDtype, *, latent: bool) -> int:
+    """Of one layer: a key and a value for each head, or a latent, which is both. Codes of a byte have a scale."""
+    head = padded(head_dim)
+    head_bytes = head * _BF16 if dtype == "bf16" else head + _BF16
+    return (1 if latent else 2) * kv_heads * head_bytes

@@ -13,7 +13,6 @@
 // a block are as many groups. With up to 32 rows there is nothing to reuse, and every panel pair is read once, from its
 // first tile to its last.
 
-inline constexpr int64_t kStreamedRows = 32;
 inline constexpr int64_t kMostTotals = 64 << 10;    // no slab has more groups times rows
 inline constexpr int64_t kWidenedBytes = 16 << 10;  // a block of widened codes of two panels: half an L1 cache
 
@@ -61,8 +60,9 @@ struct SumOf<uint8_t> {  // codes without a sign, by signed activations
 };
 
 struct GemmScratch {
-  alignas(64) float c[kMostPanels / 2 * kRowBlock * 32];  // results of a block, fp32 or int32
-  alignas(64) float sums[32 * 32];                        // of one group of k, fp32 or int32
+  alignas(64) float c[kMostPanels / 2 * kRowBlock * 32];     // results of a block, fp32 or int32
+  alignas(64) float part[kMostPanels / 2 * kRowBlock * 32];  // of a part of k after the first
+  alignas(64) float sums[32 * 32];                           // of one group of k, fp32 or int32
   alignas(64) std::byte tiles[kWidenedBytes];
   // Of the activations of a slab of groups, [groups][rows]; see sum_groups.
   alignas(64) float totals[kMostTotals];
@@ -118,9 +118,9 @@ struct Plain {
   static int64_t slab(const GemmArgs& g) { return g.blocking.slab_tiles; }
   static void begin(const GemmArgs&, int64_t, int64_t, Range, GemmScratch&) {}
 
-  // Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or begins with them where begin is 0.
-  static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, bool streamed, GemmScratch&,
-                  Sum* c) {
+  // Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or begins with them where that is `fresh`.
+  static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, bool fresh, bool streamed,
+                  GemmScratch&, Sum* c) {
     constexpr int64_t kElements = kTileBytes / static_cast<int64_t>(sizeof(T));
     const int64_t k_tiles = g.b.depth / kTileDepth<T>;
     const T* b = reinterpret_cast<const T*>(g.b.data) + tile_index(panel, 0, k_tiles) * kElements;
@@ -135,13 +135,13 @@ struct Plain {
         const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>;
         const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);
         if (streamed) {
-          tile_gemm<true>(a, g.lda, tile, kElements, 2, count, c, 32, tile_rows, kt > 0);
+          tile_gemm<true>(a, g.lda, tile, kElements, 2, count, c, 32, tile_rows, !fresh || kt > k.begin);
         } else {
           // A share of the next block of weights at each step: what comes from memory then waits in the second level.
           const Range ahead = split(count * 2 * kLines, ceil_div(rows, 32), r / 32);
           for (int64_t line = ahead.begin; line < ahead.end; ++line)
             prefetch_line(next + line * kTileN * kLineDepth<T>);
-          tile_gemm<false>(a, g.lda, tile, kElements, 2, count, c + r * 32, 32, tile_rows, kt > 0);
+          tile_gemm<false>(a, g.lda, tile, kElements, 2, count, c + r * 32, 32, tile_rows, !fresh || kt > k.begin);
         }
       }
       kt += count;
@@ -151,51 +151,115 @@ struct Plain {
 
 #include "kernels/gemm/grouped.inl"
 
+// c += part, for `rows` rows of two panels.
+inline void add_part(const float* part, int64_t rows, float* c) {
+  for (int64_t i = 0; i < rows * 32; i += 16) (F32x16::load(c + i) + F32x16::load(part + i)).store(c + i);
+}
+inline void add_part(const int32_t* part, int64_t rows, int32_t* c) {
+  for (int64_t i = 0; i < rows * 32; ++i) c[i] += part[i];
+}
+
+template <class Weights>
+inline int64_t slab_of(const GemmArgs& g, bool streamed) {
+  return streamed ? kMostTotals / kStreamedRows : Weights::slab(g);
+}
+
+// One row block and one group of panels, all of k.
+template <class Weights>
+inline void gemm_block(const GemmArgs& g, int64_t row, int64_t rows, Range panels, bool streamed,
+                       GemmScratch& scratch) {
+  using Sum = typename Weights::Sum;
+  const int64_t units = ceil_div(g.b.depth, Weights::unit(g.b)), slab = slab_of<Weights>(g, streamed);
+  const auto of = [&](float* results, int64_t panel) {
+    return reinterpret_cast<Sum*>(results) + (panel - panels.begin) / 2 * kRowBlock * 32;
+  };
+  for (int64_t index = 0; index < g.b.k_parts; ++index) {
+    const Range part = split(units, g.b.k_parts, index);
+    float* results = index == 0 ? scratch.c : scratch.part;
+    int64_t k = part.begin;
+    do {
+      const Range some{k, part.end - k < slab ? part.end : k + slab};
+      if (slab < units) Weights::begin(g, row, rows, some, scratch);
+      for (int64_t panel = panels.begin; panel < panels.end; panel += 2) {
+        Weights::add(g, row, rows, panel, some, k == part.begin, streamed, scratch, of(results, panel));
+        if (some.end < part.end) continue;
+        if (index > 0) add_part(of(scratch.part, panel), rows, of(scratch.c, panel));
+        if (index == g.b.k_parts - 1) gemm_epilogue(g, of(scratch.c, panel), row, rows, panel);
+      }
+      k = some.end;
+    } while (k < part.end);
+  }
+}
+
 template <class Weights>
 inline void gemm_nest(const GemmArgs& g, const GemmShare& share, GemmScratch& scratch) {
-  using Sum = typename Weights::Sum;
-  const int64_t unit = Weights::unit(g.b), units = ceil_div(g.b.depth, unit);
+  const int64_t units = ceil_div(g.b.depth, Weights::unit(g.b));
   for (int64_t row = share.rows.begin; row < share.rows.end; row += kRowBlock) {
     const int64_t rows = share.rows.end - row < kRowBlock ? share.rows.end - row : kRowBlock;
     const bool streamed = rows <= kStreamedRows;
-    const int64_t group = streamed ? 2 : g.blocking.group_panels,
-                  slab = streamed ? kMostTotals / kStreamedRows : Weights::slab(g);
-    if (slab >= units) Weights::begin(g, row, rows, {0, units}, scratch);
+    if (slab_of<Weights>(g, streamed) >= units) Weights::begin(g, row, rows, {0, units}, scratch);
+    const int64_t group = streamed ? 2 : g.blocking.group_panels;
     for (int64_t first = share.panels.begin; first < share.panels.end; first += group) {
-      const int64_t end = share.panels.end - first < group ? share.panels.end : first + group;
-      const auto c = [&](int64_t panel) {
-        return reinterpret_cast<Sum*>(scratch.c) + (panel - first) / 2 * kRowBlock * 32;
-      };
-      int64_t k = 0;
-      do {
-        const Range some{k, units - k < slab ? units : k + slab};
-        if (slab < units) Weights::begin(g, row, rows, some, scratch);
-        for (int64_t panel = first; panel < end; panel += 2) {
-          Weights::add(g, row, rows, panel, some, streamed, scratch, c(panel));
-          if (some.end == units) gemm_epilogue(g, c(panel), row, rows, panel);
-        }
-        k = some.end;
-      } while (k < units);
+      const Range panels{first, share.panels.end - first < group ? share.panels.end : first + group};
+      gemm_block<Weights>(g, row, rows, panels, streamed, scratch);
     }
+  }
+}
+
+// The sums of a part of k and a pair of panels, one after the other; a thread's items lie in memory order.
+template <class Weights>
+inline void nest_parts(const GemmArgs& g, void* sums, GemmScratch& scratch, int thread, int threads) {
+  using Sum = typename Weights::Sum;
+  const int64_t units = ceil_div(g.b.depth, Weights::unit(g.b));
+  const Range items = split(g.b.n_panels / 2 * g.b.k_parts, threads, thread);
+  for (int64_t item = items.begin; item < items.end; ++item) {
+    const Range part = split(units, g.b.k_parts, item % g.b.k_parts);
+    Weights::begin(g, 0, g.m, part, scratch);
+    Weights::add(g, 0, g.m, item / g.b.k_parts * 2, part, true, true, scratch,
+                 static_cast<Sum*>(sums) + item * kStreamedRows * 32);
+  }
+}
+
+template <class Weights>
+inline void finish_parts(const GemmArgs& g, void* sums, int thread, int threads) {
+  using Sum = typename Weights::Sum;
+  const Range pairs = split(g.b.n_panels / 2, threads, thread);
+  for (int64_t pair = pairs.begin; pair < pairs.end; ++pair) {
+    Sum* c = static_cast<Sum*>(sums) + pair * g.b.k_parts * kStreamedRows * 32;
+    for (int64_t part = 1; part < g.b.k_parts; ++part) add_part(c + part * kStreamedRows * 32, g.m, c);
+    gemm_epilogue(g, c, 0, g.m, 2 * pair);
+  }
+}
+
+// Calls `work` with the loop nest's view of the weights.
+template <class Work>
+inline void with_weights(const GemmArgs& g, Work&& work) {
+  switch (g.b.format) {
+    case WeightFormat::kBf16:
+      return work(Plain<bf16>{});
+    case WeightFormat::kInt8:
+      return work(Plain<int8_t>{});
+    case WeightFormat::kInt4:
+      return g.widened ? work(Grouped<Int4GroupValues>{}) : work(Grouped<Int4Groups>{});
+    case WeightFormat::kInt8Group:
+      return g.widened ? work(Grouped<Int8GroupValues>{}) : work(Grouped<Int8Groups>{});
+    case WeightFormat::kFp8:
+      return work(Grouped<E4m3GroupValues>{});
   }
 }
 
 inline void gemm_share(const GemmArgs& g, const GemmShare& share, void* memory) {
   auto& scratch = *static_cast<GemmScratch*>(memory);
-  switch (g.b.format) {
-    case WeightFormat::kBf16:
-      return gemm_nest<Plain<bf16>>(g, share, scratch);
-    case WeightFormat::kInt8:
-      return gemm_nest<Plain<int8_t>>(g, share, scratch);
-    case WeightFormat::kInt4:
-      return g.widened ? gemm_nest<Grouped<Int4GroupValues>>(g, share, scratch)
-                       : gemm_nest<Grouped<Int4Groups>>(g, share, scratch);
-    case WeightFormat::kInt8Group:
-      return g.widened ? gemm_nest<Grouped<Int8GroupValues>>(g, share, scratch)
-                       : gemm_nest<Grouped<Int8Groups>>(g, share, scratch);
-    case WeightFormat::kFp8:
-      return gemm_nest<Grouped<E4m3GroupValues>>(g, share, scratch);
-  }
+  with_weights(g, [&]<class Weights>(Weights) { gemm_nest<Weights>(g, share, scratch); });
+}
+
+inline void gemm_parts(const GemmArgs& g, void* sums, void* memory, int thread, int threads) {
+  auto& scratch = *static_cast<GemmScratch*>(memory);
+  with_weights(g, [&]<class Weights>(Weights) { nest_parts<Weights>(g, sums, scratch, thread, threads); });
+}
+
+inline void gemm_finish(const GemmArgs& g, void* sums, int thread, int threads) {
+  with_weights(g, [&]<class Weights>(Weights) { finish_parts<Weights>(g, sums, thread, threads); });
 }
 
 inline void gemm(const GemmArgs& g, void* scratch, int thread, int threads) {

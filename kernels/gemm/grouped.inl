@@ -149,16 +149,17 @@ struct GroupedBlock {
 #include "kernels/gemm/grouped_avx512.inl"
 #else
 template <class>
-inline bool add_groups_in_registers(const GemmArgs&, int64_t, int64_t, int64_t, Range, const GemmScratch&, float*) {
+inline bool add_groups_in_registers(const GemmArgs&, int64_t, int64_t, int64_t, Range, bool, const GemmScratch&,
+                                    float*) {
   return false;
 }
 #endif
 
-// Adds groups [begin, end) of one pair of panels to `c` [rows][32], or begins with them where begin is 0. `kUsed`: the
-// lines of a tile that a group fills, all of them or, in int8 groups of 32, half.
+// Adds groups [begin, end) of one pair of panels to `c` [rows][32], or begins with them where that is `fresh`. `kUsed`:
+// the lines of a tile that a group fills, all of them or, in int8 groups of 32, half.
 template <class Codes, int kUsed>
-inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, GemmScratch& scratch,
-                       float* c) {
+inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, bool fresh,
+                       GemmScratch& scratch, float* c) {
   using T = typename Codes::Element;
   constexpr int64_t kDepth = kUsed * kLineDepth<T>, kTileBytesHere = (kWholeTiles ? kLines : kUsed) * kLineBytes;
   const GroupLayout layout = group_layout(Codes::kFormat, g.b.group, g.b.offsets);
@@ -166,7 +167,7 @@ inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
   const int64_t panel_bytes = g.b.group / kDepth * kTileBytesHere;
   const int64_t block = kWidenedBytes / (2 * panel_bytes);
   const T* tiles = reinterpret_cast<const T*>(scratch.tiles);
-  if (groups.begin == 0) __builtin_memset(c, 0, static_cast<size_t>(rows) * 32 * sizeof(float));
+  if (fresh) __builtin_memset(c, 0, static_cast<size_t>(rows) * 32 * sizeof(float));
   for (int64_t first = groups.begin; first < groups.end; first += block) {
     const int64_t count = groups.end - first < block ? groups.end - first : block;
     for (int64_t i = 0; i < 2 * count; ++i) {
@@ -217,13 +218,13 @@ struct Grouped {
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {
     if constexpr (!kWholeNumbers<Codes>) sum_groups(g, row, rows, groups, scratch);
   }
-  static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, bool, GemmScratch& scratch,
-                  float* c) {
+  static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, bool fresh, bool,
+                  GemmScratch& scratch, float* c) {
     constexpr int kHalf = kWholeNumbers<Codes> ? kLines / 2 : kLines;
-    if (add_groups_in_registers<Codes>(g, row, rows, panel, groups, scratch, c)) return;
+    if (add_groups_in_registers<Codes>(g, row, rows, panel, groups, fresh, scratch, c)) return;
     if (kHalf != kLines && g.b.group < kTileDepth<int8_t>)
-      add_groups<Codes, kHalf>(g, row, rows, panel, groups, scratch, c);
+      add_groups<Codes, kHalf>(g, row, rows, panel, groups, fresh, scratch, c);
     else
-      add_groups<Codes, kLines>(g, row, rows, panel, groups, scratch, c);
+      add_groups<Codes, kLines>(g, row, rows, panel, groups, fresh, scratch, c);
   }
 };

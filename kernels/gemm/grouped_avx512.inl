@@ -50,7 +50,7 @@ inline typename SumsOf<typename Codes::Element>::type first_sums(const GemmArgs&
 
 // Rows first ... of the block that begins at `row`.
 template <class Codes, int kRows>
-inline void group_rows(const GemmArgs& g, int64_t row, int64_t first, int64_t panel, Range groups,
+inline void group_rows(const GemmArgs& g, int64_t row, int64_t first, int64_t panel, Range groups, bool fresh,
                        const GemmScratch& scratch, float* c) {
   using T = typename Codes::Element;
   using Line = CodeLine<Codes>;
@@ -59,7 +59,7 @@ inline void group_rows(const GemmArgs& g, int64_t row, int64_t first, int64_t pa
   F32x16 result[kRows][2];
   for (int r = 0; r < kRows; ++r)
     for (int half = 0; half < 2; ++half)
-      result[r][half] = groups.begin == 0 ? F32x16::zero() : F32x16::load(c + (first + r) * 32 + half * kTileN);
+      result[r][half] = fresh ? F32x16::zero() : F32x16::load(c + (first + r) * 32 + half * kTileN);
   for (int64_t group = groups.begin; group < groups.end; ++group) {
     const std::byte* record = records + group * layout.bytes;
     const T* a = static_cast<const T*>(g.a) + (row + first) * g.lda + group * g.b.group;
@@ -100,7 +100,7 @@ inline void group_rows(const GemmArgs& g, int64_t row, int64_t first, int64_t pa
 // False where this is not the way to do it.
 template <class Codes>
 inline bool add_groups_in_registers(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups,
-                                    const GemmScratch& scratch, float* c) {
+                                    bool fresh, const GemmScratch& scratch, float* c) {
   // A group may be cut short by the padding of bf16 activations. Without groups there would be nothing to begin `c`
   // with.
   if (rows > kRowsInRegisters<typename Codes::Element> || groups.end * g.b.group > g.b.depth) return false;
@@ -111,7 +111,7 @@ inline bool add_groups_in_registers(const GemmArgs& g, int64_t row, int64_t rows
   for (int64_t first = groups.begin; first < groups.end; first += block) {
     const Range some{first, groups.end - first < block ? groups.end : first + block};
     const auto pass = [&]<int kRows>(int64_t r) {
-      group_rows<Codes, kRows>(g, row, r, panel, some, scratch, c);
+      group_rows<Codes, kRows>(g, row, r, panel, some, fresh && first == groups.begin, scratch, c);
       return kRows;
     };
     int64_t r = 0;

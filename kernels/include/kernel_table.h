@@ -19,6 +19,7 @@ struct PackedWeights {
   const std::byte* data;  // [n_panels / 2][k_tiles][2] tiles, or [n_panels / 2][groups] records
   int64_t n_panels;       // even
   int64_t depth;          // k in whole tiles; of int4 and int8_group in whole groups
+  int64_t k_parts;        // see parts_of_k
   const float* scales;    // [n_panels * 16] of int8, int4 and int8_group: what a column's sums are multiplied by
   // int8 only, [n_panels * 16]: 128 times the sum of a column's weights, which is what sets whose activations are
   // offset by 128 have too much.
@@ -234,6 +235,10 @@ struct KernelTable {
   const char* name;
   void (*gemm)(const GemmArgs&, void* scratch, int thread, int threads);
   void (*gemm_share)(const GemmArgs&, const GemmShare&, void* scratch);
+  // The same for up to kStreamedRows rows, with the parts of k divided too: `sums` has room for kPartSums, and there is
+  // a barrier between the two.
+  void (*gemm_parts)(const GemmArgs&, void* sums, void* scratch, int thread, int threads);
+  void (*gemm_finish)(const GemmArgs&, void* sums, int thread, int threads);
   int64_t gemm_scratch;  // bytes of scratch a thread needs, on a cache line boundary
   void (*quantize)(const QuantizeArgs&, int thread, int threads);
   void (*rms_norm)(const NormArgs&, int thread, int threads);

@@ -123,6 +123,19 @@ struct Range {
   int64_t begin, end;
 };
 
+// Into how many parts of k a product is cut, each a sum of its own, added in order. Too few panels for many cores give
+// them parts of k as well; how many parts there are follows from the matrix alone, so that the bits do too.
+inline constexpr int64_t kSplitPairs = 64, kPartDepth = 1024;
+[[gnu::always_inline]] constexpr int64_t parts_of_k(int64_t n_panels, int64_t depth) {
+  const int64_t pairs = n_panels / 2, most = depth / kPartDepth;
+  if (pairs == 0 || pairs >= kSplitPairs || most <= 1) return 1;
+  const int64_t wanted = (kSplitPairs + pairs - 1) / pairs;
+  return wanted < most ? wanted : most;
+}
+// Of all parts of all pairs of panels, with up to kStreamedRows rows.
+inline constexpr int64_t kStreamedRows = 32;
+inline constexpr int64_t kPartSums = 2 * kSplitPairs * kStreamedRows * 2 * kTileN;
+
 // Part `index` of `parts` of [0, count), in whole units; parts differ by at most one unit.
 [[gnu::always_inline]] constexpr Range split(int64_t count, int64_t parts, int64_t index, int64_t unit = 1) {
   const int64_t units = ceil_div(count, unit);

@@ -27,6 +27,12 @@ void leave(Run& run, const Place& place, int thread) {
   if (status != ring::Status::ok) run.fail(status);
 }
 
+// Whether some threads would be idle for more than an eighth of the time without parts of k.
+bool divides_k(const GemmArgs& g, int threads) {
+  const int64_t pairs = g.b.n_panels / 2;
+  return g.b.k_parts > 1 && g.m <= kStreamedRows && 8 * threads * ceil_div(pairs, threads) > 9 * pairs;
+}
+
 QuantizeArgs quantize_args(const Run& run, const Place& x, const Quantized& q, int64_t rows) {
   return {.x = run.at<bf16>(x),
           .ldx = x.ld,
@@ -79,19 +85,23 @@ void LinearNode::run(Run& run, int thread) const {
   if (widened) packed.depth = round_up(weight.k(), kTileK);
   const int64_t rows = logits ? static_cast<int64_t>(run.step.logit_rows.size()) : run.step.num_tokens();
   const bool narrow = activation != Activation::kNone;
-  run.table.gemm({.a = run.at<std::byte>(x),
-                  .lda = x.ld,
-                  .b = packed,
-                  .widened = widened,
-                  .blocking = run.blocking,
-                  .m = rows,
-                  .bias = bias,
-                  .activation = activation,
-                  .accumulate = accumulate,
-                  .out_f32 = narrow ? nullptr : run.at<float>(out),
-                  .out_bf16 = narrow ? run.at<bf16>(out) : nullptr,
-                  .ldo = out.ld},
-                 run.scratch<void>(thread), thread, run.team.size());
+  const GemmArgs args{.a = run.at<std::byte>(x),
+                      .lda = x.ld,
+                      .b = packed,
+                      .widened = widened,
+                      .blocking = run.blocking,
+                      .m = rows,
+                      .bias = bias,
+                      .activation = activation,
+                      .accumulate = accumulate,
+                      .out_f32 = narrow ? nullptr : run.at<float>(out),
+                      .out_bf16 = narrow ? run.at<bf16>(out) : nullptr,
+                      .ldo = out.ld};
+  const int threads = run.team.size();
+  if (!divides_k(args, threads)) return run.table.gemm(args, run.scratch<void>(thread), thread, threads);
+  run.table.gemm_parts(args, run.part_sums, run.scratch<void>(thread), thread, threads);
+  run.team.barrier(thread);
+  run.table.gemm_finish(args, run.part_sums, thread, threads);
 }
 
 Cost LinearNode::cost(const Step& step) const {

@@ -38,6 +38,7 @@ struct Run {
   std::byte* thread_scratch;  // `thread_scratch_bytes` for each thread
   int64_t thread_scratch_bytes;
   Blocking blocking;
+  void* part_sums;  // kPartSums, of the product that is taken
   std::vector<SampledRow>& sampled;
   uint64_t first_collective = 0;
   // Set when a wait in the ring has failed. The node in which that happened is run to its end, because its threads

@@ -131,6 +131,7 @@ PackedWeights PackedMatrix::view() const {
           .data = data(),
           .n_panels = n_panels_,
           .depth = depth_,
+          .k_parts = parts_of_k(n_panels_, depth_),
           .scales = column_bytes() > 0 ? scales() : nullptr,
           .corrections = corrections()};
 }

@@ -69,6 +69,7 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const L
       blocking_(blocking_for(cache_sizes().l1d, cache_sizes().l2)),
       thread_scratch_bytes_(scratch_for(table, heads, limits.vocabulary)),
       thread_scratch_(static_cast<size_t>(thread_scratch_bytes_ * team.size())),
+      part_sums_(kPartSums * sizeof(float)),
       sampled_(static_cast<size_t>(2 * limits.max_logit_rows)) {
   if (ring != nullptr && ring->lanes() > team.size())
     throw std::invalid_argument("the ring has more lanes than the team has threads");
@@ -90,6 +91,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
           .thread_scratch = thread_scratch_.data(),
           .thread_scratch_bytes = thread_scratch_bytes_,
           .blocking = blocking_,
+          .part_sums = part_sums_.data(),
           .sampled = sampled_};
   if (ring_ != nullptr) {
     // After an abort epochs have run ahead of the position: waits would be satisfied by a step that never ended.

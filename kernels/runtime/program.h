@@ -82,7 +82,7 @@ class Program {
   LargeBuffer arena_;
   Blocking blocking_;
   int64_t thread_scratch_bytes_;
-  LargeBuffer thread_scratch_;
+  LargeBuffer thread_scratch_, part_sums_;
   std::vector<SampledRow> sampled_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<int64_t> node_ns_, node_wait_ns_;

@@ -48,10 +48,11 @@ def multiply(
     threads: int = 1,
     widened: bool = False,
     onto: F32 | None = None,
+    in_parts: bool = False,
     caches: tuple[int, int] = CACHES,
 ) -> F32 | U16:
     """a [m, k] times a packed weight [n, k] transposed: [m, n] in fp32, or the bits of bf16. `widened`: codes to bf16,
-    and a as it is. The result is added `onto` an array, where there is one."""
+    and a as it is. The result is added `onto` an array, where there is one. `in_parts`: threads divide k too."""
     m, n = a.shape[0], weight.n
     rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
     rows[:m] = pad_columns(a)
@@ -60,7 +61,7 @@ def multiply(
         out = pad_columns(onto)
     wide_bias = None if bias is None else pad_columns(bias)
     outputs = (None, out) if bf16 else (out, None)
-    ops.gemm(isa, rows, m, weight, wide_bias, "none", *outputs, widened, onto is not None, threads, *caches)
+    ops.gemm(isa, rows, m, weight, wide_bias, "none", *outputs, widened, onto is not None, in_parts, threads, *caches)
     return out[:, :n]
 
 
@@ -88,7 +89,7 @@ def gated(
     rows[:m] = pad_columns(a)
     out = np.full((m, padded(n)), GARBAGE)
     weight = packed(gate, up, weights=weights, group=group)
-    ops.gemm(isa, rows, m, weight, None, activation, None, out, False, False, threads, *CACHES)
+    ops.gemm(isa, rows, m, weight, None, activation, None, out, False, False, False, threads, *CACHES)
     return out[:, :n]
 
 

@@ -79,6 +79,9 @@ std::vector<Model> models(const KernelTable& table) {
        .layers = 1,
        .extras = true},
       {2, 2, 2}, 160, 10);
+  // Parts of k for every thread.
+  add({.q_heads = 2, .kv_heads = 1, .head_dim = 16, .hidden = 2112, .intermediate = 64, .vocabulary = 40, .layers = 1},
+      {3}, 20, 10);
   return all;
 }
 

@@ -1,0 +1,36 @@
+"""Products of few panels and much depth, whose k is cut into parts that are summed one after the other."""
+
+from __future__ import annotations
+
+import kernel_ops
+import kernel_reference as reference
+import numpy as np
+import pytest
+
+FORMATS = [("bf16", 0, False), ("int8", 0, False), ("int4", 32, False), ("int4", 128, True), ("int8_group", 64, True)]
+FORMATS.append(("fp8", 128, False))
+N, K = 80, 3168  # three pairs of panels; three parts, the last of which ends in half a tile of int8
+
+
+def operands(rng: np.random.Generator, m: int) -> tuple[reference.U16, reference.U16]:
+    return tuple(reference.to_bf16(rng.standard_normal((rows, K))) for rows in (m, N))  # type: ignore[return-value]
+
+
+def test_parts_sum_up_to_the_product(isa: str, rng: np.random.Generator) -> None:
+    a, b = operands(rng, 40)
+    kernel_ops.assert_within(kernel_ops.gemm(isa, a, b), *reference.matmul(a, b))
+
+
+@pytest.mark.parametrize(("weights", "group", "widened"), FORMATS)
+def test_parts_have_the_same_bits_divided_over_threads_or_not(
+    isa: str, rng: np.random.Generator, weights: str, group: int, widened: bool
+) -> None:
+    a, b = operands(rng, 300)
+    weight = kernel_ops.packed(b, weights=weights, group=group)
+    bias = rng.standard_normal(N).astype(np.float32)
+    many = kernel_ops.multiply(isa, a, weight, bias, widened=widened, threads=2)
+    for m in (1, 2, 7, 13, 32):
+        for threads in (1, 4, 43):
+            few = kernel_ops.multiply(isa, a[:m], weight, bias, widened=widened, in_parts=True, threads=threads)
+            np.testing.assert_array_equal(few, many[:m])
+        np.testing.assert_array_equal(kernel_ops.multiply(isa, a[:m], weight, bias, widened=widened), many[:m])

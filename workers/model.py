@@ -56,7 +56,9 @@ class RankModel:
         that cannot be served."""
         path = Path(launch.model)
         config = load_model_config(path)
-        self.weight_bytes = weight_bytes(config, launch.weights, launch.rank, launch.formats)
+        self.weight_bytes = weight_bytes(
+            config, launch.weights, launch.rank, launch.formats, expert_parallel=launch.expert_parallel
+        )
         page_bytes = kv_bytes_per_page(config, launch.weights, launch.rank, launch.kv_cache_dtype)
         self.kv_bytes = page_bytes * launch.num_pages
         self._launch = launch
@@ -70,6 +72,7 @@ class RankModel:
             positions=_pages_per_slot(launch) * PAGE_SIZE,
             formats=launch.formats,
             cache=launch.weights_cache,
+            expert_parallel=launch.expert_parallel,
         )
         self.loaded = loader.load(node.team, lambda done: report(done, self.weight_bytes))
         self._weights = self.loaded.weights

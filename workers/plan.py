@@ -43,6 +43,7 @@ class PlanOptions:
     formats: WeightFormats = AS_PUBLISHED
     weights_cache: WeightsCache | None = None
     kv_cache_dtype: KvCacheDtype = "bf16"
+    expert_parallel: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,13 @@ class RankNeeds:
 
 
 def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> GroupPlan:
-    """Plan the worker group. Raises `OperatorError` for too few cores, too little memory or too long a context."""
+    """Plan the worker group. Raises `OperatorError` for too few cores, too little memory, too long a context, or no
+    experts to divide."""
     placement = place_ranks(topology, options.tp, options.threads_per_worker, options.reserve_core)
     ranks = placement.ranks
     shares = [len(rank.cpus) for rank in ranks]
+    if options.expert_parallel:
+        _check_experts(model, len(ranks))
     slot_bytes = _ring_slot_bytes(options, model, shares)
     needs = rank_needs(options, model, shares)
     fitting = _pages_that_fit(options, _pools(topology, ranks), needs)
@@ -121,6 +125,7 @@ def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> G
             formats=options.formats,
             weights_cache=options.weights_cache,
             kv_cache_dtype=options.kv_cache_dtype,
+            expert_parallel=options.expert_parallel,
         )
         for rank in range(len(ranks))
     ]
@@ -152,6 +157,16 @@ def format_bytes(nbytes: int) -> str:
     return f"{nbytes / GIB:.1f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.0f} MiB"
 
 
+def _check_experts(model: ModelConfig, ranks: int) -> None:
+    if not model.moe_layers:
+        raise OperatorError("--expert-parallel is for models with experts, and this one has none: leave it out")
+    if ranks < 2:
+        raise OperatorError(
+            "--expert-parallel gives each rank some of the experts, and there is one rank: set --tp to 2 or more, or"
+            " leave it out"
+        )
+
+
 def _step_tokens(options: PlanOptions) -> int:
     """Every running request must find room for its next token in a step."""
     return max(options.max_step_tokens, options.max_running_requests)
@@ -173,7 +188,10 @@ def rank_needs(options: PlanOptions, model: ModelConfig, shares: Sequence[int]) 
     ranks = range(len(shares))
     ring = RING_SLOTS * _ring_slot_bytes(options, model, shares) if len(shares) > 1 else 0
     return RankNeeds(
-        weights=[weight_bytes(model, shares, rank, options.formats) for rank in ranks],
+        weights=[
+            weight_bytes(model, shares, rank, options.formats, expert_parallel=options.expert_parallel)
+            for rank in ranks
+        ],
         scratch=[PROCESS_BYTES + ring + _activation_bytes(options, model, shares, rank) for rank in ranks],
         per_page=[kv_bytes_per_page(model, shares, rank, options.kv_cache_dtype) for rank in ranks],
     )
@@ -181,7 +199,7 @@ def rank_needs(options: PlanOptions, model: ModelConfig, shares: Sequence[int]) 
 
 def _activation_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence[int], rank: int) -> int:
     """An upper estimate of a step's intermediate results, as if no two of them shared memory."""
-    shard = make_shard(model, shares, rank)
+    shard = make_shard(model, shares, rank, expert_parallel=options.expert_parallel)
     tokens = _step_tokens(options)
     attention = (len(shard.q_heads) * 2 + len(shard.kv_heads) * 2) * model.head_dim
     per_token = 4 * (3 * model.hidden_size + attention + _mlp_columns(model, shard))
@@ -191,12 +209,13 @@ def _activation_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence
 
 
 def _mlp_columns(model: ModelConfig, shard: Shard) -> int:
-    """Of a token, in a layer's MLP; of a mixture of experts also its rows for each of its experts, and their scores."""
+    """Of a token, in a layer's MLP; of a mixture of experts also its rows for each of its experts, all of which may be
+    on this rank, and their scores."""
     dense = 3 * len(shard.intermediate) if len(model.moe_layers) < model.num_layers else 0
     moe = model.moe
     if moe is None or not model.moe_layers:
         return dense
-    routed = moe.top_k * (2 * model.hidden_size + 3 * len(shard.expert_intermediate))
+    routed = min(moe.top_k, len(shard.experts)) * (2 * model.hidden_size + 3 * len(shard.expert_intermediate))
     return max(dense, routed + 3 * len(shard.shared_intermediate) + moe.num_experts)
 
 

@@ -30,12 +30,25 @@ class _Routes:
 
 @dataclass(frozen=True)
 class _Product:
-    """A product with every expert, and with the shared one: [out features, in features] each."""
+    """A product with every expert that this rank holds, and with the shared one: [out features, in features] each.
+
+    There may be neither: a rank has no experts where there are more ranks than experts to divide.
+    """
 
     name: str
     experts: Sequence[PackedMatrix]
     shared: PackedMatrix | None
     activation: str = "none"
+
+    def __post_init__(self) -> None:
+        # All of them read the same activations.
+        if len({(matrix.format, matrix.group) for matrix in self.matrices}) > 1:
+            raise ValueError(f"{self.name}: the experts of a layer differ in format")
+
+    @property
+    def matrices(self) -> list[PackedMatrix]:
+        """All of them."""
+        return [*self.experts, *([self.shared] if self.shared else [])]
 
 
 class MoeOperations(Recorder):
@@ -49,20 +62,23 @@ class MoeOperations(Recorder):
         shared = weights.shared
         gate_up = _Product("moe_gate_up", weights.gate_up, shared.gate_up if shared else None, "silu")
         down = _Product("moe_down", weights.down, shared.down if shared else None)
-        _check_formats(gate_up)
-        _check_formats(down)
 
-        rows, inner = self.limits.max_step_tokens, weights.down[0].k
-        token, widened = self._operand(x, weights.gate_up[0])
-        by_expert = _rows_like(token, routing.top_k)
+        rows = self.limits.max_step_tokens
+        copies = min(routing.top_k, len(weights.experts))  # of a token, if all its experts are on this rank
+        token, widened = self._operand(x, gate_up.matrices[0]) if gate_up.matrices else (x, False)
+        by_expert = _rows_like(token, copies)
         routes = self._route(x, token, by_expert, routing, weights)
-        hidden = Operand(rows * routing.top_k, inner, 2, rows_per_token=routing.top_k)
+        hidden = Operand(rows * copies, weights.down[0].k if weights.down else 0, 2, rows_per_token=copies)
         shared_hidden = Operand(rows, shared.down.k, 2) if shared else None
         self._multiply(gate_up, (by_expert, token), (hidden, shared_hidden), routes, widened)
 
-        source, widened = self._operand(hidden, weights.down[0])
-        shared_source = self._operand(shared_hidden, shared.down)[0] if shared and shared_hidden else None
-        y = Tensor(rows * routing.top_k, self.shape.hidden_size, 4)
+        source: Tensor = hidden
+        shared_source: Tensor | None = None
+        if weights.down:
+            source, widened = self._operand(hidden, weights.down[0])
+        if shared and shared_hidden:
+            shared_source, widened = self._operand(shared_hidden, shared.down)
+        y = Tensor(rows * copies, self.shape.hidden_size, 4)
         shared_y = Tensor(rows, self.shape.hidden_size, 4) if shared else None
         self._multiply(down, (source, shared_source), (y, shared_y), routes, widened)
         return self._combined(y, shared_y, routes, routing.top_k)
@@ -106,7 +122,10 @@ class MoeOperations(Recorder):
         routes: _Routes,
         widened: bool,
     ) -> None:
+        if not product.matrices:
+            return
         (x, shared_x), (out, shared_out) = sources, results
+        item_bytes = x.itemsize if product.experts or shared_x is None else shared_x.itemsize
 
         def emit(p: Program) -> None:
             p.moe_experts(
@@ -119,7 +138,7 @@ class MoeOperations(Recorder):
                 shared_x=(shared_x or x).place,
                 shared_out=(shared_out or out).place,
                 activation=product.activation,
-                item_bytes=x.itemsize,
+                item_bytes=item_bytes,
                 widened=widened,
             )
 
@@ -136,13 +155,6 @@ class MoeOperations(Recorder):
 
         self._record(emit, y, routes.by_token, out, *([shared_y] if shared_y else []))
         return out
-
-
-def _check_formats(product: _Product) -> None:
-    """All parts of a product read the same activations."""
-    matrices = [*product.experts, *([product.shared] if product.shared else [])]
-    if len({(matrix.format, matrix.group) for matrix in matrices}) > 1:
-        raise ValueError(f"{product.name}: the experts of a layer differ in format")
 
 
 def _rows_like(token: Tensor, copies: int) -> Tensor:

@@ -171,6 +171,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     formats: WeightFormats = AS_PUBLISHED
     weights_cache: WeightsCache | None = None
     kv_cache_dtype: KvCacheDtype = "bf16"
+    expert_parallel: bool = False  # each routed expert is on one rank, instead of columns of it on all
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):

@@ -28,6 +28,7 @@ Tp = Annotated[
     list[int] | None, typer.Option(min=1, help="Ranks; may be given again. Default: one per usable NUMA node.")
 ]
 Threads = Annotated[int | None, config_option("threads_per_worker")]
+ExpertParallel = Annotated[bool | None, config_option("expert_parallel", "--expert-parallel")]
 Quantization = Annotated[str | None, config_option("quantization")]
 QuantizeLmHead = Annotated[bool | None, config_option("quantize_lm_head", "--quantize-lm-head")]
 
@@ -62,4 +63,8 @@ def about(name: str, plan: GroupPlan) -> dict[str, str | int]:
     names = [str(each or "as published") for each in (formats.linear, formats.lm_head)]
     weights = names[0] if names[0] == names[1] else f"{names[0]}, head {names[1]}"
     by = ", times int8" if formats.activations == "int8" else ""
-    return {"model": name, "weights": weights + by, "kv": launch.kv_cache_dtype, "tp": len(plan.launches)}
+    row: dict[str, str | int] = {"model": name, "weights": weights + by, "kv": launch.kv_cache_dtype}
+    row["tp"] = len(plan.launches)
+    if launch.expert_parallel:
+        row["experts"] = "whole"
+    return row

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from numaserve.server.cli.bench_model import (
+    ExpertParallel,
     Model,
     Quantization,
     QuantizeLmHead,
@@ -32,6 +33,7 @@ def bench_offline(
     *,
     shape: Shape = None,
     tp: Tp = None,
+    expert_parallel: ExpertParallel = None,
     batch_size: Annotated[
         list[int] | None, typer.Option(min=1, help="Sequences; may be given again. Default: 1.")
     ] = None,
@@ -52,6 +54,7 @@ def bench_offline(
     """Run whole steps of a model without HTTP, beside what reading its weights and KV cache takes at least."""
     batches = batch_size or [1]
     options = {
+        "expert_parallel": expert_parallel,
         "chunked_prefill_size": chunked_prefill_size,
         "threads_per_worker": threads_per_worker,
         "quantization": quantization,

@@ -20,6 +20,7 @@ def plan_options(config: ServeConfig, model: Path) -> PlanOptions:
         mem_fraction_static=config.mem_fraction_static,
         step_deadline_s=config.step_deadline_seconds,
         tp=config.tp,
+        expert_parallel=config.expert_parallel,
         threads_per_worker=config.threads_per_worker,
         reserve_core=config.reserve_core,
         context_length=config.context_length,

@@ -16,6 +16,9 @@ def serve(
     ] = None,
     *,
     tp: Annotated[int | None, _option("tp")] = None,
+    expert_parallel: Annotated[
+        bool | None, _option("expert_parallel", "--expert-parallel/--no-expert-parallel")
+    ] = None,
     host: Annotated[str | None, _option("host")] = None,
     port: Annotated[int | None, _option("port")] = None,
     served_model_name: Annotated[str | None, _option("served_model_name")] = None,

@@ -156,14 +156,18 @@ class _Loader:
         gate = [(names.shared_gate, np.zeros(1, np.int32))] if moe.shared_gate else []
         router = self.maker.rows(at, [(names.router, rows), *gate], BF16)
         columns = self.shard.expert_intermediate
-        routed = [self.maker.mlp(at, each, columns, made.experts) for each in names.routed(moe.num_experts)]
+        held = self.shard.experts
+        routed = [
+            self.maker.mlp(at, each, columns, made.experts)
+            for each in names.routed(moe.num_experts)[held.start : held.stop]
+        ]
         shared = None
         if moe.shared_intermediate_size:
             shared = self.maker.mlp(at, names.shared_mlp, self.shard.shared_intermediate, made.experts)
         return MoeWeights(
             router=router,
             correction_bias=self._vector(at + names.correction_bias) if moe.correction_bias else None,
-            experts=range(moe.num_experts),
+            experts=held,
             gate_up=tuple(each.gate_up for each in routed),
             down=tuple(each.down for each in routed),
             shared=shared,

@@ -2,7 +2,8 @@
 
 A rank's *weight* is its number of cores. Attention is divided by KV head, each with its group of query heads; the MLP,
 and every expert likewise, in units of 32 columns, the kernels' tiles, or of a checkpoint's groups, the vocabulary in
-units of 16 rows. Fewer KV heads than ranks: a KV head is held by several ranks, which divide its query heads.
+units of 16 rows. Fewer KV heads than ranks: a KV head is held by several ranks, which divide its query heads. With
+*expert parallelism* routed experts are not cut: each is on one rank.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Shard:
     kv_heads: range
     intermediate: range
     vocab: range
-    expert_intermediate: range = range(0)  # of every routed expert
+    experts: range = range(0)  # the routed ones of which it has columns
+    expert_intermediate: range = range(0)  # of each of them
     shared_intermediate: range = range(0)
 
 
@@ -92,7 +94,7 @@ def split_heads(num_qo_heads: int, num_kv_heads: int, weights: Sequence[int]) ->
     return heads
 
 
-def make_shard(config: ModelConfig, weights: Sequence[int], rank: int) -> Shard:
+def make_shard(config: ModelConfig, weights: Sequence[int], rank: int, *, expert_parallel: bool = False) -> Shard:
     """The part of the model that `rank` owns; `weights` has one entry per rank."""
     q_heads, kv_heads = split_heads(config.num_qo_heads, config.num_kv_heads, weights)[rank]
     family, moe = FAMILIES[config.family], config.moe
@@ -101,8 +103,14 @@ def make_shard(config: ModelConfig, weights: Sequence[int], rank: int) -> Shard:
         cut = cut_of(config, len(weights), total, [mlp.down for mlp in mlps])
         return split(total, weights, cut)[rank]
 
-    experts = range(0) if moe is None else columns(moe.intermediate_size, *family.moe_names.routed(moe.num_experts))
-    shared = range(0) if moe is None else columns(moe.shared_intermediate_size, family.moe_names.shared_mlp)
+    experts = expert_columns = shared = range(0)
+    if moe is not None:
+        shared = columns(moe.shared_intermediate_size, family.moe_names.shared_mlp)
+        if expert_parallel:
+            experts, expert_columns = split(moe.num_experts, weights, 1)[rank], range(moe.intermediate_size)
+        else:
+            experts = range(moe.num_experts)
+            expert_columns = columns(moe.intermediate_size, *family.moe_names.routed(moe.num_experts))
     return Shard(
         rank=rank,
         world_size=len(weights),
@@ -110,7 +118,8 @@ def make_shard(config: ModelConfig, weights: Sequence[int], rank: int) -> Shard:
         kv_heads=kv_heads,
         intermediate=columns(config.intermediate_size, family.names.mlp),
         vocab=split(config.vocab_size, weights, TILE_ROWS)[rank],
-        expert_intermediate=experts,
+        experts=experts,
+        expert_intermediate=expert_columns,
         shared_intermediate=shared,
     )
 
@@ -134,10 +143,17 @@ def matrix_bytes(n: int, k: int, made: MatrixFormat = BF16) -> int:
     return n * (groups * (codes + (2 if made.offsets == "none" else 4)) + 4)
 
 
-def weight_bytes(config: ModelConfig, weights: Sequence[int], rank: int, formats: WeightFormats = AS_PUBLISHED) -> int:
+def weight_bytes(
+    config: ModelConfig,
+    weights: Sequence[int],
+    rank: int,
+    formats: WeightFormats = AS_PUBLISHED,
+    *,
+    expert_parallel: bool = False,
+) -> int:
     """Memory of the packed matrices of one rank; norms and biases, a few kB per layer, are left out. Raises
     `OperatorError` where the checkpoint cannot be had in `formats`."""
-    shard = make_shard(config, weights, rank)
+    shard = make_shard(config, weights, rank, expert_parallel=expert_parallel)
     hidden = config.hidden_size
     q_columns = len(shard.q_heads) * config.head_dim
     kv_columns = len(shard.kv_heads) * config.head_dim
@@ -164,7 +180,7 @@ def _mlp_bytes(config: ModelConfig, shard: Shard, made: MlpFormats | MoeFormats)
     moe = made.moe
     # The shared expert's gate is one more row of the router.
     total = matrix_bytes(moe.num_experts + (1 if moe.shared_gate else 0), config.hidden_size)
-    total += moe.num_experts * gated(shard.expert_intermediate, made.experts)
+    total += len(shard.experts) * gated(shard.expert_intermediate, made.experts)
     return total + gated(shard.shared_intermediate, made.experts) if moe.shared_intermediate_size else total
 
 

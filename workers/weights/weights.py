@@ -26,8 +26,8 @@ class DenseMlp:
 
 @dataclass(frozen=True)
 class MoeWeights:
-    """The rank's columns of a layer's experts. `gate_up` of all, the shared one too, are of one format, and so are
-    `down`."""
+    """The rank's part of a layer's experts: some columns of each, or with expert parallelism all of some, which may be
+    none. `gate_up` of all, the shared one too, are of one format, and so are `down`."""
 
     router: PackedMatrix  # bf16 [experts, and one row for the shared expert's gate where it has one, hidden], whole
     correction_bias: Vector | None  # [experts]

@@ -66,14 +66,20 @@ def look_at(model: Path) -> Checkpoint:
 
 
 def cache_key(
-    checkpoint: Checkpoint, config: ModelConfig, weights: Sequence[int], rank: int, formats: WeightFormats
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    weights: Sequence[int],
+    rank: int,
+    formats: WeightFormats,
+    *,
+    expert_parallel: bool = False,
 ) -> CacheKey:
     """The key of what `rank` packs; `weights` has one entry per rank."""
     digest = hashlib.blake2b(digest_size=16)
     # Sorted: the order of a mapping may differ from process to process.
     fields = json.dumps(asdict(replace(config, stored={})), sort_keys=True)
     stored = sorted(_modules_by_kind(config.stored).items())
-    _add(digest, checkpoint.digest, fields, stored, list(weights), formats, code_digest(), isa())
+    _add(digest, checkpoint.digest, fields, stored, list(weights), formats, expert_parallel, code_digest(), isa())
     return CacheKey(digest.hexdigest(), rank, len(weights))
 
 

@@ -50,6 +50,7 @@ class RankLoader:
     positions: int  # the longest context served
     formats: WeightFormats = AS_PUBLISHED
     cache: WeightsCache | None = None
+    expert_parallel: bool = False
 
     def load(self, team: Team, report: Callable[[int], None]) -> LoadedWeights:
         """Load on the team's threads; `report` gets the bytes so far.
@@ -71,7 +72,7 @@ class RankLoader:
         return load_weights(
             open_source(self.path, self.config),
             self.config,
-            make_shard(self.config, self.shares, self.rank),
+            make_shard(self.config, self.shares, self.rank, expert_parallel=self.expert_parallel),
             team,
             report,
             positions=self.positions,
@@ -86,7 +87,9 @@ class RankLoader:
         except (CacheError, OSError) as error:
             _log.warning("packed weights are not cached: %s", error)
             return None
-        key = cache_key(checkpoint, self.config, self.shares, self.rank, self.formats)
+        key = cache_key(
+            checkpoint, self.config, self.shares, self.rank, self.formats, expert_parallel=self.expert_parallel
+        )
         return _Entry(Path(cache.folder), cache.limit_bytes, key, checkpoint, now_ns())
 
     def _read(self, entry: _Entry, team: Team, report: Callable[[int], None]) -> Weights | None:
@@ -113,7 +116,8 @@ class RankLoader:
             _log.warning("the checkpoint was changed just now: its packed weights are cached at the next start")
             return None
         group_bytes = sum(
-            weight_bytes(self.config, self.shares, rank, self.formats) for rank in range(len(self.shares))
+            weight_bytes(self.config, self.shares, rank, self.formats, expert_parallel=self.expert_parallel)
+            for rank in range(len(self.shares))
         )
 
         def write(between: Callable[[], None]) -> int:

@@ -1,0 +1,126 @@
+"""A rank that holds some of the experts gives, to the last bit, what one gives whose other experts are all zeros."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import kernel_ops
+import kernel_reference as reference
+import numpy as np
+import pytest
+from numaserve.kernels import PackedMatrix, Team, Vector
+from numaserve.workers.models.spec import MoeConfig
+from numaserve.workers.program import ProgramBuilder, ProgramLimits, RankShape
+from numaserve.workers.protocol import ActivationDtype
+from numaserve.workers.weights.weights import DenseMlp, MoeWeights
+
+HIDDEN, VOCAB, EXPERTS, INNER, SHARED, TOKENS = 64, 16, 5, 32, 96, 23
+NONE = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True)
+class Format:
+    """Of the experts' matrices, and what they are multiplied by."""
+
+    weights: str = "bf16"
+    group: int = 0
+    activations: ActivationDtype = "bf16"
+
+
+FORMATS = [Format(), Format("int8"), Format("int4", 32), Format("int4", 32, "int8"), Format("fp8", 128)]
+
+
+@dataclass(frozen=True)
+class Model:
+    """Embeddings, one mixture of experts, and a head on their sum, in bf16, [n, k]."""
+
+    embedding: reference.U16
+    router: reference.U16
+    experts: tuple[tuple[reference.U16, reference.U16, reference.U16], ...]  # gate, up, down
+    shared: tuple[reference.U16, reference.U16, reference.U16] | None
+    head: reference.U16
+
+    def weights(self, held: range, format: Format) -> MoeWeights:
+        routed = [_mlp(self.experts[expert], format) for expert in held]
+        return MoeWeights(
+            router=kernel_ops.packed(self.router),
+            correction_bias=None,
+            experts=held,
+            gate_up=tuple(each.gate_up for each in routed),
+            down=tuple(each.down for each in routed),
+            shared=_mlp(self.shared, format) if self.shared else None,
+        )
+
+    def with_zeros_but_for(self, held: range) -> Model:
+        zeros = [
+            (gate, up, down if index in held else np.zeros_like(down))
+            for index, (gate, up, down) in enumerate(self.experts)
+        ]
+        return replace(self, experts=tuple(zeros))
+
+    def logprobs(self, held: range | None, format: Format, threads: int = 2) -> list[tuple[int, float]]:
+        """Of all tokens after the last one; without `held` there is no mixture in the program."""
+        b = ProgramBuilder(
+            RankShape(1, 1, 32, 1, HIDDEN, [0, VOCAB]),
+            ProgramLimits(32, 16, 1, 1, 1),
+            Team([-1] * threads),
+            activation_dtype=format.activations,
+        )
+        norm = Vector(np.ones(HIDDEN, np.float32))
+        residual = b.embed(kernel_ops.packed(self.embedding), first_row=0)
+        x = b.rms_norm(residual, norm, 1e-5)
+        if held is not None:
+            routing = MoeConfig(EXPERTS, 3, INNER, shared_intermediate_size=SHARED if self.shared else 0)
+            partial = b.moe(x, replace(routing, shared_gate=self.shared is not None), self.weights(held, format))
+            x = b.add_all_reduce(residual, partial, norm=norm, eps=1e-5)
+        b.sample(b.lm_head(x, kernel_ops.packed(self.head)))
+        program = b.build()
+        program.init_slot(0, 0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, 1, [], [], VOCAB, 0, [], False, [], [])
+        program.append_pages(0, [0])
+        tokens = np.arange(TOKENS, dtype=np.int32) % VOCAB
+        results, _, _ = program.step(np.array([(0, 0, TOKENS, 0, 1, 0)], np.int32), tokens, NONE)
+        ((_, sampled, _),) = results
+        assert sampled is not None
+        return list(zip(sampled[2], sampled[3], strict=True))
+
+
+def _mlp(parts: tuple[reference.U16, reference.U16, reference.U16], format: Format) -> DenseMlp:
+    def packed(*parts: reference.U16) -> PackedMatrix:
+        return kernel_ops.packed(*parts, weights=format.weights, group=format.group)
+
+    return DenseMlp(packed(*parts[:2]), packed(parts[2]))
+
+
+def make_model(rng: np.random.Generator, *, shared: bool) -> Model:
+    def weight(n: int, k: int) -> reference.U16:
+        return reference.to_bf16(rng.standard_normal((n, k)) * k**-0.5)
+
+    def mlp(inner: int) -> tuple[reference.U16, reference.U16, reference.U16]:
+        return weight(inner, HIDDEN), weight(inner, HIDDEN), weight(HIDDEN, inner)
+
+    return Model(
+        embedding=weight(VOCAB, HIDDEN),
+        router=weight(EXPERTS + shared, HIDDEN),
+        experts=tuple(mlp(INNER) for _ in range(EXPERTS)),
+        shared=mlp(SHARED) if shared else None,
+        head=weight(VOCAB, HIDDEN),
+    )
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+@pytest.mark.parametrize("held", [range(2), range(1, 4), range(4, 5), range(5, 5)], ids=str)
+@pytest.mark.parametrize("shared", [False, True])
+def test_experts_of_other_ranks_add_nothing(
+    rng: np.random.Generator, shared: bool, held: range, format: Format
+) -> None:
+    model = make_model(rng, shared=shared)
+    whole, found = range(EXPERTS), model.logprobs(held, format)
+    assert found == model.with_zeros_but_for(held).logprobs(whole, format)
+    assert found != model.logprobs(whole, format)
+    assert found == model.logprobs(held, format, threads=1)
+
+
+def test_a_rank_without_any_expert_changes_nothing(rng: np.random.Generator) -> None:
+    model = make_model(rng, shared=False)
+    assert model.logprobs(range(5, 5), Format()) == model.logprobs(None, Format())
+    assert model.logprobs(range(5), Format()) != model.logprobs(None, Format())

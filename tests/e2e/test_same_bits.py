@@ -115,18 +115,29 @@ def test_planning_one_step_ahead_changes_no_bit(subject: Subject) -> None:
 @pytest.mark.parametrize("tp", [1, 2])
 def test_the_demo_model_says_the_same_alone_in_a_batch_in_chunks_from_the_cache_and_retracted(tp: int) -> None:
     path = demo_model()
-    requests = demo_requests(path)
     with make_group(path, tp) as group:
-        alone = one_by_one(Traffic(group, scheduler_config()), requests)
-        chunked = Traffic(group, scheduler_config(max_step_tokens=64))
-        assert chunked.serve(requests) == alone
-        cached = Traffic(group, scheduler_config(enable_prefix_cache=True))
-        assert cached.serve(requests) == alone
-        assert cached.serve(requests) == alone
-        assert cached.scheduler.stats().prefix_hit_tokens > 0
-        short = Traffic(group, scheduler_config(num_pages=DEMO_FEW_PAGES), ahead=2)
-        assert short.serve(requests) == alone
-        assert short.scheduler.stats().retractions > 0
+        assert_same_answers(group, demo_requests(path), DEMO_FEW_PAGES)
+
+
+@pytest.mark.parametrize("formats", [BF16_WEIGHTS, QUANTIZED[0]], ids=["bf16", "int8"])
+def test_whole_experts_on_each_rank_say_the_same_in_any_company(formats: WeightFormats, tmp_path: Path) -> None:
+    model = save_tiny_model("qwen2_moe", tmp_path)
+    with make_group(model, 2, formats=formats, expert_parallel=True) as group:
+        assert_same_answers(group, random_requests(), FEW_PAGES)
+
+
+def assert_same_answers(group: RankGroup, requests: list[Request], few_pages: int) -> None:
+    """Alone, in a batch, in chunks, from the cache, and retracted."""
+    alone = one_by_one(Traffic(group, scheduler_config()), requests)
+    chunked = Traffic(group, scheduler_config(max_step_tokens=64))
+    assert chunked.serve(requests) == alone
+    cached = Traffic(group, scheduler_config(enable_prefix_cache=True))
+    assert cached.serve(requests) == alone
+    assert cached.serve(requests) == alone
+    assert cached.scheduler.stats().prefix_hit_tokens > 0
+    short = Traffic(group, scheduler_config(num_pages=few_pages), ahead=2)
+    assert short.serve(requests) == alone
+    assert short.scheduler.stats().retractions > 0
 
 
 @pytest.mark.parametrize("tp", [1, 2])

@@ -55,6 +55,22 @@ def test_the_second_start_changes_no_bit(tp: int, formats: WeightFormats, model:
     assert answers[0] == answers[1]
 
 
+def test_whole_experts_are_cached_apart_from_columns_of_all(tmp_path: Path) -> None:
+    path = save_tiny_model("qwen2_moe", tmp_path / "model")
+    time.sleep(SETTLED_S)
+    requests, cache = random_requests()[::5], WeightsCache(str(tmp_path / "packed"), 1 << 30)
+    answers: list[list[Answer]] = []
+    for expert_parallel, origin in ((False, "checkpoint"), (True, "checkpoint"), (True, "cache")):
+        with make_group(path, 2, weights_cache=cache, expert_parallel=expert_parallel) as group:
+            assert [ready.weights_from for ready in group.ready] == [origin] * 2
+            answers.append(one_by_one(Traffic(group, scheduler_config()), requests))
+            end = time.monotonic() + PATIENCE_S
+            while sum(name.endswith("of2") for name in names(tmp_path / "packed")) < (4 if expert_parallel else 2):
+                assert time.monotonic() < end
+                time.sleep(0.01)
+    assert answers[1] == answers[2]
+
+
 def answer(server: RealServer) -> object:
     """Text and exact log-probabilities."""
     return server.complete("The capital of France is", 16, logprobs=5).json()["choices"][0]

@@ -182,7 +182,8 @@ def rank_shape(config: ModelConfig, shares: Sequence[int], rank: int) -> RankSha
     return RankShape(
         q_heads=len(shards[rank].q_heads),
         kv_heads=len(shards[rank].kv_heads),
-        head_dim=config.head_dim,
+        head_dim=config.mla.cache_dim if config.mla else config.head_dim,
+        value_dim=config.mla.kv_lora_rank if config.mla else 0,
         num_layers=config.num_layers,
         hidden_size=config.hidden_size,
         vocab_bounds=[each.vocab.start for each in shards] + [config.vocab_size],

@@ -201,11 +201,20 @@ def _activation_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence
     """An upper estimate of a step's intermediate results, as if no two of them shared memory."""
     shard = make_shard(model, shares, rank, expert_parallel=options.expert_parallel)
     tokens = _step_tokens(options)
-    attention = (len(shard.q_heads) * 2 + len(shard.kv_heads) * 2) * model.head_dim
+    attention = _attention_columns(model, shard)
     per_token = 4 * (3 * model.hidden_size + attention + _mlp_columns(model, shard))
     # Rank 0 gathers the logits of all ranks.
     columns = model.vocab_size if rank == 0 else len(shard.vocab)
     return tokens * per_token + 2 * 4 * max_logit_rows(options.max_running_requests) * columns
+
+
+def _attention_columns(model: ModelConfig, shard: Shard) -> int:
+    """Of a token, in a layer's attention; of a latent one as heads' queries, absorbed ones, results and values."""
+    heads, mla = len(shard.q_heads), model.mla
+    if mla is None:
+        return (heads * 2 + len(shard.kv_heads) * 2) * model.head_dim
+    per_head = mla.query_dim + mla.nope_dim + mla.cache_dim + mla.kv_lora_rank + model.head_dim
+    return heads * per_head + mla.cache_dim + 2 * (mla.q_lora_rank or 0)
 
 
 def _mlp_columns(model: ModelConfig, shard: Shard) -> int:

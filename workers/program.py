@@ -45,8 +45,8 @@ class ProgramBuilder(MoeOperations, MlaOperations):
             )
         return residual
 
-    def rms_norm(self, x: Residual, weight: Vector, eps: float) -> Operand:
-        """bf16 [tokens, hidden]."""
+    def rms_norm(self, x: Residual | Tensor, weight: Vector, eps: float) -> Operand:
+        """bf16 [tokens, as many columns as the weight has]; x is fp32."""
         out = Operand(x.rows, x.cols, 2)
 
         def emit(p: Program) -> None:

@@ -80,10 +80,11 @@ ExpertsNode::Part ExpertsNode::part(const Run& run, size_t index) const {
   return {experts[index], x, out, firsts[index], firsts[index + 1] - firsts[index]};
 }
 
-// Up to some rows a product takes as long as its weights take to be read.
+// Up to some rows a product takes as long as its weights take to be read. A rank without columns of the experts writes
+// zeros.
 int64_t ExpertsNode::pair_cost(const Part& part) {
   constexpr int64_t kReadingRows = 16;
-  return std::max(part.rows, kReadingRows) * part.weight->depth();
+  return std::max(part.rows, kReadingRows) * std::max<int64_t>(part.weight->depth(), 1);
 }
 
 void ExpertsNode::run(Run& run, int thread) const {

@@ -58,6 +58,7 @@ _GEMMA3_ROPE = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     }
 }
+_LATENT_HEADS = {"qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64}
 
 CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "llama-tied": lambda: hf.LlamaConfig(**sizes(576, 9, 3, 416, tie_word_embeddings=True)),
@@ -96,13 +97,38 @@ MOE_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         tie_word_embeddings=True,
     ),
 }
+# Heads that no number of ranks divides, a dense layer first, groups of experts of which half can be chosen.
+LATENT_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
+    "deepseek_v2": lambda: hf.DeepseekV2Config(
+        **sizes(160, 5, 5, 136, layers=3, q_lora_rank=None, kv_lora_rank=64, n_routed_experts=8, n_shared_experts=2),
+        **_LATENT_HEADS,
+        **_rope("yarn", factor=4.0, original_max_position_embeddings=128, mscale=0.707, mscale_all_dim=0.707),
+        first_k_dense_replace=1,
+        moe_intermediate_size=40,
+        num_experts_per_tok=3,
+        routed_scaling_factor=1.5,
+        topk_method="group_limited_greedy",
+        n_group=4,
+        topk_group=2,
+    ),
+    "deepseek_v3": lambda: hf.DeepseekV3Config(
+        **sizes(96, 3, 3, 160, layers=3, q_lora_rank=72, kv_lora_rank=96, n_routed_experts=16, n_shared_experts=1),
+        **_LATENT_HEADS,
+        **_rope("yarn", factor=4.0, original_max_position_embeddings=128, mscale=1.0, mscale_all_dim=1.0),
+        first_k_dense_replace=1,
+        moe_intermediate_size=96,
+        num_experts_per_tok=4,
+        n_group=4,
+        topk_group=2,
+    ),
+}
 GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 GGUF_TYPES = ("F32", "F16", "BF16", *GGUF_BLOCKS)
 
 
 def random_model(case: str, seed: int = 0) -> hf.PreTrainedModel:
-    """A model of `CASES` or `MOE_CASES` in fp32 whose weights are random bf16 values."""
-    return build((CASES | MOE_CASES)[case](), seed)
+    """A model of `CASES`, `MOE_CASES` or `LATENT_CASES` in fp32 whose weights are random bf16 values."""
+    return build((CASES | MOE_CASES | LATENT_CASES)[case](), seed)
 
 
 def build(config: hf.PreTrainedConfig, seed: int = 0) -> hf.PreTrainedModel:
@@ -126,6 +152,10 @@ def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
             else:
                 value = noise * 1.5 * parameter.shape[-1] ** -0.5
             parameter.copy_(value.to(torch.bfloat16).float())
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                noise = 0.1 * torch.randn(buffer.shape, generator=generator)
+                buffer.copy_(noise.to(torch.bfloat16).float())
     return model
 
 

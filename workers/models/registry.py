@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models import gemma2, gemma3, llama, mistral, mixtral, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe
+from numaserve.workers.models import (
+    deepseek_v2,
+    deepseek_v3,
+    gemma2,
+    gemma3,
+    llama,
+    mistral,
+    mixtral,
+    phi3,
+    qwen2,
+    qwen2_moe,
+    qwen3,
+    qwen3_moe,
+)
 from numaserve.workers.models.family import Family
 
-_MODULES = (llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma2, gemma3, phi3)
+_MODULES = (llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma2, gemma3, phi3, deepseek_v2, deepseek_v3)
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 ARCHITECTURES: dict[str, Family] = {
     architecture: family for family in FAMILIES.values() for architecture in family.architectures

@@ -55,6 +55,28 @@ class MoeConfig:
 
 
 @dataclass(frozen=True)
+class MlaConfig:
+    """Multi-head latent attention: keys and values of all heads are made of one latent, and one rotated key."""
+
+    q_lora_rank: int | None  # of the queries' own latent; None: they have none
+    kv_lora_rank: int
+    nope_dim: int  # of a query's head the part without positions, and of a key's
+    rope_dim: int  # the rotated part
+    interleaved: bool = True  # rotated dimensions lie in pairs, not in halves
+    norm_eps: float = 1e-6  # of the latents' norms, whatever the other norms have
+
+    @property
+    def query_dim(self) -> int:
+        """Of a head of the queries."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def cache_dim(self) -> int:
+        """Of a token in the cache."""
+        return self.kv_lora_rank + self.rope_dim
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """One model, whatever its file format. `architecture` is Hugging Face's name, `family` the file that runs it."""
 
@@ -64,7 +86,7 @@ class ModelConfig:
     num_layers: int
     num_qo_heads: int
     num_kv_heads: int
-    head_dim: int
+    head_dim: int  # with `mla` of a value
     intermediate_size: int
     vocab_size: int
     rms_norm_eps: float
@@ -86,6 +108,8 @@ class ModelConfig:
     embedding_scale: float = 1.0
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
+    mla: MlaConfig | None = None  # with it all heads share one KV head
+    mtp_layers: int = 0  # after the others, for predicting several tokens at once; they are not used
     moe: MoeConfig | None = None
     moe_layers: tuple[int, ...] = ()  # the layers that are mixtures of experts; the others are dense
     # The quantised matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").

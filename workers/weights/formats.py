@@ -59,10 +59,19 @@ class MoeFormats:
 
 
 @dataclass(frozen=True)
+class MlaFormats:
+    """The matrices of multi-head latent attention; those that are absorbed are bf16."""
+
+    q_a: MatrixFormat | None
+    q: MatrixFormat
+    kv_a: MatrixFormat
+
+
+@dataclass(frozen=True)
 class LayerFormats:
     """The matrices of one layer."""
 
-    qkv: MatrixFormat
+    qkv: MatrixFormat | MlaFormats
     o: MatrixFormat
     mlp: MlpFormats | MoeFormats
 
@@ -85,8 +94,18 @@ def layer_formats(config: ModelConfig, formats: WeightFormats, shard: Shard, lay
         gate_up=of(*(name for each in mlps for name in (each.gate, each.up))),
         down=of(*(each.down for each in mlps), first_col=first_col if moe else shard.intermediate.start),
     )
+    qkv: MatrixFormat | MlaFormats
+    if config.mla is None:
+        qkv = of(names.q, names.k, names.v)
+    else:
+        latent, has_latent = family.mla_names, config.mla.q_lora_rank is not None
+        qkv = MlaFormats(
+            q_a=of(latent.q_a) if has_latent else None,
+            q=of(latent.q_b if has_latent else names.q),
+            kv_a=of(latent.kv_a),
+        )
     return LayerFormats(
-        qkv=of(names.q, names.k, names.v),
+        qkv=qkv,
         o=of(names.o, first_col=shard.q_heads.start * config.head_dim),
         mlp=mlp if moe is None else MoeFormats(moe, mlp),
     )

@@ -19,6 +19,7 @@ from numaserve.workers.weights.formats import (
     EMBEDDING,
     LM_HEAD,
     MatrixFormat,
+    MlaFormats,
     MlpFormats,
     MoeFormats,
     has_own_lm_head,
@@ -32,7 +33,7 @@ from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.sharding import Shard
 from numaserve.workers.weights.source import TensorSource
 from numaserve.workers.weights.tensors import Shape, check_tensors, find_prefix, layer_shapes, lm_head_name
-from numaserve.workers.weights.weights import DenseMlp, LayerWeights, MoeWeights, Weights
+from numaserve.workers.weights.weights import DenseMlp, LayerWeights, MlaWeights, MoeWeights, Weights
 
 
 def open_source(path: Path, config: ModelConfig) -> TensorSource:
@@ -118,11 +119,12 @@ class _Loader:
         config, names, at = self.config, self.family.names, f"layers.{index}."
         made = layer_formats(config, self.formats, self.shard, index)
         heads, width = self.shard.q_heads, config.head_dim
-        qkv = self._qkv_rows()
         return LayerWeights(
             input_norm=self._norm(at + names.input_norm),
-            qkv=self.maker.rows(at, qkv, made.qkv),
-            qkv_bias=self._qkv_bias(at, qkv) if config.qkv_bias else None,
+            qkv=self._latent(at, made.qkv)
+            if isinstance(made.qkv, MlaFormats)
+            else self.maker.rows(at, self._qkv_rows(), made.qkv),
+            qkv_bias=self._qkv_bias(at, self._qkv_rows()) if config.qkv_bias else None,
             q_norm=self._norm(at + names.q_norm) if config.qk_norm else None,
             k_norm=self._norm(at + names.k_norm) if config.qk_norm else None,
             o=self.maker.columns(at, names.o, range(heads.start * width, heads.stop * width), made.o),
@@ -147,6 +149,27 @@ class _Loader:
 
     def _qkv_bias(self, at: str, parts: list[tuple[str, Rows]]) -> Vector:
         return Vector(np.concatenate([self._values(f"{at}{name}.bias")[rows] for name, rows in parts]))
+
+    def _latent(self, at: str, made: MlaFormats) -> MlaWeights:
+        mla, names, heads = self.config.mla, self.family.mla_names, self.shard.q_heads
+        assert mla is not None  # noqa: S101  it has formats
+        q_a, q, rank = None, self.family.names.q, mla.q_lora_rank
+        if made.q_a is not None and rank is not None:
+            q_a, q = self.maker.rows(at, [(names.q_a, np.arange(rank, dtype=np.int32))], made.q_a), names.q_b
+        query = half_rotated(mla.nope_dim, mla.rope_dim, mla.interleaved)
+        token = half_rotated(mla.kv_lora_rank, mla.rope_dim, mla.interleaved)
+        expanded = mla.nope_dim + self.config.head_dim  # of a head
+        starts = range(heads.start * expanded, heads.stop * expanded, expanded)
+        values = np.arange(mla.nope_dim, expanded, dtype=np.int32)
+        return MlaWeights(
+            q_a=q_a,
+            q_a_norm=None if q_a is None else self._norm(at + names.q_a_norm),
+            q=self.maker.rows(at, [(q, _of_heads(heads, mla.query_dim, query))], made.q),
+            kv_a=self.maker.rows(at, [(names.kv_a, token)], made.kv_a),
+            kv_a_norm=self._norm(at + names.kv_a_norm),
+            w_uk=self.maker.turned(at, names.kv_b, starts, mla.nope_dim),
+            w_uv=self.maker.rows(at, [(names.kv_b, _of_heads(heads, expanded, values))], BF16),
+        )
 
     def _mlp(self, at: str, made: MlpFormats | MoeFormats) -> DenseMlp | MoeWeights:
         if isinstance(made, MlpFormats):
@@ -192,8 +215,18 @@ class _Loader:
 def head_rows(heads: range, head_dim: int, interleaved: bool) -> Rows:
     """The rows of `heads` in a q, k or v tensor, in the kernels' order: within a head, the first halves of all rotated
     pairs, then the second halves. `interleaved` tensors have each pair side by side instead."""
-    within = np.arange(head_dim, dtype=np.int32)
+    return _of_heads(heads, head_dim, half_rotated(0, head_dim, interleaved))
+
+
+def half_rotated(plain: int, rotated: int, interleaved: bool) -> Rows:
+    """Rows of which the first `plain` are not rotated, the others in that order."""
+    within = np.arange(plain, plain + rotated, dtype=np.int32)
     if interleaved:
-        within = within.reshape(head_dim // 2, 2).T.reshape(head_dim)
-    starts = np.arange(heads.start, heads.stop, dtype=np.int32) * np.int32(head_dim)
+        within = within.reshape(rotated // 2, 2).T.reshape(rotated)
+    return np.concatenate([np.arange(plain, dtype=np.int32), within])
+
+
+def _of_heads(heads: range, height: int, within: Rows) -> Rows:
+    """Rows `within` each of some heads of `height` rows."""
+    starts = np.arange(heads.start, heads.stop, dtype=np.int32) * np.int32(height)
     return (starts[:, None] + within).reshape(-1)

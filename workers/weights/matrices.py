@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numaserve.kernels import PackedMatrix
 from numaserve.workers.models.family import MlpNames
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.weights.formats import MatrixFormat, MlpFormats
+from numaserve.workers.weights.formats import BF16, MatrixFormat, MlpFormats
 from numaserve.workers.weights.packing import Packer, Place, Rows
 from numaserve.workers.weights.sharding import TILE_COLUMNS, round_up
 from numaserve.workers.weights.tensors import Shape
@@ -37,8 +37,9 @@ class MatrixMaker:
     done: int = 0
 
     def rows(self, at: str, parts: list[tuple[str, Rows]], made: MatrixFormat) -> PackedMatrix:
-        """Rows of some tensors that read the residual stream, below each other."""
-        matrix = self.make(sum(len(rows) for _, rows in parts), self.config.hidden_size, made)
+        """Rows of some tensors that read the same, below each other."""
+        columns = self.shapes[f"{parts[0][0]}.weight"][1]
+        matrix = self.make(sum(len(rows) for _, rows in parts), columns, made)
         row = 0
         for name, rows in parts:
             self._pack(matrix, at, name, rows, Place(dst_row=row))
@@ -62,6 +63,16 @@ class MatrixMaker:
         for offset, (name, rows) in enumerate(((names.gate, gate), (names.up, up))):
             self._pack(gate_up, at, name, rows, Place(panel_stride=2, panel_offset=offset))
         return DenseMlp(self._packed(gate_up), self.columns(at, names.down, columns, made.down))
+
+    def turned(self, at: str, name: str, starts: Sequence[int], height: int) -> PackedMatrix:
+        """The transposes of blocks of `height` rows, below each other, in bf16."""
+        rows, columns = self.shapes[f"{name}.weight"]
+        matrix = self.make(len(starts) * columns, height, BF16)
+        if self.packer is not None:
+            stored = self.config.stored.get(at + name)
+            blocks = [range(start, start + height) for start in starts]
+            self.packer.pack_turned(matrix, self.prefix + at + name, blocks, stored=stored, shape=(rows, columns))
+        return self._packed(matrix)
 
     def vocabulary(self, module: str, tensor: str, rows: range, made: MatrixFormat) -> PackedMatrix:
         """Rows of the embedding or of the output head; `tensor` is what the checkpoint calls the `module`."""

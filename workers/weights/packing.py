@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.stored import Stored
+from numaserve.workers.weights.convert import as_float32
 from numaserve.workers.weights.quantized.coded import CodedTensor, requantized
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix
 from numaserve.workers.weights.source import RawTensor, TensorSource
@@ -66,6 +67,32 @@ class Packer:
                 self._pack_codes(matrix, decoded, chosen, where)
         quantized.release()
 
+    def pack_turned(
+        self,
+        matrix: PackedMatrix,
+        module: str,
+        blocks: Sequence[range],
+        *,
+        stored: Stored | None,
+        shape: tuple[int, int],
+    ) -> None:
+        """Pack the transposes of some blocks of rows of that weight, below each other."""
+        tensor = self._source.tensor(f"{module}.weight") if stored is None else None
+        quantized = None if stored is None else QuantizedMatrix(self._source, module, stored, shape)
+        rows = np.arange(shape[1], dtype=np.int32)
+        for index, block in enumerate(blocks):
+            if quantized is not None:
+                values = quantized.decode(block).dequantized()
+            elif tensor is not None:
+                values = as_float32(_rows_of(tensor, block)).reshape(-1, shape[1])
+            turned = np.ascontiguousarray(values.T)
+            raw = RawTensor(module, turned.reshape(-1).view(np.uint8), "f32", turned.shape)
+            self._pack_values(matrix, raw, rows, Place(dst_row=index * shape[1]))
+        if quantized is not None:
+            quantized.release()
+        elif tensor is not None:
+            self._source.release(tensor)
+
     def _pack_values(self, matrix: PackedMatrix, tensor: RawTensor, rows: Rows, place: Place) -> None:
         try:
             matrix.pack(
@@ -102,6 +129,11 @@ class Packer:
             )
         except ValueError as error:
             raise _damaged(coded.name, error) from error
+
+
+def _rows_of(tensor: RawTensor, rows: range) -> RawTensor:
+    width = len(tensor.data) // tensor.shape[0]
+    return replace(tensor, data=tensor.data[rows.start * width : rows.stop * width], shape=(len(rows), tensor.shape[1]))
 
 
 def _reads_blocks(matrix: PackedMatrix, stored: Stored, place: Place) -> bool:

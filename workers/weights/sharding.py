@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.family import MlpNames
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import ModelConfig
@@ -18,6 +19,7 @@ from numaserve.workers.protocol import AS_PUBLISHED, PAGE_SIZE, KvCacheDtype, We
 from numaserve.workers.weights.formats import (
     BF16,
     MatrixFormat,
+    MlaFormats,
     MlpFormats,
     MoeFormats,
     cut_of,
@@ -156,18 +158,32 @@ def weight_bytes(
     shard = make_shard(config, weights, rank, expert_parallel=expert_parallel)
     hidden = config.hidden_size
     q_columns = len(shard.q_heads) * config.head_dim
-    kv_columns = len(shard.kv_heads) * config.head_dim
     total = matrix_bytes(len(shard.vocab), hidden)
     for layer in range(config.num_layers):
         made = layer_formats(config, formats, shard, layer)
         total += (
-            matrix_bytes(q_columns + 2 * kv_columns, hidden, made.qkv)
+            _attention_bytes(config, shard, made.qkv)
             + matrix_bytes(hidden, q_columns, made.o)
             + _mlp_bytes(config, shard, made.mlp)
         )
     if has_own_lm_head(config, formats):
         total += matrix_bytes(len(shard.vocab), hidden, lm_head_format(config, formats))
     return total
+
+
+def _attention_bytes(config: ModelConfig, shard: Shard, made: MatrixFormat | MlaFormats) -> int:
+    hidden, heads, mla = config.hidden_size, len(shard.q_heads), config.mla
+    if mla is None or isinstance(made, MatrixFormat):
+        assert isinstance(made, MatrixFormat)  # noqa: S101  nothing is latent
+        return matrix_bytes((heads + 2 * len(shard.kv_heads)) * config.head_dim, hidden, made)
+    rank = mla.q_lora_rank
+    return (
+        (matrix_bytes(rank, hidden, made.q_a) if rank is not None and made.q_a is not None else 0)
+        + matrix_bytes(heads * mla.query_dim, hidden if rank is None else rank, made.q)
+        + matrix_bytes(mla.cache_dim, hidden, made.kv_a)
+        + matrix_bytes(heads * mla.kv_lora_rank, mla.nope_dim)
+        + matrix_bytes(heads * config.head_dim, mla.kv_lora_rank)
+    )
 
 
 def _mlp_bytes(config: ModelConfig, shard: Shard, made: MlpFormats | MoeFormats) -> int:
@@ -186,8 +202,13 @@ def _mlp_bytes(config: ModelConfig, shard: Shard, made: MlpFormats | MoeFormats)
 
 def kv_bytes_per_page(config: ModelConfig, weights: Sequence[int], rank: int, dtype: KvCacheDtype = "bf16") -> int:
     """Memory of one page of KV cache on one rank: keys and values of `PAGE_SIZE` tokens in all layers, each head padded
-    to whole tiles. int8 and fp8_e4m3 are a byte a value and a bf16 scale for each token's key and value of a head."""
+    to whole tiles. int8 and fp8_e4m3 are a byte a value and a bf16 scale for each token's key and value of a head.
+    A latent is key and value at once. Raises `OperatorError` for a latent in another dtype than bf16."""
     kv_heads = len(make_shard(config, weights, rank).kv_heads)
+    if config.mla is not None:
+        if dtype != "bf16":
+            raise OperatorError(f"--kv-cache-dtype {dtype}: {config.architecture} caches latents, in bf16 only")
+        return config.num_layers * kv_heads * PAGE_SIZE * config.mla.cache_dim * BF16_BYTES
     head = round_up(config.head_dim, TILE_COLUMNS)
     head_bytes = head * BF16_BYTES if dtype == "bf16" else head + BF16_BYTES
     return 2 * config.num_layers * kv_heads * PAGE_SIZE * head_bytes

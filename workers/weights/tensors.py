@@ -36,15 +36,14 @@ def layer_shapes(config: ModelConfig, family: Family, moe: MoeConfig | None) -> 
     """Name within a layer, which is a mixture of experts with `moe`, to shape. Tensors that share a name lie below each
     other."""
     names, hidden = family.names, config.hidden_size
-    q_rows, kv_rows = config.num_qo_heads * config.head_dim, config.num_kv_heads * config.head_dim
     mlps = family.mlps(config, moe)
-    read_by_hidden = [(names.q, q_rows), (names.k, kv_rows), (names.v, kv_rows)]
-    read_by_hidden += [(name, rows) for mlp, rows in mlps for name in (mlp.gate, mlp.up)]
+    parts = family.attention_matrices(config)
+    parts += [(name, (rows, hidden)) for mlp, rows in mlps for name in (mlp.gate, mlp.up)]
     stacked: dict[str, int] = {}
-    for name, rows in read_by_hidden:
+    for name, (rows, _) in parts:
         stacked[name] = stacked.get(name, 0) + rows
-    shapes: dict[str, Shape] = {f"{name}.weight": (rows, hidden) for name, rows in stacked.items()}
-    shapes[f"{names.o}.weight"] = (hidden, q_rows)
+    shapes: dict[str, Shape] = {f"{name}.weight": (stacked[name], columns) for name, (_, columns) in parts}
+    shapes[f"{names.o}.weight"] = (hidden, config.num_qo_heads * config.head_dim)
     shapes |= {f"{mlp.down}.weight": (hidden, rows) for mlp, rows in mlps}
     if moe is not None:
         shapes |= _routing_shapes(config, family, moe)
@@ -54,6 +53,10 @@ def layer_shapes(config: ModelConfig, family: Family, moe: MoeConfig | None) -> 
     shapes |= {f"{name}.weight": (hidden,) for name in norms}
     if config.qk_norm:
         shapes |= {f"{name}.weight": (config.head_dim,) for name in (names.q_norm, names.k_norm)}
+    if config.mla is not None:
+        shapes[f"{family.mla_names.kv_a_norm}.weight"] = (config.mla.kv_lora_rank,)
+        if config.mla.q_lora_rank is not None:
+            shapes[f"{family.mla_names.q_a_norm}.weight"] = (config.mla.q_lora_rank,)
     if config.qkv_bias:
         shapes |= {f"{name}.bias": (stacked[name],) for name in (names.q, names.k, names.v)}
     if config.attention_output_bias:
@@ -90,7 +93,7 @@ def check_tensors(source: TensorSource, config: ModelConfig, family: Family, pre
         if name not in plain
         and name not in parts
         and not name.startswith(f"{lm_head}.")
-        and not _is_harmless(name, family)
+        and not _is_harmless(name, config, family, prefix)
         and not _is_zero_bias(name, source, parts)
     ]
     if unused:
@@ -145,8 +148,9 @@ def _is_zero_bias(name: str, source: TensorSource, parts: Collection[str]) -> bo
     return len(tensor.shape) == 1 and not tensor.data.any()
 
 
-def _is_harmless(name: str, family: Family) -> bool:
-    return _BUFFERS.search(name) is not None or name.startswith(family.ignored_prefixes)
+def _is_harmless(name: str, config: ModelConfig, family: Family, prefix: str) -> bool:
+    unused = tuple(f"{prefix}layers.{config.num_layers + index}." for index in range(config.mtp_layers))
+    return _BUFFERS.search(name) is not None or name.startswith((*family.ignored_prefixes, *unused))
 
 
 def _some(names: list[str]) -> str:

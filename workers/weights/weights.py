@@ -44,11 +44,29 @@ class MoeWeights:
 
 
 @dataclass(frozen=True)
+class MlaWeights:
+    """Multi-head latent attention. What makes latents is whole on every rank, what is of heads is of the rank's."""
+
+    q_a: PackedMatrix | None  # [rank of the queries' latent, hidden]
+    q_a_norm: Vector | None
+    q: PackedMatrix  # [heads * query, that rank, or hidden]: of each the part without positions, then rotated halves
+    kv_a: PackedMatrix  # [latent, then the rotated key in halves, hidden]
+    kv_a_norm: Vector
+    w_uk: PackedMatrix  # [heads * latent, part without positions]
+    w_uv: PackedMatrix  # [heads * value, latent]
+
+    @property
+    def matrices(self) -> list[PackedMatrix]:
+        """All matrices, in the order in which they are loaded."""
+        return [*([] if self.q_a is None else [self.q_a]), self.q, self.kv_a, self.w_uk, self.w_uv]
+
+
+@dataclass(frozen=True)
 class LayerWeights:
     """One decoder layer; matrices are [out features, in features] of this rank, vectors are whole unless noted."""
 
     input_norm: Vector
-    qkv: PackedMatrix  # the rank's q heads, then its k heads, then its v heads
+    qkv: PackedMatrix | MlaWeights  # the rank's q heads, then its k heads, then its v heads
     qkv_bias: Vector | None  # in the same order
     q_norm: Vector | None  # [head_dim]
     k_norm: Vector | None  # [head_dim]
@@ -76,5 +94,6 @@ class Weights:
         """All matrices, each once, in the order in which they are loaded."""
         found = [self.embedding]
         for layer in self.layers:
-            found += [layer.qkv, layer.o, *layer.mlp.matrices]
+            qkv = layer.qkv.matrices if isinstance(layer.qkv, MlaWeights) else [layer.qkv]
+            found += [*qkv, layer.o, *layer.mlp.matrices]
         return found if self.lm_head is self.embedding else [*found, self.lm_head]

@@ -1,7 +1,8 @@
 """Whole steps of a model on one rank, without a front end.
 
-All ranks run the same list of steps: a sampled token is only ever named as "the one this sequence sampled last", so
-nothing needs to be sent between them.
+All ranks run the same list of steps over random texts, so that nothing needs to be sent between them. What is sampled
+is not gone on with, and each sequence has a text of its own: equal tokens go to the same experts, a batch of them would
+read those of one only, and what a model of random weights says to itself soon goes round in circles.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class _Rank:
         self._task = task
         self._pages = pages  # of a sequence
         # Low ids, which every vocabulary has.
-        self._tokens = np.random.default_rng(0).integers(3, 300, task.input_len).tolist()
+        shape = (max(task.batch_sizes), task.input_len + task.output_len)
+        self._texts: list[list[int]] = np.random.default_rng(0).integers(3, 300, shape).tolist()
         self._steps = 0
 
     def settle(self) -> None:
@@ -77,7 +79,9 @@ class _Rank:
 
         def one() -> None:
             position = next(positions)
-            self._run([SeqPlan(slot, position, [], from_previous=True, sample=True) for slot in slots])
+            self._run(
+                [SeqPlan(slot, position, self._texts[slot][position : position + 1], sample=True) for slot in slots]
+            )
 
         return one
 
@@ -105,7 +109,7 @@ class _Rank:
         return SeqPlan(
             slot,
             start,
-            self._tokens[start:end],
+            self._texts[slot][start:end],
             pages=list(range(first, first + self._pages)) if begins else [],
             init=SlotInit(_GREEDY) if begins else None,
             sample=end == self._task.input_len,

@@ -18,7 +18,8 @@ import torch
 import transformers as hf
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.models.config import load_model_config
-from numaserve.workers.protocol import AS_PUBLISHED
+from numaserve.workers.protocol import AS_PUBLISHED, ActivationDtype, WeightFormats
+from numaserve.workers.recorder import INTEGER_GROUPS
 from numaserve.workers.weights.hub import resolve_model
 from numaserve.workers.weights.sharding import weight_bytes
 from parity import POSITIONS, Distance, Texts, served_scores, transformers_scores
@@ -46,9 +47,11 @@ def main(names: list[str]) -> None:
     model, texts = _demo()
     whole = transformers_scores(model, texts)
     narrow = Distance.between(transformers_scores(copy.deepcopy(model).to(torch.bfloat16), texts), whole)
-    print("| published as | kept as | MiB | mean abs Δlogprob, bf16 model | top-1 | own weights | top-1 |")
-    print("|---|---|---|---|---|---|---|")
-    print(f"| transformers, bf16 | bf16 | | {_cells(narrow)} | | |")
+    print(
+        "| published as | kept as | activations | MiB | mean abs Δlogprob, bf16 | top-1 | own weights | top-1 |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    print(f"| transformers, bf16 | bf16 | bf16 | | {_cells(narrow)} | | |")
     for name in names or ["bf16", *LAYOUTS, *checkpoints.GGUF_BLOCKS]:
         with tempfile.TemporaryDirectory() as folder:
             reference = copy.deepcopy(model)
@@ -63,10 +66,13 @@ def main(names: list[str]) -> None:
             config = load_model_config(path)
             kept = sorted({each.native for each in config.stored.values()}) or ["bf16"]
             size = weight_bytes(config, [1], 0, AS_PUBLISHED) / 2**20
-            scores = served_scores(path, 1, texts, AS_PUBLISHED)
-            own = Distance.between(scores, transformers_scores(reference, texts))
-            cells = f"{_cells(Distance.between(scores, whole))} | {_cells(own)}"
-            print(f"| {name} | {', '.join(kept)} | {size:.0f} | {cells} |", flush=True)
+            dequantised = transformers_scores(reference, texts)
+            activations: list[ActivationDtype] = ["bf16", "int8"] if INTEGER_GROUPS.intersection(kept) else ["bf16"]
+            for each in activations:
+                scores = served_scores(path, 1, texts, WeightFormats(activations=each))
+                own = Distance.between(scores, dequantised)
+                cells = f"{_cells(Distance.between(scores, whole))} | {_cells(own)}"
+                print(f"| {name} | {', '.join(kept)} | {each} | {size:.0f} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> G
     ranks = placement.ranks
     shares = [len(rank.cpus) for rank in ranks]
     if options.expert_parallel:
-        _check_experts(model, len(ranks))
+        check_experts(model, len(ranks))
     slot_bytes = _ring_slot_bytes(options, model, shares)
     needs = rank_needs(options, model, shares)
     fitting = _pages_that_fit(options, _pools(topology, ranks), needs)
@@ -157,7 +157,8 @@ def format_bytes(nbytes: int) -> str:
     return f"{nbytes / GIB:.1f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.0f} MiB"
 
 
-def _check_experts(model: ModelConfig, ranks: int) -> None:
+def check_experts(model: ModelConfig, ranks: int) -> None:
+    """Raises `OperatorError` where `ranks` ranks cannot have experts of their own."""
     if not model.moe_layers:
         raise OperatorError("--expert-parallel is for models with experts, and this one has none: leave it out")
     if ranks < 2:

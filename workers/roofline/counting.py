@@ -13,11 +13,12 @@ from typing import cast
 from numaserve.kernels import PackedMatrix, Program, Vector
 from numaserve.workers.buffers import padded
 from numaserve.workers.program import ProgramBuilder
-from numaserve.workers.protocol import KvCacheDtype
+from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype
 from numaserve.workers.roofline.operations import Amount, Kind, Operation, StepWork, attended, expected_share
 
 Place = tuple[int, int, int]
 _FP32, _BF16, _INT8 = 4, 2, 1
+_LANES = 16  # columns that a core works on at once
 _ONE_SHOT_BYTES = 256 << 10  # as the native sum over ranks has it: beyond, each of more than two ranks sums a share
 
 
@@ -37,11 +38,13 @@ class CountingProgram:
 
     def rms_norm(self, x: Place, weight: Vector, out: Place, eps: float, quantized: object) -> None:
         """The residual stream is read, its norm written, maybe in int8 too."""
-        self._rows("rms_norm", weight.size * (_FP32 + _BF16 + (_INT8 if quantized else 0)))
+        row_bytes = weight.size * (_FP32 + _BF16 + (_INT8 if quantized else 0))
+        self._columns("rms_norm", weight.size, row_bytes, weight.size * _FP32)
 
     def quantize(self, x: Place, out: tuple[Place, int, int], rows_per_token: int, logits: bool) -> None:
         """bf16 is read, int8 written."""
-        self._rows("quantize", rows_per_token * out[1] * (_BF16 + _INT8), logits)
+        columns = rows_per_token * out[1]
+        self._columns("quantize", columns, columns * (_BF16 + _INT8), columns * _BF16, logits)
 
     def linear(
         self,
@@ -91,10 +94,18 @@ class CountingProgram:
 
         def amount(step: StepWork) -> Amount:
             nbytes = step.tokens * partial[1] * _FP32
-            touched = nbytes * (2 * passes + 1)
+            fetched: float = nbytes * others
+            meetings = min(others, 1)
             if self._world > 2 and nbytes > _ONE_SHOT_BYTES and step.tokens >= self._world * self._lanes:
-                return Amount(rows=step.tokens, touched=touched, fetched=2 * nbytes * others / self._world, meetings=2)
-            return Amount(rows=step.tokens, touched=touched, fetched=nbytes * others, meetings=min(others, 1))
+                fetched, meetings = 2 * nbytes * others / self._world, 2
+            return Amount(
+                rows=step.tokens,
+                touched=nbytes * (2 * passes + 1),
+                pieces=_column_pieces(step.tokens, cols),
+                repeated=nbytes * (passes - 1),
+                fetched=fetched,
+                meetings=meetings,
+            )
 
         self.operations.append(Operation("add_all_reduce", "exchange", amount))
 
@@ -103,7 +114,7 @@ class CountingProgram:
     ) -> None:
         """fp32 is read; queries, keys and values written in bf16."""
         heads = self._shape.q_heads + 2 * self._shape.kv_heads
-        self._rows("rope_store", heads * self._shape.head_dim * (_FP32 + _BF16))
+        self._runs("rope_store", heads, heads * self._shape.head_dim * (_FP32 + _BF16))
 
     def mla_store(
         self,
@@ -118,7 +129,7 @@ class CountingProgram:
         eps: float,
     ) -> None:
         """fp32 is read; queries and the latent written in bf16."""
-        self._rows("mla_store", (q[1] + kv[1]) * (_FP32 + _BF16))
+        self._runs("mla_store", self._shape.q_heads + 1, (q[1] + kv[1]) * (_FP32 + _BF16))
 
     def attention(
         self, q: Place, out: Place, partial: Place, layer: int, scale: float, window: int, softcap: float
@@ -137,14 +148,16 @@ class CountingProgram:
         self.operations.append(Operation("attention", kind, amount, weights=self._kv_dtype))
 
     def moe_route(self, logits: Place, x: Place, top_k: int, num_experts: int, item_bytes: int, **rest: object) -> None:
-        """Scores are read, and a token's row copied for each of its experts."""
+        """A token's row is copied for each of its experts."""
         self._routing = (num_experts, top_k)
-        self._rows("moe_route", num_experts * _FP32 + (top_k + 1) * x[1] * item_bytes)
+        self._rows("moe_route", 2 * top_k * x[1] * item_bytes)
 
     def moe_experts(
         self, name: str, weights: Sequence[PackedMatrix], shared: PackedMatrix | None, widened: bool, **rest: object
     ) -> None:
         """The experts that tokens go to are read, each once, and the shared one."""
+        if not weights and shared is None:
+            return
         num_experts, top_k = self._routing
         nbytes = sum(each.nbytes for each in weights)
         features = sum(each.n * each.k for each in weights)
@@ -157,13 +170,13 @@ class CountingProgram:
                 total, flops = total + shared.nbytes, flops + 2 * shared.n * shared.k * step.tokens
             return Amount(total, flops, rows / share)
 
-        self._add(name, "experts", amount, weights[0], widened)
+        self._add(name, "experts", amount, shared or weights[0], widened)
 
     def moe_combine(
         self, y: Place, routes: Place, top_k: int, shared: Place | None, accumulate: bool, out: Place
     ) -> None:
-        """A row for each of a token's experts is read, their sum written."""
-        self._rows("moe_combine", y[1] * _FP32 * (top_k + (2 if shared else 1)))
+        """A row for each of a token's experts is read."""
+        self._columns("moe_combine", y[1], y[1] * _FP32 * (top_k + (1 if shared else 0)))
 
     def gather(self, x: Place, out: Place) -> None:
         """Rows are copied."""
@@ -175,14 +188,34 @@ class CountingProgram:
 
         def amount(step: StepWork) -> Amount:
             rows = step.logit_rows
-            return Amount(rows=rows, touched=rows * row, fetched=rows * (row - own), meetings=2 if others else 0)
+            fetched = rows * (row - own)
+            return Amount(rows=rows, touched=rows * row, pieces=rows, fetched=fetched, meetings=2 if others else 0)
 
         self.operations.append(Operation("sample", "sample", amount))
 
     def _rows(self, name: str, row_bytes: int, logits: bool = False) -> None:
         def amount(step: StepWork) -> Amount:
             rows = step.logit_rows if logits else step.tokens
-            return Amount(rows=rows, touched=rows * row_bytes)
+            return Amount(rows=rows, touched=rows * row_bytes, pieces=rows)
+
+        self.operations.append(Operation(name, "rows", amount))
+
+    def _columns(self, name: str, columns: int, row_bytes: int, repeated: int = 0, logits: bool = False) -> None:
+        """Rows that are cut at columns where there are few of them."""
+
+        def amount(step: StepWork) -> Amount:
+            rows = step.logit_rows if logits else step.tokens
+            pieces = _column_pieces(rows, columns)
+            return Amount(rows=rows, touched=rows * row_bytes, pieces=pieces, repeated=rows * repeated)
+
+        self.operations.append(Operation(name, "rows", amount))
+
+    def _runs(self, name: str, heads: int, row_bytes: int) -> None:
+        """Heads of tokens that lie on one page."""
+
+        def amount(step: StepWork) -> Amount:
+            pieces = heads * sum(-(-count // PAGE_SIZE) for _, count in step.sequences)
+            return Amount(rows=step.tokens, touched=step.tokens * row_bytes, pieces=pieces)
 
         self.operations.append(Operation(name, "rows", amount))
 
@@ -202,6 +235,10 @@ class CountingBuilder(ProgramBuilder):
         for node in self._nodes:
             node.emit(cast("Program", program))
         return program.operations
+
+
+def _column_pieces(rows: int, columns: int) -> float:
+    return max(rows * columns / _LANES, 1)
 
 
 def kv_bytes_per_token(kv_heads: int, head_dim: int, dtype: KvCacheDtype, *, latent: bool) -> int:

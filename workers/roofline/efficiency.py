@@ -21,7 +21,6 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.roofline.operations import Kind, expected_share
 
 BEST = 1.0  # where nothing was measured
-_DEFAULT_CORE_BYTES_S = 4e9  # of row-wise operations, where none was measured
 _SMALL = "small operations"
 
 
@@ -45,10 +44,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class RowCost:
-    """Of a row-wise operation: what it takes besides its bytes, and how fast one core goes through those."""
+    """Of a row-wise operation: what it takes besides its bytes, and how many of them a core goes through in a second,
+    by the rows that it has to itself. Of a few rows that come from its caches it is many times more."""
 
     fixed_s: float
-    core_bytes_s: float
+    core_bytes_s: Curve
+
+
+_UNKNOWN = RowCost(0.0, Curve([(1.0, 4e9)]))
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Efficiencies:
 
     def row_cost(self, name: str) -> RowCost:
         """Of the operation of that name, or of one like it."""
-        return self.row_costs.get(name) or self.row_costs.get("rms_norm") or RowCost(0.0, _DEFAULT_CORE_BYTES_S)
+        return self.row_costs.get(name) or self.row_costs.get("rms_norm") or _UNKNOWN
 
 
 def load_efficiencies(path: Path) -> Efficiencies:
@@ -128,18 +131,27 @@ def _products(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Kind, str, fl
 
 
 def _row_costs(rows: Iterable[Mapping[str, Any]], threads: int) -> Iterator[tuple[str, RowCost]]:
-    """From the fewest rows and the most: one row occupies one core, many all of them."""
-    measured: dict[str, list[tuple[int, float, float]]] = {}
+    measured: dict[str, dict[int, list[tuple[float, float]]]] = {}
     for row in rows:
-        if row["table"] == _SMALL:
-            name, _, method = str(row["operation"]).partition(", ")
-            if method in ("", "greedy"):
-                # Samplers are measured by the row.
-                count = 1 if method else row["rows"]
-                nbytes = row["gb_s"] * row["best_us"] * 1e3
-                measured.setdefault(name, []).append((row["rows"], row["best_us"] * 1e-6 * row["rows"] / count, nbytes))
-    for name, found in measured.items():
-        few, many = min(found), max(found)
-        core_bytes_s = many[2] / many[1] / min(threads, many[0]) * (many[0] if name == "sample" else 1)
-        fixed = few[1] - few[2] / core_bytes_s
-        yield name, RowCost(max(fixed, 0.0), core_bytes_s)
+        name, _, method = str(row.get("operation", "")).partition(", ")
+        experts = str(row["table"]).startswith("experts") and name in ("moe_route", "moe_combine")
+        if row["table"] != _SMALL and not experts:
+            continue
+        if method not in ("", "greedy"):
+            continue
+        count = row["M"] if experts else row["rows"]
+        # Samplers are measured by the row.
+        seconds, repeated = row["best_us"] * 1e-6, count if method else 1
+        found = measured.setdefault(name, {}).setdefault(count, [])
+        found.append((seconds * repeated, row["gb_s"] * 1e9 * seconds * repeated))
+    for name, by_count in measured.items():
+        yield name, _row_cost({count: min(found) for count, found in by_count.items()}, threads)
+
+
+def _row_cost(measured: Mapping[int, tuple[float, float]], threads: int) -> RowCost:
+    """From seconds and bytes by number of rows. What one row takes beyond its bytes is fixed."""
+    few = min(measured)
+    many = {count: found for count, found in measured.items() if count >= threads and count > few} or measured
+    rates = Curve(sorted((count / threads, nbytes / seconds / threads) for count, (seconds, nbytes) in many.items()))
+    seconds, nbytes = measured[few]
+    return RowCost(max(seconds - nbytes / rates.at(1) / min(few, threads), 0.0), rates)

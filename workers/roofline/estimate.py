@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.placement import place_ranks
-from numaserve.workers.plan import PlanOptions
+from numaserve.workers.plan import PlanOptions, check_experts
 from numaserve.workers.roofline.efficiency import Efficiencies
 from numaserve.workers.roofline.machine import Machine
 from numaserve.workers.roofline.memory import NodeMemory, node_memory, remedies
@@ -86,6 +86,8 @@ def make_estimate(
     placement = place_ranks(topology, options.tp, options.threads_per_worker, options.reserve_core)
     ranks = placement.ranks
     shares = [len(rank.cpus) for rank in ranks]
+    if options.expert_parallel:
+        check_experts(config, len(ranks))
     memory = node_memory(options, config, topology, ranks, context)
     fits = all(node.fits for node in memory)
     on_node = {node.id: sum(len(rank.cpus) for rank in ranks if rank.node == node.id) for node in topology.nodes}
@@ -94,7 +96,17 @@ def make_estimate(
             RankMachine(machine, len(rank.cpus), machine.node_read_gb_s * 1e9 * len(rank.cpus) / on_node[rank.node])
             for rank in ranks
         ],
-        [rank_operations(config, shares, rank, options.formats, options.kv_cache_dtype) for rank in range(len(ranks))],
+        [
+            rank_operations(
+                config,
+                shares,
+                rank,
+                options.formats,
+                options.kv_cache_dtype,
+                expert_parallel=options.expert_parallel,
+            )
+            for rank in range(len(ranks))
+        ],
         efficiencies,
         STEP_S,
     )

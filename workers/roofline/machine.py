@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from numaserve.configs import machines
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.plan import GIB
 from numaserve.workers.topology import HugePages, Node, Topology
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 Positive = Annotated[float, Field(gt=0)]
 INT8_FORMATS = frozenset({"int8", "int8_group", "int4"})  # multiplied in int8, unless widened to bf16
@@ -29,10 +29,17 @@ class Machine(BaseModel):
     node_cores: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]  # of each NUMA node
     node_memory_gib: Positive
     node_read_gb_s: Positive  # from its own memory, all its cores together
-    core_gflop_s: Annotated[dict[str, Positive], Field(min_length=1)]  # bf16, and int8
+    core_gflop_s: dict[Literal["bf16", "int8"], Positive]
     link_gb_s: Positive  # what one node fetches from others meanwhile all do
     meeting_us: Positive  # of ranks with each other
     barrier_us: Positive  # of a node's threads
+
+    @field_validator("core_gflop_s")
+    @classmethod
+    def _has_both(cls, value: dict[str, float]) -> dict[str, float]:
+        if len(value) != 2:
+            raise ValueError("must have both, bf16 and int8")
+        return value
 
     def peak(self, cores: int, computes: str) -> float:
         """Operations a second of some cores, on operands of that format."""

@@ -31,8 +31,10 @@ class Amount:
 
     nbytes: float = 0.0
     flops: float = 0.0
-    rows: float = 0.0  # that share a weight once it is read; of row-wise operations, those that are divided over cores
+    rows: float = 0.0  # that share a weight once it is read
     touched: float = 0.0  # bytes of activations, where those are what takes the time
+    pieces: float = 1.0  # that those can be divided into among the cores
+    repeated: float = 0.0  # bytes that every core has to read where there are fewer rows than cores
     fetched: float = 0.0  # bytes read from the memory of other ranks
     meetings: int = 0  # how often the ranks wait for each other
 

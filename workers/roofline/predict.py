@@ -127,9 +127,11 @@ class Model:
         if amount.rows == 0:
             return 0.0, "cores"
         cost = self.efficiencies.row_cost(operation.name)
-        # Whole rows go to cores: the busiest has one more than others.
-        share = -(-amount.rows // machine.cores) / amount.rows
-        cores = cost.fixed_s + amount.touched * share / cost.core_bytes_s + self._barrier(machine)
+        # Whole pieces go to cores: the busiest has one more than others.
+        share = -(-amount.pieces // machine.cores) / amount.pieces
+        nbytes = amount.touched * share + (amount.repeated if amount.rows < machine.cores else 0.0)
+        rate = cost.core_bytes_s.at(max(amount.rows / machine.cores, 1.0))
+        cores = cost.fixed_s + nbytes / rate + self._barrier(machine)
         ranks = amount.meetings * machine.machine.meeting_us * 1e-6
         ranks += amount.fetched / (machine.machine.link_gb_s * 1e9)
         return cores + ranks, "ranks" if ranks > cores else "cores"

@@ -14,6 +14,7 @@ from numaserve.workers.protocol import KvCacheDtype, WeightFormats
 from numaserve.workers.roofline.counting import CountingBuilder
 from numaserve.workers.roofline.operations import Operation
 from numaserve.workers.roofline.shapes import shape_weights
+from numaserve.workers.weights.sharding import make_shard
 
 if TYPE_CHECKING:
     from numaserve.kernels import Team
@@ -37,7 +38,13 @@ class _Ring:
 
 
 def rank_operations(
-    config: ModelConfig, shares: Sequence[int], rank: int, formats: WeightFormats, kv_dtype: KvCacheDtype
+    config: ModelConfig,
+    shares: Sequence[int],
+    rank: int,
+    formats: WeightFormats,
+    kv_dtype: KvCacheDtype,
+    *,
+    expert_parallel: bool = False,
 ) -> list[Operation]:
     """What `rank` does in a step, in order; `shares` are the ranks' cores. Raises `OperatorError` where the checkpoint
     cannot be had in `formats`."""
@@ -51,5 +58,6 @@ def rank_operations(
         ring=cast("Ring", _Ring()) if len(shares) > 1 else None,
         activation_dtype=formats.activations,
     )
-    FAMILIES[config.family].forward(builder, config, shape_weights(config, shares, rank, formats))
+    shard = make_shard(config, shares, rank, expert_parallel=expert_parallel)
+    FAMILIES[config.family].forward(builder, config, shape_weights(config, shard, formats))
     return builder.count(len(shares), min(shares))

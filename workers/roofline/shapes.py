@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
@@ -12,7 +12,7 @@ from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.protocol import WeightFormats
 from numaserve.workers.weights.formats import MatrixFormat
 from numaserve.workers.weights.loader import lay_out
-from numaserve.workers.weights.sharding import make_shard, matrix_bytes
+from numaserve.workers.weights.sharding import Shard, matrix_bytes
 from numaserve.workers.weights.source import RawTensor
 from numaserve.workers.weights.tensors import layer_shapes
 from numaserve.workers.weights.weights import Weights
@@ -67,9 +67,9 @@ class ShapeSource:
         """Nothing was read."""
 
 
-def shape_weights(config: ModelConfig, shares: Sequence[int], rank: int, formats: WeightFormats) -> Weights:
-    """The weights of a rank. Raises `OperatorError` where the checkpoint cannot be had in `formats`."""
-    return lay_out(ShapeSource(config), config, make_shard(config, shares, rank), formats, _shape_matrix)
+def shape_weights(config: ModelConfig, shard: Shard, formats: WeightFormats) -> Weights:
+    """The weights of a rank's part. Raises `OperatorError` where the checkpoint cannot be had in `formats`."""
+    return lay_out(ShapeSource(config), config, shard, formats, _shape_matrix)
 
 
 def _shape_matrix(n: int, k: int, made: MatrixFormat) -> PackedMatrix:

@@ -10,20 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numaserve.kernels import Program, RopeTable, Team, Vector
+from numaserve.kernels import Program, RopeTable, Team
 from numaserve.workers.bench.programs import start_slot, step
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.model import rank_shape
 from numaserve.workers.models.config import load_model_config
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.program import ProgramBuilder, ProgramLimits, RankShape
+from numaserve.workers.program import ProgramBuilder, ProgramLimits
 from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype, WeightFormats
-from numaserve.workers.roofline.counting import CountingBuilder
 from numaserve.workers.roofline.operations import Operation, StepWork
 from numaserve.workers.roofline.ranks import rank_operations
 from numaserve.workers.roofline.shapes import ShapeSource
-from numaserve.workers.weights.formats import BF16
 from numaserve.workers.weights.loader import lay_out
 from numaserve.workers.weights.matrices import packed_matrix
 from numaserve.workers.weights.sharding import make_shard
@@ -61,6 +59,28 @@ DENSE = {
     },
 }
 
+# Heads over a latent of 64 + 32, one dense layer, one of experts.
+LATENT = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "num_key_value_heads": 4,
+    "q_lora_rank": 48,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 32,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 4,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 64,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 2.5,
+    "n_group": 2,
+    "topk_group": 2,
+    "norm_topk_prob": True,
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+}
+
 Counts = dict[tuple[str, str], tuple[float, float]]
 
 
@@ -70,10 +90,17 @@ def config_of(folder: Path, more: dict[str, Any]) -> ModelConfig:
 
 
 def zero_program(
-    config: ModelConfig, shares: Sequence[int], rank: int, formats: WeightFormats, kv: KvCacheDtype
+    config: ModelConfig,
+    shares: Sequence[int],
+    rank: int,
+    formats: WeightFormats,
+    kv: KvCacheDtype,
+    *,
+    expert_parallel: bool = False,
 ) -> Program:
     """The rank's own Program, of real matrices with nothing in them, without the other ranks."""
-    weights = lay_out(ShapeSource(config), config, make_shard(config, shares, rank), formats, packed_matrix)
+    shard = make_shard(config, shares, rank, expert_parallel=expert_parallel)
+    weights = lay_out(ShapeSource(config), config, shard, formats, packed_matrix)
     weights = replace(weights, ropes=tuple(rope_table(config.rope.rotary_dim) for _ in weights.ropes))
     shape = replace(rank_shape(config, shares, rank), vocab_bounds=[0, len(weights.shard.vocab)])
     b = ProgramBuilder(
@@ -141,18 +168,35 @@ def test_each_of_two_ranks_is_counted_as_its_program_counts_it(rank: int, tmp_pa
 
 
 @pytest.mark.parametrize("format", [None, "int8"])
-def test_experts_of_one_token_are_counted_as_the_program_counts_them(format: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", [MOE, LATENT], ids=["heads", "latent"])
+def test_experts_of_one_token_are_counted_as_the_program_counts_them(
+    model: dict[str, Any], format: Any, tmp_path: Path
+) -> None:
     formats = WeightFormats(format)
-    config = config_of(tmp_path, MOE)
+    config = config_of(tmp_path, model)
     steps = [[(0, start, 1, True)] for start in range(3)]
     native = native_counts(zero_program(config, [1], 0, formats, "bf16"), steps)
     assert_alike(counted(rank_operations(config, [1], 0, formats, "bf16"), steps), native)
 
 
-def test_a_mixture_whose_tokens_go_to_every_expert_is_counted_as_the_program_counts_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shares", [[1], [2, 1]], ids=["one rank", "the second of two"])
+@pytest.mark.parametrize(
+    "model", [MOE | {"num_experts_per_tok": 6}, LATENT | {"num_experts_per_tok": 8}], ids=["heads", "latent"]
+)
+def test_a_mixture_whose_tokens_go_to_every_expert_is_counted_as_the_program_counts_it(
+    model: dict[str, Any], shares: list[int], tmp_path: Path
+) -> None:
+    config, rank = config_of(tmp_path, model), len(shares) - 1
+    native = native_counts(zero_program(config, shares, rank, WeightFormats(), "bf16"), STEPS)
+    assert_alike(counted(rank_operations(config, shares, rank, WeightFormats(), "bf16"), STEPS), native)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_whole_experts_of_a_rank_are_counted_as_its_program_counts_them(rank: int, tmp_path: Path) -> None:
     config = config_of(tmp_path, MOE | {"num_experts_per_tok": 6})
-    native = native_counts(zero_program(config, [1], 0, WeightFormats(), "bf16"), STEPS)
-    assert_alike(counted(rank_operations(config, [1], 0, WeightFormats(), "bf16"), STEPS), native)
+    native = native_counts(zero_program(config, [1, 1], rank, WeightFormats(), "bf16", expert_parallel=True), STEPS)
+    operations = rank_operations(config, [1, 1], rank, WeightFormats(), "bf16", expert_parallel=True)
+    assert_alike(counted(operations, STEPS), native)
 
 
 def assert_alike(found: Counts, native: Counts) -> None:
@@ -160,35 +204,3 @@ def assert_alike(found: Counts, native: Counts) -> None:
     assert found.keys() == native.keys()
     for key, amounts in found.items():
         assert amounts == pytest.approx(native[key], rel=1e-12), key
-
-
-def test_latent_attention_is_counted_as_the_program_counts_it() -> None:
-    heads, nope, rope, latent, values, hidden = 3, 32, 32, 64, 32, 64
-    shape = RankShape(
-        q_heads=heads,
-        kv_heads=1,
-        head_dim=latent + rope,
-        num_layers=1,
-        hidden_size=hidden,
-        vocab_bounds=[0, 64],
-        value_dim=latent,
-    )
-
-    def append(b: ProgramBuilder) -> None:
-        def matrix(n: int, k: int) -> Any:
-            return packed_matrix(n, k, BF16)
-
-        residual = b.embed(matrix(64, hidden), first_row=0)
-        x = b.rms_norm(residual, Vector(np.ones(hidden, np.float32)), 1e-5)
-        q, kv = b.linear(x, matrix(heads * (nope + rope), hidden)), b.linear(x, matrix(latent + rope, hidden))
-        w_uk, w_uv = matrix(heads * latent, nope), matrix(heads * values, latent)
-        norm = Vector(np.ones(latent, np.float32))
-        b.mla_attention(q, kv, w_uk, w_uv, layer=0, rope=rope_table(rope), norm=norm, eps=1e-5, scale=1.0)
-
-    team = Team([-1, -1])
-    real, counting = (kind(shape=shape, limits=LIMITS, team=team) for kind in (ProgramBuilder, CountingBuilder))
-    append(real)
-    append(counting)
-    steps = [[(slot, start, count, False) for slot, start, count, _ in each] for each in STEPS]
-    assert isinstance(counting, CountingBuilder)
-    assert counted(counting.count(1, 2), steps) == native_counts(real.build(), steps)

@@ -1,0 +1,136 @@
+"""`numaserve plan` over configurations without weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from numaserve.server.cli.main import main
+from numaserve.workers.bench.shapes import SHAPES
+
+HOST = """
+name: two nodes
+node-cores: [4, 3]
+node-memory-gib: {memory}
+node-read-gb-s: 100
+core-gflop-s: {{bf16: 1000, int8: 2000}}
+link-gb-s: 50
+meeting-us: 1
+barrier-us: 1
+"""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> str:
+    return write_host(tmp_path, 64)
+
+
+def write_host(folder: Path, memory: float) -> str:
+    path = folder / "host.yaml"
+    path.write_text(HOST.format(memory=memory))
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as exit_:
+        main(["plan", *arguments])
+    out = capsys.readouterr()
+    assert isinstance(exit_.value.code, int)
+    return exit_.value.code, out.out, out.err
+
+
+def record(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> dict[str, Any]:
+    file = folder / "plan.jsonl"
+    file.unlink(missing_ok=True)
+    status, _, errors = run(capsys, *arguments, "--json", str(file))
+    assert status in {0, 1}, errors
+    made: dict[str, Any] = json.loads(file.read_text())
+    assert made["fits"] == (status == 0)
+    return made
+
+
+def test_a_configuration_is_enough_for_a_plan(host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(SHAPES["llama-8b"].config()))
+    status, out, _ = run(capsys, str(folder), "--host", host)
+    assert status == 0
+    for text in ("model on two nodes", "prefill, rank", "decode, rank", "add_all_reduce", "TTFT", "TPOT"):
+        assert text in out
+
+
+def test_a_rank_reads_its_weights_and_its_part_of_the_cache_for_a_token(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = record(capsys, tmp_path, "--shape", "llama-8b", "--host", host, "--tp", "1", "--output-len", "2")
+    shape = SHAPES["llama-8b"]
+    per_layer = (
+        2 * shape.hidden * (shape.heads + shape.kv_heads) * shape.head_dim + 3 * shape.hidden * shape.intermediate
+    )
+    weights = 2 * (shape.layers * per_layer + shape.vocab * shape.hidden)
+    cache = 2 * 2 * shape.layers * shape.kv_heads * shape.head_dim * (1024 + 2)
+    assert made["decode"]["nbytes"] == weights + cache
+    assert made["decode"]["bound_s"] == pytest.approx((weights + cache) / 100e9)
+    assert made["tpot_s"] > made["decode"]["bound_s"]
+
+
+def test_a_batch_shares_what_is_read_of_the_weights(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, many = (
+        record(capsys, tmp_path, "--shape", "llama-8b", "--host", host, "--batch-size", batch) for batch in ("1", "16")
+    )
+    assert one["tpot_s"] < many["tpot_s"] < 16 * one["tpot_s"]
+    assert many["ttft_s"] == pytest.approx(16 * one["ttft_s"])
+    assert many["memory"][0]["kv_cache"] > 15 * one["memory"][0]["kv_cache"]
+
+
+def test_narrower_weights_take_less_memory_and_time(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ("--shape", "llama-8b", "--host", host)
+    wide, narrow = record(capsys, tmp_path, *common), record(capsys, tmp_path, *common, "--quantization", "int8")
+    assert narrow["memory"][0]["weights"] < 0.6 * wide["memory"][0]["weights"]
+    assert narrow["tpot_s"] < wide["tpot_s"]
+
+
+def test_what_does_not_fit_is_told_with_what_would_mend_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = write_host(tmp_path, 8)
+    arguments = ("--shape", "llama-8b", "--host", small)
+    status, out, _ = run(capsys, *arguments)
+    assert status == 1
+    assert "It does not fit" in out
+    made = record(capsys, tmp_path, *arguments)
+    assert not all(node["weights"] + node["kv_cache"] + node["scratch"] <= node["usable"] for node in made["memory"])
+    assert "--quantization int8" in made["remedies"]
+    mended = record(capsys, tmp_path, *arguments, "--quantization", "int8")
+    assert mended["fits"]
+    assert mended["remedies"] == []
+
+
+def test_a_context_that_the_model_has_not_is_refused(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, errors = run(capsys, "--shape", "tiny", "--host", host, "--input-len", "2048")
+    assert status == 2
+    assert "more than the model's 2048" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shape", "tiny", "--host", "6980"], "--host 6980: expected this, 2x6972p"),
+        (["--shape", "huge", "--host", "6980p"], "--shape huge: expected one of tiny"),
+        (["--host", "6980p"], "name a model, or a shape"),
+        (["--shape", "tiny", "--host", "6980p", "--tp", "0"], "tp must be between"),
+        (["--shape", "tiny", "--host", "6980p", "--quantization", "int3"], "quantization must be"),
+        (["--shape", "tiny", "--host", "6980p", "--efficiencies", "nowhere"], "cannot read nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, errors = run(capsys, *arguments)
+    assert status == 2
+    assert message in errors
+    assert errors.count("\n") == 1

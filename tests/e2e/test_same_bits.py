@@ -44,6 +44,7 @@ Case = tuple[str, WeightFormats, KvCacheDtype]
 CASES: list[Case] = [
     *((name, BF16_WEIGHTS, "bf16") for name in TINY_MODELS),
     *((name, each, "bf16") for name in ("llama", "qwen2_moe") for each in QUANTIZED),
+    ("deepseek_v3", QUANTIZED[0], "bf16"),
     ("gemma2", BF16_WEIGHTS, "int8"),
     ("llama", BF16_WEIGHTS, "fp8_e4m3"),
 ]

@@ -120,6 +120,33 @@ class NumpyBuilder:
         weights /= weights.sum(-1, keepdims=True)
         return np.einsum("hts,shd->thd", weights, values).reshape(len(q), -1)
 
+    def mla_attention(
+        self,
+        q: Floats,
+        kv: Floats,
+        w_uk: Any,
+        w_uv: Any,
+        *,
+        layer: int,
+        rope: RopeValues,
+        norm: VectorValues,
+        eps: float,
+        scale: float,
+    ) -> Floats:
+        """The latent is expanded to keys and values, which the native Program never does."""
+        heads, tokens = len(self.shard.q_heads), len(q)
+        if heads == 0:
+            return np.zeros((tokens, 0), np.float32)
+        nope, latent = w_uk.k, len(norm.values)
+        expanded = self.rms_norm(kv[:, :latent], norm, eps)
+        keys = np.einsum("tl,hln->thn", expanded, w_uk.to_numpy().reshape(heads, latent, nope))
+        values = np.einsum("tl,hvl->thv", expanded, w_uv.to_numpy().reshape(heads, -1, latent))
+        shared = np.repeat(self._rotate(kv[:, None, latent:], rope), heads, axis=1)
+        query = q.reshape(tokens, heads, -1)
+        rotated = np.concatenate([query[..., :nope], self._rotate(query[..., nope:], rope)], axis=-1)
+        self.keys_values[layer] = (np.concatenate([keys, shared], axis=-1), values)
+        return self.attention(rotated, layer=layer, scale=scale)
+
     def linear_partial(self, x: Floats, weight: Any) -> Floats:
         return x @ weight.to_numpy().T
 

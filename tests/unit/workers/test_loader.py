@@ -92,7 +92,7 @@ def test_int8_weights_are_those_of_the_checkpoint_and_the_embedding_stays_bf16(
 
 @pytest.mark.usefixtures("_numpy_vectors")
 @pytest.mark.parametrize("tp", [1, 2, 3])
-@pytest.mark.parametrize("case", [*checkpoints.CASES, *checkpoints.MOE_CASES])
+@pytest.mark.parametrize("case", [*checkpoints.CASES, *checkpoints.MOE_CASES, *checkpoints.LATENT_CASES])
 def test_each_family_computes_what_transformers_computes_on_any_number_of_ranks(
     case: str, tp: int, tmp_path: Path, team: Team
 ) -> None:

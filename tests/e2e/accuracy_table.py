@@ -47,9 +47,7 @@ def main(names: list[str]) -> None:
     model, texts = _demo()
     whole = transformers_scores(model, texts)
     narrow = Distance.between(transformers_scores(copy.deepcopy(model).to(torch.bfloat16), texts), whole)
-    print(
-        "| published as | kept as | activations | MiB | mean abs Δlogprob, bf16 | top-1 | own weights | top-1 |"
-    )
+    print("| published as | kept as | activations | MiB | mean abs Δlogprob, bf16 | top-1 | own weights | top-1 |")
     print("|---|---|---|---|---|---|---|---|")
     print(f"| transformers, bf16 | bf16 | bf16 | | {_cells(narrow)} | | |")
     for name in names or ["bf16", *LAYOUTS, *checkpoints.GGUF_BLOCKS]:

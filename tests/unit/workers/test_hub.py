@@ -65,6 +65,11 @@ def test_a_hub_id_is_downloaded_without_anything_that_holds_code(downloads: list
         assert any(Path(wanted).match(pattern) for pattern in patterns)
 
 
+def test_a_configuration_can_be_had_without_weights(downloads: list[tuple[str, list[str]]]) -> None:
+    assert hub.resolve_model("deepseek-ai/DeepSeek-R1", weights=False) == Path("/cache/model")
+    assert downloads == [("deepseek-ai/DeepSeek-R1", ["config.json", "generation_config.json"])]
+
+
 @pytest.mark.parametrize(
     "name", ["", "missing", "no/such/folder", "../x", "a/../b", "missing.gguf", "org/model.gguf", "a b/c"]
 )

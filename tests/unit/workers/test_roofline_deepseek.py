@@ -1,0 +1,148 @@
+"""DeepSeek-R1, of which there is nothing but its config.json here, on the largest shipped host."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from numaserve.configs import EFFICIENCIES
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.placement import place_ranks
+from numaserve.workers.plan import PlanOptions
+from numaserve.workers.protocol import WeightFormats
+from numaserve.workers.roofline.efficiency import load_efficiencies
+from numaserve.workers.roofline.estimate import Estimate, Load, make_estimate
+from numaserve.workers.roofline.machine import load_machine
+from numaserve.workers.roofline.memory import node_memory, remedies
+from numaserve.workers.roofline.operations import Operation, StepWork
+from numaserve.workers.roofline.predict import prefill_steps
+from numaserve.workers.roofline.ranks import rank_operations
+
+HIDDEN, LAYERS, HEADS, EXPERTS, TOP_K, WIDTH, DENSE = 7168, 61, 128, 256, 8, 2048, 3
+CONFIG = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "vocab_size": 129280,
+    "hidden_size": HIDDEN,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_nextn_predict_layers": 1,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": HEADS,
+    "n_shared_experts": 1,
+    "n_routed_experts": EXPERTS,
+    "routed_scaling_factor": 2.5,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "qk_nope_head_dim": 128,
+    "topk_method": "noaux_tc",
+    "n_group": 8,
+    "topk_group": 4,
+    "num_experts_per_tok": TOP_K,
+    "moe_layer_freq": 1,
+    "first_k_dense_replace": DENSE,
+    "norm_topk_prob": True,
+    "scoring_func": "sigmoid",
+    "hidden_act": "silu",
+    "max_position_embeddings": 163840,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 40,
+        "original_max_position_embeddings": 4096,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    },
+    "attention_bias": False,
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+INT8 = WeightFormats("int8")
+OPTIONS = PlanOptions(
+    model="r1",
+    max_running_requests=1,
+    max_step_tokens=512,
+    mem_fraction_static=0.85,
+    step_deadline_s=60.0,
+    formats=INT8,
+)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    folder = tmp_path_factory.mktemp("r1")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return load_model_config(folder)
+
+
+@pytest.fixture(scope="module")
+def operations(config: ModelConfig) -> list[Operation]:
+    """Of a single rank with the whole model."""
+    return rank_operations(config, [128], 0, INT8, "bf16")
+
+
+def estimate(config: ModelConfig, options: PlanOptions) -> Estimate:
+    machine = load_machine("2x6980p")
+    return make_estimate(
+        options,
+        config,
+        machine.topology(),
+        machine=machine,
+        efficiencies=load_efficiencies(EFFICIENCIES),
+        load=Load(1024, 1024, 1),
+    )
+
+
+def nbytes(operations: list[Operation], name: str, step: StepWork) -> float:
+    return sum(each.amount(step).nbytes for each in operations if name in (each.name, ""))
+
+
+def test_a_token_reads_its_experts_and_all_else_once(operations: list[Operation]) -> None:
+    step = StepWork([(1535, 1)], 1)
+    mixtures = LAYERS - DENSE
+    row_scales = 8  # bytes of an output feature, besides its weights
+    assert nbytes(operations, "moe_gate_up", step) == mixtures * (TOP_K + 1) * 2 * WIDTH * (HIDDEN + row_scales)
+    assert nbytes(operations, "moe_down", step) == mixtures * (TOP_K + 1) * HIDDEN * (WIDTH + row_scales)
+    assert nbytes(operations, "attention", step) == LAYERS * 1536 * (512 + 64) * 2
+    assert nbytes(operations, "mla_absorb", step) == LAYERS * HEADS * 128 * 512 * 2
+    # 37 billion parameters are active; the head, the router and what is absorbed are bf16.
+    assert 37.5e9 < nbytes(operations, "", step) < 41e9
+
+
+def test_a_prompt_of_two_chunks_reads_the_experts_twice(operations: list[Operation]) -> None:
+    whole, chunks = (sum(nbytes(operations, "moe_down", step) for step in prefill_steps(1024, c)) for c in (1024, 512))
+    assert chunks == pytest.approx(2 * whole, rel=1e-6)
+
+
+@pytest.mark.parametrize(("host", "fits"), [("2x6980p", True), ("6980p", False)])
+def test_its_int8_weights_fit_two_sockets_and_not_one(host: str, fits: bool, config: ModelConfig) -> None:
+    topology = load_machine(host).topology()
+    ranks = place_ranks(topology, None, None, False).ranks
+    memory = node_memory(OPTIONS, config, topology, ranks, 2048)
+    assert all(node.fits for node in memory) == fits
+    # 671 billion parameters, and what is bf16.
+    assert 671e9 < sum(node.weights for node in memory) < 705e9
+    if not fits:
+        assert "--quantization int4" in remedies(OPTIONS, config, topology, ranks, 2048)
+
+
+def test_a_step_cannot_be_faster_than_the_bytes_that_a_rank_reads(config: ModelConfig) -> None:
+    made = estimate(config, OPTIONS)
+    assert made.decode.nbytes * len(made.cores) > 39e9  # a rank has an equal part at best
+    assert made.tpot_s > made.decode.nbytes / (made.machine.node_read_gb_s * 1e9) > 0.026
+
+
+def test_whole_experts_are_for_models_that_have_some(config: ModelConfig) -> None:
+    dense = replace(config, moe_layers=())
+    with pytest.raises(OperatorError, match="--expert-parallel is for models with experts"):
+        estimate(dense, replace(OPTIONS, expert_parallel=True))

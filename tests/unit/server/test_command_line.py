@@ -114,6 +114,7 @@ def test_an_unknown_instruction_set_is_told_before_the_model_is_looked_for(
         (["--tp", "64", "--threads-per-worker", "1"], "--tp 64 needs 64 cores"),
         (["--kv-cache-gib", "16000"], "--kv-cache-gib 16000 does not fit"),
         (["--context-length", "8192"], "more than the model's 4096"),
+        (["--expert-parallel"], "--expert-parallel is for models with experts, and this one has none: leave it out"),
     ],
 )
 def test_more_than_the_machine_or_the_model_has_is_refused(

@@ -33,6 +33,7 @@ from test_quantized_loading import TOKENS
 from test_sharding import moe_config
 
 SHARES = [[1, 1], [3, 2], [1, 1, 1], [4, 1, 2]]
+FAMILIES_WITH_EXPERTS = [*checkpoints.MOE_CASES, *checkpoints.LATENT_CASES]
 FORMATS: list[WeightFormat] = ["bf16", "int8", "int4", "fp8"]
 MOE = replace(
     SMALL, family="qwen2_moe", moe=MoeConfig(64, 8, 768, shared_intermediate_size=1024), moe_layers=tuple(range(30))
@@ -56,7 +57,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A checkpoint of every family."""
     return {
         case: checkpoints.save(checkpoints.random_model(case), tmp_path_factory.mktemp(case))
-        for case in checkpoints.MOE_CASES
+        for case in FAMILIES_WITH_EXPERTS
     }
 
 
@@ -73,7 +74,7 @@ def load(path: Path, shares: list[int], team: Team, formats: WeightFormats = AS_
     return group
 
 
-def experts_of(weights: Weights, layer: int = 0) -> MoeWeights:
+def experts_of(weights: Weights, layer: int = -1) -> MoeWeights:
     mlp = weights.layers[layer].mlp
     assert isinstance(mlp, MoeWeights)
     return mlp
@@ -123,7 +124,7 @@ def test_groups_of_experts_are_not_cut() -> None:
 
 @pytest.mark.parametrize("shares", SHARES, ids=str)
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("case", checkpoints.MOE_CASES)
+@pytest.mark.parametrize("case", FAMILIES_WITH_EXPERTS)
 def test_every_format_takes_the_memory_that_is_planned(
     case: str, format: WeightFormat, shares: list[int], saved: dict[str, Path], team: Team
 ) -> None:
@@ -133,7 +134,7 @@ def test_every_format_takes_the_memory_that_is_planned(
 
 def test_a_rank_has_the_experts_of_its_range(saved: dict[str, Path], team: Team) -> None:
     tensors = load_file(saved["qwen2_moe"] / "model.safetensors")
-    group = [experts_of(weights, 2) for weights in load(saved["qwen2_moe"], [4, 3], team)]
+    group = [experts_of(weights) for weights in load(saved["qwen2_moe"], [4, 3], team)]
     assert [mlp.experts for mlp in group] == [range(4), range(4, 7)]
     for mlp in group:
         for expert, down, gate_up in zip(mlp.experts, mlp.down, mlp.gate_up, strict=True):

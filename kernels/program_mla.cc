@@ -40,8 +40,8 @@ void add_head_linear(Program& p, const std::string& name, const PlaceTuple& x, i
       num_heads >= 0 && weight.n() % (num_heads > 0 ? num_heads * kPad : 1) == 0 && (num_heads > 0 || weight.n() == 0),
       name, "the weight does not have a multiple of 32 rows for each head");
   const int64_t columns = num_heads > 0 ? weight.n() / num_heads : 0;
-  require(x_stride % kPad == 0 && x_stride >= weight.k() && place(x).ld >= num_heads * x_stride, name,
-          "the input is narrower than the weight");
+  require(num_heads == 0 || (x_stride % kPad == 0 && x_stride >= weight.k() && place(x).ld >= num_heads * x_stride),
+          name, "the input is narrower than the weight");
   require(out_stride >= columns && place(out).ld >= num_heads * out_stride, name,
           "the output is narrower than the weight");
   p.add(std::make_unique<HeadLinearNode>(name, place(x), x_stride, weight, num_heads, place(out), out_stride));

@@ -189,6 +189,25 @@ def test_what_an_earlier_sequence_left_in_pages_does_not_show(rng: np.random.Gen
         assert run(fresh, step) == run(used, step)
 
 
+def test_a_rank_without_heads_takes_part_with_nothing() -> None:
+    b = ProgramBuilder(
+        RankShape(0, 0, LATENT + ROPE, 1, HIDDEN, [0, VOCAB], value_dim=LATENT),
+        ProgramLimits(64, 64, 1, 2, 2),
+        Team([-1, -1]),
+    )
+    x = b.rms_norm(b.embed(PackedMatrix(VOCAB, HIDDEN), first_row=0), _ones(HIDDEN), EPS)
+    q, kv = b.linear(x, PackedMatrix(0, HIDDEN)), b.linear(x, PackedMatrix(LATENT + ROPE, HIDDEN))
+    angles = np.zeros((64, ROPE // 2), np.float32)
+    w_uk, w_uv, rope, norm = PackedMatrix(0, NOPE), PackedMatrix(0, LATENT), RopeTable(angles, angles), _ones(LATENT)
+    out = b.mla_attention(q, kv, w_uk, w_uv, layer=0, rope=rope, norm=norm, eps=EPS, scale=SCALE)
+    b.sample(b.lm_head(out, PackedMatrix(VOCAB, 0)))
+    program = b.build()
+    assert program.kv_memory[1] == 0
+    begin(program, 0, [0, 1])
+    (found,) = run(program, [(0, 0, [1] * 40)])
+    np.testing.assert_allclose(list(found.values()), -np.log(VOCAB), rtol=1e-6)
+
+
 def test_a_latent_cache_of_codes_is_refused(rng: np.random.Generator) -> None:
     b = ProgramBuilder(
         RankShape(2, 1, 96, 1, HIDDEN, [0, VOCAB], value_dim=64),

@@ -9,6 +9,7 @@ import checkpoints
 import numpy as np
 import pytest
 import torch
+import transformers as hf
 from numaserve.kernels import Team
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config import load_model_config
@@ -16,8 +17,11 @@ from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormat, WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import MlaWeights, Weights
+from numpy_builder import RopeValues, VectorValues
+from published_checkpoints import save_published
 from safetensors.torch import load_file
 from test_loader import edit_tensors
+from test_quantized_loading import assert_same_logits
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +39,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         case: checkpoints.save(checkpoints.random_model(case), tmp_path_factory.mktemp(case))
         for case in checkpoints.LATENT_CASES
     }
+
+
+@pytest.fixture
+def _numpy_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "Vector", VectorValues)
+    monkeypatch.setattr(loader, "RopeTable", RopeValues)
 
 
 def load(path: Path, team: Team, *, shares: list[int], rank: int = 0, formats: WeightFormats = BF16_WEIGHTS) -> Weights:
@@ -89,6 +99,32 @@ def test_heads_are_divided_and_what_makes_latents_is_whole_on_every_rank(saved: 
     w_uv = np.concatenate([part.w_uv.to_numpy() for part in parts])
     np.testing.assert_array_equal(w_uv, values.reshape(w_uv.shape))
     assert [part.q.n // (nope + rope) for part in parts] == [2, 1]
+
+
+@pytest.mark.usefixtures("_numpy_vectors")
+@pytest.mark.parametrize("layout", ["gptq", "awq", "w8a8", "fp8 blocks"])
+def test_a_published_checkpoint_is_kept_as_it_is_but_for_what_is_absorbed(
+    layout: str, tmp_path: Path, team: Team
+) -> None:
+    model = small_deepseek()
+    path = save_published(model, tmp_path, layout)
+    native = load_model_config(path).stored["layers.1.self_attn.q_b_proj"].native
+    for layer in model.model.layers:
+        expanded = layer.self_attn.kv_b_proj.weight
+        expanded.data = expanded.data.bfloat16().float()
+    for tp in (1, 3):
+        for weights in assert_same_logits(path, model, tp, team):
+            latent = latent_of(weights, 1)
+            assert {matrix.format for matrix in latent.matrices[:3]} == {native}
+            assert {matrix.format for matrix in latent.matrices[3:]} == {"bf16"}
+
+
+def small_deepseek() -> hf.PreTrainedModel:
+    """Its widths are multiples of the groups."""
+    sizes = checkpoints.sizes(384, 3, 3, 256, q_lora_rank=128, kv_lora_rank=128, n_routed_experts=8)
+    dims = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    experts = {"moe_intermediate_size": 128, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
+    return checkpoints.build(hf.DeepseekV3Config(**sizes, **dims, **experts, first_k_dense_replace=1))
 
 
 def test_a_rank_without_heads_packs_none(saved: dict[str, Path], team: Team) -> None:

@@ -16,6 +16,7 @@ namespace {
 #include "kernels/ops/embed.inl"
 #include "kernels/ops/mla_attention.inl"
 #include "kernels/ops/norm.inl"
+// Shares rows as norms do, and so comes after them.
 #include "kernels/ops/moe.inl"
 #include "kernels/ops/quantize.inl"
 #include "kernels/ops/rope_store.inl"

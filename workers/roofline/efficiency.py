@@ -65,7 +65,8 @@ class Efficiencies:
     _found: dict[tuple[Kind, str, str], Curve | None] = field(default_factory=dict, repr=False)
 
     def of(self, kind: Kind, weights: str, bound: str, rows: float) -> float:
-        """The fraction of that ceiling; the same format with other groups stands in for one that was not measured."""
+        """The fraction of that ceiling; the same format with other groups stands in for one that was not measured, then
+        bf16."""
         key = (kind, weights, bound)
         if key not in self._found:
             self._found[key] = self._nearest(*key)
@@ -73,13 +74,14 @@ class Efficiencies:
         return BEST if curve is None else curve.at(max(rows, 1.0))
 
     def _nearest(self, kind: Kind, weights: str, bound: str) -> Curve | None:
-        alike = [key for key in self.curves if key[0] == kind and key[2] == bound]
         format = weights.partition("/")[0]
-        for fits in (weights, format, "bf16"):
-            for key in alike:
-                if key[1] == fits or key[1].partition("/")[0] == fits:
-                    return self.curves[key]
-        return None
+        # Experts are products too, of fewer rows each.
+        for like in (kind, "gemm") if kind == "experts" else (kind,):
+            for fits in (weights, format):
+                for key, curve in self.curves.items():
+                    if key[0] == like and key[2] == bound and fits in {key[1], key[1].partition("/")[0]}:
+                        return curve
+        return None if weights == "bf16" else self._nearest(kind, "bf16", bound)
 
     def row_cost(self, name: str) -> RowCost:
         """Of the operation of that name, or of one like it."""

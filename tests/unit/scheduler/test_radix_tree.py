@@ -115,7 +115,7 @@ class TreeAgainstDictionary(RuleBasedStateMachine):
 
 
 TestTreeAgainstDictionary = TreeAgainstDictionary.TestCase
-TestTreeAgainstDictionary.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestTreeAgainstDictionary.settings = settings(max_examples=100, stateful_step_count=40)
 
 
 def test_equal_tokens_of_two_salts_never_share_pages() -> None:

@@ -133,4 +133,4 @@ def check_request(request: Request, config: SchedulerConfig) -> None:
 
 
 TestRandomService = RandomService.TestCase
-TestRandomService.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestRandomService.settings = settings(max_examples=150, stateful_step_count=40)

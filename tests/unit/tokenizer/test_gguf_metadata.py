@@ -63,7 +63,7 @@ def test_an_empty_or_missing_file_is_refused(tmp_path: Path) -> None:
             read_metadata(tmp_path / name)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(data=st.data())
 def test_a_damaged_file_either_loads_or_is_refused_in_words(tmp_path: Path, data: st.DataObject) -> None:
     path = write_sentencepiece_gguf(tmp_path / "model.gguf")

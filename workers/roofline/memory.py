@@ -82,7 +82,8 @@ def remedies(
     shorter = [tokens for tokens in _halves(context) if fits(options, tokens)]
     if shorter:
         yield f"a context of {shorter[0]} tokens"
-    if options.kv_cache_dtype == "bf16" and fits(replace(options, kv_cache_dtype="int8")):
+    # Latents are cached in bf16 only.
+    if options.kv_cache_dtype == "bf16" and model.mla is None and fits(replace(options, kv_cache_dtype="int8")):
         yield "--kv-cache-dtype int8"
     short = [node.needed - node.usable for node in node_memory(options, model, topology, ranks, context)]
     yield f"{format_bytes(max(short))} more memory on the node that lacks most of it"

@@ -133,7 +133,9 @@ def test_its_int8_weights_fit_two_sockets_and_not_one(host: str, fits: bool, con
     # 671 billion parameters, and what is bf16.
     assert 671e9 < sum(node.weights for node in memory) < 705e9
     if not fits:
-        assert "--quantization int4" in remedies(OPTIONS, config, topology, ranks, 2048)
+        found = list(remedies(OPTIONS, config, topology, ranks, 2048))
+        assert found[0] == "--quantization int4"
+        assert not any("--kv-cache-dtype" in each for each in found)  # latents are bf16 always
 
 
 def test_a_step_cannot_be_faster_than_the_bytes_that_a_rank_reads(config: ModelConfig) -> None:

@@ -16,7 +16,6 @@ from numaserve.shm_comm import RingError
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.model import RankModel
 from numaserve.workers.node import NodeContext
-from numaserve.workers.populate import Population
 from numaserve.workers.protocol import (
     Failure,
     FromWorker,
@@ -143,7 +142,7 @@ class _Loop:
         self._mailbox = mailbox
         self._model = model
         self._rank = rank
-        self._kv_population = Population(*model.kv_memory)
+        self._kv_population = model.kv_population()
         self._next_stats = time.monotonic() + _STATS_INTERVAL_S
 
     def run(self) -> int:
@@ -169,6 +168,9 @@ class _Loop:
             self._send_stats()
 
     def _step(self, plan: StepPlan) -> None:
+        for seq in plan.seqs:
+            if seq.pages:
+                self._kv_population.use(max(seq.pages))
         begin = time.monotonic_ns()
         try:
             answer = self._model.run(plan)

@@ -14,6 +14,7 @@ from numaserve.workers.models.config import load_model_config
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.node import NodeContext
+from numaserve.workers.populate import Population
 from numaserve.workers.profiling import by_operation, rank_ceilings
 from numaserve.workers.program import ProgramBuilder, ProgramLimits, RankShape
 from numaserve.workers.protocol import (
@@ -61,6 +62,7 @@ class RankModel:
         )
         page_bytes = kv_bytes_per_page(config, launch.weights, launch.rank, launch.kv_cache_dtype)
         self.kv_bytes = page_bytes * launch.num_pages
+        self._num_layers = config.num_layers
         self._launch = launch
         self._node = node
         loader = RankLoader(
@@ -114,15 +116,16 @@ class RankModel:
         """What the operations of the Program have cost since load."""
         return by_operation(self._program.totals[0], self._program.profile())
 
-    @property
-    def kv_memory(self) -> tuple[int, int]:
-        """Address and bytes of the KV cache."""
-        return self._program.kv_memory
+    def kv_population(self) -> Population:
+        """What touches the KV cache's memory ahead of its use."""
+        address, nbytes = self._program.kv_memory  # with what rounds it up, or none on a rank without heads
+        layer_bytes = min(nbytes, self.kv_bytes) // self._num_layers
+        return Population(address, layer_bytes, self._num_layers, self._launch.num_pages)
 
     def misplaced_pages(self) -> int:
         """Memory pages of weights and KV cache that lie on another node than the rank's."""
         weights = [(matrix.address, matrix.nbytes) for matrix in self._weights.matrices]
-        return self._node.misplaced_pages([*weights, self.kv_memory])
+        return self._node.misplaced_pages([*weights, self._program.kv_memory])
 
     def run(self, plan: StepPlan) -> StepAnswer:
         """Run one step. Raises `ValueError`, `TypeError` or `OverflowError` for a plan that cannot be run, `RingError`

@@ -9,32 +9,54 @@ import os
 
 _MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14
 _PIECE_BYTES = 2 << 20  # a huge page: tenths of a millisecond, milliseconds in some virtual machines
+_PAGES_AHEAD = 256  # of KV: 8192 tokens
 
 logger = logging.getLogger(__name__)
 
 
 class Population:
-    """Touches memory for the first time, a piece at a time.
+    """Touches the memory of KV pages for the first time, a piece at a time, some way ahead of the highest page in use:
+    the front end gives out pages in ascending order.
 
     Else the steps do it: every layer's part of a token may be the first of a huge page, and the step then waits until
-    all of those are cleared. Doing it all before the first request would delay that by seconds for a large cache; a
-    thread beside the steps would take their cores and memory.
+    all of those are cleared. Doing it all would take memory that may never be needed, and doing it before the first
+    request would delay that; a thread beside the steps would take their cores.
     """
 
-    def __init__(self, address: int, nbytes: int) -> None:
-        """Of ``address .. address + nbytes``; `address` is rounded up to a page."""
-        self._next = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._end = address + nbytes
+    def __init__(self, address: int, layer_bytes: int, layers: int, num_pages: int) -> None:
+        """Of `layers` consecutive parts of `layer_bytes`, each of `num_pages` pages."""
+        self._address, self._layer_bytes, self._layers, self._num_pages = address, layer_bytes, layers, num_pages
+        self._page_bytes = layer_bytes // max(num_pages, 1)
+        self._pages_a_piece = max(1, _PIECE_BYTES // max(self._page_bytes, 1))
+        self._next_page = self._next_layer = 0
+        self._wanted = min(num_pages, _PAGES_AHEAD) if layer_bytes > 0 else 0
+
+    def use(self, page: int) -> None:
+        """A sequence has been given `page`."""
+        if self._layer_bytes > 0:
+            self._wanted = max(self._wanted, min(self._num_pages, page + 1 + _PAGES_AHEAD))
 
     def advance(self) -> bool:
-        """Touch the next piece. False when there is nothing left to touch, or the kernel cannot do it ahead."""
-        nbytes = min(_PIECE_BYTES - self._next % _PIECE_BYTES, self._end - self._next)
-        if nbytes <= 0:
+        """Touch the next piece. False when there is nothing to touch now, or the kernel cannot do it ahead."""
+        if self._next_page >= self._wanted:
             return False
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.madvise(ctypes.c_void_p(self._next), ctypes.c_size_t(nbytes), _MADV_POPULATE_WRITE) != 0:
-            reason = os.strerror(ctypes.get_errno())
-            logger.info("memory of the KV cache is fetched at its first use, not ahead of it: %s", reason)
-            self._next = self._end
-        self._next += nbytes
-        return self._next < self._end
+        begin = self._address + self._next_layer * self._layer_bytes + self._next_page * self._page_bytes
+        pages = min(self._pages_a_piece, self._num_pages - self._next_page)
+        if not _populate(begin, begin + pages * self._page_bytes):
+            self._layer_bytes = self._wanted = 0
+            return False
+        self._next_layer += 1
+        if self._next_layer == self._layers:
+            self._next_layer = 0
+            self._next_page += pages
+        return self._next_page < self._wanted
+
+
+def _populate(begin: int, end: int) -> bool:
+    begin -= begin % mmap.PAGESIZE
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_POPULATE_WRITE) == 0:
+        return True
+    reason = os.strerror(ctypes.get_errno())
+    logger.info("memory of the KV cache is fetched at its first use, not ahead of it: %s", reason)
+    return False

@@ -1,4 +1,4 @@
-"""Memory is touched ahead of its use, all of it and nothing else."""
+"""KV pages are touched ahead of their use, in every layer, and no more of them than wanted."""
 
 from __future__ import annotations
 
@@ -8,49 +8,79 @@ import resource
 from itertools import count
 
 import pytest
+from numaserve.workers import populate
 from numaserve.workers.populate import Population
 
-HUGE = 2 << 20
-NBYTES = 3 * HUGE
+LAYERS, PAGES, PAGE_BYTES = 3, 40, 2 * mmap.PAGESIZE
+LAYER_BYTES = PAGES * PAGE_BYTES
 
 
-def faults_of_writing(memory: mmap.mmap, begin: int, end: int) -> int:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for at in range(begin, end, mmap.PAGESIZE):
-        memory[at] = 1
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+@pytest.fixture(autouse=True)
+def five_pages_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(populate, "_PAGES_AHEAD", 5)
+    monkeypatch.setattr(populate, "_PIECE_BYTES", 2 * PAGE_BYTES)
 
 
-def address_of(memory: mmap.mmap) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+def cache() -> mmap.mmap:
+    memory = mmap.mmap(-1, LAYERS * LAYER_BYTES)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return memory
 
 
-def test_populated_memory_is_not_faulted_in_when_written() -> None:
-    with mmap.mmap(-1, NBYTES) as memory:
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-        part = NBYTES // 2
-        population = Population(address_of(memory), part)
-        pieces = next(n for n in count(1) if not population.advance())
-        assert pieces >= part // HUGE
-        assert not population.advance()
-        pages = part // mmap.PAGESIZE
-        assert faults_of_writing(memory, 0, part) < pages / 10
-        assert faults_of_writing(memory, part, NBYTES) >= pages
+def population(memory: mmap.mmap) -> Population:
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    return Population(address, LAYER_BYTES, LAYERS, PAGES)
 
 
-def test_nothing_before_the_first_byte_is_touched_and_no_memory_is_no_work() -> None:
-    with mmap.mmap(-1, 4 * mmap.PAGESIZE) as memory:
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-        assert not Population(address_of(memory) + 1, 2 * mmap.PAGESIZE - 1).advance()
-        assert faults_of_writing(memory, 0, mmap.PAGESIZE) == 1
-        assert not Population(address_of(memory), 0).advance()
+def faults_of_writing(memory: mmap.mmap, first: int, end: int) -> list[int]:
+    """For each layer, how many of the memory pages of KV pages first..end had to be fetched."""
+    faults = []
+    for layer in range(LAYERS):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for at in range(layer * LAYER_BYTES + first * PAGE_BYTES, layer * LAYER_BYTES + end * PAGE_BYTES, 4096):
+            memory[at] = 1
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    return faults
+
+
+def touch_all(ahead: Population) -> int:
+    return next(n for n in count(1) if not ahead.advance())
+
+
+def test_pages_are_touched_in_every_layer_and_no_others() -> None:
+    with cache() as memory:
+        pieces = touch_all(population(memory))
+        assert pieces == 3 * LAYERS  # of two pages each
+        assert max(faults_of_writing(memory, 0, 5)) <= 2  # the interpreter's own
+        assert min(faults_of_writing(memory, 6, PAGES)) >= 2 * (PAGES - 6)
+
+
+def test_more_are_touched_as_pages_come_into_use_up_to_the_last() -> None:
+    with cache() as memory:
+        ahead = population(memory)
+        touch_all(ahead)
+        assert not ahead.advance()
+        ahead.use(10)
+        touch_all(ahead)
+        assert max(faults_of_writing(memory, 0, 16)) <= 2
+        ahead.use(3)
+        assert not ahead.advance()
+        ahead.use(PAGES - 1)
+        touch_all(ahead)
+        assert max(faults_of_writing(memory, 16, PAGES)) <= 2
+
+
+def test_no_memory_is_no_work() -> None:
+    ahead = Population(0, 0, LAYERS, PAGES)
+    ahead.use(3)
+    assert not ahead.advance()
 
 
 def test_a_kernel_that_cannot_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"), mmap.mmap(-1, NBYTES) as memory:
-        address = address_of(memory)
-    population = Population(address, NBYTES)  # no longer there
-    with caplog.at_level("INFO"):
-        assert not population.advance()
-        assert not population.advance()
+    with cache() as memory:
+        ahead = population(memory)
+    with caplog.at_level("INFO"):  # the memory is no longer there
+        assert not ahead.advance()
+        ahead.use(20)
+        assert not ahead.advance()
     assert len(caplog.records) == 1

@@ -5,9 +5,37 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from numaserve.kernels import Team
 
 sys.path.append(str(Path(__file__).parents[2] / "e2e"))
 # Tests run in as many processes as there are cores: libraries that start a thread for each core only get in each
 # other's way. Read when numpy and torch are imported, which test modules do after this file.
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="module")
+def team() -> Team:
+    """A thread on a core; not the whole process, as a team would have it."""
+    from numaserve.kernels import Team
+
+    allowed = os.sched_getaffinity(0)
+    team = Team([min(allowed)])
+    # The team pins its caller; torch's threads, started from here, would all share that core.
+    os.sched_setaffinity(0, allowed)
+    return team
+
+
+@pytest.fixture
+def numpy_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors and tables of a loaded model that the NumPy builder can read."""
+    from numaserve.workers.weights import loader
+    from numpy_builder import RopeValues, VectorValues
+
+    monkeypatch.setattr(loader, "Vector", VectorValues)
+    monkeypatch.setattr(loader, "RopeTable", RopeValues)

@@ -25,12 +25,14 @@ from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
 from numaserve.workers.weights.formats import MatrixFormat, MoeFormats, layer_formats
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import MoeWeights, Weights
-from numpy_builder import RopeValues, VectorValues, run_group
+from numpy_builder import run_group
 from published_checkpoints import save_published, small_qwen2_moe
 from safetensors.torch import load_file
 from test_plan import OPTIONS, SMALL, machine
 from test_quantized_loading import TOKENS
 from test_sharding import moe_config
+
+pytestmark = pytest.mark.usefixtures("numpy_vectors")
 
 SHARES = [[1, 1], [3, 2], [1, 1, 1], [4, 1, 2]]
 FAMILIES_WITH_EXPERTS = [*checkpoints.MOE_CASES, *checkpoints.LATENT_CASES]
@@ -44,12 +46,6 @@ PARALLEL = replace(OPTIONS, expert_parallel=True)
 @pytest.fixture(scope="module")
 def team() -> Team:
     return Team([-1])
-
-
-@pytest.fixture(autouse=True)
-def _numpy_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "Vector", VectorValues)
-    monkeypatch.setattr(loader, "RopeTable", RopeValues)
 
 
 @pytest.fixture(scope="module")

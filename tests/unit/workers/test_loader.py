@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ from numaserve.workers.weights import loader
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.source import RawTensor
 from numaserve.workers.weights.weights import Weights
-from numpy_builder import RopeValues, VectorValues, run_group
+from numpy_builder import run_group
 from safetensors.torch import load_file, save_file
 
 TOKENS = np.random.default_rng(0).integers(0, checkpoints.VOCAB, 80)
@@ -29,15 +28,6 @@ POSITIONS = 200
 
 
 INT8_WEIGHTS = WeightFormats(linear="int8", lm_head="int8")
-
-
-@pytest.fixture(scope="module")
-def team() -> Team:
-    allowed = os.sched_getaffinity(0)
-    team = Team([min(allowed)])
-    # The team pins its caller; torch's threads, started from here, would all share that core.
-    os.sched_setaffinity(0, allowed)
-    return team
 
 
 def load_group(path: Path, tp: int, team: Team) -> tuple[ModelConfig, list[Weights]]:
@@ -64,12 +54,6 @@ def assert_same_logits(path: Path, model: hf.PreTrainedModel, tp: int, team: Tea
         np.testing.assert_allclose(logits, expected, atol=2e-4)
 
 
-@pytest.fixture
-def _numpy_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "Vector", VectorValues)
-    monkeypatch.setattr(loader, "RopeTable", RopeValues)
-
-
 @pytest.mark.parametrize("tp", [1, 2])
 def test_int8_weights_are_those_of_the_checkpoint_and_the_embedding_stays_bf16(
     tp: int, tmp_path: Path, team: Team
@@ -90,7 +74,7 @@ def test_int8_weights_are_those_of_the_checkpoint_and_the_embedding_stays_bf16(
             assert (np.abs(got.to_numpy() - values) <= half_steps * 1.001).all()
 
 
-@pytest.mark.usefixtures("_numpy_vectors")
+@pytest.mark.usefixtures("numpy_vectors")
 @pytest.mark.parametrize("tp", [1, 2, 3])
 @pytest.mark.parametrize("case", [*checkpoints.CASES, *checkpoints.MOE_CASES, *checkpoints.LATENT_CASES])
 def test_each_family_computes_what_transformers_computes_on_any_number_of_ranks(
@@ -102,7 +86,7 @@ def test_each_family_computes_what_transformers_computes_on_any_number_of_ranks(
     assert_same_logits(folder, model, tp, team)
 
 
-@pytest.mark.usefixtures("_numpy_vectors")
+@pytest.mark.usefixtures("numpy_vectors")
 @pytest.mark.parametrize("kind", checkpoints.GGUF_TYPES)
 @pytest.mark.parametrize(("case", "tp"), [("llama-tied", 2), ("qwen2", 3)])
 def test_an_expanded_gguf_file_computes_what_its_dequantised_weights_compute(
@@ -112,14 +96,14 @@ def test_an_expanded_gguf_file_computes_what_its_dequantised_weights_compute(
     assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", kind), model, tp, team)
 
 
-@pytest.mark.usefixtures("_numpy_vectors")
+@pytest.mark.usefixtures("numpy_vectors")
 def test_quantised_heads_that_begin_inside_a_block_are_divided_too(tmp_path: Path, team: Team) -> None:
     config = hf.LlamaConfig(**checkpoints.sizes(96, 4, 2, 160), head_dim=24)
     model = checkpoints.randomise(hf.LlamaForCausalLM(config).eval())
     assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", "Q8_0"), model, 2, team)
 
 
-@pytest.mark.usefixtures("_numpy_vectors")
+@pytest.mark.usefixtures("numpy_vectors")
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
 def test_the_text_part_of_a_multimodal_checkpoint_is_found(prefix: str, tmp_path: Path, team: Team) -> None:
     model = checkpoints.random_model("gemma3")

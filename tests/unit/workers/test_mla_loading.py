@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import checkpoints
@@ -17,19 +16,10 @@ from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormat, WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import MlaWeights, Weights
-from numpy_builder import RopeValues, VectorValues
 from published_checkpoints import save_published
 from safetensors.torch import load_file
 from test_loader import edit_tensors
 from test_quantized_loading import assert_same_logits
-
-
-@pytest.fixture(scope="module")
-def team() -> Team:
-    allowed = os.sched_getaffinity(0)
-    team = Team([min(allowed)])
-    os.sched_setaffinity(0, allowed)  # see test_loader.py
-    return team
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +29,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         case: checkpoints.save(checkpoints.random_model(case), tmp_path_factory.mktemp(case))
         for case in checkpoints.LATENT_CASES
     }
-
-
-@pytest.fixture
-def _numpy_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "Vector", VectorValues)
-    monkeypatch.setattr(loader, "RopeTable", RopeValues)
 
 
 def load(path: Path, team: Team, *, shares: list[int], rank: int = 0, formats: WeightFormats = BF16_WEIGHTS) -> Weights:
@@ -101,7 +85,7 @@ def test_heads_are_divided_and_what_makes_latents_is_whole_on_every_rank(saved: 
     assert [part.q.n // (nope + rope) for part in parts] == [2, 1]
 
 
-@pytest.mark.usefixtures("_numpy_vectors")
+@pytest.mark.usefixtures("numpy_vectors")
 @pytest.mark.parametrize("layout", ["gptq", "awq", "w8a8", "fp8 blocks"])
 def test_a_published_checkpoint_is_kept_as_it_is_but_for_what_is_absorbed(
     layout: str, tmp_path: Path, team: Team

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,29 +20,16 @@ from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormat,
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import DenseMlp, MoeWeights, Weights
-from numpy_builder import RopeValues, VectorValues
 from published import LAYOUTS
 from published_checkpoints import edit_config, save_published, small_qwen2_moe
 from safetensors.torch import load_file
 from test_loader import edit_tensors
 from test_quantized_loading import assert_same_logits
 
+pytestmark = pytest.mark.usefixtures("numpy_vectors")
+
 QUANTIZED: list[WeightFormat] = ["int8", "int4", "fp8"]
 Tensors = dict[str, torch.Tensor]
-
-
-@pytest.fixture(scope="module")
-def team() -> Team:
-    allowed = os.sched_getaffinity(0)
-    team = Team([min(allowed)])
-    os.sched_setaffinity(0, allowed)  # see test_loader.py
-    return team
-
-
-@pytest.fixture(autouse=True)
-def _numpy_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "Vector", VectorValues)
-    monkeypatch.setattr(loader, "RopeTable", RopeValues)
 
 
 @pytest.fixture(scope="module")

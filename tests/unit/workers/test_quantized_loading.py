@@ -3,7 +3,6 @@ plan has counted."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,27 +20,15 @@ from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import Weights
-from numpy_builder import RopeValues, VectorValues, run_group
+from numpy_builder import run_group
 from published import LAYOUTS, rounded_anew
 from published_checkpoints import edit_config, save_published, small_llama
 from safetensors.torch import load_file, save_file
 
+pytestmark = pytest.mark.usefixtures("numpy_vectors")
+
 TOKENS = np.random.default_rng(0).integers(0, checkpoints.VOCAB, 60)
 Model = hf.PreTrainedModel
-
-
-@pytest.fixture(scope="module")
-def team() -> Team:
-    allowed = os.sched_getaffinity(0)
-    team = Team([min(allowed)])
-    os.sched_setaffinity(0, allowed)  # see test_loader.py
-    return team
-
-
-@pytest.fixture(autouse=True)
-def _numpy_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader, "Vector", VectorValues)
-    monkeypatch.setattr(loader, "RopeTable", RopeValues)
 
 
 def load(path: Path, tp: int, team: Team, formats: WeightFormats = AS_PUBLISHED) -> tuple[ModelConfig, list[Weights]]:

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/program_module.h"
 #include "kernels/runtime/memory.h"
 #include "kernels/runtime/packed_matrix.h"
 
@@ -21,13 +22,6 @@ using namespace nb::literals;
 namespace numaserve {
 namespace {
 
-Activation activation_of(const std::string& name) {
-  if (name == "none") return Activation::kNone;
-  if (name == "silu") return Activation::kSilu;
-  if (name == "gelu_tanh") return Activation::kGeluTanh;
-  throw std::invalid_argument("an activation is none, silu or gelu_tanh");
-}
-
 QuantizeArgs quantize_args(const bf16* x, int64_t ldx, int8_t* out, int64_t ldo, int64_t rows, int64_t cols,
                            int64_t group) {
   return {.x = x,
@@ -36,7 +30,7 @@ QuantizeArgs quantize_args(const bf16* x, int64_t ldx, int8_t* out, int64_t ldo,
           .ldo = ldo,
           .rows = rows,
           .cols = cols,
-          .depth = round_up(cols, group > 0 ? group : kTileDepth<int8_t>),
+          .depth = quantised_depth(cols, group),
           .group = group};
 }
 

@@ -102,10 +102,14 @@ struct GroupScale {
   int32_t minus8;  // -8 times the sum of the values: what sums with codes of 4 bits, whose zero is 8, have too little
 };
 
-// Bytes of a row of quantised activations.
+// Values of a row of quantised activations: whole groups, or without groups whole tiles; and its bytes.
+[[gnu::always_inline]] constexpr int64_t quantised_depth(int64_t cols, int64_t group) {
+  return round_up(cols, group > 0 ? group : kTileDepth<int8_t>);
+}
 [[gnu::always_inline]] constexpr int64_t quantised_bytes(int64_t cols, int64_t group) {
-  if (group == 0) return round_up(cols, kTileDepth<int8_t>) + static_cast<int64_t>(sizeof(float));
-  return round_up(cols, group) + ceil_div(cols, group) * static_cast<int64_t>(sizeof(GroupScale));
+  const int64_t scales = group == 0 ? static_cast<int64_t>(sizeof(float))
+                                    : ceil_div(cols, group) * static_cast<int64_t>(sizeof(GroupScale));
+  return quantised_depth(cols, group) + scales;
 }
 
 // Results may take a whole second level: they are streamed, once a slab. Half of the second level is for activations,

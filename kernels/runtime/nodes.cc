@@ -40,7 +40,7 @@ QuantizeArgs quantize_args(const Run& run, const Place& x, const Quantized& q, i
           .ldo = q.out.ld,
           .rows = rows,
           .cols = q.cols,
-          .depth = q.group > 0 ? round_up(q.cols, q.group) : round_up(q.cols, kTileDepth<int8_t>),
+          .depth = quantised_depth(q.cols, q.group),
           .group = q.group};
 }
 

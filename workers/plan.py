@@ -143,7 +143,7 @@ def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> G
         max_step_tokens=tokens,
         max_logit_rows=max_logit_rows(options.max_running_requests),
         front_end_cpus=placement.front_end_cpus,
-        notes=(*placement.notes, *context_notes),
+        notes=(*model.notes, *placement.notes, *context_notes),
     )
 
 

@@ -115,6 +115,13 @@ class ModelConfig:
     # The quantised matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").
     stored: Mapping[str, Stored] = field(default_factory=dict, hash=False)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the operator may want to know about what is served of the checkpoint."""
+        if not self.mtp_layers:
+            return ()
+        return (f"layers of the checkpoint that predict several tokens at once (MTP) are skipped: {self.mtp_layers}",)
+
     def window(self, layer: int) -> int | None:
         """How many tokens layer `layer` looks back at, the current one included; None: all."""
         return self.sliding_window if self.layer_kinds[layer] == "sliding" else None

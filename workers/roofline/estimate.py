@@ -118,5 +118,5 @@ def make_estimate(
         [] if fits else list(remedies(options, config, topology, ranks, context)),
         model.phase("prefill", prefill_steps(load.input_len, options.max_step_tokens)),
         model.phase("decode", [decode_step(load.batch, load.input_len + load.output_len // 2)]),
-        placement.notes,
+        (*config.notes, *placement.notes),
     )

@@ -63,6 +63,13 @@ def test_a_mixture_of_experts_needs_scratch_for_each_of_a_tokens_experts() -> No
     assert dense.weight_bytes < half.weight_bytes < whole.weight_bytes
 
 
+def test_layers_that_are_skipped_are_told_about() -> None:
+    assert not make_plan(OPTIONS, SMALL, machine(8)).notes
+    plan = make_plan(OPTIONS, replace(SMALL, mtp_layers=2), machine(8))
+    assert plan.notes == ("layers of the checkpoint that predict several tokens at once (MTP) are skipped: 2",)
+    assert plan.ranks == make_plan(OPTIONS, SMALL, machine(8)).ranks
+
+
 def test_launches_tell_every_rank_the_whole_group() -> None:
     plan = make_plan(OPTIONS, SMALL, machine(43, 43, 42))
     assert [launch.rank for launch in plan.launches] == [0, 1, 2]

@@ -138,6 +138,13 @@ def test_its_int8_weights_fit_two_sockets_and_not_one(host: str, fits: bool, con
         assert not any("--kv-cache-dtype" in each for each in found)  # latents are bf16 always
 
 
+def test_the_layer_that_predicts_another_token_is_neither_counted_nor_passed_over(config: ModelConfig) -> None:
+    counted, without = estimate(config, OPTIONS), estimate(replace(config, mtp_layers=0), OPTIONS)
+    assert counted.decode == without.decode
+    assert [node.weights for node in counted.memory] == [node.weights for node in without.memory]
+    assert set(counted.notes) - set(without.notes) == set(config.notes) != set()
+
+
 def test_a_step_cannot_be_faster_than_the_bytes_that_a_rank_reads(config: ModelConfig) -> None:
     made = estimate(config, OPTIONS)
     assert made.decode.nbytes * len(made.cores) > 39e9  # a rank has an equal part at best

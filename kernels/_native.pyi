@@ -194,7 +194,15 @@ class Program:
         eps: float,
     ) -> None: ...
     def attention(
-        self, q: Place, out: Place, partial: Place, layer: int, scale: float, window: int, softcap: float, /
+        self,
+        q: Place,
+        out: Place,
+        partial: Place,
+        layer: int,
+        scale: float,
+        window: int,
+        softcap: float,
+        sinks: Vector | None = None,
     ) -> None: ...
     def moe_route(
         self,

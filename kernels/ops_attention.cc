@@ -134,7 +134,8 @@ namespace {
 
 void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim, CacheBytes k_cache, CacheBytes v_cache,
                const std::string& kv_dtype_name, Array<const int32_t, 2> sequences, Array<const int32_t, 2> pages,
-               float scale, float softcap, int32_t window, bool by_blocks, int32_t rows_per_item, Array<bf16, 2> out) {
+               float scale, float softcap, int32_t window, Maybe<const float, 1> sinks, bool by_blocks,
+               int32_t rows_per_item, Array<bf16, 2> out) {
   const KernelTable& table = *table_by_name(isa);
   const int32_t q_heads = static_cast<int32_t>(size(q, 1)), kv_heads = static_cast<int32_t>(size(k_cache, 1));
   require(kv_heads >= 1 && q_heads % kv_heads == 0, "query heads are not a multiple of KV heads");
@@ -142,6 +143,7 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
           "q has the wrong shape");
   require(size(out, 0) >= size(q, 0) && size(out, 1) >= q_heads * head_dim, "the output is too small");
   require(scale > 0.0f, "the scale of scores must be above 0");
+  require(!sinks || size(*sinks, 0) == q_heads, "each head has a sink");
   require(rows_per_item >= 1 && rows_per_item <= kAttentionRows, "an item has 1 to 32 rows");
   const int64_t num_pages = size(k_cache, 0) < size(v_cache, 0) ? size(k_cache, 0) : size(v_cache, 0);
   const std::vector<AttentionSequence> all = attention_sequences(sequences, pages, size(q, 0), num_pages);
@@ -157,7 +159,8 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
                            .sequences = all.data(),
                            .out = out.data(),
                            .ldo = size(out, 1),
-                           .partial = nullptr};
+                           .partial = nullptr,
+                           .sinks = data_or_null(sinks)};
   attend_all(table, args, static_cast<int64_t>(all.size()), rows_per_item, by_blocks);
 }
 
@@ -168,7 +171,7 @@ void bind_attention_ops(nb::module_& ops) {
           "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "runs"_a, "q"_a, "k_cache"_a, "v_cache"_a, "kv_dtype"_a,
           "threads"_a);
   ops.def("attention", &attention, "isa"_a, "q"_a, "head_dim"_a, "k_cache"_a, "v_cache"_a, "kv_dtype"_a, "sequences"_a,
-          "pages"_a, "scale"_a, "softcap"_a, "window"_a, "by_blocks"_a, "rows_per_item"_a, "out"_a);
+          "pages"_a, "scale"_a, "softcap"_a, "window"_a, "sinks"_a.none(), "by_blocks"_a, "rows_per_item"_a, "out"_a);
 }
 
 }  // namespace numaserve

@@ -163,16 +163,18 @@ void add_rope_store(Program& p, const PlaceTuple& qkv, const PlaceTuple& q, int6
 }
 
 void add_attention(Program& p, const PlaceTuple& q, const PlaceTuple& out, const PlaceTuple& partial, int64_t layer,
-                   float scale, int32_t window, float softcap) {
+                   float scale, int32_t window, float softcap, const PaddedVector* sinks) {
   const HeadGeometry& heads = p.heads();
   require(place(q).ld == heads.q_heads * heads.head_tiles() * kTileK &&
               place(out).ld >= heads.q_heads * heads.values() &&
               place(partial).ld >= round_up(heads.values(), kTileK) + 16,
           "attention", "the matrices do not have the width of the heads");
   require(scale > 0.0f, "attention", "the scale must be above 0");
+  require_size(sinks, heads.q_heads, "attention");
   auto node = std::make_unique<AttentionNode>(place(q), place(out), place(partial), p.heads(), p.kv().layer(layer));
   node->scale = scale;
   node->softcap = softcap;
+  node->sinks = data_or_null(sinks);
   node->work = p.step().add_window(window);
   p.add(std::move(node));
 }
@@ -222,7 +224,9 @@ void bind_program(nb::module_& m) {
       .def("rope_store", &add_rope_store, nb::arg("qkv"), nb::arg("q"), nb::arg("layer"), nb::arg("rope"),
            nb::arg("q_norm").none(), nb::arg("k_norm").none(), nb::arg("eps"), nb::keep_alive<1, 5>(),
            nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>())
-      .def("attention", &add_attention)
+      .def("attention", &add_attention, nb::arg("q"), nb::arg("out"), nb::arg("partial"), nb::arg("layer"),
+           nb::arg("scale"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks").none() = nb::none(),
+           nb::keep_alive<1, 9>())
       .def("gather", &add_gather)
       .def("sample", &add_sample)
       .def("set_collectives", &Program::set_collectives)

@@ -171,6 +171,8 @@ struct AttentionArgs {
   float* partial;  // [partial rows, padded dimensions of a value + 16]: unnormalised output, then maximum and sum
   // Of a latent cache, which has one KV head: the first so many dimensions of a key are its value. Otherwise 0.
   int32_t value_dim = 0;
+  // [q_heads] or null: a logit of each head that takes part in the softmax, and has no value.
+  const float* sinks = nullptr;
 };
 
 enum class Scoring : int32_t { kSoftmax, kSigmoid };

@@ -259,11 +259,23 @@ inline void merge_row(const float* o, float m, float l, float* merged, float& me
 inline int32_t value_dim(const AttentionArgs& a) { return a.value_dim > 0 ? a.value_dim : a.head_dim; }
 inline int32_t padded_values(const AttentionArgs& a) { return static_cast<int32_t>(round_up(value_dim(a), kTileK)); }
 
+// What a head's sink adds to a row's sum of probabilities, whose maximum is `m`. Added to the finished sum, it is the
+// same however the row's blocks were computed. A sink far above all scores leaves a result of next to nothing: `exp`
+// does not overflow.
+inline float sink_share(float sink, float m) {
+  constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+  alignas(64) float share[16];
+  exp(F32x16::set1((sink * kLog2E - m) * kLn2)).store(share);
+  return share[0];
+}
+
 // Normalised result of a row, without the padding of its head.
-inline void write_row(const AttentionArgs& a, const AttentionItem& item, int32_t row, const float* merged, float l) {
+inline void write_row(const AttentionArgs& a, const AttentionItem& item, int32_t row, const float* merged, float m,
+                      float l) {
   const int64_t index = query_row(a, item, row);
   const int32_t dim = value_dim(a);
   bf16* out = a.out + index / a.q_heads * a.ldo + index % a.q_heads * dim;
+  if (a.sinks != nullptr) l += sink_share(a.sinks[index % a.q_heads], m);
   const F32x16 scale = F32x16::set1(1.0f / l);
   alignas(64) bf16 rounded[kMaxHeadDim];
   for (int32_t i = 0; i < padded_values(a); i += 16) (F32x16::load(merged + i) * scale).store(rounded + i);
@@ -314,7 +326,8 @@ inline void attention_item(const AttentionArgs& a, const AttentionItem& item, co
     for (int32_t r = 0; r < item.num_rows; ++r)
       merge_row(w.o + r * padded, w.m[r], w.l[r], w.merged + r * padded, w.merged_m[r], w.merged_l[r], padded);
   }
-  for (int32_t r = 0; r < item.num_rows; ++r) write_row(a, item, r, w.merged + r * padded, w.merged_l[r]);
+  for (int32_t r = 0; r < item.num_rows; ++r)
+    write_row(a, item, r, w.merged + r * padded, w.merged_m[r], w.merged_l[r]);
 }
 
 // Merges the partial results of the blocks of `item` (its first block's item), `block_stride` partial rows apart.
@@ -327,6 +340,6 @@ inline void attention_merge(const AttentionArgs& a, const AttentionItem& item, i
       const float* partial = a.partial + (item.partial + b * block_stride + r) * partial_stride(a);
       merge_row(partial, partial[padded], partial[padded + 1], merged, m, l, padded);
     }
-    write_row(a, item, r, merged, l);
+    write_row(a, item, r, merged, m, l);
   }
 }

@@ -179,5 +179,6 @@ inline void latent_attention_item(const AttentionArgs& a, const AttentionItem& i
     latent_block(a, item, block, ahead, w);
   }
   if (!whole) return;
-  for (int32_t r = 0; r < item.num_rows; ++r) write_row(a, item, r, w.merged + r * a.value_dim, w.merged_l[r]);
+  for (int32_t r = 0; r < item.num_rows; ++r)
+    write_row(a, item, r, w.merged + r * a.value_dim, w.merged_m[r], w.merged_l[r]);
 }

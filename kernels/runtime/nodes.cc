@@ -222,7 +222,8 @@ void AttentionNode::run(Run& run, int thread) const {
                            .out = run.at<bf16>(out),
                            .ldo = out.ld,
                            .partial = run.at<float>(partial),
-                           .value_dim = heads.value_dim};
+                           .value_dim = heads.value_dim,
+                           .sinks = sinks};
   const auto compute = heads.latent() ? run.table.latent_attention_item : run.table.attention_item;
   const auto count = static_cast<int64_t>(todo.items.size());
   // Handed out one by one, heaviest first: which thread computes an item does not show in its bits.

@@ -181,6 +181,7 @@ struct AttentionNode : Node {
   HeadGeometry heads;
   KvLayer kv;
   float scale = 1.0f, softcap = 0.0f;
+  const float* sinks = nullptr;
   int work = 0;  // index in Step::attention
 };
 

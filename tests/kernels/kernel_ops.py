@@ -196,6 +196,7 @@ def attention(
     scale: float,
     softcap: float = 0.0,
     window: int = 0,
+    sinks: F32 | None = None,
     by_blocks: bool = False,
     rows_per_item: int = 32,
 ) -> U16:
@@ -217,6 +218,7 @@ def attention(
         scale,
         softcap,
         window,
+        sinks,
         by_blocks,
         rows_per_item,
         out,

@@ -93,10 +93,18 @@ def rope(x: F64, cos: F32, sin: F32) -> F64:
 
 
 def attention(
-    q: F64, k: F64, v: F64, start: int, *, scale: float, window: int = 0, softcap: float = 0.0
+    q: F64,
+    k: F64,
+    v: F64,
+    start: int,
+    *,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: F32 | None = None,
 ) -> tuple[F64, F64]:
     """Causal attention of q [tokens, q_heads, dim], the first at position `start`, over k and v [positions, kv_heads,
-    dim]; consecutive query heads share a KV head.
+    dim]; consecutive query heads share a KV head. `sinks` [q_heads] take part in the softmax without a value.
 
     The probabilities are rounded to bf16 (the weights stay normalised), their powers of two come from a polynomial with
     a relative error of 3e-6, and a score that is off by d changes a probability by a factor exp(d), numerator and
@@ -113,8 +121,10 @@ def attention(
     key = np.arange(k.shape[0])[None]
     seen = (key <= position) & ((key > position - window) if window > 0 else True)
     scores = np.where(seen, scores, -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
+    sink = np.full((q.shape[1], 1, 1), -np.inf) if sinks is None else sinks.astype(np.float64)[:, None, None]
+    peak = np.maximum(scores.max(axis=-1, keepdims=True), sink)
+    weights = np.exp(scores - peak)
+    weights /= weights.sum(axis=-1, keepdims=True) + np.exp(sink - peak)
     value = np.einsum("hqk,khd->qhd", weights, v)
     magnitude = np.einsum("hqk,khd->qhd", weights, np.abs(v))
     factor = 2 * BF16 + 2 * 3e-6 + 2 * off.max() + accumulation(k.shape[0]) + 32 * FP32

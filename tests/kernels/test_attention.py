@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import kernel_ops
 import kernel_reference as reference
@@ -31,7 +32,7 @@ class Sequence:
                 cache.k[page, head] = kv_reference.half_page(cache.dtype, k[tokens, head], is_k=True)
                 cache.v[page, head] = kv_reference.half_page(cache.dtype, v[tokens, head], is_k=False)
 
-    def expected(self, start: int, kv_dtype: str, **options: float) -> tuple[reference.F64, reference.F64]:
+    def expected(self, start: int, kv_dtype: str, **options: Any) -> tuple[reference.F64, reference.F64]:
         q = reference.from_bf16(self.q[start:]).astype(np.float64)
         k, v = kv_reference.kept(kv_dtype, self.k), kv_reference.kept(kv_dtype, self.v)
         return reference.attention(q, k, v, start, **options)
@@ -61,7 +62,7 @@ def make_sequences(
 
 
 def attend(
-    isa: str, sequences: list[Sequence], cache: kernel_ops.Cache, starts: list[int], **options: float
+    isa: str, sequences: list[Sequence], cache: kernel_ops.Cache, starts: list[int], **options: Any
 ) -> list[reference.U16]:
     """Attention of each sequence's tokens from its start on, all in one batch."""
     counts = [len(s.q) - start for s, start in zip(sequences, starts, strict=True)]
@@ -133,6 +134,39 @@ def test_items_of_one_block_and_items_of_all_blocks_agree_to_the_last_bit(
     serial = attend(isa, sequences, cache, [900], scale=0.1, window=window)[0]
     merged = attend(isa, sequences, cache, [900], scale=0.1, window=window, by_blocks=True)[0]
     np.testing.assert_array_equal(merged, serial)
+
+
+@pytest.mark.parametrize("level", [-1e4, -100.0, 0.0, 30.0, 80.0])
+@pytest.mark.parametrize("by_blocks", [False, True])
+def test_a_sink_takes_its_share_of_the_softmax(
+    isa: str, kv_dtype: str, rng: np.random.Generator, level: float, by_blocks: bool
+) -> None:
+    sequences, cache = make_sequences(rng, [40, 600], (6, 2, 64), kv_dtype)
+    sinks = (level + rng.standard_normal(6)).astype(np.float32)
+    starts = [0, 550]
+    results = attend(isa, sequences, cache, starts, scale=0.125, window=300, sinks=sinks, by_blocks=by_blocks)
+    for sequence, start, result in zip(sequences, starts, results, strict=True):
+        kernel_ops.assert_within(result, *sequence.expected(start, kv_dtype, scale=0.125, window=300, sinks=sinks))
+
+
+def test_a_sink_far_above_all_scores_leaves_nothing(isa: str, kv_dtype: str, rng: np.random.Generator) -> None:
+    (sequence,), cache = make_sequences(rng, [20], (2, 1, 64), kv_dtype)
+    (result,) = attend(isa, [sequence], cache, [0], scale=0.125, sinks=np.array([1e4, -1e4], np.float32))
+    values = reference.from_bf16(result)
+    assert np.abs(values[:, 0]).max() < 1e-30
+    assert np.abs(values[:, 1]).max() > 0.1
+
+
+@pytest.mark.parametrize("window", [0, 40])
+def test_a_sink_is_added_once_however_the_blocks_are_taken(
+    isa: str, kv_dtype: str, rng: np.random.Generator, window: int
+) -> None:
+    (sequence,), cache = make_sequences(rng, [1000], (8, 2, 64), kv_dtype)
+    options = {"scale": 0.125, "window": window, "sinks": rng.standard_normal(8).astype(np.float32)}
+    (whole,) = attend(isa, [sequence], cache, [0], **options)
+    for by_blocks in (False, True):
+        (tail,) = attend(isa, [sequence], cache, [900], by_blocks=by_blocks, rows_per_item=5, **options)
+        np.testing.assert_array_equal(tail, whole[900:])
 
 
 def test_large_scores_do_not_overflow(isa: str, kv_dtype: str, rng: np.random.Generator) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import gguf_latent
 import torch
 import transformers as hf
 from k_quants import fitting, quantize
@@ -167,7 +168,13 @@ def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> P
     return folder
 
 
-_GGUF_NAMES = {"mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe"}
+_GGUF_NAMES = {
+    "mixtral": "llama",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+    "deepseek_v2": gguf_latent.ARCHITECTURE,
+    "deepseek_v3": gguf_latent.ARCHITECTURE,
+}
 
 
 def save_gguf(
@@ -177,10 +184,11 @@ def save_gguf(
     *,
     embedding: str | None = None,
     expanded: bool = True,
+    split_kv_b: bool = True,
     **integers: int,
 ) -> Path:
-    """Write a Llama, Qwen2 or any model of `MOE_CASES` without dense layers as a GGUF file whose matrices are of
-    `kind`, the embedding maybe of another.
+    """Write a Llama, Qwen2, DeepSeek or any model of `MOE_CASES` without dense layers as a GGUF file whose matrices are
+    of `kind`, the embedding maybe of another. `split_kv_b`: DeepSeek's as newer files have it.
 
     The model is given the values that the file holds, where `expanded` rounded to bf16: it stays the reference.
     `integers` are more metadata of the architecture.
@@ -189,12 +197,18 @@ def save_gguf(
     arch = _GGUF_NAMES.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, arch)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    _add_metadata(writer, config, head_dim)
+    _add_metadata(writer, config)
+    tensors = _gguf_tensors(model)
+    if arch == gguf_latent.ARCHITECTURE:
+        gguf_latent.add_latent_metadata(writer, config, split=split_kv_b)
+        tensors = gguf_latent.latent_tensors(tensors, model, split=split_kv_b)
+    else:
+        _add_head_metadata(writer, config, head_dim)
     for key, value in integers.items():
         writer.add_uint32(f"{arch}.{key}", value)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if arch == "llama" else {}
     names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch.upper()), config.num_hidden_layers)
-    for name, parameter in _gguf_tensors(model):
+    for name, parameter in tensors:
         array = parameter.numpy()
         part = name.split(".")[-2]
         permuted = array
@@ -220,20 +234,23 @@ def save_gguf(
     return path
 
 
-def _add_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, head_dim: int) -> None:
+def _add_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig) -> None:
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_head_count(config.num_attention_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_eos_token_id(config.eos_token_id)
+    writer.add_bos_token_id(config.bos_token_id)
+
+
+def _add_head_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, head_dim: int) -> None:
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_rope_dimension_count(head_dim)
-    writer.add_eos_token_id(config.eos_token_id)
-    writer.add_bos_token_id(config.bos_token_id)
     if config.model_type in _GGUF_NAMES:
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)

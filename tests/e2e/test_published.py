@@ -72,6 +72,15 @@ def test_experts_of_a_gguf_file_are_served(experts: type[hf.PreTrainedConfig], k
     assert_gguf_is_served(experts(**sizes, num_local_experts=6, norm_topk_prob=True), kind, "bf16", tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
+@pytest.mark.parametrize("latent", [hf.DeepseekV2Config, hf.DeepseekV3Config])
+def test_latents_of_a_gguf_file_are_served(latent: type[hf.PreTrainedConfig], kind: str, tmp_path: Path) -> None:
+    sizes = checkpoints.sizes(256, 2, 2, 256, q_lora_rank=256, kv_lora_rank=256, n_routed_experts=8)
+    experts = {"moe_intermediate_size": 256, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
+    config = latent(**sizes, **experts, **checkpoints.LATENT_HEADS, first_k_dense_replace=1)
+    assert_gguf_is_served(config, kind, "bf16", tmp_path)
+
+
 def assert_gguf_is_served(config: hf.PreTrainedConfig, kind: str, activations: ActivationDtype, tmp_path: Path) -> None:
     model = checkpoints.build(config)
     path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, expanded=False)

@@ -45,7 +45,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 FAMILY = Family(
     name="deepseek_v2",
     architectures=("DeepseekV2ForCausalLM",),
-    gguf_architecture=None,
+    gguf_architecture="deepseek2",
     configure=configure,
     forward=decoder.forward,
     moe_names=MoeNames(shared="mlp.shared_experts"),

@@ -49,7 +49,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 FAMILY = Family(
     name="deepseek_v3",
     architectures=("DeepseekV3ForCausalLM",),
-    gguf_architecture=None,
+    gguf_architecture=None,  # its GGUF files say "deepseek2"
     configure=configure,
     forward=decoder.forward,
     moe_names=MoeNames(shared="mlp.shared_experts"),

@@ -62,6 +62,8 @@ class MlaNames:
     kv_a: str = "self_attn.kv_a_proj_with_mqa"
     kv_a_norm: str = "self_attn.kv_a_layernorm"
     kv_b: str = "self_attn.kv_b_proj"
+    k_b: str = "self_attn.k_b_proj"  # the two instead of it where they are apart
+    v_b: str = "self_attn.v_b_proj"
 
 
 @dataclass(frozen=True)
@@ -132,12 +134,11 @@ class Family:
         queries = [(self.names.q, (rows, hidden))]
         if rank is not None:
             queries = [(names_of.q_a, (rank, hidden)), (names_of.q_b, (rows, rank))]
-        expanded = heads * (mla.nope_dim + config.head_dim)
-        return [
-            *queries,
-            (names_of.kv_a, (mla.cache_dim, hidden)),
-            (names_of.kv_b, (expanded, mla.kv_lora_rank)),
-        ]
+        latent, value = mla.kv_lora_rank, config.head_dim
+        expanded = [(names_of.kv_b, (heads * (mla.nope_dim + value), latent))]
+        if mla.split_kv_b:
+            expanded = [(names_of.k_b, (heads * latent, mla.nope_dim)), (names_of.v_b, (heads * value, latent))]
+        return [*queries, (names_of.kv_a, (mla.cache_dim, hidden)), *expanded]
 
     def mlps(self, config: ModelConfig, moe: MoeConfig | None) -> list[tuple[MlpNames, int]]:
         """The gated MLPs of a layer, with their intermediate sizes: one, or with `moe` those of all experts."""

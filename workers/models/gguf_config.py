@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.models import gguf_deepseek
 from numaserve.workers.models.family import Family
 from numaserve.workers.models.fields import Fields
 from numaserve.workers.models.registry import FAMILIES, GGUF_ARCHITECTURES, family_of
@@ -51,10 +52,16 @@ def load_gguf_config(path: Path) -> ModelConfig:
     if not isinstance(name, str):
         raise OperatorError(f"{path}: general.architecture is missing; this is not a language model")
     family = family_of(name, str(path), GGUF_ARCHITECTURES)
-    if family.name == "llama" and file.scalar(f"{name}.expert_count"):
+    metadata = Fields({key: file.scalar(key) for key in file.fields}, str(path))
+    if family.name == "llama" and metadata.values.get(f"{name}.expert_count"):
         family = FAMILIES["mixtral"]
-    fields = Fields(_as_config_json(file, name, family, str(path)), str(path))
+    if name == gguf_deepseek.ARCHITECTURE and gguf_deepseek.has_sigmoid_scores(metadata):
+        family = FAMILIES["deepseek_v3"]
+    fields = Fields(_as_config_json(file, metadata, name, family), str(path))
     config = family.configure(fields, family.architectures[0])
+    if config.mla is not None:
+        is_split = all(not tensor.name.endswith(".attn_kv_b.weight") for tensor in file.tensors)
+        config = replace(config, mla=replace(config.mla, split_kv_b=is_split))
     # The converter has added the one already.
     return replace(config, norm_plus_one=False, stored=_stored(file, family))
 
@@ -70,25 +77,26 @@ def _stored(file: GGUFFile, family: Family) -> dict[str, Stored]:
     return stored
 
 
-def _as_config_json(file: GGUFFile, name: str, family: Family, where: str) -> dict[str, object]:
-    metadata = Fields({key: file.scalar(key) for key in file.fields}, where)
+def _as_config_json(file: GGUFFile, metadata: Fields, name: str, family: Family) -> dict[str, object]:
     tensors = {tensor.name: tensor for tensor in file.tensors}
     if "token_embd.weight" not in tensors:
         raise metadata.error("tensor token_embd.weight is missing; this is not a language model")
     values: dict[str, object] = {
         key: value for source, key in _KEYS.items() if (value := file.scalar(f"{name}.{source}")) is not None
     }
-    values |= _expert_values(metadata, name, family)
+    is_latent = name == gguf_deepseek.ARCHITECTURE
+    values |= gguf_deepseek.deepseek_values(metadata) if is_latent else _expert_values(metadata, name, family)
     values["vocab_size"] = int(tensors["token_embd.weight"].shape[-1])
     values["tie_word_embeddings"] = "output.weight" not in tensors
     values["attention_bias"] = "blk.0.attn_q.bias" in tensors
     values["eos_token_id"] = _end_ids(file)
     values["bos_token_id"] = file.scalar("tokenizer.ggml.bos_token_id")
-    fields = Fields(values, where)
+    fields = Fields(values, metadata.where)
     hidden = fields.integer("hidden_size", 1, 2**17)
     heads = fields.integer("num_attention_heads", 1, 2**10)
     head_dim = fields.integer("head_dim", 1, 2**10, max(1, hidden // heads))
-    metadata.refuse(f"{name}.attention.value_length", head_dim)
+    if not is_latent:
+        metadata.refuse(f"{name}.attention.value_length", head_dim)
     if name in _GEMMA_27B_LAYERS:
         is_27b = values.get("num_hidden_layers") == _GEMMA_27B_LAYERS[name]
         values["query_pre_attn_scalar"] = hidden // heads if is_27b else head_dim
@@ -141,6 +149,7 @@ def _rope_scaling(file: GGUFFile, metadata: Fields, name: str, rotary: int) -> d
     if kind == "none":
         return None
     return {
+        **(gguf_deepseek.mscale(metadata) if name == gguf_deepseek.ARCHITECTURE else {}),
         "rope_type": kind,
         "factor": metadata.values.get(f"{scaling}.factor"),
         "original_max_position_embeddings": original,

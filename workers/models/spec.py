@@ -64,6 +64,7 @@ class MlaConfig:
     rope_dim: int  # the rotated part
     interleaved: bool = True  # rotated dimensions lie in pairs, not in halves
     norm_eps: float = 1e-6  # of the latents' norms, whatever the other norms have
+    split_kv_b: bool = False  # the checkpoint has the expansion of keys, turned, and that of values apart
 
     @property
     def query_dim(self) -> int:

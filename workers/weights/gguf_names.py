@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from numaserve.workers.models.family import Family
 
 _TOP = {"token_embd": "embed_tokens", "output_norm": "norm"}
+_CORRECTION_BIAS = "exp_probs_b"
+_NEXT_TOKENS = "nextn."  # in the layers that predict several tokens, with names of its own below that
 _EACH = "*"  # stands for the numbers of all experts, whose matrices are one tensor
 _MAX_EXPERTS = 2**10
 
@@ -19,10 +21,14 @@ def hugging_face_name(name: str, family: Family) -> str:
     if head in _TOP:
         return f"model.{_TOP[head]}.{kind}"
     block, _, part = head.removeprefix("blk.").partition(".")
-    layer_part = _layer_parts(family).get(part)
-    if not head.startswith("blk.") or layer_part is None:
+    if not head.startswith("blk."):
         return name
-    return f"model.layers.{block}.{layer_part}.{kind}"
+    if part == _CORRECTION_BIAS:
+        return f"model.layers.{block}.{family.moe_names.correction_bias}"
+    if part.startswith(_NEXT_TOKENS):
+        return f"model.layers.{block}.{part}.{kind}"
+    layer_part = _layer_parts(family).get(part)
+    return name if layer_part is None else f"model.layers.{block}.{layer_part}.{kind}"
 
 
 def expert_names(name: str, shape: Sequence[int], family: Family) -> list[str]:
@@ -35,13 +41,21 @@ def expert_names(name: str, shape: Sequence[int], family: Family) -> list[str]:
 
 
 def _layer_parts(family: Family) -> dict[str, str]:
-    names, moe = family.names, family.moe_names
+    names, moe, latent = family.names, family.moe_names, family.mla_names
     each, shared = moe.below(f"{moe.experts}.{_EACH}"), moe.shared_mlp
     parts = {
         "attn_norm": names.input_norm,
         "attn_q": names.q,
         "attn_k": names.k,
         "attn_v": names.v,
+        "attn_q_a": latent.q_a,
+        "attn_q_a_norm": latent.q_a_norm,
+        "attn_q_b": latent.q_b,
+        "attn_kv_a_mqa": latent.kv_a,
+        "attn_kv_a_norm": latent.kv_a_norm,
+        "attn_kv_b": latent.kv_b,
+        "attn_k_b": latent.k_b,
+        "attn_v_b": latent.v_b,
         "attn_output": names.o,
         "attn_q_norm": names.q_norm,
         "attn_k_norm": names.k_norm,

@@ -40,6 +40,18 @@ class _Part:
     count: int = 1
 
 
+def _matrix_shape(name: str, shape: tuple[int, ...], family: Family) -> tuple[int, ...]:
+    """The shape of what is a matrix elsewhere, and of other tensors the one that they have."""
+    module, latent = name.removesuffix(".weight"), family.mla_names
+    # The shared expert's gate is a matrix of one row, which a converter flattens.
+    if module.endswith(f".{family.moe_names.shared_gate}") and len(shape) == 1:
+        return (1, *shape)
+    # Of what expands latents, each head's is a matrix of its own.
+    if module.endswith((f".{latent.k_b}", f".{latent.v_b}")) and len(shape) == 3:
+        return (shape[0] * shape[1], shape[2])
+    return shape
+
+
 class GGUFSource:
     """The tensors of a .gguf file of `family`. Raises `OperatorError` when the file is damaged."""
 
@@ -59,9 +71,7 @@ class GGUFSource:
                 self._tensors[name] = _Part(tensor, shape[1:], index, len(experts))
             if not experts:
                 name = hugging_face_name(tensor.name, family)
-                # The shared expert's gate is a matrix of one row, which a converter flattens.
-                is_gate = name.endswith(f".{family.moe_names.shared_gate}.weight")
-                self._tensors[name] = _Part(tensor, (1, *shape) if is_gate and len(shape) == 1 else shape)
+                self._tensors[name] = _Part(tensor, _matrix_shape(name, shape, family))
 
     def names(self) -> Collection[str]:
         """The names of all tensors."""

@@ -11,7 +11,7 @@ from numaserve.kernels import PackedMatrix, RopeTable, Team, Vector
 from numaserve.workers.models.family import Family
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.rope import rope_tables
-from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.models.spec import MlaConfig, ModelConfig
 from numaserve.workers.protocol import AS_PUBLISHED, WeightFormats
 from numaserve.workers.weights.convert import Floats, as_float32
 from numaserve.workers.weights.formats import (
@@ -158,18 +158,31 @@ class _Loader:
             q_a, q = self.maker.rows(at, [(names.q_a, np.arange(rank, dtype=np.int32))], made.q_a), names.q_b
         query = half_rotated(mla.nope_dim, mla.rope_dim, mla.interleaved)
         token = half_rotated(mla.kv_lora_rank, mla.rope_dim, mla.interleaved)
-        expanded = mla.nope_dim + self.config.head_dim  # of a head
-        starts = range(heads.start * expanded, heads.stop * expanded, expanded)
-        values = np.arange(mla.nope_dim, expanded, dtype=np.int32)
         return MlaWeights(
             q_a=q_a,
             q_a_norm=None if q_a is None else self._norm(at + names.q_a_norm),
             q=self.maker.rows(at, [(q, _of_heads(heads, mla.query_dim, query))], made.q),
             kv_a=self.maker.rows(at, [(names.kv_a, token)], made.kv_a),
             kv_a_norm=self._norm(at + names.kv_a_norm),
-            w_uk=self.maker.turned(at, names.kv_b, starts, mla.nope_dim),
-            w_uv=self.maker.rows(at, [(names.kv_b, _of_heads(heads, expanded, values))], BF16),
+            w_uk=self._turned_keys(at, mla),
+            w_uv=self._expanded_values(at, mla),
         )
+
+    def _turned_keys(self, at: str, mla: MlaConfig) -> PackedMatrix:
+        """What would expand latents to keys, of each head turned."""
+        names, heads = self.family.mla_names, self.shard.q_heads
+        if mla.split_kv_b:
+            rows = _of_heads(heads, mla.kv_lora_rank, np.arange(mla.kv_lora_rank, dtype=np.int32))
+            return self.maker.rows(at, [(names.k_b, rows)], BF16)
+        height = mla.nope_dim + self.config.head_dim
+        starts = range(heads.start * height, heads.stop * height, height)
+        return self.maker.turned(at, names.kv_b, starts, mla.nope_dim)
+
+    def _expanded_values(self, at: str, mla: MlaConfig) -> PackedMatrix:
+        names, width, nope = self.family.mla_names, self.config.head_dim, 0 if mla.split_kv_b else mla.nope_dim
+        values = np.arange(nope, nope + width, dtype=np.int32)
+        rows = _of_heads(self.shard.q_heads, nope + width, values)
+        return self.maker.rows(at, [(names.v_b if mla.split_kv_b else names.kv_b, rows)], BF16)
 
     def _mlp(self, at: str, made: MlpFormats | MoeFormats) -> DenseMlp | MoeWeights:
         if isinstance(made, MlpFormats):

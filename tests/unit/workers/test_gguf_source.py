@@ -16,6 +16,15 @@ from numaserve.workers.weights.loader import head_rows
 from numaserve.workers.weights.tensors import layer_shapes
 
 EXPERTS = {"expert_count": 5, "expert_used_count": 2, "expert_feed_forward_length": 32}
+LATENT = EXPERTS | {
+    "attention.kv_lora_rank": 64,
+    "attention.key_length": 96,
+    "attention.value_length": 64,
+    "attention.key_length_mla": 64,
+    "attention.value_length_mla": 32,
+    "rope.dimension_count": 32,
+}
+OF_ARCHITECTURE = {"qwen2moe": EXPERTS, "qwen3moe": EXPERTS, "deepseek2": LATENT}
 GEMMA = {"gemma2", "gemma3"}
 
 
@@ -53,7 +62,7 @@ def write(path: Path, arch: str, metadata: dict[str, int | float | str], **tenso
 @pytest.mark.parametrize("family", GGUF_ARCHITECTURES.values(), ids=lambda family: family.name)
 def test_every_tensor_of_a_layer_has_a_name_in_gguf(family: Family, tmp_path: Path) -> None:
     arch = family.gguf_architecture or ""
-    config = load_model_config(write(tmp_path / "model.gguf", arch, EXPERTS if arch.endswith("moe") else {}))
+    config = load_model_config(write(tmp_path / "model.gguf", arch, OF_ARCHITECTURE.get(arch, {})))
     table = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch.upper()), config.num_layers)
     for name in layer_shapes(config, family, config.moe):
         official = f"model.layers.1.{name}"
@@ -150,5 +159,5 @@ def test_all_end_tokens_of_the_file_are_read(tmp_path: Path) -> None:
 
 
 def test_an_architecture_that_is_not_supported_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="'mamba' is not supported; supported are: gemma2, gemma3, llama"):
+    with pytest.raises(OperatorError, match="'mamba' is not supported; supported are: deepseek2, gemma2, gemma3, llama"):
         load_model_config(write(tmp_path / "model.gguf", "mamba", {}))

@@ -1,0 +1,149 @@
+"""GGUF files of DeepSeek's architecture: what they say and hold is what the same model's folder does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import checkpoints
+import gguf
+import pytest
+import torch
+import transformers as hf
+from numaserve.kernels import Team
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.protocol import BF16_WEIGHTS
+from test_quantized_loading import assert_same_logits, load
+
+FORMS = pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
+
+
+def as_folder(config: ModelConfig, folder: ModelConfig) -> ModelConfig:
+    """The configuration of a file without what only a folder or only a file says."""
+    assert config.mla is not None
+    same = {"stored": folder.stored, "rms_norm_eps": folder.rms_norm_eps, "mtp_layers": folder.mtp_layers}
+    return replace(config, mla=replace(config.mla, split_kv_b=False), **same)
+
+
+@FORMS
+@pytest.mark.parametrize("case", checkpoints.LATENT_CASES)
+def test_a_file_and_a_folder_of_one_model_are_packed_to_the_same_bytes(
+    case: str, split: bool, tmp_path: Path, team: Team
+) -> None:
+    model = checkpoints.random_model(case)
+    folder = checkpoints.save(model, tmp_path / "folder")
+    file = checkpoints.save_gguf(model, tmp_path / "model.gguf", "BF16", split_kv_b=split)
+    config = load_model_config(file)
+    assert config.mla is not None
+    assert config.mla.split_kv_b == split
+    assert as_folder(config, load_model_config(folder)) == load_model_config(folder)
+    for tp in (1, 2):
+        of_folder, of_file = (load(path, tp, team, BF16_WEIGHTS)[1] for path in (folder, file))
+        for ours, theirs in zip(of_file, of_folder, strict=True):
+            assert len(ours.matrices) == len(theirs.matrices)
+            pairs = zip(ours.matrices, theirs.matrices, strict=True)
+            assert all(bytes(one.buffer()) == bytes(other.buffer()) for one, other in pairs)
+
+
+def small_deepseek(model_type: str) -> hf.PreTrainedModel:
+    """Widths are multiples of blocks of 256, but for the part of a head without positions."""
+    sizes = checkpoints.sizes(256, 2, 2, 256, q_lora_rank=256, kv_lora_rank=256, n_routed_experts=8)
+    dims = {"qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 128}
+    experts = {"moe_intermediate_size": 256, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
+    chosen = {"topk_method": "group_limited_greedy"} if model_type == "deepseek_v2" else {}
+    kind = {"deepseek_v2": hf.DeepseekV2Config, "deepseek_v3": hf.DeepseekV3Config}[model_type]
+    return checkpoints.build(kind(**sizes, **dims, **experts, **chosen, first_k_dense_replace=1))
+
+
+@FORMS
+@pytest.mark.usefixtures("numpy_vectors")
+@pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_0", "Q4_K"])
+@pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3"])
+def test_a_quantised_file_is_what_transformers_makes_of_its_values(
+    model_type: str, kind: str, split: bool, tmp_path: Path, team: Team
+) -> None:
+    model = small_deepseek(model_type)
+    path = checkpoints.save_gguf(
+        model, tmp_path / "model.gguf", kind, embedding="BF16", expanded=kind == "F32", split_kv_b=split
+    )
+    assert load_model_config(path).family == model_type
+    for layer in model.model.layers:
+        expanded = layer.self_attn.kv_b_proj.weight
+        expanded.data = expanded.data.bfloat16().float()
+    # Scales and minima of Q4_K are products of two numbers, of which 11 bits are kept.
+    atol = 6e-2 if kind == "Q4_K" else 3e-4
+    native = {"Q8_0": "int8_group", "Q4_0": "int4", "Q4_K": "int4"}.get(kind, "bf16")
+    for weights in assert_same_logits(path, model, 2, team, atol=atol):
+        router, *experts = weights.layers[1].mlp.matrices
+        assert router.format == "bf16"
+        assert {matrix.format for matrix in experts} == {native}
+
+
+def with_next_tokens(model: hf.PreTrainedModel, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file with a layer more, which predicts several tokens."""
+    layers, width = model.config.num_hidden_layers, model.config.hidden_size
+    write = gguf.GGUFWriter.write_header_to_file
+
+    def write_with(writer: gguf.GGUFWriter) -> None:
+        for name in ("attn_norm", "nextn.enorm", "nextn.eh_proj"):
+            writer.add_tensor(f"blk.{layers}.{name}.weight", torch.ones(width, 2 * width).numpy())
+        write(writer)
+
+    monkeypatch.setattr(gguf.GGUFWriter, "write_header_to_file", write_with)
+    monkeypatch.setattr(gguf.GGUFWriter, "add_block_count", lambda *_: None)
+    return checkpoints.save_gguf(model, path, "BF16", block_count=layers + 1, nextn_predict_layers=1)
+
+
+def test_layers_for_predicting_several_tokens_are_left_out(
+    tmp_path: Path, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = with_next_tokens(checkpoints.random_model("deepseek_v3"), tmp_path / "model.gguf", monkeypatch)
+    config, (weights,) = load(path, 1, team)
+    assert (config.num_layers, config.mtp_layers, len(weights.layers)) == (3, 1, 3)
+    assert config.notes
+
+
+def test_a_file_without_groups_or_a_factor_on_the_weights_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("expert_group_count", "expert_group_used_count", "expert_weights_scale", "expert_weights_norm"):
+        monkeypatch.setattr(gguf.GGUFWriter, f"add_{key}", lambda *_: None)
+    moe = load_model_config(save(tmp_path, "deepseek_v3")).moe
+    assert moe is not None
+    assert (moe.num_groups, moe.top_groups, moe.scale, moe.renormalize) == (1, 1, 1.0, False)
+
+
+def save(folder: Path, case: str, **integers: int) -> Path:
+    return checkpoints.save_gguf(checkpoints.random_model(case), folder / "model.gguf", "BF16", **integers)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("expert_gating_func", 3, "expert_gating_func=3 is not supported"),
+        ("attention.temperature_scale", 1, "temperature_scale=1 is not supported"),
+        ("attention.key_length_mla", 32, "key_length_mla must be an integer from 33"),
+        ("attention.key_length_mla", 96, "attn_q_b.weight has shape [192, 72], the configuration asks for [288, 72]"),
+        ("attention.value_length_mla", 32, "attn_v_b.weight has shape [192, 96]"),
+        ("attention.kv_lora_rank", 33, "kv_lora_rank=33 is not supported"),
+        ("rope.dimension_count", 0, "rope.dimension_count must be an integer from 1"),
+        ("leading_dense_block_count", 9, "leading_dense_block_count must be"),
+        ("leading_dense_block_count", 2, "lacks model.layers.1.mlp.gate_proj.weight"),
+        ("nextn_predict_layers", 3, "nextn_predict_layers must be an integer from 0 to 2"),
+        ("expert_count", 15, "15 experts cannot be divided into n_group=4 groups"),
+        ("expert_group_used_count", 5, "expert_group_used_count must be an integer from 0 to 4"),
+        ("expert_shared_count", 2, "ffn_gate_shexp.weight has shape [96, 96]"),
+    ],
+)
+def test_a_file_whose_sizes_do_not_fit_is_one_clear_line(
+    key: str, value: int, message: str, tmp_path: Path, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "rope_dimension_count" if key == "rope.dimension_count" else key.removeprefix("attention.")
+    monkeypatch.setattr(gguf.GGUFWriter, f"add_{name}", lambda *_: None, raising=False)
+    path = save(tmp_path, "deepseek_v3", **{key: value})
+    with pytest.raises(OperatorError, match=re.escape(message)) as error:
+        load(path, 1, team)
+    assert "\n" not in str(error.value)

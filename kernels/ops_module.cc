@@ -56,7 +56,7 @@ Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t
 
 void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const PackedMatrix& packed,
           Maybe<const float, 1> bias, const std::string& activation, Maybe<float, 2> out_f32, Maybe<bf16, 2> out_bf16,
-          bool widened, bool accumulate, bool in_parts, int threads, int64_t l1_bytes, int64_t l2_bytes) {
+          float limit, bool widened, bool accumulate, bool in_parts, int threads, int64_t l1_bytes, int64_t l2_bytes) {
   const KernelTable& table = *table_by_name(isa);
   const Activation act = activation_of(activation);
   const bool gated = act != Activation::kNone;
@@ -82,7 +82,8 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
                       .accumulate = accumulate,
                       .out_f32 = data_or_null(out_f32),
                       .out_bf16 = data_or_null(out_bf16),
-                      .ldo = ldo};
+                      .ldo = ldo,
+                      .limit = limit};
   const LargeBuffer scratch(static_cast<size_t>(table.gemm_scratch));
   if (!in_parts) {
     play_threads(table, threads, [&](int thread) { table.gemm(args, scratch.data(), thread, threads); });
@@ -224,7 +225,8 @@ void bind_ops(nb::module_& module) {
   nb::module_ ops =
       module.def_submodule("ops", "Single operations of an instruction set on padded NumPy arrays, for tests.");
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
-          "out_bf16"_a.none(), "widened"_a, "accumulate"_a, "in_parts"_a, "threads"_a, "l1_bytes"_a, "l2_bytes"_a);
+          "out_bf16"_a.none(), "limit"_a, "widened"_a, "accumulate"_a, "in_parts"_a, "threads"_a, "l1_bytes"_a,
+          "l2_bytes"_a);
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "quantised"_a.none(), "group"_a,
           "fused"_a, "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),

@@ -119,6 +119,7 @@ void add_linear(Program& p, const std::string& name, const PlaceTuple& x, const 
                 const PlaceTuple& out) {
   const Place from = place(x), to = place(out);
   require(!accumulate || activation == "none", name, "an activation is not accumulated");
+  require(activation != "swiglu_oai", name, "only experts have this activation");
   require(!widened || is_grouped(weight.format()), name, "only codes in groups are widened");
   require(from.ld >= operand_columns(weight, widened), name, "the input is narrower than the weight");
   require(to.ld >= weight.padded_n() / (activation == "none" ? 1 : 2), name, "the output is narrower than the weight");

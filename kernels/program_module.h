@@ -70,12 +70,13 @@ inline const float* data_or_null(const PaddedVector* vector) {
   return vector == nullptr ? nullptr : vector->padded.data();
 }
 
-// By its name: none, silu or gelu_tanh.
+// By its name: none, silu, gelu_tanh or swiglu_oai.
 inline Activation activation_of(const std::string& name) {
-  return name == "silu"        ? Activation::kSilu
-         : name == "gelu_tanh" ? Activation::kGeluTanh
-         : name == "none"      ? Activation::kNone
-                               : throw std::invalid_argument("unknown activation " + name);
+  return name == "silu"         ? Activation::kSilu
+         : name == "gelu_tanh"  ? Activation::kGeluTanh
+         : name == "swiglu_oai" ? Activation::kSwigluOai
+         : name == "none"       ? Activation::kNone
+                                : throw std::invalid_argument("unknown activation " + name);
 }
 
 // How experts are chosen, but for the logits. Throws std::invalid_argument for what cannot be.

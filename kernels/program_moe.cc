@@ -80,17 +80,22 @@ void require_product(const std::string& name, const PackedMatrix& weight, const 
 }
 
 void add_experts(Program& p, const std::string& name, const PlaceTuple& x, const std::vector<PackedMatrix*>& weights,
-                 const PlaceTuple& out, const PlaceTuple& counts, const PackedMatrix* shared,
-                 const PlaceTuple& shared_x, const PlaceTuple& shared_out, const std::string& activation,
+                 const PaddedVector* bias, const PlaceTuple& out, const PlaceTuple& counts, const PackedMatrix* shared,
+                 const PlaceTuple& shared_x, const PlaceTuple& shared_out, const std::string& activation, float limit,
                  int64_t item_bytes, bool widened) {
   auto node = std::make_unique<ExpertsNode>(name, place(x), place(out), place(counts),
                                             std::vector<const PackedMatrix*>(weights.begin(), weights.end()));
   node->activation = activation_of(activation);
+  node->limit = limit;
   node->item_bytes = item_bytes;
   node->widened = widened;
+  if (!weights.empty()) require_size(bias, static_cast<int64_t>(weights.size()) * weights.front()->padded_n(), name);
+  node->bias = data_or_null(bias);
+  require(activation != "swiglu_oai" || limit > 0.0f, name, "the limit must be above 0");
   require(place(counts).ld > static_cast<int64_t>(weights.size()), name, "there is no room to count all experts");
   for (const PackedMatrix* weight : weights) {
-    require(weight->format() == weights.front()->format(), name, "the experts differ in format");
+    require(weight->format() == weights.front()->format() && weight->n() == weights.front()->n(), name,
+            "the experts differ in format or size");
     require_product(name, *weight, node->x, node->out, node->activation, widened);
   }
   if (shared != nullptr) {
@@ -125,10 +130,10 @@ void bind_moe(nb::class_<Program>& program) {
            nb::arg("shared_gate"), nb::arg("num_experts"), nb::arg("top_k"), nb::arg("scoring"), nb::arg("renormalize"),
            nb::arg("scale"), nb::arg("correction").none(), nb::arg("num_groups"), nb::arg("top_groups"),
            nb::arg("group_score"), nb::keep_alive<1, 17>())
-      .def("moe_experts", &add_experts, nb::arg("name"), nb::arg("x"), nb::arg("weights"), nb::arg("out"),
-           nb::arg("counts"), nb::arg("shared").none(), nb::arg("shared_x"), nb::arg("shared_out"),
-           nb::arg("activation"), nb::arg("item_bytes"), nb::arg("widened"), nb::keep_alive<1, 4>(),
-           nb::keep_alive<1, 7>())
+      .def("moe_experts", &add_experts, nb::arg("name"), nb::arg("x"), nb::arg("weights"), nb::arg("bias").none(),
+           nb::arg("out"), nb::arg("counts"), nb::arg("shared").none(), nb::arg("shared_x"), nb::arg("shared_out"),
+           nb::arg("activation"), nb::arg("limit"), nb::arg("item_bytes"), nb::arg("widened"), nb::keep_alive<1, 4>(),
+           nb::keep_alive<1, 5>(), nb::keep_alive<1, 8>())
       .def("moe_combine", &add_combine, nb::arg("y"), nb::arg("routes"), nb::arg("top_k"), nb::arg("shared").none(),
            nb::arg("accumulate"), nb::arg("out"));
 }

@@ -98,13 +98,21 @@ class ProgramBuilder(MoeOperations, MlaOperations):
         return q
 
     def attention(
-        self, q: Tensor, *, layer: int, scale: float, window: int | None = None, softcap: float | None = None
+        self,
+        q: Tensor,
+        *,
+        layer: int,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: Vector | None = None,
     ) -> Operand:
-        """Causal attention over all tokens of each sequence so far: bf16 [tokens, q_heads * head_dim]."""
+        """Causal attention over all tokens of each sequence so far: bf16 [tokens, q_heads * head_dim]. `sinks`, one for
+        each head, are logits that take part in the softmax without a value."""
         out = Operand(q.rows, self.shape.q_heads * self.shape.head_dim, 2)
         partial = self._attention_partial()
         self._record(
-            lambda p: p.attention(q.place, out.place, partial.place, layer, scale, window or 0, softcap or 0.0),
+            lambda p: p.attention(q.place, out.place, partial.place, layer, scale, window or 0, softcap or 0.0, sinks),
             q,
             out,
             partial,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from numaserve.kernels import PackedMatrix, Program
+from numaserve.kernels import PackedMatrix, Program, Vector
 from numaserve.workers.buffers import Buffer, Operand, Partial, Quantized, Tensor
 from numaserve.workers.recorder import Recorder
 
@@ -38,7 +38,9 @@ class _Product:
     name: str
     experts: Sequence[PackedMatrix]
     shared: PackedMatrix | None
+    bias: Vector | None = None  # of all experts, each padded to whole panels
     activation: str = "none"
+    limit: float = 0.0  # of swiglu_oai
 
     def __post_init__(self) -> None:
         # All of them read the same activations.
@@ -60,8 +62,15 @@ class MoeOperations(Recorder):
         `x` is bf16 [tokens, hidden]. Raises `ValueError` when the experts differ in format.
         """
         shared = weights.shared
-        gate_up = _Product("moe_gate_up", weights.gate_up, shared.gate_up if shared else None, "silu")
-        down = _Product("moe_down", weights.down, shared.down if shared else None)
+        gate_up = _Product(
+            "moe_gate_up",
+            weights.gate_up,
+            shared.gate_up if shared else None,
+            weights.gate_up_bias,
+            routing.activation,
+            routing.swiglu_limit,
+        )
+        down = _Product("moe_down", weights.down, shared.down if shared else None, weights.down_bias)
 
         rows = self.limits.max_step_tokens
         copies = min(routing.top_k, len(weights.experts))  # of a token, if all its experts are on this rank
@@ -85,7 +94,7 @@ class MoeOperations(Recorder):
 
     def _route(self, x: Operand, token: Tensor, by_expert: Tensor, routing: MoeConfig, weights: MoeWeights) -> _Routes:
         logits = Tensor(x.rows, weights.router.n, 4)
-        self._linear("moe_router", x, weights.router, logits)
+        self._linear("moe_router", x, weights.router, logits, bias=weights.router_bias)
         held = weights.experts
         routes = _Routes(Tensor(x.rows, 2 * routing.top_k + 1, 4), Tensor(self.team.size + 1, len(held) + 1, 4))
 
@@ -132,12 +141,14 @@ class MoeOperations(Recorder):
                 name=product.name,
                 x=x.place,
                 weights=list(product.experts),
+                bias=product.bias,
                 out=out.place,
                 counts=routes.counts.place,
                 shared=product.shared,
                 shared_x=(shared_x or x).place,
                 shared_out=(shared_out or out).place,
                 activation=product.activation,
+                limit=product.limit,
                 item_bytes=item_bytes,
                 widened=widened,
             )

@@ -9,7 +9,9 @@
 
 namespace numaserve {
 
-enum class Activation : int32_t { kNone, kSilu, kGeluTanh };
+// kSwigluOai is gpt-oss's: with gate at most `limit` and up from -limit to limit, gate * sigmoid(1.702 gate) * (up +
+// 1).
+enum class Activation : int32_t { kNone, kSilu, kGeluTanh, kSwigluOai };
 
 // A weight [n, k] as the GEMM reads it.
 struct PackedWeights {
@@ -34,12 +36,13 @@ struct GemmArgs {
   bool widened;  // int4 and int8_group: `a` is bf16, to which the codes are widened, and `depth` whole tiles
   Blocking blocking;
   int64_t m;
-  const float* bias;      // [n_panels * 16] or null
+  const float* bias;      // [n_panels * 16] or null; added before the activation
   Activation activation;  // with one, panels are (gate, up) pairs and out is activation(gate) * up
   bool accumulate;        // out_f32 += instead of =
   float* out_f32;         // exactly one of the two outputs is set; an activation writes bf16
   bf16* out_bf16;
   int64_t ldo;
+  float limit = 0.0f;  // of kSwigluOai
 };
 
 // What a thread does of a GEMM: all of k for some rows and panels; panels begin and end at even numbers.

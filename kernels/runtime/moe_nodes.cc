@@ -80,9 +80,11 @@ ExpertsNode::ExpertsNode(std::string node_name, Place x_in, Place out_in, Place 
 
 // The shared expert comes last.
 ExpertsNode::Part ExpertsNode::part(const Run& run, size_t index) const {
-  if (index == experts.size()) return {shared, shared_x, shared_out, 0, run.step.num_tokens()};
+  if (index == experts.size()) return {shared, nullptr, shared_x, shared_out, 0, run.step.num_tokens()};
   const auto* firsts = run.at<const int32_t>(counts) + run.team.size() * counts.ld;
-  return {experts[index], x, out, firsts[index], firsts[index + 1] - firsts[index]};
+  const PackedMatrix& weight = *experts[index];
+  const float* own = bias == nullptr ? nullptr : bias + static_cast<int64_t>(index) * weight.padded_n();
+  return {&weight, own, x, out, firsts[index], firsts[index + 1] - firsts[index]};
 }
 
 // Up to some rows a product takes as long as its weights take to be read. A rank without columns of the experts writes
@@ -126,12 +128,13 @@ void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs) 
                         .widened = widened,
                         .blocking = run.blocking,
                         .m = part.rows,
-                        .bias = nullptr,
+                        .bias = part.bias,
                         .activation = activation,
                         .accumulate = false,
                         .out_f32 = narrow ? nullptr : run.at<float>(part.out) + first,
                         .out_bf16 = narrow ? run.at<bf16>(part.out) + first : nullptr,
-                        .ldo = part.out.ld},
+                        .ldo = part.out.ld,
+                        .limit = limit},
                        {{0, part.rows}, {2 * pairs.begin, 2 * pairs.end}}, run.scratch<void>(thread));
 }
 

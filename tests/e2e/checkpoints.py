@@ -97,6 +97,12 @@ MOE_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         norm_topk_prob=True,
         tie_word_embeddings=True,
     ),
+    # A limit that is met now and then.
+    "gpt_oss": lambda: hf.GptOssConfig(
+        **sizes(96, 6, 3, 104, head_dim=32, num_local_experts=5, num_experts_per_tok=2, sliding_window=16),
+        **_rope("yarn", factor=4.0, original_max_position_embeddings=128, truncate=False),
+        swiglu_limit=1.5,
+    ),
 }
 # Heads that no number of ranks divides, a dense layer first, groups of experts of which half can be chosen.
 LATENT_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
@@ -144,14 +150,17 @@ def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim == 1:
+            if name.endswith(".sinks"):
+                value = noise
+            elif parameter.ndim == 1 or name.endswith("_bias"):
                 is_unit_norm = name.endswith("norm.weight") and not model.config.model_type.startswith("gemma")
                 value = 0.2 * noise + (1.0 if is_unit_norm else 0.0)
             elif "embed_tokens" in name:
                 # More, and a tied head would predict the token it was given. Gemma multiplies by sqrt(hidden size).
                 value = (0.03 if model.config.model_type.startswith("gemma") else 0.08) * noise
             else:
-                value = noise * 1.5 * parameter.shape[-1] ** -0.5
+                is_turned = model.config.model_type == "gpt_oss" and parameter.ndim == 3
+                value = noise * 1.5 * parameter.shape[1 if is_turned else -1] ** -0.5
             parameter.copy_(value.to(torch.bfloat16).float())
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):

@@ -73,7 +73,7 @@ def play(model: hf.PreTrainedModel, formats: WeightFormats) -> hf.PreTrainedMode
             _round_inputs(layer, round_input)
         elif name.endswith(_EXPERTS):
             for weights in (layer.gate_up_proj, layer.down_proj):
-                weights.data = round_weight(weights.data)
+                weights.data = _upright(layer, round_weight(_upright(layer, weights.data).contiguous()))
             _round_inputs_of_experts(layer, round_input)
     return model
 
@@ -96,6 +96,16 @@ def play_inputs(model: hf.PreTrainedModel, group: int, *, head: bool) -> hf.PreT
 _EXPERTS = ".experts"  # one module that holds the weights of all, [experts, out features, in features]
 
 
+def _is_gpt_oss(experts: torch.nn.Module) -> bool:
+    """Whose weights are [experts, in features, out features], with biases."""
+    return hasattr(experts, "gate_up_proj_bias")
+
+
+def _upright(experts: torch.nn.Module, weights: torch.Tensor) -> torch.Tensor:
+    """[..., out features, in features], or what was that as the module has it."""
+    return weights.transpose(-2, -1) if _is_gpt_oss(experts) else weights
+
+
 def _is_linear(name: str, layer: torch.nn.Module) -> bool:
     """Routers are modules of another kind, but for the shared expert's gate."""
     return isinstance(layer, torch.nn.Linear) and not name.endswith("shared_expert_gate")
@@ -114,12 +124,19 @@ def _round_inputs_of_experts(experts: torch.nn.Module, rounding: Rounding) -> No
     def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.linear(rounding(x.bfloat16().float()), weight)
 
+    def expert(x: torch.Tensor, index: int) -> torch.Tensor:
+        gate_up, down = (_upright(experts, each[index]) for each in (experts.gate_up_proj, experts.down_proj))
+        if _is_gpt_oss(experts):
+            hidden = experts._apply_gate(product(x, gate_up) + experts.gate_up_proj_bias[index])
+            return product(hidden, down) + experts.down_proj_bias[index]
+        gate, up = product(x, gate_up).chunk(2, -1)
+        return product(experts.act_fn(gate) * up, down)
+
     def forward(x: torch.Tensor, chosen: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         out = torch.zeros_like(x)
-        for index, (gate_up, down) in enumerate(zip(experts.gate_up_proj, experts.down_proj, strict=True)):
+        for index in range(len(experts.down_proj)):
             token, place = torch.where(chosen == index)
-            gate, up = product(x[token], gate_up).chunk(2, -1)
-            out.index_add_(0, token, product(experts.act_fn(gate) * up, down) * shares[token, place, None])
+            out.index_add_(0, token, expert(x[token], index) * shares[token, place, None])
         return out
 
     experts.forward = forward  # type: ignore[assignment]

@@ -61,7 +61,8 @@ def multiply(
         out = pad_columns(onto)
     wide_bias = None if bias is None else pad_columns(bias)
     outputs = (None, out) if bf16 else (out, None)
-    ops.gemm(isa, rows, m, weight, wide_bias, "none", *outputs, widened, onto is not None, in_parts, threads, *caches)
+    options = (0.0, widened, onto is not None, in_parts, threads)
+    ops.gemm(isa, rows, m, weight, wide_bias, "none", *outputs, *options, *caches)
     return out[:, :n]
 
 
@@ -81,15 +82,29 @@ def gemm(
 
 
 def gated(
-    isa: str, a: U16, gate: U16, up: U16, activation: str, threads: int = 1, weights: str = "bf16", group: int = 0
+    isa: str,
+    a: U16,
+    gate: U16,
+    up: U16,
+    activation: str,
+    threads: int = 1,
+    weights: str = "bf16",
+    group: int = 0,
+    *,
+    biases: tuple[F32, F32] | None = None,
+    limit: float = 0.0,
 ) -> U16:
-    """activation(a gateᵀ) * (a upᵀ) in bf16; gate and up have a multiple of 16 rows."""
+    """activation(a gateᵀ) * (a upᵀ) in bf16; gate and up have a multiple of 16 rows. `biases` [rows] of both are added
+    before, `limit` is that of swiglu_oai."""
     m, n = a.shape[0], gate.shape[0]
     rows = np.full((padded(m), padded(a.shape[1])), GARBAGE)
     rows[:m] = pad_columns(a)
     out = np.full((m, padded(n)), GARBAGE)
     weight = packed(gate, up, weights=weights, group=group)
-    ops.gemm(isa, rows, m, weight, None, activation, None, out, False, False, False, threads, *CACHES)
+    bias = None
+    if biases is not None:
+        bias = pad_columns(np.stack([each.reshape(-1, 16) for each in biases], axis=1).reshape(-1))
+    ops.gemm(isa, rows, m, weight, bias, activation, None, out, limit, False, False, False, threads, *CACHES)
     return out[:, :n]
 
 

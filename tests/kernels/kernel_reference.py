@@ -58,20 +58,25 @@ def matmul(a: U16, b: U16, bias: F32 | None = None) -> Bounded:
 
 
 def activation(name: str, x: F64) -> F64:
-    """SiLU, or GELU in its tanh form."""
-    if name == "silu":
-        return x / (1 + np.exp(-x))
+    """SiLU, its steeper form of gpt-oss, or GELU in its tanh form."""
+    if name in ("silu", "swiglu_oai"):
+        return x / (1 + np.exp(-x * (1.0 if name == "silu" else 1.702)))
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
-def gated(a: U16, gate: U16, up: U16, name: str) -> Bounded:
+def gated(
+    a: U16, gate: U16, up: U16, name: str, biases: tuple[F32 | None, F32 | None] = (None, None), limit: float = 0.0
+) -> Bounded:
     """activation(a gateᵀ) * (a upᵀ), rounded to bf16."""
-    return gated_sums(matmul(a, gate), matmul(a, up), name)
+    return gated_sums(matmul(a, gate, biases[0]), matmul(a, up, biases[1]), name, limit)
 
 
-def gated_sums(gate: Bounded, up: Bounded, name: str) -> Bounded:
-    """activation(gate) * up, rounded to bf16. Neither activation is steeper than 1.13."""
+def gated_sums(gate: Bounded, up: Bounded, name: str, limit: float = 0.0) -> Bounded:
+    """activation(gate) * up, rounded to bf16. No activation is steeper than 1.13. That of gpt-oss clamps both, and adds
+    one to up."""
     (g, g_error), (u, u_error) = gate, up
+    if name == "swiglu_oai":
+        g, u = np.minimum(g, limit), np.clip(u, -limit, limit) + 1
     value = activation(name, g) * u
     bound = 1.13 * g_error * np.abs(u) + np.abs(activation(name, g)) * u_error
     return value, bound + BF16 * np.abs(value) + 16 * FP32 * np.abs(g * u)

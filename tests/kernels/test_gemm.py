@@ -85,6 +85,35 @@ def test_gates_far_out_neither_overflow_nor_vanish(isa: str, name: str) -> None:
     np.testing.assert_allclose(result[:, 0], expected, rtol=2 * reference.BF16, atol=1e-7)
 
 
+@pytest.mark.parametrize("weights", ["bf16", "int8"])
+def test_biases_are_added_before_an_activation(isa: str, rng: np.random.Generator, weights: str) -> None:
+    a, gate, up = _bf16(rng, 40, 100), _bf16(rng, 48, 100), _bf16(rng, 48, 100)
+    biases = (rng.standard_normal(48).astype(np.float32), rng.standard_normal(48).astype(np.float32))
+    result = kernel_ops.gated(isa, a, gate, up, "silu", threads=2, weights=weights, biases=biases)
+    g, u = (
+        kernel_ops.gemm(isa, a, half, bias, weights=weights).astype(np.float64)
+        for half, bias in zip((gate, up), biases, strict=True)
+    )
+    kernel_ops.assert_within(result, *reference.gated_sums((g, 0.0), (u, 0.0), "silu"))
+
+
+@pytest.mark.parametrize("limit", [2.0, 7.0])
+def test_gate_and_up_are_clamped(isa: str, rng: np.random.Generator, limit: float) -> None:
+    a, gate, up = _bf16(rng, 40, 100), _bf16(rng, 96, 100), _bf16(rng, 96, 100)
+    biases = (rng.standard_normal(96).astype(np.float32), rng.standard_normal(96).astype(np.float32))
+    result = kernel_ops.gated(isa, a, gate, up, "swiglu_oai", biases=biases, limit=limit)
+    kernel_ops.assert_within(result, *reference.gated(a, gate, up, "swiglu_oai", biases, limit))
+
+
+def test_clamping_hides_no_nan(isa: str) -> None:
+    a, weight = reference.to_bf16(np.eye(32)), np.zeros((16, 32))
+    weight[0, 0] = np.nan
+    ones = reference.to_bf16(np.ones((16, 32)))
+    for gate, up in ((reference.to_bf16(weight), ones), (ones, reference.to_bf16(weight))):
+        result = reference.from_bf16(kernel_ops.gated(isa, a, gate, up, "swiglu_oai", limit=7.0))
+        assert np.isnan(result[0, 0])
+
+
 def test_products_of_small_integers_are_exact(isa: str, rng: np.random.Generator) -> None:
     a = reference.to_bf16(rng.integers(-8, 9, (37, 300)).astype(np.float32))
     b = reference.to_bf16(rng.integers(-8, 9, (55, 300)).astype(np.float32))

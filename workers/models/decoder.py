@@ -53,7 +53,14 @@ def _attention(b: ProgramBuilder, config: ModelConfig, weights: Weights, index: 
     qkv = b.linear(x, layer.qkv, layer.qkv_bias)
     eps = config.rms_norm_eps
     q = b.qkv_rope(qkv, layer=index, rope=rope, q_norm=layer.q_norm, k_norm=layer.k_norm, eps=eps)
-    return b.attention(q, layer=index, scale=scale, window=config.window(index), softcap=config.attention_softcap)
+    return b.attention(
+        q,
+        layer=index,
+        scale=scale,
+        window=config.window(index),
+        softcap=config.attention_softcap,
+        sinks=layer.sinks,
+    )
 
 
 def _mlp(b: ProgramBuilder, config: ModelConfig, x: Operand, mlp: DenseMlp | MoeWeights) -> Partial:

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MlpNames:
-    """Of the matrices of one gated MLP."""
+    """Of the matrices of one gated MLP. Where `up` is `gate`, that tensor holds the rows of gate above those of up, or
+    with `interleaved` a row of either in turn."""
 
     gate: str
     up: str
     down: str
+    interleaved: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class LayerNames:
     o: str = "self_attn.o_proj"
     q_norm: str = "self_attn.q_norm"
     k_norm: str = "self_attn.k_norm"
+    sinks: str = "self_attn.sinks"  # the whole name
     mlp_norm: str = "post_attention_layernorm"
     gate: str = "mlp.gate_proj"
     up: str = "mlp.up_proj"
@@ -68,7 +71,10 @@ class MlaNames:
 
 @dataclass(frozen=True)
 class MoeNames:
-    """The same of a layer that is a mixture of experts; expert 3 has its matrices below `experts`.3."""
+    """The same of a layer that is a mixture of experts; expert 3 has its matrices below `experts`.3.
+
+    `fused`: the checkpoint has those of all experts in one tensor, see `weights.fused_experts`.
+    """
 
     router: str = "mlp.gate"
     correction_bias: str = "mlp.gate.e_score_correction_bias"  # the whole name
@@ -79,6 +85,8 @@ class MoeNames:
     gate: str = "gate_proj"
     up: str = "up_proj"
     down: str = "down_proj"
+    fused: bool = False
+    interleaved: bool = False  # see MlpNames
 
     def routed(self, count: int) -> tuple[MlpNames, ...]:
         """Of the first `count` routed experts."""
@@ -91,7 +99,8 @@ class MoeNames:
 
     def below(self, module: str) -> MlpNames:
         """Of the expert that is called `module`."""
-        return MlpNames(f"{module}.{self.gate}", f"{module}.{self.up}", f"{module}.{self.down}")
+        gate, up, down = (f"{module}.{name}" for name in (self.gate, self.up, self.down))
+        return MlpNames(gate, up, down, self.interleaved)
 
 
 @functools.lru_cache(maxsize=16)

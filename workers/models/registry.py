@@ -8,6 +8,7 @@ from numaserve.workers.models import (
     deepseek_v3,
     gemma2,
     gemma3,
+    gpt_oss,
     llama,
     mistral,
     mixtral,
@@ -19,7 +20,21 @@ from numaserve.workers.models import (
 )
 from numaserve.workers.models.family import Family
 
-_MODULES = (llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, gemma2, gemma3, phi3, deepseek_v2, deepseek_v3)
+_MODULES = (
+    llama,
+    mistral,
+    mixtral,
+    qwen2,
+    qwen2_moe,
+    qwen3,
+    qwen3_moe,
+    gemma2,
+    gemma3,
+    phi3,
+    deepseek_v2,
+    deepseek_v3,
+    gpt_oss,
+)
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 ARCHITECTURES: dict[str, Family] = {
     architecture: family for family in FAMILIES.values() for architecture in family.architectures

@@ -13,6 +13,7 @@ LayerKind = Literal["full", "sliding"]
 RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
 Scoring = Literal["softmax", "sigmoid"]
 GroupScore = Literal["max", "top2"]
+ExpertActivation = Literal["silu", "swiglu_oai"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,10 @@ class MoeConfig:
     group_score: GroupScore = "max"  # of a group: its best score, or the sum of its two best
     shared_intermediate_size: int = 0  # of all shared experts together
     shared_gate: bool = False  # what they make is multiplied by a sigmoid of its own
+    activation: ExpertActivation = "silu"
+    swiglu_limit: float = 0.0  # of swiglu_oai: gate is at most this, up from -this to this
+    router_bias: bool = False
+    expert_bias: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,7 @@ class ModelConfig:
     sliding_window: int | None = None  # tokens a sliding layer looks back at, the current one included
     qkv_bias: bool = False
     attention_output_bias: bool = False
+    attention_sinks: bool = False  # each head has a logit that takes part in the softmax without a value
     qk_norm: bool = False  # RMS norm of each query and key head before rope
     post_norms: bool = False  # RMS norm of each sub-layer's output, before it joins the residual stream
     norm_plus_one: bool = False  # the file stores norm weights minus one

@@ -132,7 +132,15 @@ class CountingProgram:
         self._runs("mla_store", self._shape.q_heads + 1, (q[1] + kv[1]) * (_FP32 + _BF16))
 
     def attention(
-        self, q: Place, out: Place, partial: Place, layer: int, scale: float, window: int, softcap: float
+        self,
+        q: Place,
+        out: Place,
+        partial: Place,
+        layer: int,
+        scale: float,
+        window: int,
+        softcap: float,
+        sinks: object = None,
     ) -> None:
         """The KV cache is read once for all new tokens of a sequence."""
         shape = self._shape

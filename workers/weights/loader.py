@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numaserve.kernels import PackedMatrix, RopeTable, Team, Vector
-from numaserve.workers.models.family import Family
+from numaserve.workers.models.family import Family, MlpNames
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.rope import rope_tables
 from numaserve.workers.models.spec import MlaConfig, ModelConfig
@@ -26,11 +26,12 @@ from numaserve.workers.weights.formats import (
     layer_formats,
     lm_head_format,
 )
+from numaserve.workers.weights.fused_experts import FusedExperts
 from numaserve.workers.weights.gguf_source import GGUFSource
-from numaserve.workers.weights.matrices import MatrixMaker
+from numaserve.workers.weights.matrices import MatrixMaker, gate_up_rows
 from numaserve.workers.weights.packing import Packer, Rows
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
-from numaserve.workers.weights.sharding import Shard
+from numaserve.workers.weights.sharding import MATRIX_PAD, TILE_COLUMNS, TILE_ROWS, Shard, round_up
 from numaserve.workers.weights.source import TensorSource
 from numaserve.workers.weights.tensors import Shape, check_tensors, find_prefix, layer_shapes, lm_head_name
 from numaserve.workers.weights.weights import DenseMlp, LayerWeights, MlaWeights, MoeWeights, Weights
@@ -38,9 +39,13 @@ from numaserve.workers.weights.weights import DenseMlp, LayerWeights, MlaWeights
 
 def open_source(path: Path, config: ModelConfig) -> TensorSource:
     """The tensors of the model folder or .gguf file at `path`. Raises `OperatorError` when it cannot be read."""
-    if path.is_dir():
-        return SafetensorsSource(path)
-    return GGUFSource(path, FAMILIES[config.family])
+    family = FAMILIES[config.family]
+    if not path.is_dir():
+        return GGUFSource(path, family)
+    source = SafetensorsSource(path)
+    if config.moe is None or not family.moe_names.fused:
+        return source
+    return FusedExperts(source, family.moe_names, config.moe.num_experts)
 
 
 def load_weights(
@@ -127,6 +132,7 @@ class _Loader:
             qkv_bias=self._qkv_bias(at, self._qkv_rows()) if config.qkv_bias else None,
             q_norm=self._norm(at + names.q_norm) if config.qk_norm else None,
             k_norm=self._norm(at + names.k_norm) if config.qk_norm else None,
+            sinks=Vector(self._values(at + names.sinks)[heads.start : heads.stop]) if config.attention_sinks else None,
             o=self.maker.columns(at, names.o, range(heads.start * width, heads.stop * width), made.o),
             o_bias=self._vector(f"{at}{names.o}.bias") if config.attention_output_bias else None,
             post_attention_norm=self._norm(at + names.post_attention_norm) if config.post_norms else None,
@@ -193,10 +199,9 @@ class _Loader:
         router = self.maker.rows(at, [(names.router, rows), *gate], BF16)
         columns = self.shard.expert_intermediate
         held = self.shard.experts
-        routed = [
-            self.maker.mlp(at, each, columns, made.experts)
-            for each in names.routed(moe.num_experts)[held.start : held.stop]
-        ]
+        experts = names.routed(moe.num_experts)[held.start : held.stop]
+        biased = experts if moe.expert_bias else ()
+        routed = [self.maker.mlp(at, each, columns, made.experts) for each in experts]
         shared = None
         if moe.shared_intermediate_size:
             shared = self.maker.mlp(at, names.shared_mlp, self.shard.shared_intermediate, made.experts)
@@ -207,7 +212,22 @@ class _Loader:
             gate_up=tuple(each.gate_up for each in routed),
             down=tuple(each.down for each in routed),
             shared=shared,
+            router_bias=self._vector(f"{at}{names.router}.bias") if moe.router_bias else None,
+            gate_up_bias=_below(self._gate_up_bias(at, each) for each in biased),
+            # What the ranks make of an expert is summed: the one that has its first column adds the bias.
+            down_bias=_below(self._values(f"{at}{each.down}.bias") for each in biased if 0 in columns),
         )
+
+    def _gate_up_bias(self, at: str, names: MlpNames) -> Floats:
+        """Of the rank's columns of an expert, in the order of the rows of the packed matrix."""
+        columns = self.shard.expert_intermediate
+        panels = np.zeros((round_up(len(columns), TILE_COLUMNS) // TILE_ROWS, 2, TILE_ROWS), np.float32)
+        rows = gate_up_rows(names, columns, self.maker.shapes[f"{names.gate}.weight"][0])
+        for index, (name, chosen) in enumerate(zip((names.gate, names.up), rows, strict=True)):
+            padded = np.zeros(panels[:, index].size, np.float32)
+            padded[: len(chosen)] = self._values(f"{at}{name}.bias")[chosen]
+            panels[:, index] = padded.reshape(-1, TILE_ROWS)
+        return panels.reshape(-1)
 
     def _vocabulary(self, module: str, made: MatrixFormat) -> PackedMatrix:
         prefix = self.maker.prefix
@@ -237,6 +257,12 @@ def half_rotated(plain: int, rotated: int, interleaved: bool) -> Rows:
     if interleaved:
         within = within.reshape(rotated // 2, 2).T.reshape(rotated)
     return np.concatenate([np.arange(plain, dtype=np.int32), within])
+
+
+def _below(biases: Iterable[Floats]) -> Vector | None:
+    """Biases one after the other, each padded as the rows of a packed matrix are; None without any."""
+    padded = [np.pad(bias, (0, round_up(len(bias), MATRIX_PAD) - len(bias))) for bias in biases]
+    return Vector(np.concatenate(padded)) if padded else None
 
 
 def _of_heads(heads: range, height: int, within: Rows) -> Rows:

@@ -21,6 +21,14 @@ def packed_matrix(n: int, k: int, made: MatrixFormat) -> PackedMatrix:
     return PackedMatrix(n, k, made.format, made.group, made.offsets)
 
 
+def gate_up_rows(names: MlpNames, columns: range, height: int) -> tuple[Rows, Rows]:
+    """The rows of gate and of up, in tensors of `height` rows, that make the `columns` of a gated MLP."""
+    gate = np.arange(columns.start, columns.stop, dtype=np.int32)
+    if names.up != names.gate:
+        return gate, gate
+    return (2 * gate, 2 * gate + 1) if names.interleaved else (gate, gate + np.int32(height // 2))
+
+
 @dataclass
 class MatrixMaker:
     """Makes matrices one after the other; `report` gets the bytes of those that are packed.
@@ -57,9 +65,7 @@ class MatrixMaker:
         """A gated MLP, of whose columns the rank has some."""
         # Both halves fill whole tiles, so that the padded columns of the product are written, as zeros.
         gate_up = self.make(2 * round_up(len(columns), TILE_COLUMNS), self.config.hidden_size, made.gate_up)
-        gate = up = np.arange(columns.start, columns.stop, dtype=np.int32)
-        if names.up == names.gate:
-            up = gate + np.int32(self.shapes[f"{names.gate}.weight"][0] // 2)
+        gate, up = gate_up_rows(names, columns, self.shapes[f"{names.gate}.weight"][0])
         for offset, (name, rows) in enumerate(((names.gate, gate), (names.up, up))):
             self._pack(gate_up, at, name, rows, Place(panel_stride=2, panel_offset=offset))
         return DenseMlp(self._packed(gate_up), self.columns(at, names.down, columns, made.down))

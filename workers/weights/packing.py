@@ -55,7 +55,10 @@ class Packer:
             return
         if stored is None or _reads_blocks(matrix, stored, place):
             tensor = self._source.tensor(f"{module}.weight")
-            self._pack_values(matrix, tensor, rows, place)
+            if tensor.turned:
+                self._pack_values(matrix, *_upright(tensor, rows, place, matrix.k))
+            else:
+                self._pack_values(matrix, tensor, rows, place)
             self._source.release(tensor)
             return
         quantized = QuantizedMatrix(self._source, module, stored, shape)
@@ -134,6 +137,15 @@ class Packer:
 def _rows_of(tensor: RawTensor, rows: range) -> RawTensor:
     width = len(tensor.data) // tensor.shape[0]
     return replace(tensor, data=tensor.data[rows.start * width : rows.stop * width], shape=(len(rows), tensor.shape[1]))
+
+
+def _upright(tensor: RawTensor, rows: Rows, place: Place, columns: int) -> tuple[RawTensor, Rows, Place]:
+    """Some rows and columns of a turned tensor as one that is not, and which of its rows go where."""
+    height, width = tensor.shape
+    values = tensor.data.view(f"u{len(tensor.data) // (height * width)}").reshape(width, height)
+    upright = np.ascontiguousarray(values[place.first_col : place.first_col + columns, rows].T)
+    raw = RawTensor(tensor.name, upright.reshape(-1).view(np.uint8), tensor.dtype, upright.shape)
+    return raw, np.arange(len(rows), dtype=np.int32), replace(place, first_col=0)
 
 
 def _reads_blocks(matrix: PackedMatrix, stored: Stored, place: Place) -> bool:

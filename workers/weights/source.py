@@ -23,6 +23,7 @@ class RawTensor:
     data: npt.NDArray[np.uint8]  # [bytes], row-major
     dtype: DType
     shape: tuple[int, ...]  # of elements, out features first
+    turned: bool = False  # a matrix that lies in its file with in features first
 
 
 class TensorSource(Protocol):

@@ -47,6 +47,9 @@ def layer_shapes(config: ModelConfig, family: Family, moe: MoeConfig | None) -> 
     shapes |= {f"{mlp.down}.weight": (hidden, rows) for mlp, rows in mlps}
     if moe is not None:
         shapes |= _routing_shapes(config, family, moe)
+        if moe.expert_bias:
+            shapes |= {f"{name}.bias": (stacked[name],) for mlp, _ in mlps for name in (mlp.gate, mlp.up)}
+            shapes |= {f"{mlp.down}.bias": (hidden,) for mlp, _ in mlps}
     norms = [names.input_norm, names.mlp_norm]
     if config.post_norms:
         norms += [names.post_attention_norm, names.post_mlp_norm]
@@ -61,6 +64,8 @@ def layer_shapes(config: ModelConfig, family: Family, moe: MoeConfig | None) -> 
         shapes |= {f"{name}.bias": (stacked[name],) for name in (names.q, names.k, names.v)}
     if config.attention_output_bias:
         shapes[f"{names.o}.bias"] = (hidden,)
+    if config.attention_sinks:
+        shapes[names.sinks] = (config.num_qo_heads,)
     return shapes
 
 
@@ -69,6 +74,8 @@ def _routing_shapes(config: ModelConfig, family: Family, moe: MoeConfig) -> dict
     shapes: dict[str, Shape] = {f"{names.router}.weight": (moe.num_experts, config.hidden_size)}
     if moe.shared_gate:
         shapes[f"{names.shared_gate}.weight"] = (1, config.hidden_size)
+    if moe.router_bias:
+        shapes[f"{names.router}.bias"] = (moe.num_experts,)
     if moe.correction_bias:
         shapes[names.correction_bias] = (moe.num_experts,)
     return shapes

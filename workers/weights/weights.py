@@ -35,6 +35,9 @@ class MoeWeights:
     gate_up: tuple[PackedMatrix, ...]  # of each of them, as in `DenseMlp`
     down: tuple[PackedMatrix, ...]
     shared: DenseMlp | None
+    router_bias: Vector | None = None  # [experts]
+    gate_up_bias: Vector | None = None  # [its experts, padded rows of `gate_up`]
+    down_bias: Vector | None = None  # [its experts, padded hidden]; of the ranks that divide an expert one has it
 
     @property
     def matrices(self) -> list[PackedMatrix]:
@@ -70,6 +73,7 @@ class LayerWeights:
     qkv_bias: Vector | None  # in the same order
     q_norm: Vector | None  # [head_dim]
     k_norm: Vector | None  # [head_dim]
+    sinks: Vector | None  # [the rank's q heads]
     o: PackedMatrix  # [hidden, the rank's q heads]
     o_bias: Vector | None
     post_attention_norm: Vector | None

@@ -103,7 +103,14 @@ class NumpyBuilder:
         return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
     def attention(
-        self, q: Floats, *, layer: int, scale: float, window: int | None = None, softcap: float | None = None
+        self,
+        q: Floats,
+        *,
+        layer: int,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: VectorValues | None = None,
     ) -> Floats:
         keys, values = self.keys_values[layer]
         if q.shape[1] == 0:
@@ -116,8 +123,10 @@ class NumpyBuilder:
         behind = np.arange(len(q))[:, None] - np.arange(len(q))[None, :]
         seen = (behind >= 0) & (behind < (window or len(q)))
         scores = np.where(seen, scores, -np.inf)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
+        peak = scores.max(-1, keepdims=True)
+        weights = np.exp(scores - peak)
+        sink = 0.0 if sinks is None else np.exp(sinks.values[:, None, None] - peak)
+        weights /= weights.sum(-1, keepdims=True) + sink
         return np.einsum("hts,shd->thd", weights, values).reshape(len(q), -1)
 
     def mla_attention(
@@ -162,16 +171,32 @@ class NumpyBuilder:
     def moe(self, x: Floats, routing: MoeConfig, weights: MoeWeights) -> Floats:
         """Every token goes to every expert, and most of what they make is dropped."""
         logits = x.astype(np.float64) @ weights.router.to_numpy().T
+        logits += 0.0 if weights.router_bias is None else weights.router_bias.values
         bias = 0.0 if weights.correction_bias is None else weights.correction_bias.values
         shares = expert_shares(logits[:, : routing.num_experts], routing, bias)
         out = np.zeros(x.shape)
         for index, expert in enumerate(weights.experts):
-            made = self.gated_mlp(x, weights.gate_up[index], weights.down[index], "silu")
+            gate_up, down = weights.gate_up[index], weights.down[index]
+            if routing.activation == "silu":
+                made = self.gated_mlp(x, gate_up, down, "silu")
+            else:
+                made = self._clamped_mlp(x, gate_up, down, index, routing, weights)
             out += shares[:, expert, None] * made
         if weights.shared is not None:
             made = self.gated_mlp(x, weights.shared.gate_up, weights.shared.down, "silu")
             out += made / (1 + np.exp(-logits[:, routing.num_experts :])) if routing.shared_gate else made
         return out.astype(np.float32)
+
+    def _clamped_mlp(
+        self, x: Floats, gate_up: Any, down: Any, index: int, routing: MoeConfig, weights: MoeWeights
+    ) -> Floats:
+        """gpt-oss's expert, with its biases."""
+        sums = x @ gate_up.to_numpy().T + bias_of(weights.gate_up_bias, index, gate_up.n)
+        panels = sums.reshape(len(x), -1, 2, 16)
+        gate, up = (panels[:, :, half].reshape(len(x), -1)[:, : down.k] for half in (0, 1))
+        gate, up = np.minimum(gate, routing.swiglu_limit), np.clip(up, -routing.swiglu_limit, routing.swiglu_limit)
+        hidden = gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
+        return hidden @ down.to_numpy().T + bias_of(weights.down_bias, index, down.n)
 
     def add_all_reduce(
         self,
@@ -194,6 +219,14 @@ class NumpyBuilder:
 
     def sample(self, logits: Floats) -> None:
         self.logits, self.sampled = logits, True
+
+
+def bias_of(biases: Any, index: int, rows: int) -> Floats | float:
+    """An expert's part of the biases of all, which are padded."""
+    if biases is None:
+        return 0.0
+    begin = index * -(-rows // 32) * 32
+    return biases.values[begin : begin + rows]
 
 
 def expert_shares(logits: npt.NDArray[np.float64], routing: MoeConfig, bias: Floats | float) -> npt.NDArray[np.float64]:

@@ -153,6 +153,7 @@ class Program:
         kv_heads: int,
         head_dim: int,
         value_dim: int,
+        context_parallel: tuple[Sequence[int], int, int] | None,
         layers: int,
         kv_dtype: str,
         arena_bytes: int,
@@ -265,6 +266,10 @@ class Program:
         num_heads: int,
         out: Place,
         out_stride: int,
+    ) -> None: ...
+    def gather_queries(self, query: Place, message: Place, gathered: Place) -> None: ...
+    def divided_attention(
+        self, q: Place, message: Place, out: Place, partial: Place, layer: int, scale: float
     ) -> None: ...
     def gather(self, x: Place, out: Place, /) -> None: ...
     def sample(self, logits: Place, tokens: Place, vocab_first: Sequence[int], softcap: float, /) -> None: ...

@@ -83,7 +83,7 @@ void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bo
   const int32_t begin = args.window > 0 && oldest > 0 ? oldest / kAttentionBlock : 0;
   const int32_t end = (sequence.start + (item.first_row + item.num_rows - 1) / group) / kAttentionBlock + 1;
   const int32_t num_blocks = end - begin;
-  const int64_t row_floats = round_up(args.value_dim > 0 ? args.value_dim : args.head_dim, kTileK) + 16;
+  const int64_t row_floats = round_up(args.value_dim > 0 ? args.value_dim : args.head_dim, kTileK) + kPartialExtra;
   const LargeBuffer partial(static_cast<size_t>(num_blocks * item.num_rows * row_floats) * sizeof(float));
   args.partial = partial.as<float>();
   for (int32_t i = 0; i < num_blocks; ++i) {
@@ -92,7 +92,8 @@ void attend(const KernelTable& table, AttentionArgs args, AttentionItem item, bo
     part.partial = i * item.num_rows;
     compute(args, part, nullptr, scratch);
   }
-  table.attention_merge(args, item, num_blocks, item.num_rows);
+  const auto merge = args.value_dim > 0 ? table.latent_attention_merge : table.attention_merge;
+  merge(args, item, num_blocks, item.num_rows);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/program_module.h"
+#include "kernels/runtime/context_parallel.h"
 #include "kernels/runtime/mla_nodes.h"
 
 namespace nb = nanobind;
@@ -47,6 +48,34 @@ void add_head_linear(Program& p, const std::string& name, const PlaceTuple& x, i
   p.add(std::make_unique<HeadLinearNode>(name, place(x), x_stride, weight, num_heads, place(out), out_stride));
 }
 
+const std::vector<int32_t>& head_bounds(const Program& p, const std::string& name) {
+  require(p.context_parallel().world > 1, name, "the ranks do not divide sequences");
+  return p.context_parallel().head_bounds;
+}
+
+void add_gather_queries(Program& p, const PlaceTuple& query, const PlaceTuple& message, const PlaceTuple& gathered) {
+  const std::string name = "gather_queries";
+  const int32_t dim = p.heads().head_dim, all = head_bounds(p, name).back();
+  require(place(query).ld == p.heads().q_heads * dim && place(gathered).ld >= all * dim, name,
+          "the matrices do not have the width of the heads");
+  p.add(std::make_unique<GatherQueriesNode>(place(query), place(message), place(gathered), dim, head_bounds(p, name)));
+}
+
+void add_divided_attention(Program& p, const PlaceTuple& q, const PlaceTuple& message, const PlaceTuple& out,
+                           const PlaceTuple& partial, int64_t layer, float scale) {
+  const std::string name = "divided_attention";
+  const std::vector<int32_t>& bounds = head_bounds(p, name);
+  const HeadGeometry all = p.context_parallel().all_heads(p.heads());
+  require(place(q).ld == all.q_heads * all.head_dim && place(out).ld >= p.heads().q_heads * all.value_dim &&
+              place(partial).ld >= all.value_dim + kPartialExtra,
+          name, "the matrices do not have the width of the heads");
+  require(scale > 0.0f, name, "the scale must be above 0");
+  auto node = std::make_unique<DividedAttentionNode>(place(q), place(message), place(out), place(partial), all,
+                                                     p.kv().layer(layer), bounds);
+  node->scale = scale;
+  p.add(std::move(node));
+}
+
 }  // namespace
 
 void bind_mla(nb::class_<Program>& program) {
@@ -55,7 +84,10 @@ void bind_mla(nb::class_<Program>& program) {
            nb::arg("nope_dim"), nb::arg("rope"), nb::arg("norm"), nb::arg("eps"), nb::keep_alive<1, 8>(),
            nb::keep_alive<1, 9>())
       .def("head_linear", &add_head_linear, nb::arg("name"), nb::arg("x"), nb::arg("x_stride"), nb::arg("weight"),
-           nb::arg("num_heads"), nb::arg("out"), nb::arg("out_stride"), nb::keep_alive<1, 5>());
+           nb::arg("num_heads"), nb::arg("out"), nb::arg("out_stride"), nb::keep_alive<1, 5>())
+      .def("gather_queries", &add_gather_queries, nb::arg("query"), nb::arg("message"), nb::arg("gathered"))
+      .def("divided_attention", &add_divided_attention, nb::arg("q"), nb::arg("message"), nb::arg("out"),
+           nb::arg("partial"), nb::arg("layer"), nb::arg("scale"));
 }
 
 }  // namespace numaserve

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/cpu_features.h"
+#include "kernels/runtime/attention_nodes.h"
 
 namespace nb = nanobind;
 
@@ -14,18 +15,28 @@ namespace {
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const int32_t, nb::shape<-1, 6>, nb::c_contig, nb::device::cpu>;
 
+// Boundaries of the ranks' heads; from how many tokens on; of at most how many sequences.
+using ContextParallelTuple = std::tuple<std::vector<int32_t>, int64_t, int64_t>;
+
 std::unique_ptr<Program> make_program(Team& team, ring::Ring* ring, int64_t max_tokens, int64_t max_logit_rows,
                                       int64_t max_slots, int64_t pages_per_slot, int64_t num_pages, int64_t vocabulary,
                                       int32_t q_heads, int32_t kv_heads, int32_t head_dim, int32_t value_dim,
-                                      int64_t layers, const std::string& kv_dtype_name, int64_t arena_bytes) {
+                                      const std::optional<ContextParallelTuple>& divided, int64_t layers,
+                                      const std::string& kv_dtype_name, int64_t arena_bytes) {
   const Limits limits{.max_tokens = max_tokens,
                       .max_logit_rows = max_logit_rows,
                       .max_slots = max_slots,
                       .pages_per_slot = pages_per_slot,
                       .num_pages = num_pages,
                       .vocabulary = vocabulary};
+  ContextParallel parallel;
+  if (divided && ring != nullptr) {
+    parallel.world = ring->world();
+    parallel.rank = ring->rank();
+    std::tie(parallel.head_bounds, parallel.from, parallel.max_rows) = *divided;
+  }
   return std::make_unique<Program>(*default_table(), team, ring, limits,
-                                   HeadGeometry{q_heads, kv_heads, head_dim, value_dim}, layers,
+                                   HeadGeometry{q_heads, kv_heads, head_dim, value_dim}, parallel, layers,
                                    kv_dtype(kv_dtype_name), arena_bytes);
 }
 
@@ -168,7 +179,7 @@ void add_attention(Program& p, const PlaceTuple& q, const PlaceTuple& out, const
   const HeadGeometry& heads = p.heads();
   require(place(q).ld == heads.q_heads * heads.head_tiles() * kTileK &&
               place(out).ld >= heads.q_heads * heads.values() &&
-              place(partial).ld >= round_up(heads.values(), kTileK) + 16,
+              place(partial).ld >= round_up(heads.values(), kTileK) + kPartialExtra,
           "attention", "the matrices do not have the width of the heads");
   require(scale > 0.0f, "attention", "the scale must be above 0");
   require_size(sinks, heads.q_heads, "attention");
@@ -176,6 +187,7 @@ void add_attention(Program& p, const PlaceTuple& q, const PlaceTuple& out, const
   node->scale = scale;
   node->softcap = softcap;
   node->sinks = data_or_null(sinks);
+  node->block_groups = p.context_parallel().world;
   node->work = p.step().add_window(window);
   p.add(std::move(node));
 }
@@ -210,8 +222,8 @@ void bind_program(nb::module_& m) {
       .def(nb::new_(&make_program), nb::arg("team"), nb::arg("ring").none(), nb::arg("max_tokens"),
            nb::arg("max_logit_rows"), nb::arg("max_slots"), nb::arg("pages_per_slot"), nb::arg("num_pages"),
            nb::arg("vocabulary"), nb::arg("q_heads"), nb::arg("kv_heads"), nb::arg("head_dim"), nb::arg("value_dim"),
-           nb::arg("layers"), nb::arg("kv_dtype"), nb::arg("arena_bytes"), nb::keep_alive<0, 2>(),
-           nb::keep_alive<0, 3>())
+           nb::arg("context_parallel").none(), nb::arg("layers"), nb::arg("kv_dtype"), nb::arg("arena_bytes"),
+           nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>())
       .def("embed", &add_embed, nb::keep_alive<1, 2>())
       .def("rms_norm", &add_rms_norm, nb::arg("x"), nb::arg("weight"), nb::arg("out"), nb::arg("eps"),
            nb::arg("quantized").none(), nb::keep_alive<1, 3>())
@@ -248,7 +260,7 @@ void bind_program(nb::module_& m) {
                      const Step::Totals& done = self.step().totals;
                      return std::make_tuple(done.steps, done.tokens, self.native_ns());
                    })
-      .def_static("partial_rows", &Step::partial_rows, nb::arg("pages_per_slot"))
+      .def_static("partial_rows", &AttentionPlanner::partial_rows, nb::arg("pages_per_slot"))
       .def_prop_ro("kv_memory",
                    [](const Program& self) {
                      return std::make_pair(reinterpret_cast<uintptr_t>(self.kv().buffer().data()),

@@ -41,6 +41,9 @@ class ServeConfig(BaseModel):
     model: NonBlank = Field(description="Hugging Face folder, .gguf file, hub id, or 'demo'.")
     tp: int | None = Field(None, ge=1, le=64, description="Tensor-parallel ranks. Default: one per usable NUMA node.")
     expert_parallel: bool = Field(False, description="Give each rank whole experts instead of columns of every one.")
+    context_parallel_from: int | None = Field(
+        None, ge=1, description="Tokens of a sequence from which on ranks divide its latents. Default: as it pays."
+    )
     host: NonBlank = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
     served_model_name: NonBlank | None = Field(None, description="Name in the API. Default: the model's own.")

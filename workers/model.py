@@ -182,6 +182,7 @@ class RankModel:
 def rank_shape(config: ModelConfig, shares: Sequence[int], rank: int) -> RankShape:
     """What `rank` holds of the model; `shares` are the ranks' weights."""
     shards = [make_shard(config, shares, each) for each in range(len(shares))]
+    heads = [len(each.q_heads) for each in shards]
     return RankShape(
         q_heads=len(shards[rank].q_heads),
         kv_heads=len(shards[rank].kv_heads),
@@ -190,6 +191,7 @@ def rank_shape(config: ModelConfig, shares: Sequence[int], rank: int) -> RankSha
         num_layers=config.num_layers,
         hidden_size=config.hidden_size,
         vocab_bounds=[each.vocab.start for each in shards] + [config.vocab_size],
+        head_bounds=list(itertools.accumulate(heads, initial=0)),
     )
 
 
@@ -202,6 +204,7 @@ def _build(launch: Launch, node: NodeContext, config: ModelConfig, weights: Weig
         pages_per_slot=_pages_per_slot(launch),
         num_pages=launch.num_pages,
         kv_cache_dtype=launch.kv_cache_dtype,
+        context_parallel_from=launch.context_parallel_from,
     )
     builder = ProgramBuilder(
         shape=shape,

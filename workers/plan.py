@@ -44,6 +44,7 @@ class PlanOptions:
     weights_cache: WeightsCache | None = None
     kv_cache_dtype: KvCacheDtype = "bf16"
     expert_parallel: bool = False
+    context_parallel_from: int | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,7 @@ def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> G
             weights_cache=options.weights_cache,
             kv_cache_dtype=options.kv_cache_dtype,
             expert_parallel=options.expert_parallel,
+            context_parallel_from=options.context_parallel_from,
         )
         for rank in range(len(ranks))
     ]
@@ -206,7 +208,9 @@ def _activation_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence
     per_token = 4 * (3 * model.hidden_size + attention + _mlp_columns(model, shard))
     # Rank 0 gathers the logits of all ranks.
     columns = model.vocab_size if rank == 0 else len(shard.vocab)
-    return tokens * per_token + 2 * 4 * max_logit_rows(options.max_running_requests) * columns
+    # Queries of all ranks' heads: narrower than the results that a slot of the ring has for as many sequences.
+    gathered = _ring_slot_bytes(options, model, shares) if model.mla and len(shares) > 1 else 0
+    return gathered + tokens * per_token + 2 * 4 * max_logit_rows(options.max_running_requests) * columns
 
 
 def _attention_columns(model: ModelConfig, shard: Shard) -> int:

@@ -178,6 +178,7 @@ class ProgramBuilder(MoeOperations, MlaOperations):
             kv_heads=self.shape.kv_heads,
             head_dim=self.shape.head_dim,
             value_dim=self.shape.value_dim,
+            context_parallel=self.native_context_parallel(),
             layers=self.shape.num_layers,
             kv_dtype=self.limits.kv_cache_dtype,
             arena_bytes=plan_arena(buffers),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Vector
 from numaserve.workers.buffers import Operand, Tensor
+from numaserve.workers.context_parallel import ContextParallel, context_parallel
 from numaserve.workers.recorder import Recorder
 
 
@@ -45,16 +46,48 @@ class MlaOperations(Recorder):
         self._record(store, q, kv, nope, query)
         self._head_linear("mla_absorb", nope, w_uk, query)
         attended = Operand(q.rows, heads * latent, 2)
-        partial = Tensor(Program.partial_rows(self.limits.pages_per_slot), latent + 16, 4)
-        self._record(
-            lambda p: p.attention(query.place, attended.place, partial.place, layer, scale, 0, 0.0),
-            query,
-            attended,
-            partial,
-        )
+        self._attend(query, attended, layer, scale)
         out = Operand(q.rows, w_uv.n, 2)
         self._head_linear("mla_values", attended, w_uv, out)
         return out
+
+    def context_parallel(self) -> ContextParallel | None:
+        """How the latents of long sequences are divided among the ranks."""
+        if self.ring is None or self.shape.value_dim == 0:
+            return None
+        shape, slot_bytes = self.shape, self.ring.slot_bytes
+        from_tokens = self.limits.context_parallel_from
+        return context_parallel(shape.head_bounds, shape.head_dim, shape.value_dim, slot_bytes, from_tokens)
+
+    def native_context_parallel(self) -> tuple[list[int], int, int] | None:
+        """What native code is told of it."""
+        parallel = self.context_parallel()
+        return (parallel.head_bounds, parallel.from_tokens, parallel.max_rows) if parallel else None
+
+    def _attend(self, query: Tensor, attended: Operand, layer: int, scale: float) -> None:
+        """Sequences that every rank attends for its own heads, and those that ranks divide."""
+        row = self.shape.value_dim + 16
+        partial = Tensor(Program.partial_rows(self.limits.pages_per_slot), row, 4)
+
+        def attention(p: Program) -> None:
+            p.attention(query.place, attended.place, partial.place, layer, scale, 0, 0.0)
+
+        self._record(attention, query, attended, partial)
+        parallel = self.context_parallel()
+        if parallel is None:
+            return
+        head_dim, rows = self.shape.head_dim, parallel.max_rows
+        gathered = Tensor(rows, parallel.heads * head_dim, 2)
+        queries = Tensor(rows * self.shape.q_heads, head_dim, 2)
+        results = Tensor(rows * parallel.heads, row, 4)
+        self._claim_collective(queries)
+        self._claim_collective(results)
+        self._record(lambda p: p.gather_queries(query.place, queries.place, gathered.place), query, queries, gathered)
+
+        def divided(p: Program) -> None:
+            p.divided_attention(gathered.place, results.place, attended.place, partial.place, layer, scale)
+
+        self._record(divided, gathered, results, attended, partial)
 
     def _head_linear(self, name: str, x: Tensor, weight: PackedMatrix, out: Tensor) -> None:
         """Each head's columns of `x` through its rows of `weight` to the first of its columns of `out`."""

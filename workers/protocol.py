@@ -172,6 +172,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     weights_cache: WeightsCache | None = None
     kv_cache_dtype: KvCacheDtype = "bf16"
     expert_parallel: bool = False  # each routed expert is on one rank, instead of columns of it on all
+    context_parallel_from: int | None = None  # tokens from which on ranks divide a sequence's latents; None: as it pays
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):

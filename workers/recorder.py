@@ -25,6 +25,7 @@ class ProgramLimits:
     pages_per_slot: int
     num_pages: int
     kv_cache_dtype: KvCacheDtype = "bf16"
+    context_parallel_from: int | None = None  # tokens; None: from where it moves fewer bytes
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class RankShape:
     vocab_bounds: Sequence[int]  # world size + 1 boundaries of the ranks' parts of the vocabulary
     # Of a latent cache, whose one KV head is `head_dim` wide: the first so many dimensions are the values. 0: none.
     value_dim: int = 0
+    head_bounds: Sequence[int] = ()  # and world size + 1 boundaries of the ranks' query heads
 
 
 @dataclass

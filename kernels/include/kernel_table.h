@@ -171,11 +171,31 @@ struct AttentionArgs {
   const AttentionSequence* sequences;
   bf16* out;  // [rows, ldo]
   int64_t ldo;
-  float* partial;  // [partial rows, padded dimensions of a value + 16]: unnormalised output, then maximum and sum
+  float* partial;  // [partial rows, padded dimensions of a value + kPartialExtra]: unnormalised output, maximum, sum
   // Of a latent cache, which has one KV head: the first so many dimensions of a key are its value. Otherwise 0.
   int32_t value_dim = 0;
   // [q_heads] or null: a logit of each head that takes part in the softmax, and has no value.
   const float* sinks = nullptr;
+  // Blocks of a latent cache are merged in so many groups, block b in group b % block_groups, then the groups in order.
+  // With `block_group` not negative only that group is attended, and its results go to `group_out`
+  // [rows, q_heads, value_dim + kPartialExtra] instead.
+  int32_t block_groups = 1, block_group = -1;
+  float* group_out = nullptr;
+};
+
+// Floats that follow a partial result: its maximum, its sum, and what rounds them up to a cache line.
+inline constexpr int64_t kPartialExtra = 16;
+
+// Merges results of groups of blocks, `parts`[group][rows, all_heads, value_dim + kPartialExtra], for some of the
+// heads.
+struct LatentGroupsArgs {
+  const float* const* parts;
+  int32_t num_parts;
+  int32_t all_heads, first_head, heads, value_dim;
+  const int32_t* rows;  // [num_rows], of `out`
+  int64_t num_rows;
+  bf16* out;  // [.., ldo], a row has its heads' values
+  int64_t ldo;
 };
 
 enum class Scoring : int32_t { kSoftmax, kSigmoid };
@@ -265,6 +285,8 @@ struct KernelTable {
   void (*mla_store)(const MlaStoreArgs&, int thread, int threads);
   void (*latent_attention_item)(const AttentionArgs&, const AttentionItem&, const AttentionItem* next, void* scratch);
   int64_t latent_attention_scratch;
+  void (*latent_attention_merge)(const AttentionArgs&, const AttentionItem&, int num_blocks, int64_t block_stride);
+  void (*latent_groups_merge)(const LatentGroupsArgs&, int thread, int num_threads);
   void (*softcap)(float* x, int64_t count, float cap);
   // scratch: 3 * vocab entries.
   void (*sample)(const float* logits, int64_t vocab, int64_t position, const SamplingState&, int32_t* scratch,

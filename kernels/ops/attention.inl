@@ -284,11 +284,11 @@ inline void write_row(const AttentionArgs& a, const AttentionItem& item, int32_t
     for (int64_t i = a.q_heads * dim; i < a.ldo; ++i) a.out[index / a.q_heads * a.ldo + i] = 0;
 }
 
-inline int64_t partial_stride(const AttentionArgs& a) { return padded_values(a) + 16; }
+inline int64_t partial_stride(const AttentionArgs& a) { return padded_values(a) + kPartialExtra; }
 
-inline void write_partial(const AttentionArgs& a, int64_t index, const float* o, float m, float l) {
+inline void write_partial(const AttentionArgs& a, float* to, int64_t index, const float* o, float m, float l) {
   const int32_t count = padded_values(a);
-  float* partial = a.partial + index * partial_stride(a);
+  float* partial = to + index * partial_stride(a);
   __builtin_memcpy(partial, o, static_cast<size_t>(count) * sizeof(float));
   partial[count] = m;
   partial[count + 1] = l;
@@ -315,7 +315,8 @@ inline void attention_item(const AttentionArgs& a, const AttentionItem& item, co
   if (item.block >= 0) {
     KvAhead ahead = ahead_of(a, item, item.block, item.block + 1, next);
     attention_block(a, item, item.block, ahead, w);
-    for (int32_t r = 0; r < item.num_rows; ++r) write_partial(a, item.partial + r, w.o + r * padded, w.m[r], w.l[r]);
+    for (int32_t r = 0; r < item.num_rows; ++r)
+      write_partial(a, a.partial, item.partial + r, w.o + r * padded, w.m[r], w.l[r]);
     return;
   }
   for (int32_t r = 0; r < item.num_rows; ++r) w.merged_l[r] = 0.0f;

@@ -7,6 +7,10 @@
 // made of these in the thread's scratch, once for a block of tokens and all rows of an item: a second copy in the cache
 // would double what is read from memory, which is what decoding waits for. Blocks, softmax and merging are those of
 // attention.inl, and so are the reasons why a row's bits depend on nothing but its own tokens.
+//
+// With several ranks blocks are merged as so many groups, block b in group b % world, and then the groups in order:
+// whether one rank goes through all of them or each rank attends one for the heads of all (see
+// runtime/context_parallel.h) does not show in the bits either.
 
 inline constexpr int kBlockPages = kAttentionBlock / kPageTokens;
 // From row to row an odd number of cache lines, so that the rows of a tile do not fall into the same set of the L1
@@ -20,9 +24,23 @@ struct LatentScratch {
   alignas(64) bf16 p[kAttentionRows * kAttentionBlock];
   alignas(64) float o[kAttentionRows * kMaxHeadDim];
   alignas(64) float merged[kLatentRows * kMaxHeadDim];
+  alignas(64) float total[kLatentRows * kMaxHeadDim];  // of the groups before this one
   BlockScales scales;
   float m[kAttentionRows], l[kAttentionRows];
   float merged_m[kLatentRows], merged_l[kLatentRows];
+  float total_m[kLatentRows], total_l[kLatentRows];
+};
+
+// The order in which an item goes through blocks.
+struct BlockOrder {
+  int32_t end, groups, only;  // `only` this group, or -1: all, one after the other
+  int32_t first() const { return only < 0 ? 0 : only; }
+  // The block after `block`, or `end`.
+  int32_t after(int32_t block) const {
+    if (block + groups < end) return block + groups;
+    return only < 0 && ends_group(block) && block % groups + 1 < groups ? block % groups + 1 : end;
+  }
+  bool ends_group(int32_t block) const { return block + groups >= end; }
 };
 
 // Of the tile of keys with 32 dimensions of 16 tokens, half of the lines of the two tiles of values with 16 of these
@@ -94,6 +112,11 @@ inline KvAhead latent_ahead(const AttentionArgs& a, const AttentionItem& item, i
           .row_lines = ceil_div(lines, portions)};
 }
 
+inline int32_t first_latent_block(const AttentionArgs& a, const AttentionItem& item) {
+  if (item.block >= 0) return item.block;
+  return a.block_group < 0 ? 0 : a.block_group;
+}
+
 // m, l and o of the rows of `part`, a part of an item, for one block. Up to 16 rows wait for memory, and prefetch a
 // little with every tile; more do it between products, and between the rows of the softmax.
 template <bool kAhead>
@@ -149,12 +172,48 @@ inline void latent_block(const AttentionArgs& a, const AttentionItem& item, int3
     for (int32_t r = 0; r < part.num_rows; ++r) {
       const float* o = w.o + r * a.value_dim;
       if (item.block >= 0)
-        write_partial(a, item.partial + row + r, o, w.m[r], w.l[r]);
+        write_partial(a, a.partial, item.partial + row + r, o, w.m[r], w.l[r]);
       else
         merge_row(o, w.m[r], w.l[r], w.merged + (row + r) * a.value_dim, w.merged_m[row + r], w.merged_l[row + r],
                   a.value_dim);
     }
   }
+}
+
+// A finished row: normalised, or as a group's part of what other ranks know the rest of.
+inline void write_result(const AttentionArgs& a, const AttentionItem& item, int32_t row, const float* o, float m,
+                         float l) {
+  if (a.group_out == nullptr)
+    write_row(a, item, row, o, m, l);
+  else
+    write_partial(a, a.group_out, query_row(a, item, row), o, m, l);
+}
+
+// All blocks of an item that sees those before `end`.
+inline void latent_blocks(const AttentionArgs& a, const AttentionItem& item, int32_t end, const AttentionItem* next,
+                          LatentScratch& w) {
+  const BlockOrder order{.end = end, .groups = a.block_groups, .only = a.block_group};
+  const bool several = a.block_groups > 1 && a.block_group < 0;
+  for (int32_t r = 0; r < item.num_rows; ++r) w.merged_l[r] = w.total_l[r] = 0.0f;
+  for (int32_t block = order.first(); block < end;) {
+    const int32_t after = order.after(block);
+    KvAhead ahead;
+    if (after < end)
+      ahead = latent_ahead(a, item, after, item.num_rows);
+    else if (next != nullptr)
+      ahead = latent_ahead(a, *next, first_latent_block(a, *next), item.num_rows);
+    latent_block(a, item, block, ahead, w);
+    if (several && order.ends_group(block))
+      for (int32_t r = 0; r < item.num_rows; ++r) {
+        merge_row(w.merged + r * a.value_dim, w.merged_m[r], w.merged_l[r], w.total + r * a.value_dim, w.total_m[r],
+                  w.total_l[r], a.value_dim);
+        w.merged_l[r] = 0.0f;
+      }
+    block = after;
+  }
+  for (int32_t r = 0; r < item.num_rows; ++r)
+    write_result(a, item, r, (several ? w.total : w.merged) + r * a.value_dim, several ? w.total_m[r] : w.merged_m[r],
+                 several ? w.total_l[r] : w.merged_l[r]);
 }
 
 // `next` is what this thread will probably compute next, or null.
@@ -165,20 +224,50 @@ inline void latent_attention_item(const AttentionArgs& a, const AttentionItem& i
   for (int32_t r = 0; r < item.num_rows; ++r)
     __builtin_memcpy(w.q + r * latent_stride(a.head_tiles), a.q + query_row(a, item, r) * width,
                      static_cast<size_t>(width) * sizeof(bf16));
-  for (int32_t r = 0; r < item.num_rows; ++r) w.merged_l[r] = 0.0f;
-  const bool whole = item.block < 0;
-  const int32_t high = row_limits(a, item, item.num_rows - 1).high;
-  const int32_t begin = whole ? 0 : item.block;
-  const int32_t end = whole ? static_cast<int32_t>(ceil_div(high, kAttentionBlock)) : begin + 1;
-  for (int32_t block = begin; block < end; ++block) {
-    KvAhead ahead;
-    if (block + 1 < end)
-      ahead = latent_ahead(a, item, block + 1, item.num_rows);
-    else if (next != nullptr)
-      ahead = latent_ahead(a, *next, next->block < 0 ? 0 : next->block, item.num_rows);
-    latent_block(a, item, block, ahead, w);
+  if (item.block < 0) {
+    const int32_t high = row_limits(a, item, item.num_rows - 1).high;
+    latent_blocks(a, item, static_cast<int32_t>(ceil_div(high, kAttentionBlock)), next, w);
+    return;
   }
-  if (!whole) return;
-  for (int32_t r = 0; r < item.num_rows; ++r)
-    write_row(a, item, r, w.merged + r * a.value_dim, w.merged_m[r], w.merged_l[r]);
+  KvAhead ahead;
+  if (next != nullptr) ahead = latent_ahead(a, *next, first_latent_block(a, *next), item.num_rows);
+  latent_block(a, item, item.block, ahead, w);
+}
+
+// Merges the partial results of the blocks of `item`, as attention_merge does, in groups.
+inline void latent_attention_merge(const AttentionArgs& a, const AttentionItem& item, int num_blocks,
+                                   int64_t block_stride) {
+  const int32_t count = padded_values(a), groups = a.block_group < 0 ? a.block_groups : 1;
+  alignas(64) float merged[kMaxHeadDim];
+  alignas(64) float total[kMaxHeadDim];
+  for (int32_t r = 0; r < item.num_rows; ++r) {
+    float total_m = 0.0f, total_l = 0.0f;
+    for (int32_t group = 0; group < groups; ++group) {
+      float m = 0.0f, l = 0.0f;
+      for (int32_t b = group; b < num_blocks; b += groups) {
+        const float* partial = a.partial + (item.partial + b * block_stride + r) * partial_stride(a);
+        merge_row(partial, partial[count], partial[count + 1], merged, m, l, count);
+      }
+      merge_row(merged, m, l, total, total_m, total_l, count);
+    }
+    write_result(a, item, r, total, total_m, total_l);
+  }
+}
+
+// Merges the groups' results of some rows, one group of each rank, for this rank's heads.
+inline void latent_groups_merge(const LatentGroupsArgs& g, int thread, int num_threads) {
+  const int64_t stride = g.value_dim + kPartialExtra;
+  const Range mine = split(g.num_rows * g.heads, num_threads, thread);
+  alignas(64) float total[kMaxHeadDim];
+  for (int64_t i = mine.begin; i < mine.end; ++i) {
+    const int64_t row = i / g.heads, head = i % g.heads;
+    float m = 0.0f, l = 0.0f;
+    for (int32_t rank = 0; rank < g.num_parts; ++rank) {
+      const float* part = g.parts[rank] + (row * g.all_heads + g.first_head + head) * stride;
+      merge_row(part, part[g.value_dim], part[g.value_dim + 1], total, m, l, g.value_dim);
+    }
+    const F32x16 scale = F32x16::set1(1.0f / l);
+    bf16* out = g.out + g.rows[row] * g.ldo + head * g.value_dim;
+    for (int32_t c = 0; c < g.value_dim; c += 16) (F32x16::load(total + c) * scale).store(out + c);
+  }
 }

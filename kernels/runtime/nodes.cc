@@ -5,28 +5,6 @@
 namespace numaserve {
 namespace {
 
-// Meets the other ranks at a collective; true when its parts may be read. Lanes beyond the ring's have no part in it.
-bool meet(Run& run, const Place& place, int thread, int phase = 0) {
-  if (thread >= run.lanes()) return false;
-  if (run.ring == nullptr) return true;
-  if (run.failed()) return false;
-  const int64_t begin = thread == 0 ? now_ns() : 0;
-  const ring::Status status = run.ring->arrive_and_wait(thread, run.collective(place), phase);
-  if (thread == 0) run.all_reduce_ns += now_ns() - begin;
-  if (status != ring::Status::ok) run.fail(status);
-  return status == ring::Status::ok;
-}
-
-// This lane has read its collective; lane 0 also makes sure, for the whole rank, that the next one's slot is free.
-// The barrier between this and the next node carries that to the other threads.
-void leave(Run& run, const Place& place, int thread) {
-  if (run.ring == nullptr || thread >= run.lanes()) return;
-  run.ring->done(thread, run.collective(place));
-  if (thread != 0 || run.failed()) return;
-  const ring::Status status = run.ring->acquire(0, run.collective(place) + 1);
-  if (status != ring::Status::ok) run.fail(status);
-}
-
 // Whether some threads would be idle for more than an eighth of the time without parts of k.
 bool divides_k(const GemmArgs& g, int threads) {
   const int64_t pairs = g.b.n_panels / 2;
@@ -45,6 +23,25 @@ QuantizeArgs quantize_args(const Run& run, const Place& x, const Quantized& q, i
 }
 
 }  // namespace
+
+bool meet(Run& run, const Place& place, int thread, int phase) {
+  if (thread >= run.lanes()) return false;
+  if (run.ring == nullptr) return true;
+  if (run.failed()) return false;
+  const int64_t begin = thread == 0 ? now_ns() : 0;
+  const ring::Status status = run.ring->arrive_and_wait(thread, run.collective(place), phase);
+  if (thread == 0) run.all_reduce_ns += now_ns() - begin;
+  if (status != ring::Status::ok) run.fail(status);
+  return status == ring::Status::ok;
+}
+
+void leave(Run& run, const Place& place, int thread) {
+  if (run.ring == nullptr || thread >= run.lanes()) return;
+  run.ring->done(thread, run.collective(place));
+  if (thread != 0 || run.failed()) return;
+  const ring::Status status = run.ring->acquire(0, run.collective(place) + 1);
+  if (status != ring::Status::ok) run.fail(status);
+}
 
 void EmbedNode::run(Run& run, int thread) const {
   run.table.embed({.tokens = run.step.tokens.data(),
@@ -205,49 +202,6 @@ void RopeStoreNode::run(Run& run, int thread) const {
                         .runs = run.step.runs.data(),
                         .num_runs = static_cast<int64_t>(run.step.runs.size())},
                        thread, run.team.size());
-}
-
-void AttentionNode::run(Run& run, int thread) const {
-  const AttentionWork& todo = run.step.attention[static_cast<size_t>(work)];
-  const AttentionArgs args{.q = run.at<bf16>(q),
-                           .q_heads = heads.q_heads,
-                           .kv_heads = heads.kv_heads,
-                           .head_dim = heads.head_dim,
-                           .head_tiles = heads.head_tiles(),
-                           .scale = scale,
-                           .softcap = softcap,
-                           .window = todo.window,
-                           .kv = kv,
-                           .sequences = run.step.sequences.data(),
-                           .out = run.at<bf16>(out),
-                           .ldo = out.ld,
-                           .partial = run.at<float>(partial),
-                           .value_dim = heads.value_dim,
-                           .sinks = sinks};
-  const auto compute = heads.latent() ? run.table.latent_attention_item : run.table.attention_item;
-  const auto count = static_cast<int64_t>(todo.items.size());
-  // Handed out one by one, heaviest first: which thread computes an item does not show in its bits.
-  // What comes next for this thread is a guess, good enough for prefetching: the others take one each before.
-  for (int64_t i = run.next_item.fetch_add(1); i < count; i = run.next_item.fetch_add(1)) {
-    const int64_t next = i + run.team.size();
-    compute(args, todo.items[static_cast<size_t>(i)], next < count ? &todo.items[static_cast<size_t>(next)] : nullptr,
-            run.scratch<void>(thread));
-  }
-  run.team.barrier(thread);
-  if (thread == 0) run.next_item.store(0);
-  const Range merges = split(static_cast<int64_t>(todo.merges.size()), run.team.size(), thread);
-  for (int64_t i = merges.begin; i < merges.end; ++i) {
-    const AttentionWork::Merge& merge = todo.merges[static_cast<size_t>(i)];
-    run.table.attention_merge(args, merge.first, merge.blocks, merge.stride);
-  }
-}
-
-Cost AttentionNode::cost(const Step& step) const {
-  const AttentionWork& done = step.attention[static_cast<size_t>(work)];
-  const int64_t halves = heads.latent() ? 1 : 2;
-  const int64_t position = halves * heads.kv_heads * kv_half_bytes(kv.dtype, heads.head_tiles()) / kPageTokens;
-  const int64_t pair = int64_t{2} * heads.q_heads * (heads.head_dim + heads.values());
-  return {.bytes = position * done.positions, .flops = pair * done.pairs, .format = WeightFormat::kBf16};
 }
 
 void GatherNode::run(Run& run, int thread) const {

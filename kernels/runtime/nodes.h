@@ -69,6 +69,13 @@ struct Run {
   void fail(ring::Status why) { status.store(why, std::memory_order_relaxed); }
 };
 
+// Meets the other ranks at a collective; true when its parts may be read. Lanes beyond the ring's have no part in it.
+bool meet(Run& run, const Place& place, int thread, int phase = 0);
+
+// This lane has read its collective, or takes no part in it; lane 0 also makes sure, for the whole rank, that the next
+// one's slot is free. The barrier between this and the next node carries that to the other threads.
+void leave(Run& run, const Place& place, int thread);
+
 // What a node has done since the Program was made, at least: activations are not counted, nor what is read again.
 struct Cost {
   int64_t bytes = 0;  // read from memory, of weights and KV cache
@@ -170,19 +177,6 @@ struct RopeStoreNode : Node {
   int32_t rot_dim = 0;
   const float *q_norm = nullptr, *k_norm = nullptr;
   float eps = 0.0f;
-};
-
-struct AttentionNode : Node {
-  AttentionNode(Place q_in, Place out_in, Place partial_in, HeadGeometry heads_in, KvLayer kv_in)
-      : Node("attention"), q(q_in), out(out_in), partial(partial_in), heads(heads_in), kv(kv_in) {}
-  void run(Run& run, int thread) const override;
-  Cost cost(const Step& step) const override;
-  Place q, out, partial;
-  HeadGeometry heads;
-  KvLayer kv;
-  float scale = 1.0f, softcap = 0.0f;
-  const float* sinks = nullptr;
-  int work = 0;  // index in Step::attention
 };
 
 struct GatherNode : Node {

@@ -1,6 +1,7 @@
 #include "kernels/runtime/program.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <stdexcept>
 
@@ -27,6 +28,17 @@ const HeadGeometry& checked(const HeadGeometry& heads, KvDtype dtype) {
   if (heads.head_tiles() * kTileK > most || heads.value_dim > kMaxHeadDim)
     throw std::invalid_argument("heads wider than " + std::to_string(most) + " are not supported");
   return heads;
+}
+
+const ContextParallel& checked(const ContextParallel& parallel, const HeadGeometry& heads, const ring::Ring* ring) {
+  if (parallel.world == 1) return parallel;
+  const std::vector<int32_t>& bounds = parallel.head_bounds;
+  if (!heads.latent() || ring == nullptr || ring->world() != parallel.world || ring->rank() != parallel.rank ||
+      bounds.size() != static_cast<size_t>(parallel.world) + 1 || bounds.front() != 0 ||
+      std::adjacent_find(bounds.begin(), bounds.end(), std::greater_equal<>()) != bounds.end() ||
+      bounds[static_cast<size_t>(parallel.rank) + 1] - bounds[static_cast<size_t>(parallel.rank)] != heads.q_heads)
+    throw std::invalid_argument("context parallelism needs a latent KV cache and heads on every rank of the ring");
+  return parallel;
 }
 
 }  // namespace
@@ -57,13 +69,15 @@ KvLayer KvCache::layer(int64_t index) const {
 }
 
 Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const Limits& limits,
-                 const HeadGeometry& heads, int64_t layers, KvDtype dtype, int64_t arena_bytes)
+                 const HeadGeometry& heads, const ContextParallel& parallel, int64_t layers, KvDtype dtype,
+                 int64_t arena_bytes)
     : table_(table),
       team_(team),
       ring_(ring),
       heads_(checked(heads, dtype)),
+      parallel_(checked(parallel, heads, ring)),
       slots_(limits.max_slots, limits.pages_per_slot, limits.num_pages, limits.vocabulary),
-      step_(limits, heads, team.size()),
+      step_(limits, heads, parallel, team.size()),
       kv_(layers, limits.num_pages, heads, dtype),
       arena_(static_cast<size_t>(arena_bytes)),
       blocking_(blocking_for(cache_sizes().l1d, cache_sizes().l2)),

@@ -48,7 +48,7 @@ class Program {
   // `ring` is null with one rank; it and the team outlive the Program. Throws std::invalid_argument for heads that
   // attention cannot do, such as a latent cache of codes.
   Program(const KernelTable& table, Team& team, ring::Ring* ring, const Limits& limits, const HeadGeometry& heads,
-          int64_t layers, KvDtype dtype, int64_t arena_bytes);
+          const ContextParallel& parallel, int64_t layers, KvDtype dtype, int64_t arena_bytes);
 
   void add(std::unique_ptr<Node> node) { nodes_.push_back(std::move(node)); }
   // To be called once, after the last `add`: how many collectives a step has.
@@ -63,6 +63,7 @@ class Program {
   Step& step() { return step_; }
   const KvCache& kv() const { return kv_; }
   const HeadGeometry& heads() const { return heads_; }
+  const ContextParallel& context_parallel() const { return parallel_; }
   int world() const { return ring_ == nullptr ? 1 : ring_->world(); }
   const KernelTable& table() const { return table_; }
   const LargeBuffer& arena() const { return arena_; }
@@ -76,6 +77,7 @@ class Program {
   Team& team_;
   ring::Ring* ring_;
   HeadGeometry heads_;
+  ContextParallel parallel_;
   SlotTable slots_;
   Step step_;
   KvCache kv_;

@@ -7,18 +7,10 @@
 #include <vector>
 
 #include "kernels/include/kernel_table.h"
+#include "kernels/runtime/attention_plan.h"
 #include "kernels/runtime/slots.h"
 
 namespace numaserve {
-
-struct Limits {
-  int64_t max_tokens;      // new tokens in a step
-  int64_t max_logit_rows;  // rows of logits in a step
-  int64_t max_slots;
-  int64_t pages_per_slot;
-  int64_t num_pages;
-  int64_t vocabulary;
-};
 
 // One sequence's part of a step; see SeqPlan in workers/protocol.py.
 struct SequenceInput {
@@ -35,34 +27,22 @@ struct LogitRow {
   bool sample;
 };
 
-// The attention of one step under one sliding window: what to compute, heaviest first, and what to merge after.
-struct AttentionWork {
-  int32_t window;
-  std::vector<AttentionItem> items;
-  struct Merge {
-    AttentionItem first;
-    int32_t blocks;
-    int64_t stride;
-  };
-  std::vector<Merge> merges;
-  // Of all steps so far: positions of the KV cache that had to be read, and pairs of a new token and one it sees.
-  int64_t positions = 0, pairs = 0;
-};
-
-// The heads of this rank.
-struct HeadGeometry {
-  int32_t q_heads, kv_heads, head_dim;
-  // Of a latent cache: kv_heads is 1, or 0 without query heads, and the first so many dimensions of a key are its
-  // value.
-  int32_t value_dim = 0;
-  bool latent() const { return value_dim > 0; }
-  int32_t values() const { return latent() ? value_dim : head_dim; }
-  int32_t head_tiles() const { return static_cast<int32_t>(ceil_div(head_dim, kTileK)); }
+// How ranks divide the latents of a long sequence: each attends its blocks of them with the heads of all ranks. (They
+// are the same for all heads; to divide heads alone would have every rank read all latents.)
+struct ContextParallel {
+  std::vector<int32_t> head_bounds;  // world + 1 boundaries of the ranks' heads
+  int32_t world = 1, rank = 0;       // a world of 1: they do not
+  int64_t from = 0;                  // tokens of a sequence from which on they do, for one new token
+  int64_t max_rows = 0;              // sequences of a step
+  HeadGeometry all_heads(HeadGeometry heads) const {
+    if (world > 1) heads.q_heads = head_bounds.back();
+    return heads;
+  }
 };
 
 class Step {
  public:
-  Step(const Limits& limits, const HeadGeometry& heads, int threads);
+  Step(const Limits& limits, const HeadGeometry& heads, const ContextParallel& parallel, int threads);
 
   // Registers a sliding window (0: none) that a node uses; returns its index in `attention`.
   int add_window(int32_t window);
@@ -76,17 +56,21 @@ class Step {
   void begin(std::span<const SequenceInput> plan, std::span<const int32_t> tokens, std::span<const int32_t> targets,
              SlotTable& slots);
 
-  // Rows of partial attention results that there is room for.
-  static int64_t partial_rows(int64_t pages_per_slot);
-
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
 
   std::vector<int32_t> tokens;
   std::vector<PageRun> runs;
-  std::vector<AttentionSequence> sequences;
+  std::vector<AttentionSequence> sequences;  // that each rank attends for its own heads
   std::vector<LogitRow> logit_rows;
   std::vector<AttentionWork> attention;
   std::vector<SequenceInput> plan;
+  // Sequences whose latents the ranks divide, one new token each: `row` of a sequence counts these, `rows` has their
+  // rows in the batch.
+  struct Divided {
+    std::vector<AttentionSequence> sequences;
+    std::vector<int32_t> rows;
+    AttentionWork work;
+  } divided;
 
   // Of all steps so far. What each node has read and computed follows from these: to count in the nodes takes time.
   struct Totals {
@@ -99,19 +83,11 @@ class Step {
              SlotTable& slots);
   void add_rows(const SequenceInput& sequence, int32_t index, int32_t row, std::span<const int32_t>& targets);
   void add_runs(const SequenceInput& sequence, int32_t row, const Slot& slot);
-  // How query rows are cut into work items: at most so many rows in one, and whether each block of KV is an item.
-  struct Cut {
-    int32_t rows;
-    bool blocks;
-  };
-  Cut cut_heads(int32_t window) const;
-  Cut cut_latent() const;
-  void plan_attention(AttentionWork& work) const;
-  void count_attention(AttentionWork& work) const;
+  void add_sequence(AttentionSequence sequence);
 
   Limits limits_;
-  HeadGeometry heads_;
-  int threads_;
+  ContextParallel parallel_;
+  AttentionPlanner planner_, divided_planner_;
   int64_t max_positions_;
   std::vector<bool> named_;  // slots that the plan under check has named
 };

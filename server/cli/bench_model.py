@@ -29,6 +29,7 @@ Tp = Annotated[
 ]
 Threads = Annotated[int | None, config_option("threads_per_worker")]
 ExpertParallel = Annotated[bool | None, config_option("expert_parallel", "--expert-parallel")]
+ContextParallelFrom = Annotated[int | None, config_option("context_parallel_from")]
 Quantization = Annotated[str | None, config_option("quantization")]
 QuantizeLmHead = Annotated[bool | None, config_option("quantize_lm_head", "--quantize-lm-head")]
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from numaserve.server.cli.bench_model import (
+    ContextParallelFrom,
     ExpertParallel,
     Model,
     Quantization,
@@ -34,6 +35,7 @@ def bench_offline(
     shape: Shape = None,
     tp: Tp = None,
     expert_parallel: ExpertParallel = None,
+    context_parallel_from: ContextParallelFrom = None,
     batch_size: Annotated[
         list[int] | None, typer.Option(min=1, help="Sequences; may be given again. Default: 1.")
     ] = None,
@@ -55,6 +57,7 @@ def bench_offline(
     batches = batch_size or [1]
     options = {
         "expert_parallel": expert_parallel,
+        "context_parallel_from": context_parallel_from,
         "chunked_prefill_size": chunked_prefill_size,
         "threads_per_worker": threads_per_worker,
         "quantization": quantization,

@@ -21,6 +21,7 @@ def plan_options(config: ServeConfig, model: Path) -> PlanOptions:
         step_deadline_s=config.step_deadline_seconds,
         tp=config.tp,
         expert_parallel=config.expert_parallel,
+        context_parallel_from=config.context_parallel_from,
         threads_per_worker=config.threads_per_worker,
         reserve_core=config.reserve_core,
         context_length=config.context_length,

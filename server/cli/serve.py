@@ -19,6 +19,7 @@ def serve(
     expert_parallel: Annotated[
         bool | None, _option("expert_parallel", "--expert-parallel/--no-expert-parallel")
     ] = None,
+    context_parallel_from: Annotated[int | None, _option("context_parallel_from")] = None,
     host: Annotated[str | None, _option("host")] = None,
     port: Annotated[int | None, _option("port")] = None,
     served_model_name: Annotated[str | None, _option("served_model_name")] = None,

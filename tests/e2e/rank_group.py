@@ -20,6 +20,8 @@ from numaserve.workers.protocol import (
     FromWorker,
     KvCacheDtype,
     Launch,
+    ProfileRequest,
+    RankProfile,
     Ready,
     Shutdown,
     StepPlan,
@@ -69,6 +71,7 @@ class RankGroup:
         weights_cache: WeightsCache | None = None,
         kv_cache_dtype: KvCacheDtype = "bf16",
         expert_parallel: bool = False,
+        context_parallel_from: int | None = None,
     ) -> None:
         config = load_model_config(model)
         self._exits = contextlib.ExitStack()
@@ -97,6 +100,7 @@ class RankGroup:
                 weights_cache=weights_cache,
                 kv_cache_dtype=kv_cache_dtype,
                 expert_parallel=expert_parallel,
+                context_parallel_from=context_parallel_from,
             )
             for rank in range(tp)
         ]
@@ -155,6 +159,11 @@ class RankGroup:
         """Send a plan and wait for its result. Raises `WorkerFailed`."""
         self.send(plan)
         return self.receive()
+
+    def profile(self) -> list[RankProfile]:
+        """What every rank's steps have cost since load."""
+        self._broadcast(ProfileRequest(0, ceilings=False))
+        return [self._next(rank, RankProfile) for rank in range(len(self._sockets))]
 
     def receive_failures(self) -> list[Failure]:
         """Every rank's refusal of the oldest plan in flight. Raises `WorkerFailed` when one has not refused it."""

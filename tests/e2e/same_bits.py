@@ -101,6 +101,7 @@ def make_group(
     kv_cache_dtype: KvCacheDtype = "bf16",
     weights_cache: WeightsCache | None = None,
     expert_parallel: bool = False,
+    context_parallel_from: int | None = None,
 ) -> RankGroup:
     """Workers with room for `scheduler_config`."""
     config = scheduler_config()
@@ -118,6 +119,7 @@ def make_group(
         kv_cache_dtype=kv_cache_dtype,
         weights_cache=weights_cache,
         expert_parallel=expert_parallel,
+        context_parallel_from=context_parallel_from,
     )
 
 

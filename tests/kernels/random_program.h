@@ -65,7 +65,7 @@ class RankProgram {
         vocab_(part_of(shape_.vocabulary, model, rank, kTileN)),
         ring_(ring),
         team_(std::vector<int>(static_cast<size_t>(model.threads[static_cast<size_t>(rank)]), -1)),
-        program_(*model.table, team_, ring, model.limits, heads(), shape_.layers, model.kv_dtype, kArenaBytes) {
+        program_(*model.table, team_, ring, model.limits, heads(), {}, shape_.layers, model.kv_dtype, kArenaBytes) {
     ASAN_POISON_MEMORY_REGION(program_.arena().data(), program_.arena().bytes());
     ASAN_POISON_MEMORY_REGION(program_.kv().buffer().data(), program_.kv().buffer().bytes());
     build();
@@ -210,8 +210,8 @@ class RankProgram {
     rope->eps = 1e-5f;
     program_.add(std::move(rope));
     const Place out = rows(q_cols, sizeof(bf16));
-    const Place split_results =
-        room(Step::partial_rows(model_.limits.pages_per_slot), own.head_tiles() * kTileK + 16, sizeof(float));
+    const Place split_results = room(AttentionPlanner::partial_rows(model_.limits.pages_per_slot),
+                                     own.head_tiles() * kTileK + 16, sizeof(float));
     auto node = std::make_unique<AttentionNode>(q, out, split_results, own, program_.kv().layer(layer));
     node->scale = 1.0f / std::sqrt(static_cast<float>(dim));
     node->softcap = shape_.softcap;

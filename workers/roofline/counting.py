@@ -14,7 +14,15 @@ from numaserve.kernels import PackedMatrix, Program, Vector
 from numaserve.workers.buffers import padded
 from numaserve.workers.program import ProgramBuilder
 from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype
-from numaserve.workers.roofline.operations import Amount, Kind, Operation, StepWork, attended, expected_share
+from numaserve.workers.roofline.operations import (
+    Amount,
+    Kind,
+    Operation,
+    StepWork,
+    attended,
+    expected_share,
+    part_of_blocks,
+)
 
 Place = tuple[int, int, int]
 _FP32, _BF16, _INT8 = 4, 2, 1
@@ -25,11 +33,12 @@ _ONE_SHOT_BYTES = 256 << 10  # as the native sum over ranks has it: beyond, each
 class CountingProgram:
     """Takes nodes as `kernels.Program` does; its methods have the same names and arguments."""
 
-    def __init__(self, builder: ProgramBuilder, world_size: int, lanes: int) -> None:
+    def __init__(self, builder: ProgramBuilder, ranks: Sequence[int], rank: int) -> None:
         self.operations: list[Operation] = []
         self._shape = builder.shape
         self._kv_dtype: KvCacheDtype = builder.limits.kv_cache_dtype
-        self._world, self._lanes = world_size, lanes
+        self._world, self._rank, self._lanes = len(ranks), rank, min(ranks)
+        self._parallel = builder.context_parallel()
         self._routing = (1, 1)  # experts, and how many of them a token goes to, of the mixture that began last
 
     def embed(self, table: PackedMatrix, first_row: int, scale: float, out: Place) -> None:
@@ -149,11 +158,54 @@ class CountingProgram:
         pair = 2 * shape.q_heads * (shape.head_dim + (shape.value_dim or shape.head_dim))
 
         def amount(step: StepWork) -> Amount:
-            positions, pairs = attended(step, window)
-            return Amount(position * positions, pair * pairs, step.tokens / max(len(step.sequences), 1))
+            whole = self._attended_whole(step)
+            positions, pairs = attended(whole, window)
+            return Amount(position * positions, pair * pairs, whole.tokens / max(len(whole.sequences), 1))
 
         kind: Kind = "latent" if latent else "attention"
         self.operations.append(Operation("attention", kind, amount, weights=self._kv_dtype))
+
+    def gather_queries(self, query: Place, message: Place, gathered: Place) -> None:
+        """Queries of the ranks' heads are fetched, and copied."""
+        row = gathered[1] * _BF16
+
+        def amount(step: StepWork) -> Amount:
+            rows = len(self._divided(step))
+            fetched = rows * row * (self._world - 1) / self._world
+            return Amount(rows=rows, touched=2 * rows * row, pieces=rows, fetched=fetched, meetings=min(rows, 1))
+
+        self.operations.append(Operation("gather_queries", "exchange", amount))
+
+    def divided_attention(self, q: Place, message: Place, out: Place, partial: Place, layer: int, scale: float) -> None:
+        """The rank's blocks of the KV cache are read for all heads; results of others for its own are fetched."""
+        shape, heads = self._shape, q[1] // self._shape.head_dim
+        position = kv_bytes_per_token(1, shape.head_dim, self._kv_dtype, latent=True)
+        pair = 2 * heads * (shape.head_dim + shape.value_dim)
+
+        def amount(step: StepWork) -> Amount:
+            context = [start + 1 for start, _ in self._divided(step)]
+            seen = sum(part_of_blocks(tokens, self._world, self._rank) for tokens in context)
+            return Amount(position * seen, pair * seen, min(len(context), 1))
+
+        def exchange(step: StepWork) -> Amount:
+            rows = len(self._divided(step))
+            others = rows * shape.q_heads * shape.value_dim * _FP32 * (self._world - 1)
+            return Amount(rows=rows, touched=2 * others, pieces=rows, fetched=others, meetings=min(rows, 1))
+
+        self.operations.append(Operation("divided_attention", "latent", amount, weights=self._kv_dtype))
+        self.operations.append(Operation("divided_attention", "exchange", exchange))
+
+    def _divided(self, step: StepWork) -> list[tuple[int, int]]:
+        """The sequences whose latents the ranks divide."""
+        if self._parallel is None:
+            return []
+        long = [each for each in step.sequences if each[1] == 1 and each[0] + 1 >= self._parallel.from_tokens]
+        return long[: self._parallel.max_rows]
+
+    def _attended_whole(self, step: StepWork) -> StepWork:
+        """Without those."""
+        divided = self._divided(step)
+        return StepWork([each for each in step.sequences if each not in divided], step.logit_rows)
 
     def moe_route(self, logits: Place, x: Place, top_k: int, num_experts: int, item_bytes: int, **rest: object) -> None:
         """A token's row is copied for each of its experts."""
@@ -237,9 +289,9 @@ class CountingProgram:
 class CountingBuilder(ProgramBuilder):
     """Records as the builder that it extends, and counts instead of building."""
 
-    def count(self, world_size: int, lanes: int) -> list[Operation]:
-        """The operations of the forward pass that was appended."""
-        program = CountingProgram(self, world_size, lanes)
+    def count(self, ranks: Sequence[int], rank: int) -> list[Operation]:
+        """The operations of the forward pass that was appended; `ranks` are the cores of each."""
+        program = CountingProgram(self, ranks, rank)
         for node in self._nodes:
             node.emit(cast("Program", program))
         return program.operations

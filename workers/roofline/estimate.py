@@ -104,6 +104,7 @@ def make_estimate(
                 options.formats,
                 options.kv_cache_dtype,
                 expert_parallel=options.expert_parallel,
+                context_parallel_from=options.context_parallel_from,
             )
             for rank in range(len(ranks))
         ],

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+ATTENTION_BLOCK = 256  # tokens that attention takes together, as native code has it
+
 # What an operation's efficiency is looked up by. "rows": what does little with each token but read and write it.
 Kind = Literal["gemm", "experts", "attention", "latent", "rows", "sample", "exchange"]
 
@@ -59,6 +61,12 @@ def attended(step: StepWork, window: int) -> tuple[int, int]:
         positions += start + rows - max(start - seen + 1, 0)
         pairs += growing * start + growing * (growing + 1) // 2 + (rows - growing) * seen
     return positions, pairs
+
+
+def part_of_blocks(tokens: int, world: int, rank: int) -> int:
+    """Tokens in those blocks of a sequence that come to `rank` when `world` ranks take them in turn."""
+    starts = range(rank * ATTENTION_BLOCK, tokens, world * ATTENTION_BLOCK)
+    return sum(min(ATTENTION_BLOCK, tokens - start) for start in starts)
 
 
 def expected_share(num_experts: int, top_k: int, tokens: int) -> float:

@@ -45,11 +45,18 @@ def rank_operations(
     kv_dtype: KvCacheDtype,
     *,
     expert_parallel: bool = False,
+    context_parallel_from: int | None = None,
 ) -> list[Operation]:
     """What `rank` does in a step, in order; `shares` are the ranks' cores. Raises `OperatorError` where the checkpoint
     cannot be had in `formats`."""
     limits = ProgramLimits(
-        max_step_tokens=32, max_logit_rows=32, max_slots=1, pages_per_slot=1, num_pages=1, kv_cache_dtype=kv_dtype
+        max_step_tokens=32,
+        max_logit_rows=32,
+        max_slots=1,
+        pages_per_slot=1,
+        num_pages=1,
+        kv_cache_dtype=kv_dtype,
+        context_parallel_from=context_parallel_from,
     )
     builder = CountingBuilder(
         shape=rank_shape(config, shares, rank),
@@ -60,4 +67,4 @@ def rank_operations(
     )
     shard = make_shard(config, shares, rank, expert_parallel=expert_parallel)
     FAMILIES[config.family].forward(builder, config, shape_weights(config, shard, formats))
-    return builder.count(len(shares), min(shares))
+    return builder.count(shares, rank)

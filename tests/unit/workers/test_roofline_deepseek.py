@@ -119,6 +119,17 @@ def test_a_token_reads_its_experts_and_all_else_once(operations: list[Operation]
     assert 37.5e9 < nbytes(operations, "", step) < 41e9
 
 
+@pytest.mark.parametrize("batch", [1, 8])
+def test_two_ranks_read_half_of_the_latents_of_a_long_sequence_each(batch: int, config: ModelConfig) -> None:
+    step, short = (StepWork([(context - 1, 1)] * batch, batch) for context in (32768, 1024))
+    latents = batch * LAYERS * 32768 * (512 + 64) * 2
+    for rank in range(2):
+        operations = rank_operations(config, [64, 64], rank, INT8, "bf16")
+        assert nbytes(operations, "attention", step) == 0
+        assert nbytes(operations, "divided_attention", step) == latents / 2
+        assert nbytes(operations, "attention", short) == batch * LAYERS * 1024 * (512 + 64) * 2
+
+
 def test_a_prompt_of_two_chunks_reads_the_experts_twice(operations: list[Operation]) -> None:
     whole, chunks = (sum(nbytes(operations, "moe_down", step) for step in prefill_steps(1024, c)) for c in (1024, 512))
     assert chunks == pytest.approx(2 * whole, rel=1e-6)

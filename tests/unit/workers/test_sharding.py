@@ -194,6 +194,7 @@ def test_native_code_takes_the_memory_that_was_planned(dtype: KvCacheDtype, head
         kv_heads=3,
         head_dim=head_dim,
         value_dim=0,
+        context_parallel=None,
         layers=30,
         kv_dtype=dtype,
         arena_bytes=4096,

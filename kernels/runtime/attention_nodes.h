@@ -1,0 +1,28 @@
+// Attention, over keys and values of heads or over latents.
+#pragma once
+
+#include "kernels/runtime/nodes.h"
+
+namespace numaserve {
+
+struct AttentionNode : Node {
+  AttentionNode(Place q_in, Place out_in, Place partial_in, HeadGeometry heads_in, KvLayer kv_in)
+      : Node("attention"), q(q_in), out(out_in), partial(partial_in), heads(heads_in), kv(kv_in) {}
+  void run(Run& run, int thread) const override;
+  Cost cost(const Step& step) const override;
+  Place q, out, partial;
+  HeadGeometry heads;
+  KvLayer kv;
+  float scale = 1.0f, softcap = 0.0f;
+  const float* sinks = nullptr;
+  int32_t block_groups = 1;
+  int work = 0;  // index in Step::attention
+};
+
+// Computes the items of `work`, and merges their partial results. Threads meet in between.
+void attend(Run& run, const AttentionArgs& args, const AttentionWork& work, int thread);
+
+// What `work` has read and computed, with heads of `heads`.
+Cost attention_cost(const AttentionWork& work, const HeadGeometry& heads, KvDtype dtype);
+
+}  // namespace numaserve

@@ -1,0 +1,61 @@
+"""Ranks that divide the latents of long sequences: the same bits as when each reads all, from a part of the bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from numaserve.kernels import _native
+from numaserve.workers.protocol import RankProfile
+from rank_group import RankGroup
+from same_bits import CONTEXT, FEW_PAGES, make_group, random_requests, save_tiny_model, scheduler_config
+from traffic import Answer, Traffic, one_by_one
+
+FROM = 200  # tokens: some requests begin below and end above
+NEVER = CONTEXT + 1
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model("deepseek_v3", tmp_path_factory.mktemp("deepseek_v3"))
+
+
+def _isas() -> list[object]:
+    return [pytest.param(name, marks=pytest.mark.amx if name == "amx" else ()) for name in _native.available_isas()]
+
+
+@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("isa", _isas())
+def test_dividing_long_sequences_changes_no_bit(model: Path, isa: str, tp: int) -> None:
+    requests = random_requests()
+    with make_group(model, tp, isa=isa, context_parallel_from=NEVER) as group:
+        whole = Traffic(group, scheduler_config()).serve(requests)
+        assert positions(group, "divided_attention") == [0] * tp
+    with make_group(model, tp, isa=isa, context_parallel_from=FROM) as group:
+        answers: list[list[Answer]] = [
+            one_by_one(Traffic(group, scheduler_config()), requests),
+            Traffic(group, scheduler_config(max_step_tokens=64), ahead=2).serve(requests),
+            Traffic(group, scheduler_config(num_pages=FEW_PAGES)).serve(requests),
+        ]
+        assert all(positions(group, "divided_attention"))
+    assert all(each == whole for each in answers)
+
+
+def test_two_ranks_read_half_of_a_divided_sequence_each(model: Path) -> None:
+    request = random_requests()[-1]  # 600 tokens: blocks of 256, 256 and 88, and each new one
+    length, steps = len(request.prompt), request.max_new_tokens - 1
+    with make_group(model, 2, context_parallel_from=FROM) as group:
+        Traffic(group, scheduler_config()).serve([request])
+        new = sum(length + step + 1 - 512 for step in range(steps))
+        assert positions(group, "divided_attention") == [256 * steps + new, 256 * steps]
+
+
+def positions(group: RankGroup, operation: str) -> list[int]:
+    """Positions of the latent cache that each rank has read in an operation, of one layer."""
+    return [_position_count(profile, operation) for profile in group.profile()]
+
+
+def _position_count(profile: RankProfile, operation: str) -> int:
+    (found,) = [each for each in profile.operations if each.name == operation]
+    layers = found.calls // profile.steps
+    return found.bytes // (layers * (64 + 32) * 2)  # a latent, and the rotated part of a key, in bf16

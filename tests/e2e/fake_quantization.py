@@ -107,8 +107,8 @@ def _upright(experts: torch.nn.Module, weights: torch.Tensor) -> torch.Tensor:
 
 
 def _is_linear(name: str, layer: torch.nn.Module) -> bool:
-    """Routers are modules of another kind, but for the shared expert's gate."""
-    return isinstance(layer, torch.nn.Linear) and not name.endswith("shared_expert_gate")
+    """Routers are modules of another kind, but for the shared expert's gate. What expands latents stays bf16."""
+    return isinstance(layer, torch.nn.Linear) and not name.endswith(("shared_expert_gate", "kv_b_proj"))
 
 
 def _round_inputs(layer: torch.nn.Linear, rounding: Rounding) -> None:

@@ -39,14 +39,14 @@ def sizes(hidden: int, heads: int, kv_heads: int, intermediate: int, layers: int
     }
 
 
-def _rope(kind: str, **more: Any) -> dict[str, Any]:
+def rope(kind: str, **more: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 10000.0, **more}}
 
 
-_LLAMA3 = _rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
-_YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=128)
-_LINEAR = _rope("linear", factor=4.0)
-_LONGROPE = _rope(
+_LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+_YARN = rope("yarn", factor=4.0, original_max_position_embeddings=128)
+_LINEAR = rope("linear", factor=4.0)
+_LONGROPE = rope(
     "longrope",
     short_factor=[1.0 + 0.05 * i for i in range(30)],
     long_factor=[1.0 + 0.5 * i for i in range(30)],
@@ -100,7 +100,7 @@ MOE_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     # A limit that is met now and then.
     "gpt_oss": lambda: hf.GptOssConfig(
         **sizes(96, 6, 3, 104, head_dim=32, num_local_experts=5, num_experts_per_tok=2, sliding_window=16),
-        **_rope("yarn", factor=4.0, original_max_position_embeddings=128, truncate=False),
+        **rope("yarn", factor=4.0, original_max_position_embeddings=128, truncate=False),
         swiglu_limit=1.5,
     ),
 }
@@ -109,7 +109,7 @@ LATENT_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "deepseek_v2": lambda: hf.DeepseekV2Config(
         **sizes(160, 5, 5, 136, layers=3, q_lora_rank=None, kv_lora_rank=64, n_routed_experts=8, n_shared_experts=2),
         **LATENT_HEADS,
-        **_rope("yarn", factor=4.0, original_max_position_embeddings=128, mscale=0.707, mscale_all_dim=0.707),
+        **rope("yarn", factor=4.0, original_max_position_embeddings=128, mscale=0.707, mscale_all_dim=0.707),
         first_k_dense_replace=1,
         moe_intermediate_size=40,
         num_experts_per_tok=3,
@@ -121,7 +121,7 @@ LATENT_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "deepseek_v3": lambda: hf.DeepseekV3Config(
         **sizes(96, 3, 3, 160, layers=3, q_lora_rank=72, kv_lora_rank=96, n_routed_experts=16, n_shared_experts=1),
         **LATENT_HEADS,
-        **_rope("yarn", factor=4.0, original_max_position_embeddings=128, mscale=1.0, mscale_all_dim=1.0),
+        **rope("yarn", factor=4.0, original_max_position_embeddings=128, mscale=1.0, mscale_all_dim=1.0),
         first_k_dense_replace=1,
         moe_intermediate_size=96,
         num_experts_per_tok=4,

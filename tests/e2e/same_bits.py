@@ -30,6 +30,7 @@ CONTEXT = 768
 NUM_PAGES = 512
 FEW_PAGES = 30  # the longest request needs 19
 DEMO_FEW_PAGES = 8
+FEWEST_PAGES = 12  # of `few_requests`: the longest needs 10
 # Around the edges of pages (32), row blocks (32), attention blocks (256) and chunks (64, 512).
 LENGTHS = (1, 2, 31, 32, 33, 63, 64, 65, 100, 128, 129, 200, 255, 256, 257, 300, 320, 511, 513, 600)
 LONG_OUTPUTS = range(10)  # requests that grow by three pages: they make others give way
@@ -56,8 +57,27 @@ _SIZES = {
         n_group=4,
         topk_group=2,
     ),
+    "mixtral": lambda more: hf.MixtralConfig(
+        **checkpoints.sizes(96, 6, 2, 72, head_dim=16, num_local_experts=5, sliding_window=100, **more)
+    ),
+    "qwen3_moe": lambda more: hf.Qwen3MoeConfig(
+        **checkpoints.sizes(96, 4, 1, 96, head_dim=32, moe_intermediate_size=64, norm_topk_prob=True, **more),
+        num_experts=12,
+        num_experts_per_tok=4,
+    ),
+    "deepseek_v2": lambda more: hf.DeepseekV2Config(
+        **checkpoints.sizes(160, 5, 5, 96, q_lora_rank=None, kv_lora_rank=96, first_k_dense_replace=0, **more),
+        **checkpoints.LATENT_HEADS,
+        **checkpoints.rope("yarn", factor=4.0, original_max_position_embeddings=128, mscale=0.7, mscale_all_dim=0.7),
+        moe_intermediate_size=40,
+        n_routed_experts=6,
+        num_experts_per_tok=3,
+        n_shared_experts=2,
+        topk_method="greedy",
+    ),
 }
-TINY_MODELS = tuple(_SIZES)
+TINY_MODELS = ("llama", "gemma2", "qwen2_moe", "deepseek_v3")  # for every instruction set
+EXPERT_MODELS = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 QUANTIZED = [
     *(WeightFormats(each, each, "int8") for each in get_args(WeightFormat) if each != "bf16"),
     WeightFormats("int4", "int8_group", "bf16"),
@@ -72,7 +92,7 @@ SAMPLED = (
 
 
 def save_tiny_model(name: str, folder: Path) -> Path:
-    """One of `TINY_MODELS` with random weights."""
+    """One of `TINY_MODELS` or `EXPERT_MODELS` with random weights."""
     config = _SIZES[name]({"max_position_embeddings": CONTEXT})
     model = hf.AutoModelForCausalLM.from_config(config).eval()
     return checkpoints.save(checkpoints.randomise(model), folder)
@@ -135,6 +155,13 @@ def random_requests() -> list[Request]:
         count = 100 if index in LONG_OUTPUTS else 6
         requests.append(Request(prompt, sampling, count, prompt_logprobs=index in {9, 17}))
     return requests
+
+
+def few_requests() -> list[Request]:
+    """Some of them, around the edges of pages, row blocks and attention blocks; the first five grow by two pages."""
+    requests = random_requests()
+    few = [replace(requests[index], max_new_tokens=70) for index in (0, 3, 4, 7, 9)]
+    return few + [requests[index] for index in (11, 14, 15)]
 
 
 def demo_requests(path: Path) -> list[Request]:

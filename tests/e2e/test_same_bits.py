@@ -13,12 +13,15 @@ from rank_group import RankGroup
 from same_bits import (
     BATCH,
     DEMO_FEW_PAGES,
+    EXPERT_MODELS,
     FEW_PAGES,
+    FEWEST_PAGES,
     HAS_DEMO,
     QUANTIZED,
     TINY_MODELS,
     demo_model,
     demo_requests,
+    few_requests,
     make_group,
     random_requests,
     save_tiny_model,
@@ -118,6 +121,24 @@ def test_the_demo_model_says_the_same_alone_in_a_batch_in_chunks_from_the_cache_
     path = demo_model()
     with make_group(path, tp) as group:
         assert_same_answers(group, demo_requests(path), DEMO_FEW_PAGES)
+
+
+@pytest.mark.parametrize(
+    ("name", "formats"),
+    [
+        pytest.param(name, each, id=f"{name}-{each.linear}-{each.activations}")
+        for name in EXPERT_MODELS
+        for each in (BF16_WEIGHTS, *QUANTIZED)
+        if (name, each, "bf16") not in CASES
+    ],
+)
+def test_every_family_with_experts_says_the_same_in_every_format(
+    name: str, formats: WeightFormats, tmp_path: Path
+) -> None:
+    model = save_tiny_model(name, tmp_path)
+    for tp in (1, 2):
+        with make_group(model, tp, formats=formats) as group:
+            assert_same_answers(group, few_requests(), FEWEST_PAGES)
 
 
 @pytest.mark.parametrize("formats", [BF16_WEIGHTS, QUANTIZED[0]], ids=["bf16", "int8"])

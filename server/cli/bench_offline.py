@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from numaserve.configs import EFFICIENCIES
 from numaserve.server.cli.bench_model import (
     ContextParallelFrom,
     ExpertParallel,
@@ -18,7 +19,8 @@ from numaserve.server.cli.bench_model import (
     checkpoint,
     plans,
 )
-from numaserve.server.cli.bench_options import Json
+from numaserve.server.cli.bench_options import EfficienciesFile, Json
+from numaserve.server.cli.bench_planned import Planned
 from numaserve.server.cli.bench_report import MachineReport
 from numaserve.server.cli.bench_steps import figures_of, step_row
 from numaserve.server.cli.config_option import config_option
@@ -27,6 +29,9 @@ from numaserve.server.profiling.table import ceilings_view, phase_view
 from numaserve.workers.bench.group import launches_of, run_ranks
 from numaserve.workers.bench.rows import Row
 from numaserve.workers.bench.tasks import RunSteps, StepsRan
+from numaserve.workers.models.config import load_model_config
+from numaserve.workers.roofline.efficiency import load_efficiencies
+from numaserve.workers.topology import read_topology
 
 
 def bench_offline(
@@ -51,6 +56,7 @@ def bench_offline(
     operations: Annotated[
         bool, typer.Option("--operations/--no-operations", help="Show what each operation costs.")
     ] = True,
+    efficiencies: EfficienciesFile = None,
     json: Json = None,
 ) -> None:
     """Run whole steps of a model without HTTP, beside what reading its weights and KV cache takes at least."""
@@ -70,14 +76,16 @@ def bench_offline(
     with MachineReport("offline", json) as report, checkpoint(model, shape, report.say) as (name, path):
         report.console.print(f"{instruction_set()}: {name}", highlight=False)
         rows: list[Row] = []
+        known, topology = load_efficiencies(efficiencies or EFFICIENCIES), read_topology()
         for plan in plans(name, path, tp, options):
             with launches_of(plan) as (launches, segment):
                 tasks = [RunSteps(launch, batches, input_len, output_len, prefills) for launch in launches]
                 answers = run_ranks(tasks, StepsRan, segment, report.say)
             what = about(name, plan)
+            planned = Planned(plan.launches[0], load_model_config(path), topology, known, input_len, output_len)
             for phases in zip(*(answer.phases for answer in answers), strict=True):
                 figures = figures_of(phases)
-                rows.append(step_row(what, phases, figures, input_len, output_len))
+                rows.append(step_row(what, phases, figures, planned))
                 for each in figures:
                     report.write({"table": "operations"} | what | {"batch": phases[0].batch} | each.record())
                 if operations:

@@ -57,6 +57,10 @@ Timeout = Annotated[float, typer.Option(min=0, help="Seconds after which a reque
 _MADE = ("workload", "traffic")  # out of the options
 
 OutputFile = Annotated[Path | None, typer.Option(help="Append a JSON line for each run.")]
+EfficienciesFile = Annotated[
+    Path | None,
+    typer.Option("--efficiencies", help="What `numaserve bench kernels --json` wrote. Default: the shipped figures."),
+]
 Json = Annotated[Path | None, typer.Option("--json", help="Append a JSON line for each row.")]
 OutputDetails = Annotated[bool, typer.Option("--output-details", help="With every request in the JSON lines.")]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from statistics import mean
 
 import msgspec
+from numaserve.server.cli.bench_planned import Planned
 from numaserve.server.profiling.figures import Phase, RankFigures, between, phase_of
 from numaserve.workers.bench.rows import Figure, Row, Times
 from numaserve.workers.bench.tasks import Phase as Measured
@@ -24,9 +25,10 @@ def figures_of(phases: Sequence[Measured]) -> list[Phase]:
 
 
 def step_row(
-    about: dict[str, str | int], phases: Sequence[Measured], figures: Sequence[Phase], input_len: int, output_len: int
+    about: dict[str, str | int], phases: Sequence[Measured], figures: Sequence[Phase], planned: Planned
 ) -> Row:
-    """A phase as a whole: TTFT (prefill of all prompts of a batch) or TPOT (decode) as a fraction of its bound.
+    """A phase as a whole: TTFT (prefill of all prompts of a batch) or TPOT (decode) as a fraction of its bound, and
+    what was to be expected of it.
 
     Waiting is for the imbalance of the ranks and for data. The rank that waits least is the one the others wait for:
     hardly more than data is what it waits for.
@@ -34,12 +36,13 @@ def step_row(
     phase, steps = phases[0], [each.costs[-1] for each in figures]
     times, repetitions = Times.of(phase.seconds), len(phase.seconds)
     prefill = phase.name == "prefill"
-    tokens = phase.batch * (input_len if prefill else 1)
+    tokens = phase.batch * (planned.input_len if prefill else 1)
     bound_ms = mean(
         step.ms * (step.of_ceiling or 0.0) * each.steps / repetitions for step, each in zip(steps, figures, strict=True)
     )
     what = about | {"phase": phase.name, "batch": phase.batch}
-    what["context"] = input_len if prefill else input_len + output_len // 2
+    what["context"] = planned.input_len if prefill else planned.input_len + planned.output_len // 2
+    planned_s = planned.seconds(phases)
     shown: dict[str, Figure] = {
         "best_ms": times.best * 1e3,
         "median_ms": times.median * 1e3,
@@ -48,6 +51,8 @@ def step_row(
         "ceiling": steps[0].ceiling,
         "of_bound": bound_ms / times.best / 1e3,
         "of_bound_median": bound_ms / times.median / 1e3,
+        "planned_ms": planned_s * 1e3,
+        "of_planned": times.best / planned_s,
         "share_native": steps[0].ms * figures[0].steps / sum(phase.seconds) / 1e3,
     }
     if len(phases) > 1:

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 from numaserve.server.bench.report import JsonLines
+from numaserve.server.cli.bench_options import EfficienciesFile
 from numaserve.server.cli.config_option import config_option
 from numaserve.server.cli.model_argument import served_name
 from numaserve.server.cli.planning import plan_options
@@ -55,9 +56,7 @@ def plan(
     activation_dtype: Annotated[str | None, config_option("activation_dtype")] = None,
     kv_cache_dtype: Annotated[str | None, config_option("kv_cache_dtype")] = None,
     mem_fraction_static: Annotated[float | None, config_option("mem_fraction_static")] = None,
-    efficiencies: Annotated[
-        Path | None, typer.Option(help="What `numaserve bench kernels --json` wrote. Default: the shipped figures.")
-    ] = None,
+    efficiencies: EfficienciesFile = None,
     json: Annotated[Path | None, typer.Option("--json", help="Append the plan as a JSON line.")] = None,
 ) -> None:
     """Predict memory and speed of a model on a host from its configuration: no weight is read.

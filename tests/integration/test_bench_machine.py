@@ -45,6 +45,9 @@ def test_steps_of_every_batch_size_are_beside_their_bound(tmp_path: Path, capsys
         ("decode", 3, 42),
     ]
     assert all(line["of_bound"] > 0 and 0 < line["share_native"] <= 1 for line in steps)
+    # Operations take what is measured of their bounds, and steps more than operations.
+    assert all(line["planned_ms"] > line["bound_ms"] for line in steps)
+    assert all(line["of_planned"] == pytest.approx(line["best_ms"] / line["planned_ms"]) for line in steps)
     operations = [line for line in lines if line["table"] == "operations"]
     # Chunks of 16 tokens: three steps a prompt, each prompt twice; the first token after a prompt is not counted.
     assert [(line["name"], line["steps"]) for line in operations] == [

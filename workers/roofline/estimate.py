@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.placement import place_ranks
 from numaserve.workers.plan import PlanOptions, check_experts
+from numaserve.workers.protocol import Launch
 from numaserve.workers.roofline.efficiency import Efficiencies
 from numaserve.workers.roofline.machine import Machine
 from numaserve.workers.roofline.memory import NodeMemory, node_memory, remedies
@@ -67,6 +69,26 @@ class Estimate:
         return self.load.batch / self.tpot_s
 
 
+def step_model(
+    options: PlanOptions | Launch, config: ModelConfig, ranks: Sequence[RankMachine], efficiencies: Efficiencies
+) -> Model:
+    """What predicts steps of the ranks, each with its part of the machine. Raises `OperatorError` for formats that
+    cannot be had."""
+    operations = [
+        rank_operations(
+            config,
+            [rank.cores for rank in ranks],
+            rank,
+            options.formats,
+            options.kv_cache_dtype,
+            expert_parallel=options.expert_parallel,
+            context_parallel_from=options.context_parallel_from,
+        )
+        for rank in range(len(ranks))
+    ]
+    return Model(ranks, operations, efficiencies, STEP_S)
+
+
 def make_estimate(
     options: PlanOptions,
     config: ModelConfig,
@@ -91,26 +113,11 @@ def make_estimate(
     memory = node_memory(options, config, topology, ranks, context)
     fits = all(node.fits for node in memory)
     on_node = {node.id: sum(len(rank.cpus) for rank in ranks if rank.node == node.id) for node in topology.nodes}
-    model = Model(
-        [
-            RankMachine(machine, len(rank.cpus), machine.node_read_gb_s * 1e9 * len(rank.cpus) / on_node[rank.node])
-            for rank in ranks
-        ],
-        [
-            rank_operations(
-                config,
-                shares,
-                rank,
-                options.formats,
-                options.kv_cache_dtype,
-                expert_parallel=options.expert_parallel,
-                context_parallel_from=options.context_parallel_from,
-            )
-            for rank in range(len(ranks))
-        ],
-        efficiencies,
-        STEP_S,
-    )
+    machines = [
+        RankMachine(machine, len(rank.cpus), machine.node_read_gb_s * 1e9 * len(rank.cpus) / on_node[rank.node])
+        for rank in ranks
+    ]
+    model = step_model(options, config, machines, efficiencies)
     return Estimate(
         machine,
         load,

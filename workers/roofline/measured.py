@@ -8,7 +8,8 @@ from numaserve.kernels import barrier_ns
 from numaserve.workers.bench.kernels import enter_node
 from numaserve.workers.plan import GIB
 from numaserve.workers.profiling import rank_ceilings
-from numaserve.workers.roofline.machine import Machine
+from numaserve.workers.protocol import Ceilings
+from numaserve.workers.roofline.machine import INT8_FORMATS, Machine
 from numaserve.workers.topology import Topology
 
 _FORMATS: tuple[Literal["bf16"], Literal["int8"]] = ("bf16", "int8")
@@ -24,14 +25,20 @@ def measure(topology: Topology) -> Machine:
     best = rank_ceilings(team, _FORMATS)
     for _ in range(1, _PASSES):
         best = best.better(rank_ceilings(team, _FORMATS))
-    barrier_us = barrier_ns(team) * 1e-3
+    return machine_of(best, topology, barrier_ns(team) * 1e-3)
+
+
+def machine_of(ceilings: Ceilings, topology: Topology, barrier_us: float) -> Machine:
+    """With ceilings of one node. Formats that were not measured are not used: their peak is that of bf16."""
+    bf16 = ceilings.flops_s["bf16"]
+    int8 = next((flops for format, flops in ceilings.flops_s.items() if format in INT8_FORMATS), bf16)
     return Machine(
-        name=f"this machine ({best.isa})",
+        name=f"this machine ({ceilings.isa})",
         node_cores=[len(node.cpus) for node in topology.nodes],
         node_memory_gib=min(node.free_bytes for node in topology.nodes) / GIB,
-        node_read_gb_s=best.read_bytes_s / 1e9,
-        core_gflop_s={format: best.flops_s[format] / team.size / 1e9 for format in _FORMATS},
-        link_gb_s=best.read_bytes_s / 1e9,
+        node_read_gb_s=ceilings.read_bytes_s / 1e9,
+        core_gflop_s={"bf16": bf16 / ceilings.threads / 1e9, "int8": int8 / ceilings.threads / 1e9},
+        link_gb_s=ceilings.read_bytes_s / 1e9,
         meeting_us=_MEETING_BARRIERS * barrier_us,
         barrier_us=barrier_us,
     )

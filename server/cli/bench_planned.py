@@ -1,0 +1,47 @@
+"""What `numaserve plan` makes of the steps that ``numaserve bench offline`` measures, at the ceilings around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numaserve.workers.bench.tasks import Phase as Measured
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.protocol import Launch
+from numaserve.workers.roofline.efficiency import Efficiencies
+from numaserve.workers.roofline.estimate import step_model
+from numaserve.workers.roofline.measured import machine_of
+from numaserve.workers.roofline.operations import StepWork
+from numaserve.workers.roofline.predict import RankMachine, decode_step, prefill_steps
+from numaserve.workers.topology import Topology
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Predicts phases of a run of prompts of `input_len` tokens and answers of `output_len`."""
+
+    launch: Launch
+    config: ModelConfig
+    topology: Topology
+    efficiencies: Efficiencies
+    input_len: int
+    output_len: int
+
+    def seconds(self, ranks: Sequence[Measured]) -> float:
+        """Of one repetition of a phase that all `ranks` measured: the prompts of the batch, or a step."""
+        barrier_us = self.efficiencies.barrier_s * 1e6
+        machines = [
+            RankMachine(
+                machine_of(each.ceilings, self.topology, barrier_us),
+                each.ceilings.threads,
+                each.ceilings.read_bytes_s,
+            )
+            for each in ranks
+        ]
+        model = step_model(self.launch, self.config, machines, self.efficiencies)
+        return model.phase(ranks[0].name, self._steps(ranks[0])).seconds
+
+    def _steps(self, phase: Measured) -> list[StepWork]:
+        if phase.name == "prefill":
+            return prefill_steps(self.input_len, self.launch.max_step_tokens) * phase.batch
+        return [decode_step(phase.batch, self.input_len + self.output_len // 2)]

@@ -1,0 +1,55 @@
+"""What a plan makes of measured steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from numaserve.configs import EFFICIENCIES
+from numaserve.server.cli.bench_planned import Planned
+from numaserve.workers.bench.shapes import SHAPES
+from numaserve.workers.bench.tasks import Phase
+from numaserve.workers.models.config import load_model_config
+from numaserve.workers.plan import PlanOptions, make_plan
+from numaserve.workers.protocol import Ceilings, RankProfile, WeightFormats
+from numaserve.workers.roofline.efficiency import load_efficiencies
+from numaserve.workers.roofline.estimate import Load, make_estimate
+from numaserve.workers.roofline.machine import Machine
+
+NOTHING = RankProfile(0, 0, 0, 0, 0, [])
+INT8 = WeightFormats("int8", activations="bf16")
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_steps_are_planned_as_a_host_of_those_ceilings_is(tp: int, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SHAPES["llama-1b"].config()))
+    config, known = load_model_config(tmp_path), load_efficiencies(EFFICIENCIES)
+    options = PlanOptions(
+        model=str(tmp_path),
+        tp=tp,
+        max_running_requests=2,
+        max_step_tokens=512,
+        mem_fraction_static=0.85,
+        step_deadline_s=60.0,
+        formats=INT8,
+    )
+    barrier_us = known.barrier_s * 1e6
+    host = Machine(
+        name="host",
+        node_cores=[8],
+        node_memory_gib=64,
+        node_read_gb_s=100,
+        core_gflop_s={"bf16": 200, "int8": 400},
+        link_gb_s=100 / tp,
+        meeting_us=4 * barrier_us,
+        barrier_us=barrier_us,
+    )
+    estimate = make_estimate(options, config, host.topology(), machine=host, efficiencies=known, load=Load(1024, 64, 2))
+    launch = make_plan(options, config, host.topology()).launches[0]
+    planned = Planned(launch, config, host.topology(), known, 1024, 64)
+    cores = 8 // tp
+    ceilings = Ceilings("avx512", cores, 100e9 / tp, {"bf16": 200e9 * cores, "int8": 400e9 * cores})
+    for name, seconds in (("prefill", 2 * estimate.prefill.seconds), ("decode", estimate.tpot_s)):
+        phases = [Phase(name, 2, [1.0], NOTHING, NOTHING, ceilings)] * tp
+        assert planned.seconds(phases) == pytest.approx(seconds)

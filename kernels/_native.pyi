@@ -264,8 +264,12 @@ class Program:
         x_stride: int,
         weight: PackedMatrix,
         num_heads: int,
+        widened: bool,
         out: Place,
         out_stride: int,
+    ) -> None: ...
+    def quantize_heads(
+        self, x: Place, x_stride: int, out: QuantizedPlace, out_stride: int, num_heads: int
     ) -> None: ...
     def gather_queries(self, query: Place, message: Place, gathered: Place) -> None: ...
     def divided_attention(

@@ -35,17 +35,37 @@ void add_store(Program& p, const PlaceTuple& q, const PlaceTuple& kv, const Plac
 }
 
 void add_head_linear(Program& p, const std::string& name, const PlaceTuple& x, int64_t x_stride,
-                     const PackedMatrix& weight, int32_t num_heads, const PlaceTuple& out, int64_t out_stride) {
-  require(weight.format() == WeightFormat::kBf16, name, "the weights of heads must be bf16");
+                     const PackedMatrix& weight, int32_t num_heads, bool widened, const PlaceTuple& out,
+                     int64_t out_stride) {
+  require(!widened || is_grouped(weight.format()), name, "only codes in groups are widened");
   require(
       num_heads >= 0 && weight.n() % (num_heads > 0 ? num_heads * kPad : 1) == 0 && (num_heads > 0 || weight.n() == 0),
       name, "the weight does not have a multiple of 32 rows for each head");
   const int64_t columns = num_heads > 0 ? weight.n() / num_heads : 0;
-  require(num_heads == 0 || (x_stride % kPad == 0 && x_stride >= weight.k() && place(x).ld >= num_heads * x_stride),
+  require(num_heads == 0 || (x_stride % kPad == 0 && x_stride >= operand_columns(weight, widened) &&
+                             place(x).ld >= num_heads * x_stride),
           name, "the input is narrower than the weight");
   require(out_stride >= columns && place(out).ld >= num_heads * out_stride, name,
           "the output is narrower than the weight");
-  p.add(std::make_unique<HeadLinearNode>(name, place(x), x_stride, weight, num_heads, place(out), out_stride));
+  auto node = std::make_unique<HeadLinearNode>(name, place(x), x_stride, weight, num_heads, place(out), out_stride);
+  node->widened = widened;
+  p.add(std::move(node));
+}
+
+void add_quantize_heads(Program& p, const PlaceTuple& x, int64_t x_stride, const QuantizedTuple& out,
+                        int64_t out_stride, int32_t num_heads) {
+  const std::string name = "quantize";
+  const auto& [to, cols, group] = out;
+  require(num_heads >= 0 && cols >= 0 && group >= 0, name, "impossible sizes");
+  require(x_stride >= round_up(cols, kPad) && place(x).ld >= num_heads * x_stride, name,
+          "the input is narrower than the heads");
+  require(out_stride >= quantised_bytes(cols, group) && place(to).ld >= num_heads * out_stride, name,
+          "the output is narrower than the heads");
+  auto node = std::make_unique<QuantizeNode>(place(x), Quantized{place(to), cols, group}, 1, false);
+  node->heads = num_heads;
+  node->x_stride = x_stride;
+  node->out_stride = out_stride;
+  p.add(std::move(node));
 }
 
 const std::vector<int32_t>& head_bounds(const Program& p, const std::string& name) {
@@ -84,7 +104,9 @@ void bind_mla(nb::class_<Program>& program) {
            nb::arg("nope_dim"), nb::arg("rope"), nb::arg("norm"), nb::arg("eps"), nb::keep_alive<1, 8>(),
            nb::keep_alive<1, 9>())
       .def("head_linear", &add_head_linear, nb::arg("name"), nb::arg("x"), nb::arg("x_stride"), nb::arg("weight"),
-           nb::arg("num_heads"), nb::arg("out"), nb::arg("out_stride"), nb::keep_alive<1, 5>())
+           nb::arg("num_heads"), nb::arg("widened"), nb::arg("out"), nb::arg("out_stride"), nb::keep_alive<1, 5>())
+      .def("quantize_heads", &add_quantize_heads, nb::arg("x"), nb::arg("x_stride"), nb::arg("out"),
+           nb::arg("out_stride"), nb::arg("num_heads"))
       .def("gather_queries", &add_gather_queries, nb::arg("query"), nb::arg("message"), nb::arg("gathered"))
       .def("divided_attention", &add_divided_attention, nb::arg("q"), nb::arg("message"), nb::arg("out"),
            nb::arg("partial"), nb::arg("layer"), nb::arg("scale"));

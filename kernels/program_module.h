@@ -29,7 +29,8 @@ void bind_mla(nanobind::class_<Program>& program);
 
 using Floats = nanobind::ndarray<const float, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 using Table = nanobind::ndarray<const float, nanobind::ndim<2>, nanobind::c_contig, nanobind::device::cpu>;
-using PlaceTuple = std::tuple<int64_t, int64_t, int32_t>;  // offset, ld, collective
+using PlaceTuple = std::tuple<int64_t, int64_t, int32_t>;         // offset, ld, collective
+using QuantizedTuple = std::tuple<PlaceTuple, int64_t, int64_t>;  // where to, columns, group
 
 // Kernels read whole registers: vectors are padded with zeros.
 struct PaddedVector {

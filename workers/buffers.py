@@ -35,6 +35,11 @@ class Buffer:
         return padded(self.cols)
 
     @property
+    def whole(self) -> Buffer:
+        """What has its memory: itself, unless it is a part of another."""
+        return self
+
+    @property
     def nbytes(self) -> int:
         """Bytes of arena it needs."""
         return padded(self.rows) * self.ld * self.itemsize
@@ -47,6 +52,25 @@ class Buffer:
 
 class Tensor(Buffer):
     """Activations of this rank."""
+
+
+class Columns(Tensor):
+    """Columns of another tensor, from `first` on: it has no memory of its own."""
+
+    def __init__(self, of: Tensor, first: int, cols: int) -> None:
+        super().__init__(of.rows, cols, of.itemsize)
+        self._of, self._first = of, first
+
+    @property
+    def whole(self) -> Buffer:
+        """The tensor."""
+        return self._of.whole
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Within the tensor's."""
+        offset, ld, collective = self._of.place
+        return (offset + self._first * self.itemsize, ld, collective)
 
 
 @dataclass(eq=False)
@@ -72,11 +96,12 @@ class Operand(Tensor):
 class Quantized(Tensor):
     """Activations, int8, that a matrix product with int8 weights or groups of codes reads.
 
-    A row is followed by its scale, or by the scale and the sum of each of its groups. From row to row an odd number of
-    cache lines, as for `Operand`.
+    A row, or each of its heads, is followed by its scale, or by the scale and the sum of each of its groups. From row
+    to row, and from head to head, an odd number of cache lines, as for `Operand`.
     """
 
     group: int = 0
+    heads: int = 1  # of a row; `cols` are of each of them
 
     @property
     def quantized_place(self) -> tuple[tuple[int, int, int], int, int]:
@@ -86,10 +111,14 @@ class Quantized(Tensor):
     @property
     def ld(self) -> int:
         """Elements from row to row."""
+        return _odd_lines(self.heads * self.head_ld)
+
+    @property
+    def head_ld(self) -> int:
+        """Elements from head to head."""
         unit = self.group or CACHE_LINE
         groups = -(-self.cols // unit)
-        lines = -(-(groups * unit + (8 * groups if self.group else 4)) // CACHE_LINE)
-        return CACHE_LINE * (lines + 1 - lines % 2)
+        return _odd_lines(groups * unit + (8 * groups if self.group else 4))
 
 
 class Residual(Buffer):
@@ -135,6 +164,11 @@ def plan_arena(buffers: Sequence[Buffer]) -> int:
         buffer.offset = offset
         placed.append(buffer)
     return max((_aligned(b.offset + b.nbytes) for b in placed), default=0)
+
+
+def _odd_lines(nbytes: int) -> int:
+    lines = -(-nbytes // CACHE_LINE)
+    return CACHE_LINE * (lines + 1 - lines % 2)
 
 
 def _aligned(offset: int) -> int:

@@ -10,9 +10,12 @@ padded to a multiple of 32 columns, and a multiple of 32 rows of room.
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
+
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Vector
 from numaserve.workers.buffers import (
     Buffer,
+    Columns,
     Logits,
     Operand,
     Partial,
@@ -61,6 +64,12 @@ class ProgramBuilder(MoeOperations, MlaOperations):
         out = Tensor(x.rows, weight.n, 4)
         self._linear("linear", x, weight, out, bias=bias)
         return out
+
+    def split(self, x: Tensor, *widths: int) -> list[Tensor]:
+        """The columns of `x`, which is fp32, taken apart: that many each, the last part what is left. Nothing is
+        copied."""
+        bounds = [*accumulate(widths, initial=0), x.cols]
+        return [Columns(x, first, end - first) for first, end in pairwise(bounds)]
 
     def linear_partial(self, x: Operand, weight: PackedMatrix) -> Partial:
         """This rank's part of x · weightᵀ where the columns of `weight` are split over the ranks."""

@@ -9,7 +9,7 @@ last bits, and a token's must not depend on how its prompt was cut, cached or ta
 from __future__ import annotations
 
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Vector
-from numaserve.workers.buffers import Operand, Tensor
+from numaserve.workers.buffers import Operand, Quantized, Tensor
 from numaserve.workers.context_parallel import ContextParallel, context_parallel
 from numaserve.workers.recorder import Recorder
 
@@ -89,8 +89,24 @@ class MlaOperations(Recorder):
 
         self._record(divided, gathered, results, attended, partial)
 
-    def _head_linear(self, name: str, x: Tensor, weight: PackedMatrix, out: Tensor) -> None:
+    def _head_linear(self, name: str, x: Operand, weight: PackedMatrix, out: Tensor) -> None:
         """Each head's columns of `x` through its rows of `weight` to the first of its columns of `out`."""
         heads = self.shape.q_heads
         x_stride, out_stride = (each.cols // max(heads, 1) for each in (x, out))
-        self._record(lambda p: p.head_linear(name, x.place, x_stride, weight, heads, out.place, out_stride), x, out)
+        in_int8, widened = self._taken(weight)
+        source: Tensor = x
+        if in_int8:
+            source = self._quantized_heads(x, x_stride, weight)
+            x_stride = source.head_ld
+        self._record(
+            lambda p: p.head_linear(name, source.place, x_stride, weight, heads, widened, out.place, out_stride),
+            source,
+            out,
+        )
+
+    def _quantized_heads(self, x: Operand, x_stride: int, weight: PackedMatrix) -> Quantized:
+        """`x` in int8 as `weight` wants it. A head has scales of its own: what other heads hold does not show in it."""
+        heads = self.shape.q_heads
+        out = Quantized(x.rows, weight.k, 1, group=weight.group, heads=heads)
+        self._record(lambda p: p.quantize_heads(x.place, x_stride, out.quantized_place, out.head_ld, heads), x, out)
+        return out

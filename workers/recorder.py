@@ -84,9 +84,14 @@ class Recorder:
 
     def _operand(self, x: Operand, weight: PackedMatrix, logits: bool = False) -> tuple[Tensor, bool]:
         """What `weight` is multiplied by, and whether its codes are widened to that."""
-        if weight.format in INTEGER_GROUPS and self.activation_dtype == "bf16":
-            return x, True
-        return self._quantized(x, weight, logits) if weight.format in ("int8", *INTEGER_GROUPS) else x, False
+        in_int8, widened = self._taken(weight)
+        return self._quantized(x, weight, logits) if in_int8 else x, widened
+
+    def _taken(self, weight: PackedMatrix) -> tuple[bool, bool]:
+        """Whether activations are quantised for `weight`, and whether its codes are widened to bf16 ones."""
+        groups = weight.format in INTEGER_GROUPS
+        widened = groups and self.activation_dtype == "bf16"
+        return (groups or weight.format == "int8") and not widened, widened
 
     def _quantized(self, x: Operand, weight: PackedMatrix, logits: bool) -> Quantized:
         """`x` in int8 as `weight` wants it, made once whatever the number of products that read it."""
@@ -119,8 +124,9 @@ class Recorder:
 
     def _record(self, emit: Callable[[Program], None], *buffers: Buffer) -> int:
         index = len(self._nodes)
-        for buffer in buffers:
+        used = [buffer.whole for buffer in buffers]
+        for buffer in used:
             buffer.first_use = index if buffer.first_use < 0 else buffer.first_use
             buffer.last_use = index
-        self._nodes.append(_Recorded(emit, list(buffers)))
+        self._nodes.append(_Recorded(emit, used))
         return index

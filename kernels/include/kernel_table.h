@@ -73,6 +73,8 @@ struct QuantizeArgs {
   int64_t rows, cols;
   int64_t depth;  // cols in whole tiles or groups
   int64_t group;  // 0: none
+  // A token may have a row for each of its heads: `rows` are of all heads then, and `ldx` and `ldo` of tokens.
+  int64_t heads = 1, x_stride = 0, out_stride = 0;
 };
 
 // residual += post_norm?(sum over parts, in order, + bias); out = rms_norm(residual). The first half works on

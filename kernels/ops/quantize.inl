@@ -63,8 +63,11 @@ inline RowShare quantize_share(const QuantizeArgs& q, int thread, int threads) {
 // than a barrier.
 inline void quantize(const QuantizeArgs& q, int thread, int threads) {
   const RowShare share = quantize_share(q, thread, threads);
-  for (int64_t r = share.rows.begin; r < share.rows.end; ++r)
-    quantize_columns(q, q.x + r * q.ldx, share.columns, q.out + r * q.ldo);
+  for (int64_t r = share.rows.begin; r < share.rows.end; ++r) {
+    const int64_t token = r / q.heads, head = r % q.heads;
+    quantize_columns(q, q.x + token * q.ldx + head * q.x_stride, share.columns,
+                     q.out + token * q.ldo + head * q.out_stride);
+  }
 }
 
 // A norm and its result in int8, in one pass; q.x is what the norm writes. With few rows every thread normalises all of

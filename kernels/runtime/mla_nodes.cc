@@ -61,6 +61,9 @@ HeadLinearNode::HeadLinearNode(std::string node_name, Place x_in, int64_t x_stri
 void HeadLinearNode::run(Run& run, int thread) const {
   if (num_heads == 0) return;
   const int64_t rows = run.step.num_tokens(), per_head = weight.n_panels() / 2 / num_heads;
+  PackedWeights packed = weight.view();
+  if (widened) packed.depth = round_up(weight.k(), kTileK);
+  const int64_t item_bytes = in_int8() ? 1 : static_cast<int64_t>(sizeof(bf16));
   const int64_t pairs = num_heads * per_head, parts = row_parts(rows, pairs, run.team.size());
   const Range mine = split(pairs * parts, run.team.size(), thread);
   for (int64_t unit = mine.begin; unit < mine.end;) {
@@ -68,10 +71,10 @@ void HeadLinearNode::run(Run& run, int thread) const {
     const int64_t count = std::min(mine.end - unit, per_head - pair % per_head);
     // The loop nest counts the columns of its output from the first panel on.
     const int64_t before = head * (out_stride - per_head * 2 * kTileN);
-    run.table.gemm_share({.a = run.at<bf16>(x) + head * x_stride,
+    run.table.gemm_share({.a = run.at<std::byte>(x) + head * x_stride * item_bytes,
                           .lda = x.ld,
-                          .b = weight.view(),
-                          .widened = false,
+                          .b = packed,
+                          .widened = widened,
                           .blocking = run.blocking,
                           .m = rows,
                           .bias = nullptr,
@@ -89,7 +92,7 @@ void HeadLinearNode::run(Run& run, int thread) const {
 Cost HeadLinearNode::cost(const Step& step) const {
   return {.bytes = bytes * step.totals.steps,
           .flops = 2 * weight.n() * weight.k() * step.totals.tokens,
-          .format = WeightFormat::kBf16};
+          .format = widened ? WeightFormat::kBf16 : weight.format()};
 }
 
 }  // namespace numaserve

@@ -20,7 +20,7 @@ struct MlaStoreNode : Node {
 };
 
 // A product for each head: its columns of `x`, from head to head `x_stride`, through its rows of `weight`, to its
-// columns of `out`. All are bf16.
+// columns of `out`, which is bf16. `x` is bf16, or int8 with a scale, or scales, for each head of a row.
 struct HeadLinearNode : Node {
   HeadLinearNode(std::string node_name, Place x_in, int64_t x_stride_in, const PackedMatrix& weight_in,
                  int32_t num_heads_in, Place out_in, int64_t out_stride_in);
@@ -32,6 +32,10 @@ struct HeadLinearNode : Node {
   int32_t num_heads;
   Place out;
   int64_t out_stride;
+  bool widened = false;  // see GemmArgs
+
+ private:
+  bool in_int8() const { return takes_int8(weight.format()) && !widened; }
 };
 
 }  // namespace numaserve

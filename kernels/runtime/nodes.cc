@@ -110,7 +110,11 @@ Cost LinearNode::cost(const Step& step) const {
 
 void QuantizeNode::run(Run& run, int thread) const {
   const int64_t tokens = logits ? static_cast<int64_t>(run.step.logit_rows.size()) : run.step.num_tokens();
-  run.table.quantize(quantize_args(run, x, quantized, tokens * rows_per_token), thread, run.team.size());
+  QuantizeArgs args = quantize_args(run, x, quantized, tokens * rows_per_token * heads);
+  args.heads = heads;
+  args.x_stride = x_stride;
+  args.out_stride = out_stride;
+  run.table.quantize(args, thread, run.team.size());
 }
 
 // Beyond this, with more than two ranks, each rank sums a share and the others fetch it: every rank then reads each

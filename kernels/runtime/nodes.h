@@ -132,6 +132,7 @@ struct QuantizeNode : Node {
   Quantized quantized;
   int64_t rows_per_token;
   bool logits;
+  int64_t heads = 1, x_stride = 0, out_stride = 0;  // of a row; see QuantizeArgs
 };
 
 // Rows of `x` through a packed matrix. `logits`: only the rows that want logits, gathered to `x` by a GatherNode.

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
 from numaserve.workers.program import ProgramBuilder, ProgramLimits, RankShape
+from numaserve.workers.protocol import ActivationDtype
 
 PAGE = reference.PAGE
 HIDDEN, VOCAB, NOPE, ROPE, LATENT, VALUES = 64, 16, 64, 32, 128, 32
@@ -18,6 +19,42 @@ CONTEXT, SLOTS, EPS, SCALE = 640, 3, 1e-5, 0.09
 NONE = np.empty(0, np.int32)
 
 Step = list[tuple[int, int, list[int]]]  # slot, start, tokens
+
+
+@dataclass(frozen=True)
+class Format:
+    """Of W_UK and W_UV, and what they are multiplied by."""
+
+    weights: str = "bf16"
+    group: int = 0
+    activations: ActivationDtype = "bf16"
+
+    def packed(self, weight: reference.U16) -> PackedMatrix:
+        """Rows of all heads below each other."""
+        return kernel_ops.packed(weight.reshape(-1, weight.shape[-1]), weights=self.weights, group=self.group)
+
+    def values(self, weight: reference.U16) -> reference.F64:
+        """What the format makes of them."""
+        return self.packed(weight).to_numpy().astype(np.float64).reshape(weight.shape)
+
+    def taken(self, x: reference.F64) -> reference.F64:
+        """Activations [..., columns of a head] as the products read them."""
+        x = reference.rounded(x)
+        if self.weights != "int8" and (self.group == 0 or self.activations == "bf16"):
+            return x
+        codes, scales = reference.quantised(x.reshape(-1, self.group or x.shape[-1]))
+        return (codes * scales[:, None].astype(np.float64)).reshape(x.shape)
+
+
+FORMATS = [
+    Format(),
+    Format("int8"),
+    Format("int8_group", 64),
+    Format("int8_group", 64, "int8"),
+    Format("int4", 32),
+    Format("int4", 32, "int8"),
+    Format("fp8", 128),
+]
 
 
 @dataclass
@@ -39,6 +76,7 @@ class Model:
     embedding: reference.U16
     layer: Layer
     head: reference.U16
+    format: Format = Format()
     cos: reference.F32 = field(init=False)
     sin: reference.F32 = field(init=False)
 
@@ -51,14 +89,15 @@ class Model:
             RankShape(self.heads, 1, LATENT + ROPE, 1, HIDDEN, [0, VOCAB], value_dim=LATENT),
             ProgramLimits(512, 64, SLOTS, CONTEXT // PAGE, SLOTS * CONTEXT // PAGE),
             Team([-1] * threads),
+            activation_dtype=self.format.activations,
         )
         layer = self.layer
         x = b.rms_norm(b.embed(kernel_ops.packed(self.embedding), first_row=0), _ones(HIDDEN), EPS)
         out = b.mla_attention(
             b.linear(x, kernel_ops.packed(layer.q)),
             b.linear(x, kernel_ops.packed(layer.kv)),
-            _of_heads(layer.uk),
-            _of_heads(layer.uv),
+            self.format.packed(layer.uk),
+            self.format.packed(layer.uv),
             layer=0,
             rope=RopeTable(self.cos, self.sin),
             norm=Vector(layer.norm),
@@ -71,11 +110,8 @@ class Model:
     def logits(self, tokens: list[int]) -> reference.Bounded:
         """Of every position, rounded to bf16 where the Program does. A rounding that falls otherwise there shows as
         one unit of some values: four of them, of the whole vector, are allowed for."""
-        w = {
-            name: reference.from_bf16(bits).astype(np.float64)
-            for name, bits in vars(self.layer).items()
-            if name != "norm"
-        }
+        w = {name: reference.from_bf16(getattr(self.layer, name)).astype(np.float64) for name in ("q", "kv")}
+        uk, uv = self.format.values(self.layer.uk), self.format.values(self.layer.uv)
         x = reference.from_bf16(self.embedding)[tokens]
         x = reference.rounded(reference.rms_norm(x, np.ones(HIDDEN, np.float32), EPS)[0])
         cos, sin = self.cos[: len(tokens)], self.sin[: len(tokens)]
@@ -84,24 +120,20 @@ class Model:
         latent = reference.rms_norm(kv[:, :LATENT], self.layer.norm, EPS)[0]
         key = reference.rope(kv[:, None, LATENT:], cos, sin)[:, 0]
         key = reference.rounded(np.concatenate([latent, key], axis=1))
-        absorbed = np.einsum("thn,hln->thl", reference.rounded(q[..., :NOPE]), w["uk"])
+        absorbed = np.einsum("thn,hln->thl", self.format.taken(q[..., :NOPE]), uk)
         query = reference.rounded(np.concatenate([absorbed, reference.rope(q[..., NOPE:], cos, sin)], axis=2))
         attended, _ = reference.attention(query, key[:, None], key[:, None, :LATENT], 0, scale=SCALE)
-        out = np.einsum("thl,hvl->thv", reference.rounded(attended), w["uv"]).reshape(len(tokens), -1)
+        out = np.einsum("thl,hvl->thv", self.format.taken(attended), uv).reshape(len(tokens), -1)
         head = reference.from_bf16(self.head).astype(np.float64)
         bound = 4 * reference.BF16 * np.linalg.norm(out, axis=1)[:, None] * np.linalg.norm(head, axis=1)
         return reference.rounded(out) @ head.T, bound
-
-
-def _of_heads(weight: reference.U16) -> PackedMatrix:
-    return kernel_ops.packed(weight.reshape(-1, weight.shape[-1]))
 
 
 def _ones(count: int) -> Vector:
     return Vector(np.ones(count, np.float32))
 
 
-def make_model(rng: np.random.Generator, heads: int) -> Model:
+def make_model(rng: np.random.Generator, heads: int, format: Format = FORMATS[0]) -> Model:
     def weight(*shape: int) -> reference.U16:
         return reference.to_bf16(rng.standard_normal(shape) * shape[-1] ** -0.5)
 
@@ -113,7 +145,7 @@ def make_model(rng: np.random.Generator, heads: int) -> Model:
         norm=rng.uniform(0.5, 1.5, LATENT).astype(np.float32),
     )
     embedding = reference.to_bf16(rng.standard_normal((VOCAB, HIDDEN)))
-    return Model(heads, embedding, layer, weight(VOCAB, heads * VALUES))
+    return Model(heads, embedding, layer, weight(VOCAB, heads * VALUES), format)
 
 
 def begin(program: Program, slot: int, pages: list[int]) -> None:
@@ -137,9 +169,10 @@ def pages_of(slot: int) -> list[int]:
     return list(range(slot, SLOTS * CONTEXT // PAGE, SLOTS))
 
 
+@pytest.mark.parametrize("format", FORMATS, ids=str)
 @pytest.mark.parametrize("heads", [1, 3, 16])
-def test_prefill_and_decode_give_what_float64_gives(rng: np.random.Generator, heads: int) -> None:
-    model, prompt = make_model(rng, heads), prompts(rng)[0]
+def test_prefill_and_decode_give_what_float64_gives(rng: np.random.Generator, heads: int, format: Format) -> None:
+    model, prompt = make_model(rng, heads, format), prompts(rng)[0]
     program = model.program(threads=2)
     begin(program, 0, pages_of(0))
     found = [run(program, [(0, 0, prompt[:500])]), run(program, [(0, 500, prompt[500:570])])]
@@ -151,11 +184,13 @@ def test_prefill_and_decode_give_what_float64_gives(rng: np.random.Generator, he
         kernel_ops.assert_within(np.array([logprobs[i] for i in range(VOCAB)]), expected, 2 * most)
 
 
-@pytest.mark.parametrize("heads", [1, 3, 16])
+@pytest.mark.parametrize(
+    ("heads", "format"), [*((heads, FORMATS[0]) for heads in (1, 16)), *((3, format) for format in FORMATS)], ids=str
+)
 def test_a_sequence_has_the_same_bits_alone_and_in_a_batch_and_on_any_number_of_threads(
-    rng: np.random.Generator, heads: int
+    rng: np.random.Generator, heads: int, format: Format
 ) -> None:
-    model, texts = make_model(rng, heads), prompts(rng)
+    model, texts = make_model(rng, heads, format), prompts(rng)
     alone = []
     for slot, text in enumerate(texts):
         program = model.program(threads=1)

@@ -76,16 +76,28 @@ class CountingProgram:
         self._add(name, "gemm", amount, weight, widened)
 
     def head_linear(
-        self, name: str, x: Place, x_stride: int, weight: PackedMatrix, num_heads: int, out: Place, out_stride: int
+        self,
+        name: str,
+        x: Place,
+        x_stride: int,
+        weight: PackedMatrix,
+        num_heads: int,
+        widened: bool,
+        out: Place,
+        out_stride: int,
     ) -> None:
         """As `linear`."""
-        self.operations.append(
-            Operation(
-                name,
-                "latent",
-                lambda step: Amount(weight.nbytes, 2 * weight.n * weight.k * step.tokens, step.tokens),
-            )
-        )
+
+        def amount(step: StepWork) -> Amount:
+            return Amount(weight.nbytes, 2 * weight.n * weight.k * step.tokens, step.tokens)
+
+        self._add(name, "latent", amount, weight, widened)
+
+    def quantize_heads(
+        self, x: Place, x_stride: int, out: tuple[Place, int, int], out_stride: int, num_heads: int
+    ) -> None:
+        """bf16 is read, int8 written."""
+        self._runs("quantize", num_heads, num_heads * out[1] * (_BF16 + _INT8))
 
     def reduce(
         self,
@@ -138,7 +150,9 @@ class CountingProgram:
         eps: float,
     ) -> None:
         """fp32 is read; queries and the latent written in bf16."""
-        self._runs("mla_store", self._shape.q_heads + 1, (q[1] + kv[1]) * (_FP32 + _BF16))
+        shape = self._shape
+        queries = shape.q_heads * (nope_dim + shape.head_dim - shape.value_dim)
+        self._runs("mla_store", shape.q_heads + 1, (queries + shape.head_dim) * (_FP32 + _BF16))
 
     def attention(
         self,

@@ -159,36 +159,34 @@ class _Loader:
     def _latent(self, at: str, made: MlaFormats) -> MlaWeights:
         mla, names, heads = self.config.mla, self.family.mla_names, self.shard.q_heads
         assert mla is not None  # noqa: S101  it has formats
-        q_a, q, rank = None, self.family.names.q, mla.q_lora_rank
-        if made.q_a is not None and rank is not None:
-            q_a, q = self.maker.rows(at, [(names.q_a, np.arange(rank, dtype=np.int32))], made.q_a), names.q_b
-        query = half_rotated(mla.nope_dim, mla.rope_dim, mla.interleaved)
         token = half_rotated(mla.kv_lora_rank, mla.rope_dim, mla.interleaved)
+        query = half_rotated(mla.nope_dim, mla.rope_dim, mla.interleaved)
+        queries, rank = _of_heads(heads, mla.query_dim, query), mla.q_lora_rank
+        first = (self.family.names.q, queries) if rank is None else (names.q_a, np.arange(rank, dtype=np.int32))
         return MlaWeights(
-            q_a=q_a,
-            q_a_norm=None if q_a is None else self._norm(at + names.q_a_norm),
-            q=self.maker.rows(at, [(q, _of_heads(heads, mla.query_dim, query))], made.q),
-            kv_a=self.maker.rows(at, [(names.kv_a, token)], made.kv_a),
+            qkv_a=self.maker.rows(at, [(names.kv_a, token), first], made.qkv_a),
             kv_a_norm=self._norm(at + names.kv_a_norm),
-            w_uk=self._turned_keys(at, mla),
-            w_uv=self._expanded_values(at, mla),
+            q_a_norm=None if rank is None else self._norm(at + names.q_a_norm),
+            q_b=None if made.q_b is None else self.maker.rows(at, [(names.q_b, queries)], made.q_b),
+            w_uk=self._turned_keys(at, mla, made.w_uk),
+            w_uv=self._expanded_values(at, mla, made.w_uv),
         )
 
-    def _turned_keys(self, at: str, mla: MlaConfig) -> PackedMatrix:
+    def _turned_keys(self, at: str, mla: MlaConfig, made: MatrixFormat) -> PackedMatrix:
         """What would expand latents to keys, of each head turned."""
         names, heads = self.family.mla_names, self.shard.q_heads
         if mla.split_kv_b:
             rows = _of_heads(heads, mla.kv_lora_rank, np.arange(mla.kv_lora_rank, dtype=np.int32))
-            return self.maker.rows(at, [(names.k_b, rows)], BF16)
+            return self.maker.rows(at, [(names.k_b, rows)], made)
         height = mla.nope_dim + self.config.head_dim
         starts = range(heads.start * height, heads.stop * height, height)
-        return self.maker.turned(at, names.kv_b, starts, mla.nope_dim)
+        return self.maker.turned(at, names.kv_b, starts, mla.nope_dim, made)
 
-    def _expanded_values(self, at: str, mla: MlaConfig) -> PackedMatrix:
+    def _expanded_values(self, at: str, mla: MlaConfig, made: MatrixFormat) -> PackedMatrix:
         names, width, nope = self.family.mla_names, self.config.head_dim, 0 if mla.split_kv_b else mla.nope_dim
         values = np.arange(nope, nope + width, dtype=np.int32)
         rows = _of_heads(self.shard.q_heads, nope + width, values)
-        return self.maker.rows(at, [(names.v_b if mla.split_kv_b else names.kv_b, rows)], BF16)
+        return self.maker.rows(at, [(names.v_b if mla.split_kv_b else names.kv_b, rows)], made)
 
     def _mlp(self, at: str, made: MlpFormats | MoeFormats) -> DenseMlp | MoeWeights:
         if isinstance(made, MlpFormats):

@@ -9,7 +9,7 @@ import numpy as np
 from numaserve.kernels import PackedMatrix
 from numaserve.workers.models.family import MlpNames
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.weights.formats import BF16, MatrixFormat, MlpFormats
+from numaserve.workers.weights.formats import MatrixFormat, MlpFormats
 from numaserve.workers.weights.packing import Packer, Place, Rows
 from numaserve.workers.weights.sharding import TILE_COLUMNS, round_up
 from numaserve.workers.weights.tensors import Shape
@@ -70,10 +70,10 @@ class MatrixMaker:
             self._pack(gate_up, at, name, rows, Place(panel_stride=2, panel_offset=offset))
         return DenseMlp(self._packed(gate_up), self.columns(at, names.down, columns, made.down))
 
-    def turned(self, at: str, name: str, starts: Sequence[int], height: int) -> PackedMatrix:
-        """The transposes of blocks of `height` rows, below each other, in bf16."""
+    def turned(self, at: str, name: str, starts: Sequence[int], height: int, made: MatrixFormat) -> PackedMatrix:
+        """The transposes of blocks of `height` rows, below each other."""
         rows, columns = self.shapes[f"{name}.weight"]
-        matrix = self.make(len(starts) * columns, height, BF16)
+        matrix = self.make(len(starts) * columns, height, made)
         if self.packer is not None:
             stored = self.config.stored.get(at + name)
             blocks = [range(start, start + height) for start in starts]

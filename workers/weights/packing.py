@@ -10,7 +10,7 @@ import numpy.typing as npt
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.stored import Stored
-from numaserve.workers.weights.convert import as_float32
+from numaserve.workers.weights.convert import Floats, as_float32
 from numaserve.workers.weights.quantized.coded import CodedTensor, requantized
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix
 from numaserve.workers.weights.source import RawTensor, TensorSource
@@ -79,22 +79,33 @@ class Packer:
         stored: Stored | None,
         shape: tuple[int, int],
     ) -> None:
-        """Pack the transposes of some blocks of rows of that weight, below each other."""
+        """Pack the transposes of some blocks of rows of that weight, below each other. Codes are kept where their
+        scales allow it, otherwise rounded again."""
         tensor = self._source.tensor(f"{module}.weight") if stored is None else None
         quantized = None if stored is None else QuantizedMatrix(self._source, module, stored, shape)
         rows = np.arange(shape[1], dtype=np.int32)
         for index, block in enumerate(blocks):
+            place = Place(dst_row=index * shape[1])
             if quantized is not None:
-                values = quantized.decode(block).dequantized()
+                self._pack_turned(matrix, quantized.decode(block), rows, place)
             elif tensor is not None:
                 values = as_float32(_rows_of(tensor, block)).reshape(-1, shape[1])
-            turned = np.ascontiguousarray(values.T)
-            raw = RawTensor(module, turned.reshape(-1).view(np.uint8), "f32", turned.shape)
-            self._pack_values(matrix, raw, rows, Place(dst_row=index * shape[1]))
+                self._pack_values(matrix, _raw(module, np.ascontiguousarray(values.T)), rows, place)
         if quantized is not None:
             quantized.release()
         elif tensor is not None:
             self._source.release(tensor)
+
+    def _pack_turned(self, matrix: PackedMatrix, decoded: CodedTensor, rows: Rows, place: Place) -> None:
+        turned = decoded.turned(matrix.group) if decoded.format == matrix.format == "fp8" else None
+        if turned is None:
+            values = np.ascontiguousarray(decoded.dequantized().T)
+            if matrix.format != "int8_group":
+                self._pack_values(matrix, _raw(decoded.name, values), rows, place)
+                return
+            # Not by way of bf16, which would cost them as much again.
+            turned = requantized(decoded.name, values, matrix.group)
+        self._pack_codes(matrix, turned, rows, place)
 
     def _pack_values(self, matrix: PackedMatrix, tensor: RawTensor, rows: Rows, place: Place) -> None:
         try:
@@ -166,8 +177,11 @@ def _portions(rows: Rows, columns: int, place: Place) -> Iterator[tuple[range, R
 
 
 def _plain(coded: CodedTensor) -> RawTensor:
-    values = coded.dequantized()
-    return RawTensor(coded.name, values.reshape(-1).view(np.uint8), "f32", values.shape)
+    return _raw(coded.name, coded.dequantized())
+
+
+def _raw(name: str, values: Floats) -> RawTensor:
+    return RawTensor(name, values.reshape(-1).view(np.uint8), "f32", values.shape)
 
 
 def _damaged(name: str, error: ValueError) -> OperatorError:

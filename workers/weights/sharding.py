@@ -176,14 +176,11 @@ def _attention_bytes(config: ModelConfig, shard: Shard, made: MatrixFormat | Mla
     if mla is None or isinstance(made, MatrixFormat):
         assert isinstance(made, MatrixFormat)  # noqa: S101  nothing is latent
         return matrix_bytes((heads + 2 * len(shard.kv_heads)) * config.head_dim, hidden, made)
-    rank = mla.q_lora_rank
-    return (
-        (matrix_bytes(rank, hidden, made.q_a) if rank is not None and made.q_a is not None else 0)
-        + matrix_bytes(heads * mla.query_dim, hidden if rank is None else rank, made.q)
-        + matrix_bytes(mla.cache_dim, hidden, made.kv_a)
-        + matrix_bytes(heads * mla.kv_lora_rank, mla.nope_dim)
-        + matrix_bytes(heads * config.head_dim, mla.kv_lora_rank)
-    )
+    queries, rank = heads * mla.query_dim, mla.q_lora_rank
+    total = matrix_bytes(heads * mla.kv_lora_rank, mla.nope_dim, made.w_uk)
+    total += matrix_bytes(heads * config.head_dim, mla.kv_lora_rank, made.w_uv)
+    total += matrix_bytes(mla.cache_dim + (queries if rank is None else rank), hidden, made.qkv_a)
+    return total + (matrix_bytes(queries, rank, made.q_b) if rank is not None and made.q_b is not None else 0)
 
 
 def _mlp_bytes(config: ModelConfig, shard: Shard, made: MlpFormats | MoeFormats) -> int:

@@ -50,18 +50,19 @@ class MoeWeights:
 class MlaWeights:
     """Multi-head latent attention. What makes latents is whole on every rank, what is of heads is of the rank's."""
 
-    q_a: PackedMatrix | None  # [rank of the queries' latent, hidden]
-    q_a_norm: Vector | None
-    q: PackedMatrix  # [heads * query, that rank, or hidden]: of each the part without positions, then rotated halves
-    kv_a: PackedMatrix  # [latent, then the rotated key in halves, hidden]
+    # All that reads the hidden state, in one product: [latent, the rotated key in halves, then the queries' latent or,
+    # where these have none, the queries, hidden].
+    qkv_a: PackedMatrix
     kv_a_norm: Vector
+    q_a_norm: Vector | None  # of the queries' latent
+    q_b: PackedMatrix | None  # [heads * query, that latent]: of each the part without positions, then rotated halves
     w_uk: PackedMatrix  # [heads * latent, part without positions]
     w_uv: PackedMatrix  # [heads * value, latent]
 
     @property
     def matrices(self) -> list[PackedMatrix]:
         """All matrices, in the order in which they are loaded."""
-        return [*([] if self.q_a is None else [self.q_a]), self.q, self.kv_a, self.w_uk, self.w_uv]
+        return [self.qkv_a, *([] if self.q_b is None else [self.q_b]), self.w_uk, self.w_uv]
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,9 @@ class NumpyBuilder:
     def linear(self, x: Floats, weight: Any, bias: VectorValues | None = None) -> Floats:
         return x @ weight.to_numpy().T + (0 if bias is None else bias.values)
 
+    def split(self, x: Floats, *widths: int) -> list[Floats]:
+        return np.split(x, np.cumsum(widths), axis=-1)
+
     def qkv_rope(
         self,
         qkv: Floats,

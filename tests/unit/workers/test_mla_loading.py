@@ -12,7 +12,7 @@ import transformers as hf
 from numaserve.kernels import Team
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config import load_model_config
-from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormat, WeightFormats
+from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormat, WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import MlaWeights, Weights
@@ -41,6 +41,20 @@ def load(path: Path, team: Team, *, shares: list[int], rank: int = 0, formats: W
     return weights
 
 
+def exchanged_keys(model: hf.PreTrainedModel, weights: Weights) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Gives `model` what is kept of what expands its latents to keys. This and what it had before, of each layer:
+    [heads, part without positions, latent]."""
+    pairs = []
+    for index, layer in enumerate(model.model.layers):
+        w_uk, expanded = latent_of(weights, index).w_uk, layer.self_attn.kv_b_proj.weight.data
+        heads, (latent, nope) = model.config.num_attention_heads, (expanded.shape[1], w_uk.k)
+        keys = expanded.view(heads, -1, latent)[:, :nope]
+        kept = torch.from_numpy(w_uk.to_numpy()).view(heads, latent, nope).mT
+        pairs.append((kept, keys.clone()))
+        keys.copy_(kept)
+    return pairs
+
+
 def latent_of(weights: Weights, layer: int = 0) -> MlaWeights:
     found = weights.layers[layer].qkv
     assert isinstance(found, MlaWeights)
@@ -55,8 +69,9 @@ def test_every_format_takes_the_memory_that_is_planned(
     for rank in range(3):
         weights = load(saved[case], team, shares=[3, 2, 1], rank=rank, formats=WeightFormats(format, "bf16"))
         latent = latent_of(weights)
-        assert {latent.q.format, latent.kv_a.format} == {format}
-        assert {latent.w_uk.format, latent.w_uv.format} == {"bf16"}
+        *others, w_uk, w_uv = latent.matrices
+        assert {matrix.format for matrix in others} == {format}
+        assert {w_uk.format, w_uv.format} == {"bf16" if format == "bf16" else "int8_group"}
 
 
 def test_heads_are_divided_and_what_makes_latents_is_whole_on_every_rank(saved: dict[str, Path], team: Team) -> None:
@@ -70,43 +85,54 @@ def test_heads_are_divided_and_what_makes_latents_is_whole_on_every_rank(saved: 
     parts = [latent_of(load(saved["deepseek_v3"], team, shares=[2, 1], rank=rank), 1) for rank in range(2)]
     halves = [*range(0, rope, 2), *range(1, rope, 2)]
     for part in parts:
-        assert part.q_a is not None
-        np.testing.assert_array_equal(part.q_a.to_numpy(), attention["q_a_proj"])
         rows = [*range(latent), *(latent + i for i in halves)]
-        np.testing.assert_array_equal(part.kv_a.to_numpy(), attention["kv_a_proj_with_mqa"][rows])
+        read = [attention["kv_a_proj_with_mqa"][rows], attention["q_a_proj"]]
+        np.testing.assert_array_equal(part.qkv_a.to_numpy(), np.concatenate(read))
     queries = attention["q_b_proj"].reshape(heads, nope + rope, -1)[:, [*range(nope), *(nope + i for i in halves)]]
-    together = np.concatenate([part.q.to_numpy() for part in parts])
+    q_b = [part.q_b for part in parts if part.q_b is not None]
+    together = np.concatenate([part.to_numpy() for part in q_b])
     np.testing.assert_array_equal(together, queries.reshape(together.shape))
     keys, values = np.split(attention["kv_b_proj"].reshape(heads, nope + value, latent), [nope], axis=1)
     w_uk = np.concatenate([part.w_uk.to_numpy() for part in parts]).reshape(heads, latent, nope)
     np.testing.assert_array_equal(w_uk, keys.swapaxes(1, 2))
     w_uv = np.concatenate([part.w_uv.to_numpy() for part in parts])
     np.testing.assert_array_equal(w_uv, values.reshape(w_uv.shape))
-    assert [part.q.n // (nope + rope) for part in parts] == [2, 1]
+    assert [part.n // (nope + rope) for part in q_b] == [2, 1]
 
 
 @pytest.mark.usefixtures("numpy_vectors")
 @pytest.mark.parametrize("layout", ["gptq", "awq", "w8a8", "fp8 blocks"])
-def test_a_published_checkpoint_is_kept_as_it_is_but_for_what_is_absorbed(
+def test_a_published_checkpoint_is_kept_as_it_is_but_for_what_is_turned(
     layout: str, tmp_path: Path, team: Team
 ) -> None:
     model = small_deepseek()
     path = save_published(model, tmp_path, layout)
     native = load_model_config(path).stored["layers.1.self_attn.q_b_proj"].native
-    for layer in model.model.layers:
-        expanded = layer.self_attn.kv_b_proj.weight
-        expanded.data = expanded.data.bfloat16().float()
+    whole = load(path, team, shares=[1], formats=AS_PUBLISHED)
+    for kept, keys in exchanged_keys(model, whole):
+        # Scales of a block are those of its transpose; others are rounded again, to 8 bits in groups.
+        largest = 0 if layout == "fp8 blocks" else keys.abs().amax(1, keepdim=True)
+        assert ((kept - keys).abs() <= largest / 253).all()
     for tp in (1, 3):
         for weights in assert_same_logits(path, model, tp, team):
-            latent = latent_of(weights, 1)
-            assert {matrix.format for matrix in latent.matrices[:3]} == {native}
-            assert {matrix.format for matrix in latent.matrices[3:]} == {"bf16"}
+            *others, w_uk, w_uv = latent_of(weights, 1).matrices
+            assert {matrix.format for matrix in (*others, w_uv)} == {native}
+            assert w_uk.format == ("fp8" if layout == "fp8 blocks" else "int8_group")
 
 
-def small_deepseek() -> hf.PreTrainedModel:
+@pytest.mark.usefixtures("numpy_vectors")
+def test_blocks_that_heads_do_not_begin_with_are_rounded_again_when_they_are_turned(tmp_path: Path, team: Team) -> None:
+    model = small_deepseek(v_head_dim=64)
+    weights = load(save_published(model, tmp_path, "fp8 blocks"), team, shares=[1], formats=AS_PUBLISHED)
+    assert [matrix.format for matrix in latent_of(weights).matrices] == ["fp8", "fp8", "int8_group", "fp8"]
+    kept, keys = exchanged_keys(model, weights)[0]
+    assert ((kept - keys).abs() <= keys.abs().amax(1, keepdim=True) / 253).all()
+
+
+def small_deepseek(**changes: int) -> hf.PreTrainedModel:
     """Its widths are multiples of the groups."""
     sizes = checkpoints.sizes(384, 3, 3, 256, q_lora_rank=128, kv_lora_rank=128, n_routed_experts=8)
-    dims = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    dims = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128} | changes
     experts = {"moe_intermediate_size": 128, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
     return checkpoints.build(hf.DeepseekV3Config(**sizes, **dims, **experts, first_k_dense_replace=1))
 
@@ -115,7 +141,7 @@ def test_a_rank_without_heads_packs_none(saved: dict[str, Path], team: Team) -> 
     weights = load(saved["deepseek_v3"], team, shares=[1] * 5, rank=4)
     assert not weights.shard.q_heads
     latent = latent_of(weights)
-    assert (latent.q.n, latent.w_uk.n, latent.w_uv.n, latent.kv_a.n) == (0, 0, 0, 128)
+    assert [matrix.n for matrix in latent.matrices] == [128 + 72, 0, 0, 0]
 
 
 def test_layers_for_predicting_several_tokens_are_left_out(tmp_path: Path, team: Team) -> None:

@@ -114,9 +114,10 @@ def test_a_token_reads_its_experts_and_all_else_once(operations: list[Operation]
     assert nbytes(operations, "moe_gate_up", step) == mixtures * (TOP_K + 1) * 2 * WIDTH * (HIDDEN + row_scales)
     assert nbytes(operations, "moe_down", step) == mixtures * (TOP_K + 1) * HIDDEN * (WIDTH + row_scales)
     assert nbytes(operations, "attention", step) == LAYERS * 1536 * (512 + 64) * 2
-    assert nbytes(operations, "mla_absorb", step) == LAYERS * HEADS * 128 * 512 * 2
-    # 37 billion parameters are active; the head, the router and what is absorbed are bf16.
-    assert 37.5e9 < nbytes(operations, "", step) < 41e9
+    group_scales = 2 + 4  # one group, and the factor of its row
+    assert nbytes(operations, "mla_absorb", step) == LAYERS * HEADS * 512 * (128 + group_scales)
+    # 37 billion parameters are active; the head and the router are bf16.
+    assert 37.5e9 < nbytes(operations, "", step) < 40e9
 
 
 @pytest.mark.parametrize("batch", [1, 8])

@@ -41,6 +41,16 @@ class CodedTensor:
         zeros = np.full_like(self.scales, _INT4_ZERO) if self.offsets is None else self.offsets
         return replace(self, format="int8_group", offsets=zeros)
 
+    def turned(self, group: int) -> CodedTensor | None:
+        """The transpose, with groups of `group`, the same to the bit; None where rows that come to lie in one group
+        differ in their scales, or have offsets."""
+        rows, columns = self.codes.shape
+        of_groups = self.scales[::group]
+        if self.offsets is not None or (np.repeat(of_groups, group, axis=0)[:rows] != self.scales).any():
+            return None
+        scales = np.repeat(of_groups, self.group, axis=1)[:, :columns]
+        return replace(self, codes=self.codes.T, scales=scales.T, group=group)
+
     def dequantized(self) -> Floats:
         """The weights, [rows, columns]."""
         values = _values(self.format, self.codes)
@@ -63,13 +73,13 @@ class CodedTensor:
         return values
 
 
-def requantized(name: str, values: Floats) -> CodedTensor:
-    """Weights rounded into "int8_group", off by at most a 253rd of the largest of their group of 32: of what has groups
-    that no packed matrix can have."""
+def requantized(name: str, values: Floats, group: int = REQUANTIZED_GROUP) -> CodedTensor:
+    """Weights rounded into "int8_group", off by at most a 253rd of the largest of their group: of what has groups that
+    no packed matrix can have, or along the other axis."""
     rows, columns = values.shape
-    groups = -(-columns // REQUANTIZED_GROUP)
-    padded = np.pad(values, ((0, 0), (0, groups * REQUANTIZED_GROUP - columns)))
-    grouped = padded.reshape(rows, groups, REQUANTIZED_GROUP)
+    groups = -(-columns // group)
+    padded = np.pad(values, ((0, 0), (0, groups * group - columns)))
+    grouped = padded.reshape(rows, groups, group)
     scales = _rounded_up(np.abs(grouped).max(axis=2) / np.float32(_MAX_CODE))
     factors = np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
     grouped *= factors[:, :, None]
@@ -78,7 +88,7 @@ def requantized(name: str, values: Floats) -> CodedTensor:
     np.clip(np.nan_to_num(grouped, copy=False), -_MAX_CODE, _MAX_CODE, out=grouped)
     padded += np.float32(_INT8_ZERO)
     codes = padded.astype(np.uint8)
-    return CodedTensor(name, "int8_group", np.ascontiguousarray(codes[:, :columns]), scales, REQUANTIZED_GROUP)
+    return CodedTensor(name, "int8_group", np.ascontiguousarray(codes[:, :columns]), scales, group)
 
 
 def _rounded_up(scales: Floats) -> Floats:

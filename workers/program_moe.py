@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from numaserve.kernels import PackedMatrix, Program, Vector
-from numaserve.workers.buffers import Buffer, Operand, Partial, Quantized, Tensor
+from numaserve.workers.buffers import Operand, Partial, Quantized, Tensor
 from numaserve.workers.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class _Routes:
 
 @dataclass(frozen=True)
 class _Product:
-    """A product with every expert that this rank holds, and with the shared one: [out features, in features] each.
+    """A product with every expert that this rank holds, and with the shared one, which may be of another format: [out
+    features, in features] each.
 
     There may be neither: a rank has no experts where there are more ranks than experts to divide.
     """
@@ -44,13 +45,15 @@ class _Product:
 
     def __post_init__(self) -> None:
         # All of them read the same activations.
-        if len({(matrix.format, matrix.group) for matrix in self.matrices}) > 1:
+        if len({(matrix.format, matrix.group) for matrix in self.experts}) > 1:
             raise ValueError(f"{self.name}: the experts of a layer differ in format")
 
-    @property
-    def matrices(self) -> list[PackedMatrix]:
-        """All of them."""
-        return [*self.experts, *([self.shared] if self.shared else [])]
+
+class _Source(NamedTuple):
+    """What is multiplied, and whether codes are widened to it."""
+
+    x: Tensor
+    widened: bool
 
 
 class MoeOperations(Recorder):
@@ -74,23 +77,24 @@ class MoeOperations(Recorder):
 
         rows = self.limits.max_step_tokens
         copies = min(routing.top_k, len(weights.experts))  # of a token, if all its experts are on this rank
-        token, widened = self._operand(x, gate_up.matrices[0]) if gate_up.matrices else (x, False)
-        by_expert = _rows_like(token, copies)
-        routes = self._route(x, token, by_expert, routing, weights)
+        token = self._source(x, *weights.gate_up[:1])
+        by_expert = _Source(_rows_like(token.x, copies), token.widened)
+        shared_token = self._source(x, *([shared.gate_up] if shared else []))
+        routes = self._route(x, token.x, by_expert.x, routing, weights)
         hidden = Operand(rows * copies, weights.down[0].k if weights.down else 0, 2, rows_per_token=copies)
         shared_hidden = Operand(rows, shared.down.k, 2) if shared else None
-        self._multiply(gate_up, (by_expert, token), (hidden, shared_hidden), routes, widened)
+        self._multiply(gate_up, (by_expert, shared_token), (hidden, shared_hidden), routes)
 
-        source: Tensor = hidden
-        shared_source: Tensor | None = None
-        if weights.down:
-            source, widened = self._operand(hidden, weights.down[0])
-        if shared and shared_hidden:
-            shared_source, widened = self._operand(shared_hidden, shared.down)
+        source = self._source(hidden, *weights.down[:1])
+        shared_source = self._source(shared_hidden, shared.down) if shared and shared_hidden else source
         y = Tensor(rows * copies, self.shape.hidden_size, 4)
         shared_y = Tensor(rows, self.shape.hidden_size, 4) if shared else None
-        self._multiply(down, (source, shared_source), (y, shared_y), routes, widened)
+        self._multiply(down, (source, shared_source), (y, shared_y), routes)
         return self._combined(y, shared_y, routes, routing.top_k)
+
+    def _source(self, x: Operand, *weight: PackedMatrix) -> _Source:
+        """What a weight is multiplied by; where there is none, nothing is."""
+        return _Source(*self._operand(x, weight[0])) if weight else _Source(x, False)
 
     def _route(self, x: Operand, token: Tensor, by_expert: Tensor, routing: MoeConfig, weights: MoeWeights) -> _Routes:
         logits = Tensor(x.rows, weights.router.n, 4)
@@ -126,15 +130,13 @@ class MoeOperations(Recorder):
     def _multiply(
         self,
         product: _Product,
-        sources: tuple[Tensor, Tensor | None],
+        sources: tuple[_Source, _Source],
         results: tuple[Tensor, Tensor | None],
         routes: _Routes,
-        widened: bool,
     ) -> None:
-        if not product.matrices:
+        if not product.experts and product.shared is None:
             return
-        (x, shared_x), (out, shared_out) = sources, results
-        item_bytes = x.itemsize if product.experts or shared_x is None else shared_x.itemsize
+        ((x, widened), (shared_x, shared_widened)), (out, shared_out) = sources, results
 
         def emit(p: Program) -> None:
             p.moe_experts(
@@ -145,16 +147,17 @@ class MoeOperations(Recorder):
                 out=out.place,
                 counts=routes.counts.place,
                 shared=product.shared,
-                shared_x=(shared_x or x).place,
+                shared_x=shared_x.place,
                 shared_out=(shared_out or out).place,
                 activation=product.activation,
                 limit=product.limit,
-                item_bytes=item_bytes,
+                item_bytes=x.itemsize,
+                shared_item_bytes=shared_x.itemsize,
                 widened=widened,
+                shared_widened=shared_widened,
             )
 
-        used: list[Buffer] = [each for each in (x, shared_x, out, shared_out, routes.counts) if each is not None]
-        self._record(emit, *used)
+        self._record(emit, x, out, routes.counts, *([shared_x, shared_out] if shared_out else []))
 
     def _combined(self, y: Tensor, shared_y: Tensor | None, routes: _Routes, top_k: int) -> Partial:
         out = self._partial()

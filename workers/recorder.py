@@ -12,7 +12,7 @@ from numaserve.workers.buffers import Buffer, Operand, Partial, Quantized, Tenso
 from numaserve.workers.protocol import ActivationDtype, KvCacheDtype
 
 Activation = Literal["silu", "gelu_tanh"]
-INTEGER_GROUPS = frozenset({"int4", "int8_group"})  # weight formats that take activations in int8 or bf16
+INTEGER_GROUPS = frozenset({"int4", "int8_group", "mxfp4"})  # weight formats that take activations in int8 or bf16
 
 
 @dataclass(frozen=True)

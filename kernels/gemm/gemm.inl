@@ -255,6 +255,8 @@ inline void with_weights(const GemmArgs& g, Work&& work) {
       return g.widened ? work(Grouped<Int8GroupValues>{}) : work(Grouped<Int8Groups>{});
     case WeightFormat::kFp8:
       return work(Grouped<E4m3GroupValues>{});
+    case WeightFormat::kMxfp4:
+      return g.widened ? work(Grouped<Mxfp4GroupValues>{}) : work(Grouped<Mxfp4Groups>{});
   }
 }
 

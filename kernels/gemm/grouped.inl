@@ -35,6 +35,18 @@ struct E4m3GroupValues {
   static constexpr int kLinesPerCode = 2, kZero = 0;
   static void widen(const std::byte* codes, std::byte* out) { widen_e4m3(codes, out); }
 };
+struct Mxfp4Groups {  // twice the values
+  static constexpr WeightFormat kFormat = WeightFormat::kMxfp4;
+  using Element = uint8_t;
+  static constexpr int kLinesPerCode = 2, kZero = kE2m1Zero;
+  static void widen(const std::byte* codes, std::byte* out) { widen_e2m1(codes, out); }
+};
+struct Mxfp4GroupValues {
+  static constexpr WeightFormat kFormat = WeightFormat::kMxfp4;
+  using Element = bf16;
+  static constexpr int kLinesPerCode = 4, kZero = 0;
+  static void widen(const std::byte* codes, std::byte* out) { widen_e2m1_values(codes, out); }
+};
 template <class Codes>
 inline constexpr bool kWholeNumbers = sizeof(typename Codes::Element) == 1;
 
@@ -53,6 +65,9 @@ inline GroupColumns group_columns(const PackedWeights& b, const GroupLayout& lay
                                   int half) {
   if constexpr (Codes::kFormat == WeightFormat::kFp8) {
     return {F32x16::load(reinterpret_cast<const float*>(record + layout.scales) + half * kTileN), F32x16::zero()};
+  } else if constexpr (Codes::kFormat == WeightFormat::kMxfp4) {
+    const F32x16 scale = F32x16::load_powers(reinterpret_cast<const uint8_t*>(record + layout.scales) + half * kTileN);
+    return {kWholeNumbers<Codes> ? scale * F32x16::set1(0.5f) : scale, F32x16::zero()};
   } else {
     const auto at = [&](int64_t where) {
       return F32x16::load_half(reinterpret_cast<const uint16_t*>(record + where) + half * kTileN);

@@ -14,6 +14,13 @@ struct CodeLine<Int4Groups> {
   static __m512i low() { return _mm512_set1_epi8(15); }
 };
 template <>
+struct CodeLine<Mxfp4Groups> : CodeLine<Int4Groups> {
+  explicit CodeLine(__m512i codes) : CodeLine<Int4Groups>(codes) {
+    const __m512i table = _mm512_broadcast_i32x4(kE2m1Bytes.load());
+    for (__m512i& each : operand) each = _mm512_shuffle_epi8(table, each);
+  }
+};
+template <>
 struct CodeLine<Int8Groups> {
   static constexpr int kOperands = 1;
   __m512i operand[kOperands];
@@ -30,7 +37,13 @@ template <>
 struct CodeLine<Int4GroupValues> {
   static constexpr int kOperands = 4;
   __m512i operand[kOperands];
-  explicit CodeLine(__m512i codes) { widen_int4_values(codes, operand); }
+  explicit CodeLine(__m512i codes) { widen_nibble_values(kInt4Values, codes, operand); }
+};
+template <>
+struct CodeLine<Mxfp4GroupValues> {
+  static constexpr int kOperands = 4;
+  __m512i operand[kOperands];
+  explicit CodeLine(__m512i codes) { widen_nibble_values(kE2m1Values, codes, operand); }
 };
 template <>
 struct CodeLine<Int8GroupValues> {

@@ -31,14 +31,24 @@ inline constexpr int kTileElements = kTileN * kTileK;
 // int4, int8_group: unsigned codes, a scale for each output feature and group of k, to which activations are quantised
 // too; weight = scale * (code - 8 or 128), or as `Offsets` says.
 // fp8: e4m3 (Micikevicius et al., 2022), a scale for each output feature and group of k; activations are bf16.
-enum class WeightFormat : int32_t { kBf16, kInt8, kInt4, kInt8Group, kFp8 };
+// mxfp4: e2m1 in groups of 32 whose scale is a power of two (OCP Microscaling Formats, 2023); otherwise as int4.
+enum class WeightFormat : int32_t { kBf16, kInt8, kInt4, kInt8Group, kFp8, kMxfp4 };
 [[gnu::always_inline]] constexpr bool is_grouped(WeightFormat format) { return format >= WeightFormat::kInt4; }
 [[gnu::always_inline]] constexpr bool takes_int8(WeightFormat format) {
   return format != WeightFormat::kBf16 && format != WeightFormat::kFp8;
 }
 [[gnu::always_inline]] constexpr int64_t code_bits(WeightFormat format) {
-  return format == WeightFormat::kBf16 ? 16 : format == WeightFormat::kInt4 ? 4 : 8;
+  if (format == WeightFormat::kInt4 || format == WeightFormat::kMxfp4) return 4;
+  return format == WeightFormat::kBf16 ? 16 : 8;
 }
+// Of a grouped format, in bytes.
+[[gnu::always_inline]] constexpr int64_t scale_bytes(WeightFormat format) {
+  return format == WeightFormat::kFp8 ? 4 : format == WeightFormat::kMxfp4 ? 1 : 2;
+}
+[[gnu::always_inline]] constexpr bool has_half_scales(WeightFormat format) {
+  return is_grouped(format) && scale_bytes(format) == 2;
+}
+inline constexpr int64_t kMxGroup = 32;
 [[gnu::always_inline]] constexpr int64_t tile_depth(WeightFormat format) {
   return takes_int8(format) ? kTileDepth<int8_t> : kTileDepth<bf16>;
 }
@@ -50,7 +60,7 @@ enum class Offsets : int32_t { kNone, kZeros, kMinima };
 // them: lines of codes of the one panel and of the other in turn, then their 32 scales, then their 32 offsets.
 struct GroupLayout {
   int64_t lines;    // of 64 bytes of codes, of a panel
-  int64_t scales;   // where in the record: fp16, of fp8 fp32
+  int64_t scales;   // where in the record: fp16, of fp8 fp32, of mxfp4 the exponent of two plus 127
   int64_t offsets;  // where in the record: fp16
   int64_t bytes;
 };
@@ -92,7 +102,7 @@ inline constexpr int kMaxTopK = 64;
 // `group` is 32, 64 or 128.
 [[gnu::always_inline]] constexpr GroupLayout group_layout(WeightFormat format, int64_t group, Offsets offsets) {
   const int64_t lines = group * code_bits(format) * kTileN / 8 / kLineBytes, scales = 2 * lines * kLineBytes;
-  const int64_t after = scales + 2 * kTileN * (format == WeightFormat::kFp8 ? 4 : 2);
+  const int64_t after = scales + 2 * kTileN * scale_bytes(format);
   return {lines, scales, after, after + (offsets == Offsets::kNone ? 0 : 2 * kTileN * 2)};
 }
 

@@ -20,7 +20,7 @@
 namespace numaserve {
 namespace {
 
-constexpr std::string_view kFormatNames[] = {"bf16", "int8", "int4", "int8_group", "fp8"};
+constexpr std::string_view kFormatNames[] = {"bf16", "int8", "int4", "int8_group", "fp8", "mxfp4"};
 constexpr std::string_view kOffsetNames[] = {"none", "zeros", "minima"};
 
 template <class T, size_t kCount>
@@ -72,6 +72,14 @@ int64_t row_bytes(const PackSource& source) {
   return source.rows.cols / block.values * block.bytes;
 }
 
+// The exponent of a power of two plus 127, which a float keeps above its mantissa; 2^-127 is a subnormal.
+constexpr uint32_t kSmallestPower = 1u << 22;
+bool is_power_of_two(float scale) {
+  const auto bits = std::bit_cast<uint32_t>(scale);
+  return bits == kSmallestPower || (bits % (1u << 23) == 0 && bits > 0 && std::isfinite(scale) && scale > 0.0f);
+}
+uint8_t exponent_byte(float scale) { return static_cast<uint8_t>(std::bit_cast<uint32_t>(scale) >> 23); }
+
 // A power of two that brings a row's scales to where fp16 is most precise: those of bf16 checkpoints, which may be too
 // small for it, then keep all of their bits, and those of fp16 ones do anyway.
 float row_exponent(const std::vector<float>& scales, const std::vector<float>& minima) {
@@ -114,13 +122,14 @@ PackedMatrix::PackedMatrix(int64_t n, int64_t k, WeightFormat format, int64_t gr
   require(n >= 0 && k >= 0, "a packed matrix has no negative size");
   if (is_grouped(format)) {
     require(group == 32 || group == 64 || group == 128, "groups are of 32, 64 or 128");
+    require(format != WeightFormat::kMxfp4 || group == kMxGroup, "groups of mxfp4 are of 32");
     layout_ = group_layout(format, group, offsets);
     // int8 activations are laid out for whole groups; bf16 ones are padded to tiles only.
     if (takes_int8(format)) depth_ = round_up(k, group);
   } else {
     require(group == 0, "this format has no groups");
   }
-  require(offsets == Offsets::kNone || (is_grouped(format) && takes_int8(format)), "this format has no offsets");
+  require(offsets == Offsets::kNone || has_half_scales(format), "this format has no offsets");
   memory_ = allocate_pooled(static_cast<size_t>(bytes()));
 }
 
@@ -190,6 +199,7 @@ void PackedMatrix::pack_rows(Team& team, int64_t num_rows, const PackTarget& tar
 void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& target) {
   const int64_t bytes_of_row = row_bytes(source);
   check_rows(source.rows, k_, source_block(source.type).values, bytes_of_row > 0 ? source.bytes / bytes_of_row : 0);
+  require(format_ != WeightFormat::kMxfp4, "pack: weights are not quantised to mxfp4");
   const bool coded = group_ == kSourceBlock && keeps_codes(source.type, format_, offsets_);
   require(coded || offsets_ == Offsets::kNone, "pack: weights are quantised without offsets here");
   const int64_t room = is_grouped(format_) ? round_up(k_, group_) : depth_;
@@ -235,6 +245,7 @@ void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackT
   const int64_t source_groups = ceil_div(source.rows.cols, source.group);
   const int64_t room = format_ == WeightFormat::kInt8 ? depth_ : round_up(k_, group_);
   const auto zero = static_cast<float>(format_ == WeightFormat::kInt4 ? 8 : 128);
+  std::atomic<bool> powers{true};
   pack_rows(team, source.rows.num_rows, target, [&](int64_t index, Row& row) {
     const int64_t from = source.rows.rows[index];
     const uint8_t* codes = source.codes + from * source.rows.cols + source.rows.first_col;
@@ -252,12 +263,15 @@ void PackedMatrix::pack_codes(Team& team, const CodedSource& source, const PackT
       const int64_t at = from * source_groups + (source.rows.first_col + group * group_) / source.group;
       const auto to = static_cast<size_t>(group);
       row.scales[to] = source.scales[at];
+      if (format_ == WeightFormat::kMxfp4 && !is_power_of_two(row.scales[to]))
+        powers.store(false, std::memory_order_relaxed);
       if (offsets_ == Offsets::kNone) continue;
       const float offset = source.offsets == nullptr ? zero : source.offsets[at];
       const bool as_zero = source.offsets == nullptr || source.kind == Offsets::kZeros;
       row.offsets[to] = as_zero && offsets_ == Offsets::kMinima ? -row.scales[to] * offset : offset;
     }
   });
+  require(powers, "pack: a scale is not a power of two");
 }
 
 // Codes to the bytes of the lines, scales to where they belong.
@@ -274,14 +288,17 @@ void PackedMatrix::finish(Row& row, int64_t column) {
 }
 
 void PackedMatrix::store_groups(const Row& row, int64_t column) {
-  const bool halves = format_ != WeightFormat::kFp8, minima = offsets_ == Offsets::kMinima;
+  const bool halves = has_half_scales(format_), minima = offsets_ == Offsets::kMinima;
   const float unit = halves ? row_exponent(row.scales, minima ? row.offsets : std::vector<float>()) : 1.0f;
   if (halves) scales()[column] = unit;
   for (int64_t group = 0; group < groups(); ++group) {
     std::byte* here = record(column / kTileN, group);
     const float scale = row.scales[static_cast<size_t>(group)];
     if (!halves) {
-      reinterpret_cast<float*>(here + layout_.scales)[column % 32] = scale;
+      if (format_ == WeightFormat::kFp8)
+        reinterpret_cast<float*>(here + layout_.scales)[column % 32] = scale;
+      else
+        reinterpret_cast<uint8_t*>(here + layout_.scales)[column % 32] = exponent_byte(scale);
       continue;
     }
     reinterpret_cast<uint16_t*>(here + layout_.scales)[column % 32] = to_half(scale / unit);
@@ -314,6 +331,10 @@ float PackedMatrix::group_value(int64_t row, int64_t col, uint8_t code) const {
   const std::byte* here = record(row / kTileN, col / group_);
   if (format_ == WeightFormat::kFp8)
     return reinterpret_cast<const float*>(here + layout_.scales)[row % 32] * e4m3_value(code);
+  if (format_ == WeightFormat::kMxfp4) {
+    const int exponent = reinterpret_cast<const uint8_t*>(here + layout_.scales)[row % 32];
+    return std::ldexp(e2m1_value(code), exponent - 127);
+  }
   const auto half = [&](int64_t at) { return from_half(reinterpret_cast<const uint16_t*>(here + at)[row % 32]); };
   const float scale = half(layout_.scales) * scales()[row], value = static_cast<float>(code);
   if (offsets_ == Offsets::kMinima) return scale * value + half(layout_.offsets) * scales()[row];

@@ -11,7 +11,7 @@
 
 namespace numaserve {
 
-// bf16, int8, int4, int8_group or fp8. Throws std::invalid_argument for another name.
+// bf16, int8, int4, int8_group, fp8 or mxfp4. Throws std::invalid_argument for another name.
 WeightFormat weight_format(std::string_view name);
 std::string_view weight_format_name(WeightFormat format);
 // none, zeros or minima. Throws std::invalid_argument for another name.
@@ -34,7 +34,7 @@ struct PackSource {
 };
 
 // A tensor that is quantised already. Codes are [tensor rows, columns], a byte each: 0..15 for int4, int8 + 128 for
-// int8_group, the bits of int8 and of e4m3. Scales and offsets are [tensor rows, columns / group].
+// int8_group, the bits of int8, of e4m3 and, for mxfp4, of e2m1. Scales and offsets are [tensor rows, columns / group].
 struct CodedSource {
   const uint8_t* codes;
   int64_t tensor_rows;
@@ -90,7 +90,7 @@ class PackedMatrix {
     return is_grouped(format_) ? n_panels_ / 2 * groups() * layout_.bytes : n_panels_ * k_tiles() * kTileBytes;
   }
   // What follows the codes for each column: a scale, and of int8 a correction.
-  int64_t column_bytes() const { return format_ == WeightFormat::kInt8 ? 8 : takes_int8(format_) ? 4 : 0; }
+  int64_t column_bytes() const { return format_ == WeightFormat::kInt8 ? 8 : has_half_scales(format_) ? 4 : 0; }
   float* scales() const { return reinterpret_cast<float*>(memory_.get() + code_bytes()); }
   int32_t* corrections() const { return reinterpret_cast<int32_t*>(scales() + padded_n()); }
   // Lines of 64 bytes that hold k for the 16 columns of a panel.

@@ -197,6 +197,13 @@ float e4m3_value(uint8_t code) {
   return (code & 0x80) != 0 ? -magnitude : magnitude;
 }
 
+float e2m1_value(uint8_t code) {
+  const int exponent = (code >> 1) & 3, mantissa = code & 1;
+  const float magnitude =
+      exponent == 0 ? 0.5f * static_cast<float>(mantissa) : std::ldexp(static_cast<float>(2 + mantissa), exponent - 2);
+  return (code & 8) != 0 ? -magnitude : magnitude;
+}
+
 NUMASERVE_AVX2 uint16_t to_half(float value) { return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT); }
 NUMASERVE_AVX2 float from_half(uint16_t value) { return _cvtsh_ss(value); }
 

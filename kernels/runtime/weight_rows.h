@@ -44,8 +44,9 @@ QuantisedRow quantise_row(const bf16* row, int64_t count, int8_t* out);
 // code 0, as in GGUF's Q4_0; int8_group: the largest magnitude / 127; fp8: / 448. `count` is a multiple of `group`.
 void quantise_groups(WeightFormat format, const bf16* row, int64_t count, int64_t group, uint8_t* codes, float* scales);
 
-// The value of an e4m3 code.
+// The value of a code of e4m3, or of e2m1.
 float e4m3_value(uint8_t code);
+float e2m1_value(uint8_t code);
 
 uint16_t to_half(float value);
 float from_half(uint16_t value);

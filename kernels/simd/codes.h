@@ -25,13 +25,51 @@ inline void store_codes(std::byte* p, V v) {
 
 inline void copy_line(const std::byte* codes, std::byte* out) { __builtin_memcpy(out, codes, kLineBytes); }
 
-// A line of nibbles to two of bytes: the low ones, then the high ones.
-inline void widen_int4(const std::byte* codes, std::byte* out) {
+// A line of nibbles to two of bytes: the low ones, then the high ones, as `byte_of` has them.
+template <class ByteOf>
+inline void widen_nibbles(const std::byte* codes, std::byte* out, ByteOf&& byte_of) {
   for (int64_t i = 0; i < kLineBytes; i += kCodeVector) {
     const CodeBytes v = load_codes<CodeBytes>(codes + i);
-    store_codes<CodeBytes>(out + i, v & 15);
-    store_codes<CodeBytes>(out + kLineBytes + i, v >> 4);
+    store_codes<CodeBytes>(out + i, byte_of(v & 15));
+    store_codes<CodeBytes>(out + kLineBytes + i, byte_of(v >> 4));
   }
+}
+
+inline void widen_int4(const std::byte* codes, std::byte* out) {
+  widen_nibbles(codes, out, [](CodeBytes nibbles) { return nibbles; });
+}
+
+// Twice the value of an e2m1 code: a sign, two bits of exponent, one of mantissa.
+constexpr int twice_e2m1(int code) {
+  const int magnitude = code & 7, exponent = magnitude >> 1;
+  const int twice = exponent == 0 ? magnitude : (2 + (magnitude & 1)) << (exponent - 1);
+  return code < 8 ? twice : -twice;
+}
+
+// Of all e2m1 codes twice the value, with a zero of 16 as the dot products with unsigned codes want it.
+inline constexpr int kE2m1Zero = 16;
+struct E2m1Bytes {
+  alignas(16) uint8_t value[16];
+  constexpr E2m1Bytes() : value() {
+    for (int code = 0; code < 16; ++code) value[code] = static_cast<uint8_t>(twice_e2m1(code) + kE2m1Zero);
+  }
+  __m128i load() const { return _mm_load_si128(reinterpret_cast<const __m128i*>(value)); }
+};
+inline constexpr E2m1Bytes kE2m1Bytes;
+
+inline void widen_e2m1(const std::byte* codes, std::byte* out) {
+#if defined(__AVX512BW__)
+  const __m512i table = _mm512_broadcast_i32x4(kE2m1Bytes.load());
+  const auto byte_of = [table](CodeBytes nibbles) {
+    return reinterpret_cast<CodeBytes>(_mm512_shuffle_epi8(table, reinterpret_cast<__m512i>(nibbles)));
+  };
+#else
+  const __m256i table = _mm256_broadcastsi128_si256(kE2m1Bytes.load());
+  const auto byte_of = [table](CodeBytes nibbles) {
+    return reinterpret_cast<CodeBytes>(_mm256_shuffle_epi8(table, reinterpret_cast<__m256i>(nibbles)));
+  };
+#endif
+  widen_nibbles(codes, out, byte_of);
 }
 
 // The bits of a whole number of at most eight binary digits in bf16, which holds it exactly.
@@ -44,8 +82,8 @@ constexpr uint16_t bf16_bits(int value) {
   return static_cast<uint16_t>((value < 0 ? 0x8000 : 0) | (exponent + 127) << 7 | mantissa);
 }
 
-// To lines of bf16: a line of nibbles less 8 to four, a line of bytes less 128 to two, a line of e4m3 to two. NaN codes
-// become 480: checkpoints that hold any are refused.
+// To lines of bf16: a line of nibbles less 8, or of e2m1, to four, a line of bytes less 128 to two, a line of e4m3 to
+// two. NaN codes become 480: checkpoints that hold any are refused.
 #if defined(__AVX512VBMI__)
 // Of codes of a sign and a magnitude: the bytes of the bf16 values of all magnitudes.
 struct MagnitudeTable {
@@ -79,26 +117,34 @@ inline void widen_bytes(const MagnitudeTable& table, MagnitudeOf magnitude_of, _
 
 struct NibbleTable {
   alignas(64) uint16_t value[32];
-  constexpr NibbleTable() : value() {
-    for (int i = 0; i < 32; ++i) value[i] = bf16_bits(i % 16 - 8);
+  template <class BitsOf>
+  constexpr explicit NibbleTable(BitsOf bits_of) : value() {
+    for (int i = 0; i < 32; ++i) value[i] = bits_of(i % 16);
   }
 };
-inline constexpr NibbleTable kNibbles;
+inline constexpr NibbleTable kInt4Values([](int code) { return bf16_bits(code - 8); });
+inline constexpr NibbleTable kE2m1Values([](int code) {
+  const int twice = twice_e2m1(code);
+  return static_cast<uint16_t>(twice == 0 ? 0 : bf16_bits(twice) - (1 << 7));
+});
 
 // Only the lowest five bits of a word choose, and the table has everything twice: nothing need be masked off.
-inline void widen_int4_values(__m512i codes, __m512i (&out)[4]) {
-  const __m512i table = _mm512_load_si512(kNibbles.value);
+inline void widen_nibble_values(const NibbleTable& values, __m512i codes, __m512i (&out)[4]) {
+  const __m512i table = _mm512_load_si512(values.value);
   out[0] = _mm512_permutexvar_epi16(codes, table);
   out[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 8), table);
   out[2] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), table);
   out[3] = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 12), table);
 }
 
-inline void widen_int4_values(const std::byte* codes, std::byte* out) {
+inline void widen_nibble_values(const NibbleTable& values, const std::byte* codes, std::byte* out) {
   __m512i lines[4];
-  widen_int4_values(_mm512_loadu_si512(codes), lines);
+  widen_nibble_values(values, _mm512_loadu_si512(codes), lines);
   for (int i = 0; i < 4; ++i) _mm512_storeu_si512(out + i * kLineBytes, lines[i]);
 }
+
+inline void widen_int4_values(const std::byte* codes, std::byte* out) { widen_nibble_values(kInt4Values, codes, out); }
+inline void widen_e2m1_values(const std::byte* codes, std::byte* out) { widen_nibble_values(kE2m1Values, codes, out); }
 
 inline void widen_int8_values(__m512i codes, __m512i& even, __m512i& odd) {
   const auto words = [](__m512i whole) {  // of int16 to bf16
@@ -144,10 +190,24 @@ inline void widen_words(const std::byte* codes, std::byte* out, int line, Value&
   __builtin_memcpy(out + line * kLineBytes, words, sizeof(words));
 }
 
-inline void widen_int4_values(const std::byte* codes, std::byte* out) {
+template <class BitsOf>
+inline void widen_nibble_values(const std::byte* codes, std::byte* out, BitsOf&& bits_of) {
   constexpr int kShifts[] = {0, 8, 4, 12};
   for (int line = 0; line < 4; ++line)
-    widen_words(codes, out, line, [&](uint16_t word) { return bf16_bits((word >> kShifts[line] & 15) - 8); });
+    widen_words(codes, out, line, [&](uint16_t word) { return bits_of(word >> kShifts[line] & 15); });
+}
+
+inline void widen_int4_values(const std::byte* codes, std::byte* out) {
+  widen_nibble_values(codes, out, [](int code) { return bf16_bits(code - 8); });
+}
+
+// The bits of the exponent and of the mantissa lie in a bf16 as they lie in a code, but for the bias and for the one
+// value below 1 that is not zero, which has no exponent in a code.
+inline void widen_e2m1_values(const std::byte* codes, std::byte* out) {
+  widen_nibble_values(codes, out, [](int code) {
+    const int magnitude = code & 7, bits = magnitude >= 2 ? 0x3f00 + (magnitude << 6) : magnitude * 0x3f00;
+    return static_cast<uint16_t>(bits | (code & 8) << 12);
+  });
 }
 
 inline void widen_int8_values(const std::byte* codes, std::byte* out) {

@@ -40,6 +40,12 @@ struct F32x16 {
   static F32x16 load_half(const uint16_t* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }
+  // Of exponents e of one byte 2^(e - 127); the smallest of these is below the exponents of fp32, and a subnormal.
+  static F32x16 load_powers(const uint8_t* p) {
+    const __m512i bits =
+        _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 23);
+    return {_mm512_castsi512_ps(_mm512_max_epi32(bits, _mm512_set1_epi32(1 << 22)))};
+  }
   static F32x16 convert_less(const int32_t* p, int32_t minus) {
     return {_mm512_cvtepi32_ps(_mm512_sub_epi32(_mm512_loadu_si512(p), _mm512_set1_epi32(minus)))};
   }
@@ -127,6 +133,7 @@ struct F32x16 {
     const auto* halves = reinterpret_cast<const __m128i*>(p);
     return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
   }
+  static F32x16 load_powers(const uint8_t* p) { return {powers_half(p), powers_half(p + 8)}; }
   static F32x16 convert_less(const int32_t* p, int32_t minus) {
     const __m256i less = _mm256_set1_epi32(minus);
     const auto* whole = reinterpret_cast<const __m256i*>(p);
@@ -175,6 +182,11 @@ struct F32x16 {
     __m256i whole = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     if (minus != nullptr) whole = _mm256_sub_epi32(whole, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(minus)));
     return _mm256_cvtepi32_ps(whole);
+  }
+  static __m256 powers_half(const uint8_t* p) {
+    const __m256i bits =
+        _mm256_slli_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))), 23);
+    return _mm256_castsi256_ps(_mm256_max_epi32(bits, _mm256_set1_epi32(1 << 22)));
   }
   static __m256 widen(const bf16* p) {
     const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

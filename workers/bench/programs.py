@@ -5,6 +5,7 @@ Times are the Program's own, per node, without Python.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -37,8 +38,10 @@ class Format:
 
 
 BF16, INT8 = Format("bf16"), Format("int8")
-FORMATS = (BF16, INT8, Format("int8_group", 32), Format("int4", 32), Format("int4", 128), Format("fp8", 128))
-_CODE_BITS = {"int8_group": 0xFF, "int4": 0x0F, "fp8": 0xBF}  # what a code may be; of fp8 without NaN and huge numbers
+MXFP4 = Format("mxfp4", 32)
+FORMATS = (BF16, INT8, Format("int8_group", 32), Format("int4", 32), Format("int4", 128), MXFP4, Format("fp8", 128))
+# What a code may be; of fp8 without NaN and huge numbers.
+_CODE_BITS = {"int8_group": 0xFF, "int4": 0x0F, "mxfp4": 0x0F, "fp8": 0xBF}
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ def random_matrix(team: Team, n: int, k: int, format: Format = BF16) -> PackedMa
         matrix.pack(team, data, "bf16", source_cols=k, rows=rows, dst_row=0)
         return matrix
     codes = np.resize(random.integers(0, 256, _RANDOM_VALUES, np.uint8) & _CODE_BITS[format.name], (n, k))
-    scales = np.full((n, -(-k // format.group)), k**-0.5, np.float32)
+    # A power of two, which mxfp4 asks for.
+    scales = np.full((n, -(-k // format.group)), 2.0 ** -round(math.log2(k) / 2), np.float32)
     matrix.pack_codes(
         team, codes, scales, None, source_group=format.group, offsets_are_zeros=True, rows=rows, dst_row=0
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from numaserve.workers.models.family import Family
 from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.quantization_methods import Rule, auto_round, awq, compressed_tensors, fp8, gptq
+from numaserve.workers.models.quantization_methods import Rule, auto_round, awq, compressed_tensors, fp8, gptq, mxfp4
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.models.stored import Stored
 
@@ -22,6 +22,7 @@ _METHODS: dict[str, Callable[[Fields], Rule]] = {
     "auto-round": auto_round,
     "intel/auto-round": auto_round,
     "fp8": fp8,
+    "mxfp4": mxfp4,
     "compressed-tensors": compressed_tensors,
 }
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 BlockLayout = Literal["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"]  # GGUF's
 # "gptq" has zero points minus one, "gptq_v2" has them as they are.
-Layout = Literal["gptq", "gptq_v2", "awq", "packed", "int8", "fp8", BlockLayout]
-CodeFormat = Literal["int4", "int8_group", "int8", "fp8"]
+Layout = Literal["gptq", "gptq_v2", "awq", "packed", "int8", "fp8", "mxfp4", BlockLayout]
+CodeFormat = Literal["int4", "int8_group", "int8", "fp8", "mxfp4"]
 
 ROW = 0  # in place of a group: one scale for the whole row
 REQUANTIZED_GROUP = 32

@@ -227,10 +227,17 @@ class CountingProgram:
         self._rows("moe_route", 2 * top_k * x[1] * item_bytes)
 
     def moe_experts(
-        self, name: str, weights: Sequence[PackedMatrix], shared: PackedMatrix | None, widened: bool, **rest: object
+        self,
+        name: str,
+        weights: Sequence[PackedMatrix],
+        shared: PackedMatrix | None,
+        widened: bool,
+        shared_widened: bool,
+        **rest: object,
     ) -> None:
         """The experts that tokens go to are read, each once, and the shared one."""
-        if not weights and shared is None:
+        first = weights[0] if weights else shared
+        if first is None:
             return
         num_experts, top_k = self._routing
         nbytes = sum(each.nbytes for each in weights)
@@ -244,7 +251,7 @@ class CountingProgram:
                 total, flops = total + shared.nbytes, flops + 2 * shared.n * shared.k * step.tokens
             return Amount(total, flops, rows / share)
 
-        self._add(name, "experts", amount, shared or weights[0], widened)
+        self._add(name, "experts", amount, first, widened if weights else shared_widened)
 
     def moe_combine(
         self, y: Place, routes: Place, top_k: int, shared: Place | None, accumulate: bool, out: Place

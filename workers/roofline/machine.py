@@ -13,7 +13,7 @@ from numaserve.workers.topology import HugePages, Node, Topology
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 Positive = Annotated[float, Field(gt=0)]
-INT8_FORMATS = frozenset({"int8", "int8_group", "int4"})  # multiplied in int8, unless widened to bf16
+INT8_FORMATS = frozenset({"int8", "int8_group", "int4", "mxfp4"})  # multiplied in int8, unless widened to bf16
 
 
 def _with_dashes(name: str) -> str:

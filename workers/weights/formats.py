@@ -7,12 +7,12 @@ and bf16 takes anything else that does not agree.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.family import MlpNames
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import MlaConfig, ModelConfig, MoeConfig
 from numaserve.workers.models.stored import ROW, Stored
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numaserve.workers.weights.sharding import Shard
 
 Offsets = Literal["none", "zeros", "minima"]
+KeptFormat = WeightFormat | Literal["mxfp4"]  # nothing is quantised to mxfp4 while loading
 
 GROUPS = (128, 64, 32)
 GROUPED: frozenset[WeightFormat] = frozenset({"int4", "int8_group", "fp8"})
@@ -34,7 +35,7 @@ _OWN_GROUP: dict[WeightFormat, int] = {"int4": 32}
 class MatrixFormat:
     """What a packed matrix is made with; `group` is 0 for formats without groups."""
 
-    format: WeightFormat = "bf16"
+    format: KeptFormat = "bf16"
     group: int = 0
     offsets: Offsets = "none"
 
@@ -59,7 +60,8 @@ class MoeFormats:
     """The matrices of a mixture of experts; the router is bf16."""
 
     moe: MoeConfig
-    experts: MlpFormats  # of each, the shared one too: they are one product of one operand
+    experts: MlpFormats  # of each routed one: they are one product of one operand
+    shared: MlpFormats
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,20 @@ def layer_formats(config: ModelConfig, formats: WeightFormats, shard: Shard, lay
         stored = {id(found): found for found in (config.stored.get(at + name) for name in modules)}
         return _choose(formats.linear, list(stored.values()), first_col, bool(config.stored))
 
-    mlps = [names for names, _ in family.mlps(config, moe)]
-    # Groups have to begin where the columns of either kind of expert do.
-    first_col = math.gcd(shard.expert_intermediate.start, shard.shared_intermediate.start)
-    mlp = MlpFormats(
-        gate_up=of(*(name for each in mlps for name in (each.gate, each.up))),
-        down=of(*(each.down for each in mlps), first_col=first_col if moe else shard.intermediate.start),
-    )
+    def mlp(columns: range, *mlps: MlpNames) -> MlpFormats:
+        gate_up = of(*(name for each in mlps for name in (each.gate, each.up)))
+        return MlpFormats(gate_up, of(*(each.down for each in mlps), first_col=columns.start))
+
     return LayerFormats(
         qkv=of(names.q, names.k, names.v) if config.mla is None else _mla_formats(config, config.mla, at, of),
         o=of(names.o, first_col=shard.q_heads.start * config.head_dim),
-        mlp=mlp if moe is None else MoeFormats(moe, mlp),
+        mlp=mlp(shard.intermediate, names.mlp)
+        if moe is None
+        else MoeFormats(
+            moe,
+            experts=mlp(shard.expert_intermediate, *family.moe_names.routed(moe.num_experts)),
+            shared=mlp(shard.shared_intermediate, family.moe_names.shared_mlp),
+        ),
     )
 
 
@@ -191,6 +196,8 @@ def _published(stored: Sequence[Stored | None], first_col: int) -> MatrixFormat:
         return BF16
     if natives == {"fp8"}:
         return MatrixFormat("fp8", group)
+    if natives == {"mxfp4"}:
+        return MatrixFormat("mxfp4", group)
     return MatrixFormat("int4" if natives == {"int4"} else "int8_group", group, _offsets(parts, len(natives) > 1))
 
 

@@ -202,7 +202,7 @@ class _Loader:
         routed = [self.maker.mlp(at, each, columns, made.experts) for each in experts]
         shared = None
         if moe.shared_intermediate_size:
-            shared = self.maker.mlp(at, names.shared_mlp, self.shard.shared_intermediate, made.experts)
+            shared = self.maker.mlp(at, names.shared_mlp, self.shard.shared_intermediate, made.shared)
         return MoeWeights(
             router=router,
             correction_bias=self._vector(at + names.correction_bias) if moe.correction_bias else None,

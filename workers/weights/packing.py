@@ -62,7 +62,7 @@ class Packer:
             self._source.release(tensor)
             return
         quantized = QuantizedMatrix(self._source, module, stored, shape)
-        for part, chosen, where in _portions(rows, shape[1], place):
+        for part, chosen, where in _portions(rows, shape[1], place, apart=stored.layout == "mxfp4"):
             decoded = quantized.decode(part)
             if matrix.format == "bf16":
                 self._pack_values(matrix, _plain(decoded), chosen, where)
@@ -166,14 +166,21 @@ def _reads_blocks(matrix: PackedMatrix, stored: Stored, place: Place) -> bool:
     return matrix.format == "bf16" or (matrix.group == _BLOCK and (matrix.format, matrix.offsets) == kept)
 
 
-def _portions(rows: Rows, columns: int, place: Place) -> Iterator[tuple[range, Rows, Place]]:
-    """`rows` a few whole panels at a time: the rows of the tensor to decode, which of these to take, where they go."""
+def _portions(rows: Rows, columns: int, place: Place, *, apart: bool) -> Iterator[tuple[range, Rows, Place]]:
+    """`rows` a few whole panels at a time: the rows of the tensor to decode, which of these to take, where they go.
+    Those to decode may be `apart`: gate and up that take turns need not be decoded twice."""
     count = max(1, _DECODED_BYTES // (4 * _PANEL * columns)) * _PANEL
     for start in range(0, len(rows), count):
         chosen = rows[start : start + count]
-        first = int(chosen.min())
+        first, step = int(chosen.min()), _distance(chosen) if apart else 1
         where = Place(place.dst_row + start, place.first_col, place.panel_stride, place.panel_offset)
-        yield range(first, int(chosen.max()) + 1), chosen - np.int32(first), where
+        yield range(first, int(chosen.max()) + 1, step), (chosen - np.int32(first)) // np.int32(step), where
+
+
+def _distance(rows: Rows) -> int:
+    """How far apart rows are that rise evenly; otherwise 1."""
+    steps = np.diff(rows)
+    return int(steps[0]) if len(steps) and steps[0] > 0 and (steps == steps[0]).all() else 1
 
 
 def _plain(coded: CodedTensor) -> RawTensor:

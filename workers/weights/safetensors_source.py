@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _DTYPES: dict[str, DType] = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
-_CODES: dict[str, DType] = {"I8": "i8", "I32": "i32", "I64": "i64", "F8_E4M3": "e4m3"}
+_CODES: dict[str, DType] = {"U8": "u8", "I8": "i8", "I32": "i32", "I64": "i64", "F8_E4M3": "e4m3"}
 _METADATA = "__metadata__"
 _MAX_INDEX_BYTES = 64 * 2**20
 

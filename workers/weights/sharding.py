@@ -130,8 +130,8 @@ def matrix_bytes(n: int, k: int, made: MatrixFormat = BF16) -> int:
     """Memory of a packed matrix of n output and k input features, padded to whole tiles and groups.
 
     int8 has a scale and a correction, 4 bytes each, for each output feature; the formats with groups have a scale, and
-    maybe an offset, of 2 bytes for each output feature and group, fp8 4 bytes; but for fp8, 4 bytes more for each
-    output feature.
+    maybe an offset, of 2 bytes for each output feature and group, and 4 bytes more for each output feature; fp8 has a
+    scale of 4 bytes for each output feature and group, mxfp4 of one byte.
     """
     n, group = round_up(n, MATRIX_PAD), made.group
     if made.format == "bf16":
@@ -141,6 +141,8 @@ def matrix_bytes(n: int, k: int, made: MatrixFormat = BF16) -> int:
     groups = -(-round_up(k, MATRIX_PAD) // group)
     if made.format == "fp8":
         return n * groups * (group + 4)
+    if made.format == "mxfp4":
+        return n * groups * (group // 2 + 1)
     codes = group // 2 if made.format == "int4" else group
     return n * (groups * (codes + (2 if made.offsets == "none" else 4)) + 4)
 
@@ -194,7 +196,7 @@ def _mlp_bytes(config: ModelConfig, shard: Shard, made: MlpFormats | MoeFormats)
     # The shared expert's gate is one more row of the router.
     total = matrix_bytes(moe.num_experts + (1 if moe.shared_gate else 0), config.hidden_size)
     total += len(shard.experts) * gated(shard.expert_intermediate, made.experts)
-    return total + gated(shard.shared_intermediate, made.experts) if moe.shared_intermediate_size else total
+    return total + gated(shard.shared_intermediate, made.shared) if moe.shared_intermediate_size else total
 
 
 def kv_bytes_per_page(config: ModelConfig, weights: Sequence[int], rank: int, dtype: KvCacheDtype = "bf16") -> int:

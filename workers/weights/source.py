@@ -11,7 +11,7 @@ import numpy.typing as npt
 from numaserve.workers.models.stored import BlockLayout
 
 PlainDType = Literal["bf16", "f16", "f32"]
-CodeDType = Literal["i8", "i32", "i64", "e4m3"]
+CodeDType = Literal["u8", "i8", "i32", "i64", "e4m3"]
 DType = PlainDType | BlockLayout | CodeDType
 
 

@@ -5,6 +5,7 @@ from numaserve.workers.models.quantization_methods.awq import awq
 from numaserve.workers.models.quantization_methods.compressed_tensors import compressed_tensors
 from numaserve.workers.models.quantization_methods.fp8 import fp8
 from numaserve.workers.models.quantization_methods.gptq import gptq
+from numaserve.workers.models.quantization_methods.mxfp4 import mxfp4
 from numaserve.workers.models.quantization_methods.rules import Rule
 
-__all__ = ["Rule", "auto_round", "awq", "compressed_tensors", "fp8", "gptq"]
+__all__ = ["Rule", "auto_round", "awq", "compressed_tensors", "fp8", "gptq", "mxfp4"]

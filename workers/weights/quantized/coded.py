@@ -21,9 +21,9 @@ class CodedTensor:
     """Quantised rows of a matrix.
 
     `codes` [rows, columns]: 0..15 in "int4", 0..255 in "int8_group", the bits of an int8 in "int8", of an e4m3 in
-    "fp8". `scales` and `offsets` [rows, groups], each of `group` columns, the last of fewer. weight = scale * (code -
-    offset) where the offsets are zeros, scale * code + offset where they are not; without offsets scale * (code - 8) in
-    "int4", scale * (code - 128) in "int8_group", and scale * code in the others.
+    "fp8", of an e2m1 in "mxfp4". `scales` and `offsets` [rows, groups], each of `group` columns, the last of fewer.
+    weight = scale * (code - offset) where the offsets are zeros, scale * code + offset where they are not; without
+    offsets scale * (code - 8) in "int4", scale * (code - 128) in "int8_group", and scale * code in the others.
     """
 
     name: str  # of the tensor in its file, for messages
@@ -107,11 +107,16 @@ def e4m3_values() -> Floats:
 
 
 _E4M3 = e4m3_values()
+# Of e2m1 by their bits (OCP Microscaling Formats): a sign, two bits of exponent, one of mantissa.
+_E2M1_MAGNITUDES = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
+_E2M1 = np.array([*_E2M1_MAGNITUDES, *(-value for value in _E2M1_MAGNITUDES)], np.float32)
 
 
 def _values(format: CodeFormat, codes: Codes) -> Floats:
     if format == "fp8":
         return _E4M3[codes]
+    if format == "mxfp4":
+        return _E2M1[codes]
     return (codes.view(np.int8) if format == "int8" else codes).astype(np.float32)
 
 

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import functools
-from typing import assert_never
+from collections.abc import Callable
 
-from numaserve.workers.models.stored import GGUF_BLOCKS, Stored
-from numaserve.workers.weights.quantized import awq, compressed, fp8, gguf_blocks, gptq
+from numaserve.workers.models.stored import GGUF_BLOCKS, Layout, Stored
+from numaserve.workers.weights.quantized import awq, compressed, fp8, gguf_blocks, gptq, mxfp4
 from numaserve.workers.weights.quantized.coded import CodedTensor
 from numaserve.workers.weights.quantized.parts import Part, Parts, Tensors
 from numaserve.workers.weights.source import TensorSource
+
+_PARTS: dict[Layout, Callable[[Stored, int, int], Parts]] = {
+    "gptq": gptq.parts,
+    "gptq_v2": gptq.parts,
+    "awq": awq.parts,
+    "packed": compressed.packed_parts,
+    "int8": compressed.int8_parts,
+    "fp8": fp8.parts,
+    "mxfp4": mxfp4.parts,
+}
+# Of the layouts whose tensors do not give away how many columns there are, or how the rows share scales.
+_DECODERS: dict[Layout, Callable[[Stored, Tensors, tuple[int, int], range], CodedTensor]] = {
+    "packed": compressed.decode_packed,
+    "int8": compressed.decode_int8,
+    "fp8": fp8.decode,
+    "mxfp4": mxfp4.decode,
+}
 
 
 @functools.lru_cache(maxsize=64)  # experts are alike, and there are many
 def parts_of(stored: Stored, rows: int, columns: int) -> Parts:
     """The tensors of a matrix, by what follows the module's name and a dot."""
-    match stored.layout:
-        case "gptq" | "gptq_v2":
-            return gptq.parts(stored, rows, columns)
-        case "awq":
-            return awq.parts(stored, rows, columns)
-        case "packed":
-            return compressed.packed_parts(stored, rows, columns)
-        case "int8":
-            return compressed.int8_parts(stored, rows, columns)
-        case "fp8":
-            return fp8.parts(stored, rows, columns)
-        case "q8_0" | "q4_0" | "q4_1" | "q5_0" | "q5_1" | "q4_k" | "q5_k" | "q6_k":
-            return {"weight": Part((stored.layout,), ((rows, columns),))}
-        case _:
-            assert_never(stored.layout)
+    if stored.layout in GGUF_BLOCKS:
+        return {"weight": Part((stored.layout,), ((rows, columns),))}
+    return _PARTS[stored.layout](stored, rows, columns)
 
 
 def find_tensors(source: TensorSource, module: str, parts: Parts) -> Tensors:
@@ -51,18 +56,12 @@ class QuantizedMatrix:
             self._source.release(tensor)
 
     def decode(self, rows: range) -> CodedTensor:
-        """Consecutive rows. Raises `OperatorError` for a damaged tensor."""
+        """Consecutive rows, or of mxfp4 some equally far apart. Raises `OperatorError` for a damaged tensor."""
         stored, tensors = self._stored, self._tensors
         if stored.layout in GGUF_BLOCKS:
             return gguf_blocks.decode(tensors["weight"], rows)
-        match stored.layout:
-            case "awq":
-                return awq.decode(stored, tensors, rows)
-            case "packed":
-                return compressed.decode_packed(stored, tensors, self._shape, rows)
-            case "int8":
-                return compressed.decode_int8(stored, tensors, self._shape, rows)
-            case "fp8":
-                return fp8.decode(stored, tensors, self._shape, rows)
-            case _:
-                return gptq.decode(stored, tensors, rows)
+        if stored.layout in _DECODERS:
+            return _DECODERS[stored.layout](stored, tensors, self._shape, rows)
+        if stored.layout == "awq":
+            return awq.decode(stored, tensors, rows)
+        return gptq.decode(stored, tensors, rows)

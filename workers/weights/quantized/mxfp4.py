@@ -1,0 +1,39 @@
+"""The experts of gpt-oss as they are published: OCP Microscaling Formats, MXFP4.
+
+`blocks` uint8 [N, K / 32, 16], two e2m1 codes in a byte, the low bits first; `scales` uint8 [N, K / 32], the exponents
+of powers of two plus 127 (e8m0). weight = 2^(scale - 127) * value.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.stored import Stored
+from numaserve.workers.weights.quantized.coded import CodedTensor
+from numaserve.workers.weights.quantized.nibbles import codes_of_rows
+from numaserve.workers.weights.quantized.parts import Part, Parts, Tensors, group_count
+
+_NAN = 0xFF
+_BLOCK_BYTES = 16
+_SMALLEST = np.uint32(1 << 22)  # 2^-127 as fp32 has it, a subnormal
+
+
+def parts(stored: Stored, rows: int, columns: int) -> Parts:
+    """The tensors of a matrix."""
+    groups = group_count(columns, stored.group)
+    return {
+        "blocks": Part(("u8",), ((rows, groups, _BLOCK_BYTES),)),
+        "scales": Part(("u8",), ((rows, groups),)),
+    }
+
+
+def decode(stored: Stored, tensors: Tensors, shape: tuple[int, int], rows: range) -> CodedTensor:
+    """Rows of a matrix of `shape`, which may be some apart. Raises `OperatorError` where a scale is no number."""
+    chosen = np.s_[rows.start : rows.stop : rows.step]
+    exponents = tensors["scales"].data.reshape(shape[0], -1)[chosen]
+    if (exponents == _NAN).any():
+        raise OperatorError(f"tensor {tensors['scales'].name} holds scales that are not numbers; fetch it again")
+    scales = np.maximum(exponents.astype(np.uint32) << 23, _SMALLEST).view(np.float32)
+    packed = tensors["blocks"].data.view("<u4").reshape(shape[0], -1)[chosen]
+    codes = codes_of_rows(packed, stored.bits)[:, : shape[1]]
+    return CodedTensor(tensors["blocks"].name, "mxfp4", codes, scales, stored.group)

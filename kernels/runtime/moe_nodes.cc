@@ -94,7 +94,7 @@ int64_t ExpertsNode::pair_cost(const Part& part) {
   constexpr int64_t kReadingRows = 16;
   const PackedMatrix& weight = *part.weight;
   const int64_t reading = kReadingRows * weight.bytes() / (weight.n_panels() / 2);
-  const int64_t computing = part.rows * weight.depth() * 2 * kPanelRows * static_cast<int64_t>(sizeof(bf16));
+  const int64_t computing = part.rows * weight.depth() * 2 * kTileN * static_cast<int64_t>(sizeof(bf16));
   return std::max<int64_t>({reading, computing, 1});
 }
 

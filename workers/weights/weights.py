@@ -27,7 +27,7 @@ class DenseMlp:
 @dataclass(frozen=True)
 class MoeWeights:
     """The rank's part of a layer's experts: some columns of each, or with expert parallelism all of some, which may be
-    none. `gate_up` of all, the shared one too, are of one format, and so are `down`."""
+    none. `gate_up` of all routed ones are of one format, and so are `down`; the shared one has its own."""
 
     router: PackedMatrix  # bf16 [experts, and one row for the shared expert's gate where it has one, hidden], whole
     correction_bias: Vector | None  # [experts]

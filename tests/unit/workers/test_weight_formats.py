@@ -126,8 +126,8 @@ MOE = MoeConfig(3, 2, 640, shared_intermediate_size=256)
 
 def experts_of(
     asked: WeightFormats = AS_PUBLISHED, rank: int = 0, world: int = 1, **others: Stored | None
-) -> MlpFormats:
-    """Of a layer whose experts are all `INT4`, but for `others`: down_proj of expert 1, say, is `e1_down_proj`."""
+) -> tuple[MlpFormats, MlpFormats]:
+    """The routed and the shared ones of a layer whose experts are all `INT4`, but for `others`: down_proj of expert 1, say, is `e1_down_proj`."""
     experts = {f"e{index}": f"mlp.experts.{index}" for index in range(MOE.num_experts)} | {"s": "mlp.shared_expert"}
     parts = ("gate_proj", "up_proj", "down_proj")
     found = {f"{at}.{part}": others.get(f"{key}_{part}", INT4) for key, at in experts.items() for part in parts}
@@ -136,26 +136,29 @@ def experts_of(
     made = layer_formats(model, asked, make_shard(model, [1] * world, rank), 0).mlp
     assert isinstance(made, MoeFormats)
     assert made.moe == MOE
-    return made.experts
+    return made.experts, made.shared
 
 
-def test_all_experts_of_a_layer_are_of_one_format() -> None:
+def test_the_routed_experts_of_a_layer_are_of_one_format_and_the_shared_one_has_its_own() -> None:
     int4, wide = MatrixFormat("int4", 128), MatrixFormat("int8_group", 32, "zeros")
-    assert experts_of() == MlpFormats(int4, int4)
-    assert experts_of(e1_down_proj=GGUF_BLOCKS["q8_0"]) == MlpFormats(int4, wide)
-    assert experts_of(s_up_proj=GGUF_BLOCKS["q8_0"]) == MlpFormats(wide, int4)
-    assert experts_of(e2_gate_proj=None) == MlpFormats(BF16, int4)
-    assert experts_of(BF16_WEIGHTS) == MlpFormats(BF16, BF16)
+    same = MlpFormats(int4, int4)
+    assert experts_of() == (same, same)
+    assert experts_of(e1_down_proj=GGUF_BLOCKS["q8_0"]) == (MlpFormats(int4, wide), same)
+    mixed = MlpFormats(wide, MatrixFormat("int8_group", 32))
+    assert experts_of(s_up_proj=GGUF_BLOCKS["q8_0"], s_down_proj=GGUF_BLOCKS["q8_0"]) == (same, mixed)
+    assert experts_of(e2_gate_proj=None, s_down_proj=None) == (MlpFormats(BF16, int4), MlpFormats(int4, BF16))
+    assert experts_of(BF16_WEIGHTS) == (MlpFormats(BF16, BF16), MlpFormats(BF16, BF16))
 
 
-def test_groups_begin_where_the_columns_of_routed_and_shared_experts_do() -> None:
-    # 640 columns are divided at 320 and 256 at 128: only groups of 64 begin at both.
-    assert experts_of(rank=1, world=2).down == MatrixFormat("int4", 64)
+def test_groups_begin_where_the_columns_of_either_kind_of_expert_do() -> None:
+    # 640 columns are divided at 320 and 256 at 128.
+    downs = {mlp.down for mlp in experts_of(rank=1, world=2)}
+    assert downs == {MatrixFormat("int4", 64), MatrixFormat("int4", 128)}
 
 
 def test_experts_take_any_format_when_the_checkpoint_is_not_quantised() -> None:
     model = config(family="qwen2_moe", moe=MOE, moe_layers=(0,))
     made = layer_formats(model, WeightFormats("int4"), make_shard(model, [1], 0), 0)
     int4 = MatrixFormat("int4", 32)
-    assert made == LayerFormats(int4, int4, MoeFormats(MOE, MlpFormats(int4, int4)))
+    assert made == LayerFormats(int4, int4, MoeFormats(MOE, MlpFormats(int4, int4), MlpFormats(int4, int4)))
     assert layer_formats(model, WeightFormats("int4"), make_shard(model, [1], 0), 1) == all_of(int4)

@@ -134,8 +134,9 @@ void bind_moe(nb::class_<Program>& program) {
            nb::arg("group_score"), nb::keep_alive<1, 17>())
       .def("moe_experts", &add_experts, nb::arg("name"), nb::arg("x"), nb::arg("weights"), nb::arg("bias").none(),
            nb::arg("out"), nb::arg("counts"), nb::arg("shared").none(), nb::arg("shared_x"), nb::arg("shared_out"),
-           nb::arg("activation"), nb::arg("limit"), nb::arg("item_bytes"), nb::arg("shared_item_bytes"), nb::arg("widened"),
-           nb::arg("shared_widened"), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(), nb::keep_alive<1, 8>())
+           nb::arg("activation"), nb::arg("limit"), nb::arg("item_bytes"), nb::arg("shared_item_bytes"),
+           nb::arg("widened"), nb::arg("shared_widened"), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
+           nb::keep_alive<1, 8>())
       .def("moe_combine", &add_combine, nb::arg("y"), nb::arg("routes"), nb::arg("top_k"), nb::arg("shared").none(),
            nb::arg("accumulate"), nb::arg("out"));
 }

@@ -88,12 +88,12 @@ ExpertsNode::Part ExpertsNode::part(const Run& run, size_t index) const {
   return {&weight, own, x, out, item_bytes, widened, firsts[index], firsts[index + 1] - firsts[index]};
 }
 
-// Up to some rows, of bf16 sixteen, a product takes as long as its weights take to be read. A rank without columns of the
-// experts writes zeros.
+// Up to some rows, of bf16 sixteen, a product takes as long as its weights take to be read. A rank without columns of
+// the experts writes zeros.
 int64_t ExpertsNode::pair_cost(const Part& part) {
   constexpr int64_t kReadingRows = 16;
   const PackedMatrix& weight = *part.weight;
-  const int64_t reading = kReadingRows * weight.bytes() / (weight.n_panels() / 2);
+  const int64_t reading = kReadingRows * weight.bytes() / std::max<int64_t>(weight.n_panels() / 2, 1);
   const int64_t computing = part.rows * weight.depth() * 2 * kTileN * static_cast<int64_t>(sizeof(bf16));
   return std::max<int64_t>({reading, computing, 1});
 }

@@ -194,17 +194,35 @@ def test_published_experts_are_kept_as_they_are_on_any_number_of_ranks(layout: s
 def test_experts_that_are_stored_differently_take_the_format_that_holds_all(tmp_path: Path, team: Team) -> None:
     model = small_qwen2_moe()
     path = save_published(model, tmp_path, "awq", skip=lambda name: "layers.1.mlp.experts.4.down_proj" in name)
-    mlp = model.model.layers[1].mlp
-    for expanded in (mlp.experts.down_proj, mlp.shared_expert.down_proj.weight):
-        expanded.data = expanded.data.bfloat16().float()
+    expanded = model.model.layers[1].mlp.experts.down_proj
+    expanded.data = expanded.data.bfloat16().float()
     skipped = {"modules_to_not_convert": ["layers.1.mlp.experts.4.down_proj"]}
     edit_config(path, quantization_config=LAYOUTS["awq"].config | skipped)
     (weights,) = assert_same_logits(path, model, 1, team)
     assert {matrix.format for matrix in experts_of(weights, 0).down} == {"int4"}
     shared = experts_of(weights, 1).shared
     assert shared is not None
-    assert {matrix.format for matrix in (*experts_of(weights, 1).down, shared.down)} == {"bf16"}
-    assert {matrix.format for matrix in experts_of(weights, 1).gate_up} == {"int4"}
+    assert {matrix.format for matrix in experts_of(weights, 1).down} == {"bf16"}
+    assert {matrix.format for matrix in (*experts_of(weights, 1).gate_up, *shared.matrices)} == {"int4"}
+
+
+@pytest.mark.parametrize("skipped", ["experts", "shared_expert"])
+@pytest.mark.parametrize("layout", ["awq", "w4a16", "w8a8", "fp8 blocks"])
+def test_the_shared_expert_and_the_routed_ones_keep_a_format_each(
+    layout: str, skipped: str, tmp_path: Path, team: Team
+) -> None:
+    model = small_qwen2_moe()
+    path = save_published(model, tmp_path, layout, skip=lambda name: f".{skipped}." in name)
+    modules = [f"model.layers.{layer}.mlp.{skipped}" for layer in range(2)]
+    ignored = {"modules_to_not_convert": modules, "ignore": ["lm_head", rf"re:.*\.{skipped}\."]}
+    edit_config(path, quantization_config=LAYOUTS[layout].config | ignored)
+    for weights in assert_same_logits(path, model, 2, team):
+        mlp = experts_of(weights)
+        assert mlp.shared is not None
+        routed = {matrix.format for matrix in (*mlp.gate_up, *mlp.down)}
+        shared = {matrix.format for matrix in mlp.shared.matrices}
+        native = LAYOUTS[layout].native
+        assert (routed, shared) == (({"bf16"}, {native}) if skipped == "experts" else ({native}, {"bf16"}))
 
 
 GGUF_MODELS: dict[str, Callable[[], hf.PreTrainedConfig]] = {

@@ -21,6 +21,7 @@ from numaserve.workers.protocol import (
     WeightsCache,
 )
 from numaserve.workers.weights.hub import resolve_model
+from published_mxfp4 import save_mxfp4
 from rank_group import RankGroup
 from traffic import Request
 
@@ -75,9 +76,16 @@ _SIZES = {
         n_shared_experts=2,
         topk_method="greedy",
     ),
+    "gpt_oss": lambda more: hf.GptOssConfig(
+        **checkpoints.sizes(96, 6, 3, 160, head_dim=32, num_local_experts=5, num_experts_per_tok=2, **more),
+        **checkpoints.rope("yarn", factor=4.0, original_max_position_embeddings=128, truncate=False),
+        sliding_window=100,
+        swiglu_limit=1.5,
+    ),
 }
-TINY_MODELS = ("llama", "gemma2", "qwen2_moe", "deepseek_v3")  # for every instruction set
-EXPERT_MODELS = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3")
+TINY_MODELS = ("llama", "gemma2", "qwen2_moe", "deepseek_v3", "gpt_oss")  # for every instruction set
+EXPERT_MODELS = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
+MXFP4_MODEL = "gpt_oss-mxfp4"  # as it is published
 QUANTIZED = [
     *(WeightFormats(each, each, "int8") for each in get_args(WeightFormat) if each != "bf16"),
     WeightFormats("int4", "int8_group", "bf16"),
@@ -92,10 +100,10 @@ SAMPLED = (
 
 
 def save_tiny_model(name: str, folder: Path) -> Path:
-    """One of `TINY_MODELS` or `EXPERT_MODELS` with random weights."""
-    config = _SIZES[name]({"max_position_embeddings": CONTEXT})
-    model = hf.AutoModelForCausalLM.from_config(config).eval()
-    return checkpoints.save(checkpoints.randomise(model), folder)
+    """One of `TINY_MODELS` or `EXPERT_MODELS`, or `MXFP4_MODEL`, with random weights."""
+    config = _SIZES[name.removesuffix("-mxfp4")]({"max_position_embeddings": CONTEXT})
+    model = checkpoints.randomise(hf.AutoModelForCausalLM.from_config(config).eval())
+    return save_mxfp4(model, folder) if name == MXFP4_MODEL else checkpoints.save(model, folder)
 
 
 def scheduler_config(**changes: object) -> SchedulerConfig:

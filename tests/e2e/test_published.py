@@ -18,7 +18,7 @@ from numaserve.workers.models.config import load_model_config
 from numaserve.workers.protocol import ActivationDtype, WeightFormats
 from parity import Distance, served_scores, transformers_scores
 from published import LAYOUTS
-from published_checkpoints import save_published, small_llama, small_qwen2_moe
+from published_checkpoints import edit_config, save_published, small_deepseek, small_llama, small_qwen2_moe
 
 ALLOWED = 1.15
 POSITIONS = 400
@@ -57,6 +57,29 @@ def test_a_published_layout_is_served(layout: str, activations: ActivationDtype,
 def test_experts_are_served_as_published(layout: str, activations: ActivationDtype, tmp_path: Path) -> None:
     model = small_qwen2_moe()
     assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, activations)
+
+
+@pytest.mark.parametrize("layout", ["gptq", "awq", "w4a16", "w8a8", "fp8 blocks"])
+def test_latents_are_served_as_published(layout: str, tmp_path: Path) -> None:
+    model = small_deepseek()
+    assert_as_close_as_the_arithmetic(save_published(model, tmp_path, layout), model, "bf16")
+
+
+@pytest.mark.parametrize("skipped", ["experts", "shared_experts"])
+@pytest.mark.parametrize(
+    ("layout", "activations"), [("awq", "bf16"), ("awq", "int8"), ("w8a8", "bf16"), ("fp8 blocks", "bf16")]
+)
+def test_routed_and_shared_experts_are_served_in_a_format_each(
+    layout: str, activations: ActivationDtype, skipped: str, tmp_path: Path
+) -> None:
+    model = small_deepseek()
+    path = save_published(model, tmp_path, layout, skip=lambda name: f".{skipped}." in name)
+    ignored = {
+        "modules_to_not_convert": [f"model.layers.1.mlp.{skipped}"],
+        "ignore": ["lm_head", rf"re:.*\.{skipped}\."],
+    }
+    edit_config(path, quantization_config=LAYOUTS[layout].config | ignored)
+    assert_as_close_as_the_arithmetic(path, model, activations)
 
 
 @pytest.mark.parametrize("activations", get_args(ActivationDtype))

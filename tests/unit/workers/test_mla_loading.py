@@ -16,7 +16,7 @@ from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormat,
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import MlaWeights, Weights
-from published_checkpoints import save_published
+from published_checkpoints import save_published, small_deepseek
 from safetensors.torch import load_file
 from test_loader import edit_tensors
 from test_quantized_loading import assert_same_logits
@@ -127,14 +127,6 @@ def test_blocks_that_heads_do_not_begin_with_are_rounded_again_when_they_are_tur
     assert [matrix.format for matrix in latent_of(weights).matrices] == ["fp8", "fp8", "int8_group", "fp8"]
     kept, keys = exchanged_keys(model, weights)[0]
     assert ((kept - keys).abs() <= keys.abs().amax(1, keepdim=True) / 253).all()
-
-
-def small_deepseek(**changes: int) -> hf.PreTrainedModel:
-    """Its widths are multiples of the groups."""
-    sizes = checkpoints.sizes(384, 3, 3, 256, q_lora_rank=128, kv_lora_rank=128, n_routed_experts=8)
-    dims = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128} | changes
-    experts = {"moe_intermediate_size": 128, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2}
-    return checkpoints.build(hf.DeepseekV3Config(**sizes, **dims, **experts, first_k_dense_replace=1))
 
 
 def test_a_rank_without_heads_packs_none(saved: dict[str, Path], team: Team) -> None:

@@ -127,7 +127,8 @@ MOE = MoeConfig(3, 2, 640, shared_intermediate_size=256)
 def experts_of(
     asked: WeightFormats = AS_PUBLISHED, rank: int = 0, world: int = 1, **others: Stored | None
 ) -> tuple[MlpFormats, MlpFormats]:
-    """The routed and the shared ones of a layer whose experts are all `INT4`, but for `others`: down_proj of expert 1, say, is `e1_down_proj`."""
+    """The routed and the shared ones of a layer whose experts are all `INT4`, but for `others`: down_proj of expert 1,
+    say, is `e1_down_proj`."""
     experts = {f"e{index}": f"mlp.experts.{index}" for index in range(MOE.num_experts)} | {"s": "mlp.shared_expert"}
     parts = ("gate_proj", "up_proj", "down_proj")
     found = {f"{at}.{part}": others.get(f"{key}_{part}", INT4) for key, at in experts.items() for part in parts}

@@ -49,6 +49,5 @@ def test_mxfp4_is_as_close_as_the_arithmetic(saved: Path) -> None:
 
 def test_packed_codes_lose_nothing(saved: Path) -> None:
     packed, expanded = (served_scores(saved, 2, TEXTS, each) for each in (WeightFormats(), BF16_WEIGHTS))
-    # Sums of bf16 weights are of scaled products, those of codes are scaled: by powers of two, which is the same but for
-    # the order of additions in fp32.
+    # Scales are powers of two: what differs is the order of additions in fp32.
     assert np.abs(packed.logprobs - expanded.logprobs).mean() < 1e-3

@@ -98,12 +98,17 @@ struct MagnitudeTable {
   }
 };
 
+// The bytes of each 128 bits, those with even numbers first.
+inline __m512i evens_first(__m512i bytes) {
+  return _mm512_shuffle_epi8(
+      bytes, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15)));
+}
+
 // A line of codes of one byte, the sign first, whose magnitudes `magnitude_of` gives.
 template <class MagnitudeOf>
 inline void widen_bytes(const MagnitudeTable& table, MagnitudeOf magnitude_of, __m512i codes, __m512i& even,
                         __m512i& odd) {
-  codes = _mm512_shuffle_epi8(
-      codes, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15)));
+  codes = evens_first(codes);
   const __m512i index = magnitude_of(codes);
   const auto looked_up = [index](const uint8_t* bytes) {
     return _mm512_permutex2var_epi8(_mm512_load_si512(bytes), index, _mm512_load_si512(bytes + 64));
@@ -146,15 +151,22 @@ inline void widen_nibble_values(const NibbleTable& values, const std::byte* code
 inline void widen_int4_values(const std::byte* codes, std::byte* out) { widen_nibble_values(kInt4Values, codes, out); }
 inline void widen_e2m1_values(const std::byte* codes, std::byte* out) { widen_nibble_values(kE2m1Values, codes, out); }
 
+// Magnitudes of codes less 128 by the codes' own magnitude as signed bytes: 128 less code, or 128 less 256 less code.
+// Of code 128 only the lowest seven bits count, which are those of code 0: it is taken out.
+inline constexpr MagnitudeTable kInt8Values([](int index) { return bf16_bits(128 - index); });
+
 inline void widen_int8_values(__m512i codes, __m512i& even, __m512i& odd) {
-  const auto words = [](__m512i whole) {  // of int16 to bf16
-    const __m512i low = _mm512_cvtepi16_epi32(_mm512_castsi512_si256(whole));
-    const __m512i high = _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(whole, 1));
-    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(high), _mm512_cvtepi32_ps(low)));
+  codes = evens_first(codes);
+  const __m512i index = _mm512_abs_epi8(codes), top = _mm512_set1_epi8(-128);
+  const __mmask64 some = _mm512_cmpneq_epi8_mask(codes, top);
+  const auto looked_up = [index, some](const uint8_t* bytes) {
+    return _mm512_maskz_permutex2var_epi8(some, _mm512_load_si512(bytes), index, _mm512_load_si512(bytes + 64));
   };
-  const __m512i whole = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
-  even = words(_mm512_srai_epi16(_mm512_slli_epi16(whole, 8), 8));
-  odd = words(_mm512_srai_epi16(whole, 8));
+  const __m512i low = looked_up(kInt8Values.low), magnitude = looked_up(kInt8Values.high);
+  // magnitude | ~codes & sign
+  const __m512i high = _mm512_ternarylogic_epi32(magnitude, codes, top, 0xf2);
+  even = _mm512_unpacklo_epi8(low, high);
+  odd = _mm512_unpackhi_epi8(low, high);
 }
 
 inline void widen_int8_values(const std::byte* codes, std::byte* out) {

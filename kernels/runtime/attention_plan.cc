@@ -8,6 +8,7 @@ namespace {
 // Items beyond this many per thread balance well enough without cutting a sequence's KV into blocks of their own.
 constexpr int64_t kItemsPerThread = 4;
 constexpr int64_t kItemRows = 16;  // rows whose computation takes as long as what an item does for each block besides
+constexpr int32_t kLeastLatentRows = 4;
 constexpr int64_t kPartialSequences = 8;  // room for as many of the longest sequences to be cut
 
 int32_t first_block(int32_t window, int32_t position) {
@@ -29,7 +30,8 @@ AttentionWork AttentionPlanner::make_work(int32_t window) const {
   work.window = window;
   // Either every sequence has one item a KV head and block of rows, or it is cut within `partial_rows`.
   const int64_t group = heads_.kv_heads > 0 ? heads_.q_heads / heads_.kv_heads : 1;
-  const int64_t items = heads_.kv_heads * (limits_.max_slots + ceil_div(limits_.max_tokens * group, kAttentionRows));
+  const int64_t rows = heads_.latent() ? kLeastLatentRows : kAttentionRows;
+  const int64_t items = heads_.kv_heads * (limits_.max_slots + ceil_div(limits_.max_tokens * group, rows));
   const int64_t cut_rows = partial_rows(limits_.pages_per_slot);
   work.items.reserve(static_cast<size_t>(items + cut_rows));
   work.merges.reserve(static_cast<size_t>(heads_.latent() ? cut_rows : items));
@@ -49,20 +51,22 @@ AttentionPlanner::Cut AttentionPlanner::cut_heads(Sequences sequences, int32_t w
 }
 
 // Of some ways to cut the one that keeps the busiest thread busy for the shortest time. Items of many rows turn the
-// values of a block once for all of them, and read it once; there may be too few of them for all threads.
+// values of a block once for all of them, and read it once; there may be too few of them for all threads: one token has
+// a row for each head, and a short context one block or two, of which the last may be nearly empty.
 AttentionPlanner::Cut AttentionPlanner::cut_latent(Sequences sequences) const {
   Cut best{kLatentRows, false};
   int64_t shortest = INT64_MAX;
-  for (int32_t rows = kLatentRows; rows >= kAttentionRows; rows /= 2)
+  for (int32_t rows = kLatentRows; rows >= kLeastLatentRows; rows /= 2)
     for (const bool cut : {false, true}) {
       int64_t items = 0, most = 0, total = 0, cut_rows = 0;
       for (const AttentionSequence& s : sequences) {
         const int64_t all = int64_t{s.q_len} * heads_.q_heads, blocks = groups_.count(all_blocks(s));
-        const int64_t count = ceil_div(all, rows) * (cut ? blocks : 1), height = std::min<int64_t>(all, rows);
-        const int64_t cost = cut ? kItemRows + height + height / 8 : blocks * (kItemRows + height);  // with the merge
-        items += count;
-        most = std::max(most, cost);
-        total += count * cost;
+        const int64_t count = ceil_div(all, rows), height = std::min<int64_t>(all, rows), cost = kItemRows + height;
+        const int64_t tokens = groups_.rank < 0 ? s.start + s.q_len : blocks * kAttentionBlock;
+        const int64_t merge = cut && blocks > 1 ? kAttentionBlock * height / 8 : 0;  // of a block
+        items += count * (cut ? blocks : 1);
+        most = std::max(most, (cut ? std::min<int64_t>(tokens, kAttentionBlock) : tokens) * cost + merge);
+        total += count * (tokens * cost + blocks * merge);
         cut_rows += cut && blocks > 1 ? all * blocks : 0;
       }
       if (items == 0 || cut_rows > partial_rows(limits_.pages_per_slot)) continue;

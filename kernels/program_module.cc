@@ -6,6 +6,7 @@
 
 #include "kernels/cpu_features.h"
 #include "kernels/runtime/attention_nodes.h"
+#include "kernels/runtime/gather_columns.h"
 
 namespace nb = nanobind;
 
@@ -195,6 +196,15 @@ void add_gather(Program& p, const PlaceTuple& x, const PlaceTuple& out) {
   p.add(std::make_unique<GatherNode>(place(x), place(out)));
 }
 
+void add_gather_columns(Program& p, const PlaceTuple& message, const PlaceTuple& out, std::vector<int32_t> bounds) {
+  require(p.world() > 1 && static_cast<int>(bounds.size()) == p.world() + 1 && bounds.front() == 0 &&
+              std::is_sorted(bounds.begin(), bounds.end()) && bounds.back() <= place(out).ld &&
+              std::all_of(bounds.begin(), bounds.end(),
+                          [&](int32_t bound) { return bound % kPad == 0 || bound == bounds.back(); }),
+          "gather_columns", "the ranks' parts do not make up the columns");
+  p.add(std::make_unique<GatherColumnsNode>(place(message), place(out), std::move(bounds)));
+}
+
 void add_sample(Program& p, const PlaceTuple& logits, const PlaceTuple& tokens, std::vector<int64_t> vocab_first,
                 float softcap) {
   require(static_cast<int>(vocab_first.size()) == p.world() + 1 && vocab_first.front() == 0 &&
@@ -239,6 +249,7 @@ void bind_program(nb::module_& m) {
            nb::arg("scale"), nb::arg("window"), nb::arg("softcap"), nb::arg("sinks").none() = nb::none(),
            nb::keep_alive<1, 9>())
       .def("gather", &add_gather)
+      .def("gather_columns", &add_gather_columns, nb::arg("message"), nb::arg("out"), nb::arg("bounds"))
       .def("sample", &add_sample)
       .def("set_collectives", &Program::set_collectives)
       .def("init_slot", &init_slot)

@@ -192,6 +192,7 @@ def rank_shape(config: ModelConfig, shares: Sequence[int], rank: int) -> RankSha
         hidden_size=config.hidden_size,
         vocab_bounds=[each.vocab.start for each in shards] + [config.vocab_size],
         head_bounds=list(itertools.accumulate(heads, initial=0)),
+        latent_bounds=[0, *(each.latents.stop for each in shards)] if config.mla and config.mla.q_lora_rank else [],
     )
 
 

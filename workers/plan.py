@@ -14,7 +14,7 @@ from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.placement import RankCores, place_ranks
 from numaserve.workers.protocol import AS_PUBLISHED, PAGE_SIZE, KvCacheDtype, Launch, WeightFormats, WeightsCache
 from numaserve.workers.topology import Topology
-from numaserve.workers.weights.sharding import Shard, kv_bytes_per_page, make_shard, round_up, weight_bytes
+from numaserve.workers.weights.sharding import MATRIX_PAD, Shard, kv_bytes_per_page, make_shard, round_up, weight_bytes
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -180,10 +180,12 @@ def _largest_vocab_shard(model: ModelConfig, shares: Sequence[int]) -> int:
 
 
 def _ring_slot_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence[int]) -> int:
-    """The largest message of a step: the residual stream of all tokens, or one rank's logits, both fp32."""
+    """The largest message of a step: the residual stream of all tokens, what one rank makes of their latents, or its
+    logits, all fp32."""
     tokens = _step_tokens(options)
+    latents = max(len(make_shard(model, shares, rank).latents) for rank in range(len(shares)))
     logits = max_logit_rows(options.max_running_requests) * _largest_vocab_shard(model, shares)
-    return round_up(4 * max(tokens * model.hidden_size, logits), MEMORY_PAGE)
+    return round_up(4 * max(tokens * max(model.hidden_size, round_up(latents, MATRIX_PAD)), logits), MEMORY_PAGE)
 
 
 def rank_needs(options: PlanOptions, model: ModelConfig, shares: Sequence[int]) -> RankNeeds:

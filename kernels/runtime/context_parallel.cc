@@ -13,28 +13,14 @@ void GatherQueriesNode::run(Run& run, int thread) const {
     return;
   }
   const auto num_rows = static_cast<int64_t>(rows.size());
-  const int own = run.ring->rank();
-  const auto columns = [&](int rank) {
-    const auto at = static_cast<size_t>(rank);
-    return int64_t{head_bounds[at + 1] - head_bounds[at]} * head_dim;
-  };
   // Rows of queries are short: a row is a thread's share.
   const Range mine = split(num_rows, run.team.size(), thread);
-  const auto own_bytes = static_cast<size_t>(columns(own)) * sizeof(bf16);
+  const int64_t row_bytes = heads.row_bytes(run.ring->rank());
   for (int64_t row = mine.begin; row < mine.end; ++row)
-    std::memcpy(run.part<bf16>(message, own) + row * columns(own),
-                run.at<bf16>(query) + rows[static_cast<size_t>(row)] * query.ld, own_bytes);
+    std::memcpy(run.at<std::byte>(message) + row * row_bytes,
+                run.at<bf16>(query) + rows[static_cast<size_t>(row)] * query.ld, static_cast<size_t>(row_bytes));
   run.team.barrier(thread);
-  if (meet(run, message, thread)) {
-    const Range pieces = split(num_rows * run.world(), run.lanes(), thread);
-    for (int64_t i = pieces.begin; i < pieces.end; ++i) {
-      const int64_t row = i / run.world();
-      const auto rank = static_cast<int>(i % run.world());
-      std::memcpy(run.at<bf16>(gathered) + row * gathered.ld + head_bounds[static_cast<size_t>(rank)] * head_dim,
-                  run.part<bf16>(message, rank) + row * columns(rank),
-                  static_cast<size_t>(columns(rank)) * sizeof(bf16));
-    }
-  }
+  if (meet(run, message, thread)) copy_columns(run, heads, message, num_rows, gathered, thread);
   leave(run, message, thread);
 }
 

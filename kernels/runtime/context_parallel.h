@@ -18,7 +18,7 @@
 
 #include <vector>
 
-#include "kernels/runtime/nodes.h"
+#include "kernels/runtime/gather_columns.h"
 
 namespace numaserve {
 
@@ -29,14 +29,12 @@ struct GatherQueriesNode : Node {
         query(query_in),
         message(message_in),
         gathered(gathered_in),
-        head_dim(head_dim_in),
-        head_bounds(std::move(head_bounds_in)) {}
+        heads{std::move(head_bounds_in), head_dim_in, static_cast<int64_t>(sizeof(bf16))} {}
   void run(Run& run, int thread) const override;
   Place query;     // [tokens, own heads, head_dim]
   Place message;   // [divided sequences, own heads, head_dim], in the ring
   Place gathered;  // [divided sequences, all heads, head_dim]
-  int32_t head_dim;
-  std::vector<int32_t> head_bounds;
+  RankColumns heads;
 };
 
 struct DividedAttentionNode : Node {

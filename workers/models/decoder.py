@@ -44,7 +44,7 @@ def _attention(b: ProgramBuilder, config: ModelConfig, weights: Weights, index: 
     layer, rope, scale = weights.layers[index], weights.ropes[index], config.query_scale
     if config.mla is not None and isinstance(layer.qkv, MlaWeights):
         w, eps = layer.qkv, config.mla.norm_eps
-        kv, q = b.split(b.linear(x, w.qkv_a), config.mla.cache_dim)
+        kv, q = b.split(b.latents(x, w.qkv_a), config.mla.cache_dim)
         if w.q_b is not None and w.q_a_norm is not None:
             q = b.linear(b.rms_norm(q, w.q_a_norm, eps), w.q_b)
         return b.mla_attention(q, kv, w.w_uk, w.w_uv, layer=index, rope=rope, norm=w.kv_a_norm, eps=eps, scale=scale)

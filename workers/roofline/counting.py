@@ -179,6 +179,17 @@ class CountingProgram:
         kind: Kind = "latent" if latent else "attention"
         self.operations.append(Operation("attention", kind, amount, weights=self._kv_dtype))
 
+    def gather_columns(self, message: Place, out: Place, bounds: Sequence[int]) -> None:
+        """What others have made is fetched, and all is written."""
+        row = out[1] * _FP32
+
+        def amount(step: StepWork) -> Amount:
+            rows = step.tokens
+            fetched = rows * row * (self._world - 1) / self._world
+            return Amount(rows=rows, touched=2 * rows * row, pieces=rows * self._world, fetched=fetched, meetings=1)
+
+        self.operations.append(Operation("gather_columns", "exchange", amount))
+
     def gather_queries(self, query: Place, message: Place, gathered: Place) -> None:
         """Queries of the ranks' heads are fetched, and copied."""
         row = gathered[1] * _BF16

@@ -162,9 +162,14 @@ class _Loader:
         token = half_rotated(mla.kv_lora_rank, mla.rope_dim, mla.interleaved)
         query = half_rotated(mla.nope_dim, mla.rope_dim, mla.interleaved)
         queries, rank = _of_heads(heads, mla.query_dim, query), mla.q_lora_rank
-        first = (self.family.names.q, queries) if rank is None else (names.q_a, np.arange(rank, dtype=np.int32))
+        mine, end = self.shard.latents, mla.cache_dim
+        parts = [(names.kv_a, token[mine.start : min(mine.stop, end)])]
+        if rank is None:
+            parts.append((self.family.names.q, queries))
+        else:
+            parts.append((names.q_a, np.arange(max(mine.start - end, 0), max(mine.stop - end, 0), dtype=np.int32)))
         return MlaWeights(
-            qkv_a=self.maker.rows(at, [(names.kv_a, token), first], made.qkv_a),
+            qkv_a=self.maker.rows(at, parts, made.qkv_a),
             kv_a_norm=self._norm(at + names.kv_a_norm),
             q_a_norm=None if rank is None else self._norm(at + names.q_a_norm),
             q_b=None if made.q_b is None else self.maker.rows(at, [(names.q_b, queries)], made.q_b),

@@ -1,9 +1,10 @@
 """Which part of each tensor a rank owns. Pure functions of the model's configuration and the ranks' weights.
 
 A rank's *weight* is its number of cores. Attention is divided by KV head, each with its group of query heads; the MLP,
-and every expert likewise, in units of 32 columns, the kernels' tiles, or of a checkpoint's groups, the vocabulary in
-units of 16 rows. Fewer KV heads than ranks: a KV head is held by several ranks, which divide its query heads. With
-*expert parallelism* routed experts are not cut: each is on one rank.
+and every expert likewise, in units of 32 columns, the kernels' tiles, or of a checkpoint's groups; the vocabulary in
+units of 16 rows; what makes latents, of tokens and of queries, in units of 32. Fewer KV heads than ranks: a KV head is
+held by several ranks, which divide its query heads. With *expert parallelism* routed experts are not cut: each is on
+one rank.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.family import MlpNames
 from numaserve.workers.models.registry import FAMILIES
-from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.models.spec import MlaConfig, ModelConfig
 from numaserve.workers.protocol import AS_PUBLISHED, PAGE_SIZE, KvCacheDtype, WeightFormats
 from numaserve.workers.weights.formats import (
     BF16,
@@ -49,6 +50,7 @@ class Shard:
     experts: range = range(0)  # the routed ones of which it has columns
     expert_intermediate: range = range(0)  # of each of them
     shared_intermediate: range = range(0)
+    latents: range = range(0)  # of the rows that make latents, of a token first, then of its queries
 
 
 def round_up(value: int, unit: int) -> int:
@@ -123,7 +125,17 @@ def make_shard(config: ModelConfig, weights: Sequence[int], rank: int, *, expert
         experts=experts,
         expert_intermediate=expert_columns,
         shared_intermediate=shared,
+        latents=_latent_rows(config.mla, weights, rank),
     )
+
+
+def _latent_rows(mla: MlaConfig | None, weights: Sequence[int], rank: int) -> range:
+    """Queries without a latent are of heads, and what is left is narrow: every rank has it all."""
+    if mla is None:
+        return range(0)
+    if mla.q_lora_rank is None:
+        return range(mla.cache_dim)
+    return split(mla.cache_dim + mla.q_lora_rank, weights, MATRIX_PAD)[rank]
 
 
 def matrix_bytes(n: int, k: int, made: MatrixFormat = BF16) -> int:
@@ -181,7 +193,7 @@ def _attention_bytes(config: ModelConfig, shard: Shard, made: MatrixFormat | Mla
     queries, rank = heads * mla.query_dim, mla.q_lora_rank
     total = matrix_bytes(heads * mla.kv_lora_rank, mla.nope_dim, made.w_uk)
     total += matrix_bytes(heads * config.head_dim, mla.kv_lora_rank, made.w_uv)
-    total += matrix_bytes(mla.cache_dim + (queries if rank is None else rank), hidden, made.qkv_a)
+    total += matrix_bytes(len(shard.latents) + (queries if rank is None else 0), hidden, made.qkv_a)
     return total + (matrix_bytes(queries, rank, made.q_b) if rank is not None and made.q_b is not None else 0)
 
 

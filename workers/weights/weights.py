@@ -48,10 +48,10 @@ class MoeWeights:
 
 @dataclass(frozen=True)
 class MlaWeights:
-    """Multi-head latent attention. What makes latents is whole on every rank, what is of heads is of the rank's."""
+    """Multi-head latent attention. What is of heads is of the rank's."""
 
     # All that reads the hidden state, in one product: [latent, the rotated key in halves, then the queries' latent or,
-    # where these have none, the queries, hidden].
+    # where these have none, the queries, hidden]. With a latent of queries the rank has some of the rows.
     qkv_a: PackedMatrix
     kv_a_norm: Vector
     q_a_norm: Vector | None  # of the queries' latent

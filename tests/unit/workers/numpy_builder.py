@@ -78,6 +78,12 @@ class NumpyBuilder:
     def linear(self, x: Floats, weight: Any, bias: VectorValues | None = None) -> Floats:
         return x @ weight.to_numpy().T + (0 if bias is None else bias.values)
 
+    def latents(self, x: Floats, weight: Any) -> Floats:
+        mine, mla = self.linear(x, weight), self.config.mla
+        if mla is None or mla.q_lora_rank is None:
+            return mine
+        return np.concatenate(self.ranks.gather(self.shard.rank, mine), axis=-1)
+
     def split(self, x: Floats, *widths: int) -> list[Floats]:
         return np.split(x, np.cumsum(widths), axis=-1)
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numaserve.kernels import Program, RopeTable, Team
+from numaserve.kernels import PackedMatrix, Program, RopeTable, Team
 from numaserve.workers.bench.programs import start_slot, step
 from numaserve.workers.bench.shapes import SHAPES
+from numaserve.workers.buffers import Operand, Tensor
 from numaserve.workers.model import rank_shape
 from numaserve.workers.models.config import load_model_config
 from numaserve.workers.models.registry import FAMILIES
@@ -89,6 +90,15 @@ def config_of(folder: Path, more: dict[str, Any]) -> ModelConfig:
     return load_model_config(folder)
 
 
+class LoneRank(ProgramBuilder):
+    """What other ranks would have made stays what it was."""
+
+    def latents(self, x: Operand, weight: PackedMatrix) -> Tensor:
+        out = Tensor(x.rows, max(weight.n, *self.shape.latent_bounds, 0), 4)
+        self._linear("linear", x, weight, out)
+        return out
+
+
 def zero_program(
     config: ModelConfig,
     shares: Sequence[int],
@@ -103,7 +113,7 @@ def zero_program(
     weights = lay_out(ShapeSource(config), config, shard, formats, packed_matrix)
     weights = replace(weights, ropes=tuple(rope_table(config.rope.rotary_dim) for _ in weights.ropes))
     shape = replace(rank_shape(config, shares, rank), vocab_bounds=[0, len(weights.shard.vocab)])
-    b = ProgramBuilder(
+    b = LoneRank(
         shape=shape,
         limits=replace(LIMITS, kv_cache_dtype=kv),
         team=Team([-1, -1]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 import transformers as hf
 from fake_quantization import play_inputs
+from gguf_oss import save_gguf_oss
 from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats
 from parity import Distance, served_scores, transformers_scores
 from published_mxfp4 import save_mxfp4, small_gpt_oss
@@ -51,3 +53,16 @@ def test_packed_codes_lose_nothing(saved: Path) -> None:
     packed, expanded = (served_scores(saved, 2, TEXTS, each) for each in (WeightFormats(), BF16_WEIGHTS))
     # Scales are powers of two: what differs is the order of additions in fp32.
     assert np.abs(packed.logprobs - expanded.logprobs).mean() < 1e-3
+
+
+def test_a_gguf_file_is_served(tmp_path: Path) -> None:
+    # llama.cpp has the published limit built in.
+    model = small_gpt_oss(swiglu_limit=7.0)
+    path = save_gguf_oss(model, tmp_path / "model.gguf")
+    reference = transformers_scores(model, TEXTS)
+    in_bf16 = Distance.between(transformers_scores(copy.deepcopy(model).to(torch.bfloat16), TEXTS), reference)
+    for tp, expert_parallel in ((1, False), (3, False), (2, True)):
+        found = Distance.between(
+            served_scores(path, tp, TEXTS, WeightFormats(), expert_parallel=expert_parallel), reference
+        )
+        assert found.mean_delta <= ALLOWED * in_bf16.mean_delta, f"{tp=} {expert_parallel=}"

@@ -41,8 +41,10 @@ _KEYS = {
 _GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
 
 # The families with experts, and whether llama.cpp divides their weights by their sum.
-_RENORMALIZED = {"mixtral": True, "qwen2_moe": False, "qwen3_moe": True}
+_RENORMALIZED = {"mixtral": True, "qwen2_moe": False, "qwen3_moe": True, "gpt_oss_gguf": True}
 _SOFTMAX = 1  # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX
+_SOFTMAX_OF_CHOSEN = 3  # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX_WEIGHT: the same as to divide by the sum
+_GPT_OSS = "gpt-oss"
 
 
 def load_gguf_config(path: Path) -> ModelConfig:
@@ -111,11 +113,12 @@ def _expert_values(metadata: Fields, name: str, family: Family) -> dict[str, obj
     if family.name not in _RENORMALIZED:
         metadata.refuse(f"{name}.expert_count", 0)
         return {}
-    metadata.refuse(f"{name}.expert_gating_func", _SOFTMAX)
+    metadata.refuse(f"{name}.expert_gating_func", _SOFTMAX, *([_SOFTMAX_OF_CHOSEN] if name == _GPT_OSS else []))
     metadata.refuse(f"{name}.expert_weights_scale", 0.0, 1.0)
     used = metadata.integer(f"{name}.expert_used_count", 1, 2**10)
     width = metadata.integer(f"{name}.feed_forward_length", 1, 2**20)
-    return {
+    values = {"intermediate_size": metadata.values.get(f"{name}.expert_feed_forward_length", width)}
+    return (values if name == _GPT_OSS else {}) | {
         "num_local_experts": metadata.values.get(f"{name}.expert_count"),
         "num_experts_per_tok": used,
         "norm_topk_prob": _RENORMALIZED[family.name],
@@ -150,6 +153,7 @@ def _rope_scaling(file: GGUFFile, metadata: Fields, name: str, rotary: int) -> d
         return None
     return {
         **(gguf_deepseek.mscale(metadata) if name == gguf_deepseek.ARCHITECTURE else {}),
+        **({"truncate": False} if name == _GPT_OSS else {}),  # as the model was trained; the file does not say
         "rope_type": kind,
         "factor": metadata.values.get(f"{scaling}.factor"),
         "original_max_position_embeddings": original,

@@ -5,6 +5,8 @@ All experts of a layer lie in one tensor, gate and up in turn. Every linear part
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from numaserve.workers.models import decoder
 from numaserve.workers.models.family import Family, MoeNames
 from numaserve.workers.models.fields import Fields
@@ -71,6 +73,10 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     )
 
 
+def _configure_gguf(fields: Fields, architecture: str) -> ModelConfig:
+    return replace(configure(fields, architecture), family=GGUF_FAMILY.name)
+
+
 FAMILY = Family(
     name="gpt_oss",
     architectures=("GptOssForCausalLM",),
@@ -80,4 +86,12 @@ FAMILY = Family(
     moe_names=MoeNames(
         router="mlp.router", gate="gate_up_proj", up="gate_up_proj", down="down_proj", fused=True, interleaved=True
     ),
+)
+# llama.cpp's converter takes gate and up apart.
+GGUF_FAMILY = replace(
+    FAMILY,
+    name="gpt_oss_gguf",
+    gguf_architecture="gpt-oss",
+    configure=_configure_gguf,
+    moe_names=MoeNames(router=FAMILY.moe_names.router),
 )

@@ -35,9 +35,10 @@ _MODULES = (
     deepseek_v3,
     gpt_oss,
 )
-FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
+_OF_GGUF = (gpt_oss.GGUF_FAMILY,)  # whose GGUF files have other tensors than the checkpoints of that architecture
+FAMILIES: dict[str, Family] = {family.name: family for family in (*(module.FAMILY for module in _MODULES), *_OF_GGUF)}
 ARCHITECTURES: dict[str, Family] = {
-    architecture: family for family in FAMILIES.values() for architecture in family.architectures
+    architecture: module.FAMILY for module in _MODULES for architecture in module.FAMILY.architectures
 }
 GGUF_ARCHITECTURES: dict[str, Family] = {
     family.gguf_architecture: family for family in FAMILIES.values() if family.gguf_architecture is not None

@@ -8,6 +8,7 @@ from numaserve.workers.models.family import Family
 
 _TOP = {"token_embd": "embed_tokens", "output_norm": "norm"}
 _CORRECTION_BIAS = "exp_probs_b"
+_SINKS = "attn_sinks"
 _NEXT_TOKENS = "nextn."  # in the layers that predict several tokens, with names of its own below that
 _EACH = "*"  # stands for the numbers of all experts, whose matrices are one tensor
 _MAX_EXPERTS = 2**10
@@ -23,8 +24,9 @@ def hugging_face_name(name: str, family: Family) -> str:
     block, _, part = head.removeprefix("blk.").partition(".")
     if not head.startswith("blk."):
         return name
-    if part == _CORRECTION_BIAS:
-        return f"model.layers.{block}.{family.moe_names.correction_bias}"
+    whole = {_CORRECTION_BIAS: family.moe_names.correction_bias, _SINKS: family.names.sinks}
+    if part in whole:
+        return f"model.layers.{block}.{whole[part]}"
     if part.startswith(_NEXT_TOKENS):
         return f"model.layers.{block}.{part}.{kind}"
     layer_part = _layer_parts(family).get(part)
@@ -35,7 +37,8 @@ def expert_names(name: str, shape: Sequence[int], family: Family) -> list[str]:
     """The Hugging Face names of all experts' parts of a GGUF tensor of `shape`, experts first; none where it is one
     tensor there too."""
     found = hugging_face_name(name, family)
-    if _EACH not in found or len(shape) != 3 or shape[0] > _MAX_EXPERTS:
+    dimensions = 2 if found.endswith(".bias") else 3
+    if _EACH not in found or len(shape) != dimensions or shape[0] > _MAX_EXPERTS:
         return []
     return [found.replace(_EACH, str(index)) for index in range(shape[0])]
 
@@ -71,7 +74,8 @@ def _layer_parts(family: Family) -> dict[str, str]:
         "ffn_gate_shexp": shared.gate,
         "ffn_up_shexp": shared.up,
         "ffn_down_shexp": shared.down,
-        "post_attention_norm": names.post_attention_norm,
+        # Where it is the only norm there, as in gpt-oss, it is the MLP's.
+        "post_attention_norm": names.post_attention_norm or names.mlp_norm,
         "post_ffw_norm": names.post_mlp_norm,
         "attn_qkv": names.q if names.q == names.k else "",
     }

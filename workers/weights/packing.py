@@ -62,7 +62,7 @@ class Packer:
             self._source.release(tensor)
             return
         quantized = QuantizedMatrix(self._source, module, stored, shape)
-        for part, chosen, where in _portions(rows, shape[1], place, apart=stored.layout == "mxfp4"):
+        for part, chosen, where in _portions(rows, shape[1], place, apart=stored.layout == "gpt_oss"):
             decoded = quantized.decode(part)
             if matrix.format == "bf16":
                 self._pack_values(matrix, _plain(decoded), chosen, where)

@@ -90,7 +90,7 @@ def test_every_field_of_a_request_is_named(request_type: type[ChatRequest | Comp
 
 
 def test_every_architecture_is_in_the_table() -> None:
-    named = set(re.findall(r"`(\w+)`", section("Models and formats")))
+    named = set(re.findall(r"`([\w-]+)`", section("Models and formats")))
     assert {*ARCHITECTURES, *GGUF_ARCHITECTURES} <= named
 
 

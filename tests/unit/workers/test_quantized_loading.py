@@ -96,7 +96,7 @@ def test_a_gguf_file_stays_quantised_and_so_does_a_tied_head(kind: str, tmp_path
     # Scales and minima of these are products of two numbers, of which 11 bits are kept.
     atol = 6e-2 if kind in {"Q4_K", "Q5_K"} else 3e-4
     for weights in assert_same_logits(path, model, 2, team, AS_PUBLISHED, atol):
-        native = "int4" if kind in {"Q4_0", "Q4_1", "Q4_K"} else "int8_group"
+        native = {"Q4_0": "int4", "Q4_1": "int4", "Q4_K": "int4", "MXFP4": "mxfp4"}.get(kind, "int8_group")
         assert {matrix.format for matrix in [*matrices(weights), weights.lm_head]} == {native}
         assert weights.embedding.format == "bf16"
 

@@ -14,7 +14,7 @@ _WHOLE_PART = r"(?![^.])"  # ends where a part of a name does
 
 def mxfp4(fields: Fields) -> Rule:
     """Raises `OperatorError` for patterns that are too involved."""
-    stored = Stored("mxfp4", "mxfp4", 32, bits=4)
+    stored = Stored("gpt_oss", "mxfp4", 32, bits=4)
     skipped = [pattern(fields, f"(?:{text}){_WHOLE_PART}") for text in read_names(fields, "modules_to_not_convert")]
 
     def rule(names: Sequence[str]) -> Stored | None:

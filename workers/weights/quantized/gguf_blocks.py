@@ -2,6 +2,7 @@
 
 Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: blocks of 32 columns with a scale d in fp16. Q4_K, Q5_K, Q6_K: blocks of 256, with a d
 (and dmin) in fp16 for all and 6-bit scales and minima (8-bit scales in Q6_K) for 32 (16 in Q6_K) columns each.
+MXFP4: blocks of 32, the exponent of a power of two, then e2m1 codes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.stored import CodeFormat
 from numaserve.workers.weights.quantized.coded import CodedTensor, Codes, Floats
+from numaserve.workers.weights.quantized.mxfp4 import powers
 from numaserve.workers.weights.source import RawTensor
 
 _SIGN = np.uint8(0x80)
@@ -122,6 +124,10 @@ def _q6_k(name: str, blocks: Blocks) -> CodedTensor:
     return CodedTensor(name, "int8_group", _flat(codes + np.uint8(96)), scales.reshape(shape[0], -1), 16)
 
 
+def _mxfp4(name: str, blocks: Blocks) -> CodedTensor:
+    return CodedTensor(name, "mxfp4", _flat(_halves(blocks[:, :, 1:])), powers(name, blocks[:, :, 0]), 32)
+
+
 # Columns and bytes of a block.
 _DECODERS: dict[str, tuple[int, int, Callable[[str, Blocks], CodedTensor]]] = {
     "q8_0": (32, 34, _q8_0),
@@ -132,4 +138,5 @@ _DECODERS: dict[str, tuple[int, int, Callable[[str, Blocks], CodedTensor]]] = {
     "q4_k": (256, 144, _q4_k),
     "q5_k": (256, 176, _q5_k),
     "q6_k": (256, 210, _q6_k),
+    "mxfp4": (32, 17, _mxfp4),
 }

@@ -18,14 +18,14 @@ _PARTS: dict[Layout, Callable[[Stored, int, int], Parts]] = {
     "packed": compressed.packed_parts,
     "int8": compressed.int8_parts,
     "fp8": fp8.parts,
-    "mxfp4": mxfp4.parts,
+    "gpt_oss": mxfp4.parts,
 }
 # Of the layouts whose tensors do not give away how many columns there are, or how the rows share scales.
 _DECODERS: dict[Layout, Callable[[Stored, Tensors, tuple[int, int], range], CodedTensor]] = {
     "packed": compressed.decode_packed,
     "int8": compressed.decode_int8,
     "fp8": fp8.decode,
-    "mxfp4": mxfp4.decode,
+    "gpt_oss": mxfp4.decode,
 }
 
 
@@ -56,7 +56,7 @@ class QuantizedMatrix:
             self._source.release(tensor)
 
     def decode(self, rows: range) -> CodedTensor:
-        """Consecutive rows, or of mxfp4 some equally far apart. Raises `OperatorError` for a damaged tensor."""
+        """Consecutive rows, or of gpt-oss some equally far apart. Raises `OperatorError` for a damaged tensor."""
         stored, tensors = self._stored, self._tensors
         if stored.layout in GGUF_BLOCKS:
             return gguf_blocks.decode(tensors["weight"], rows)

@@ -9,13 +9,21 @@ from __future__ import annotations
 import numpy as np
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.stored import Stored
-from numaserve.workers.weights.quantized.coded import CodedTensor
+from numaserve.workers.weights.quantized.coded import CodedTensor, Codes, Floats
 from numaserve.workers.weights.quantized.nibbles import codes_of_rows
 from numaserve.workers.weights.quantized.parts import Part, Parts, Tensors, group_count
 
 _NAN = 0xFF
 _BLOCK_BYTES = 16
 _SMALLEST = np.uint32(1 << 22)  # 2^-127 as fp32 has it, a subnormal
+
+
+def powers(name: str, exponents: Codes) -> Floats:
+    """2^(exponent - 127). Raises `OperatorError` for the one that means no number."""
+    if (exponents == _NAN).any():
+        raise OperatorError(f"tensor {name} holds scales that are not finite; fetch the checkpoint again")
+    scales: Floats = np.maximum(exponents.astype(np.uint32) << 23, _SMALLEST).view(np.float32)
+    return scales
 
 
 def parts(stored: Stored, rows: int, columns: int) -> Parts:
@@ -30,10 +38,7 @@ def parts(stored: Stored, rows: int, columns: int) -> Parts:
 def decode(stored: Stored, tensors: Tensors, shape: tuple[int, int], rows: range) -> CodedTensor:
     """Rows of a matrix of `shape`, which may be some apart. Raises `OperatorError` where a scale is no number."""
     chosen = np.s_[rows.start : rows.stop : rows.step]
-    exponents = tensors["scales"].data.reshape(shape[0], -1)[chosen]
-    if (exponents == _NAN).any():
-        raise OperatorError(f"tensor {tensors['scales'].name} holds scales that are not numbers; fetch it again")
-    scales = np.maximum(exponents.astype(np.uint32) << 23, _SMALLEST).view(np.float32)
+    scales = powers(tensors["scales"].name, tensors["scales"].data.reshape(shape[0], -1)[chosen])
     packed = tensors["blocks"].data.view("<u4").reshape(shape[0], -1)[chosen]
     codes = codes_of_rows(packed, stored.bits)[:, : shape[1]]
     return CodedTensor(tensors["blocks"].name, "mxfp4", codes, scales, stored.group)

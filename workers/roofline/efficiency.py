@@ -22,6 +22,7 @@ from numaserve.workers.roofline.operations import Kind, expected_share
 
 BEST = 1.0  # where nothing was measured
 _SMALL = "small operations"
+_STAND_IN = {"mxfp4": "int4/32"}  # codes of as many bits, widened by a table of as many entries
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Efficiencies:
 
     def of(self, kind: Kind, weights: str, bound: str, rows: float) -> float:
         """The fraction of that ceiling; the same format with other groups stands in for one that was not measured, then
-        bf16."""
+        one that is like it, then bf16."""
         key = (kind, weights, bound)
         if key not in self._found:
             self._found[key] = self._nearest(*key)
@@ -81,7 +82,7 @@ class Efficiencies:
                 for key, curve in self.curves.items():
                     if key[0] == like and key[2] == bound and fits in {key[1], key[1].partition("/")[0]}:
                         return curve
-        return None if weights == "bf16" else self._nearest(kind, "bf16", bound)
+        return None if weights == "bf16" else self._nearest(kind, _STAND_IN.get(format, "bf16"), bound)
 
     def row_cost(self, name: str) -> RowCost:
         """Of the operation of that name, or of one like it."""

@@ -47,6 +47,13 @@ MOE = {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [0],
 }
+MXFP4 = {
+    "architectures": ["GptOssForCausalLM"],
+    "num_local_experts": 6,
+    "num_experts_per_tok": 6,
+    "sliding_window": 40,
+    "quantization_config": {"quant_method": "mxfp4"},
+}
 DENSE = {
     "llama": {},
     "qwen2": {"architectures": ["Qwen2ForCausalLM"]},
@@ -191,7 +198,9 @@ def test_experts_of_one_token_are_counted_as_the_program_counts_them(
 
 @pytest.mark.parametrize("shares", [[1], [2, 1]], ids=["one rank", "the second of two"])
 @pytest.mark.parametrize(
-    "model", [MOE | {"num_experts_per_tok": 6}, LATENT | {"num_experts_per_tok": 8}], ids=["heads", "latent"]
+    "model",
+    [MOE | {"num_experts_per_tok": 6}, LATENT | {"num_experts_per_tok": 8}, MXFP4],
+    ids=["heads", "latent", "mxfp4"],
 )
 def test_a_mixture_whose_tokens_go_to_every_expert_is_counted_as_the_program_counts_it(
     model: dict[str, Any], shares: list[int], tmp_path: Path

@@ -49,6 +49,7 @@ def test_a_format_that_was_not_measured_takes_its_nearest(tmp_path: Path) -> Non
     )
     assert found.of("gemm", "int4/128", "read", 1) == 0.6
     assert found.of("gemm", "int8_group/32", "read", 1) == 0.9
+    assert found.of("experts", "mxfp4/32", "read", 1) == 0.6
     assert found.of("experts", "int8", "read", 1) == 0.8
     assert found.of("attention", "bf16", "read", 1) == 1.0
 

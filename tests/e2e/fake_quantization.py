@@ -37,6 +37,13 @@ def rounded_to_fp8(x: torch.Tensor) -> torch.Tensor:
     return _ungrouped(codes.to(torch.float8_e4m3fn).float() * scale, x)
 
 
+def rounded_to_int8_groups(x: torch.Tensor) -> torch.Tensor:
+    """Groups of 128 as whole multiples of their largest magnitude / 127; scales in fp16."""
+    groups = _groups(x, 128)
+    scale = (groups.abs().amax(-1, keepdim=True) / _INT8_MAX).half().float()
+    return _ungrouped(torch.where(scale != 0, torch.round(groups / scale), torch.zeros_like(groups)) * scale, x)
+
+
 def _groups(x: torch.Tensor, size: int) -> torch.Tensor:
     return torch.nn.functional.pad(x, (0, -x.shape[-1] % size)).unflatten(-1, (-1, size))
 
@@ -68,7 +75,9 @@ def play(model: hf.PreTrainedModel, formats: WeightFormats) -> hf.PreTrainedMode
     if formats.linear == "int4" and formats.activations == "bf16":
         round_input = _unchanged
     for name, layer in model.named_modules():
-        if _is_linear(name, layer) and "lm_head" not in name:
+        if name.endswith("kv_b_proj"):
+            _round_absorbed(layer, model.config.qk_nope_head_dim, model.config.v_head_dim)
+        elif _is_linear(name, layer) and "lm_head" not in name:
             layer.weight.data = round_weight(layer.weight.data)
             _round_inputs(layer, round_input)
         elif name.endswith(_EXPERTS):
@@ -107,8 +116,15 @@ def _upright(experts: torch.nn.Module, weights: torch.Tensor) -> torch.Tensor:
 
 
 def _is_linear(name: str, layer: torch.nn.Module) -> bool:
-    """Routers are modules of another kind, but for the shared expert's gate. What expands latents stays bf16."""
+    """Routers are modules of another kind, but for the shared expert's gate. What expands latents is absorbed."""
     return isinstance(layer, torch.nn.Linear) and not name.endswith(("shared_expert_gate", "kv_b_proj"))
+
+
+def _round_absorbed(layer: torch.nn.Linear, nope: int, value: int) -> None:
+    """In 8 bits whatever the others have, each half along what it is multiplied by: keys are turned, for queries."""
+    keys, values = layer.weight.data.unflatten(0, (-1, nope + value)).split([nope, value], 1)
+    kept = [rounded_to_int8_groups(keys.mT).mT, rounded_to_int8_groups(values)]
+    layer.weight.data = torch.cat(kept, 1).flatten(0, 1)
 
 
 def _round_inputs(layer: torch.nn.Linear, rounding: Rounding) -> None:

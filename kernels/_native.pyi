@@ -242,7 +242,6 @@ class Program:
         activation: str,
         limit: float,
         item_bytes: int,
-        shared_item_bytes: int,
         widened: bool,
         shared_widened: bool,
     ) -> None: ...

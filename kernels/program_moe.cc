@@ -82,13 +82,12 @@ void require_product(const std::string& name, const PackedMatrix& weight, const 
 void add_experts(Program& p, const std::string& name, const PlaceTuple& x, const std::vector<PackedMatrix*>& weights,
                  const PaddedVector* bias, const PlaceTuple& out, const PlaceTuple& counts, const PackedMatrix* shared,
                  const PlaceTuple& shared_x, const PlaceTuple& shared_out, const std::string& activation, float limit,
-                 int64_t item_bytes, int64_t shared_item_bytes, bool widened, bool shared_widened) {
+                 int64_t item_bytes, bool widened, bool shared_widened) {
   auto node = std::make_unique<ExpertsNode>(name, place(x), place(out), place(counts),
                                             std::vector<const PackedMatrix*>(weights.begin(), weights.end()));
   node->activation = activation_of(activation);
   node->limit = limit;
   node->item_bytes = item_bytes;
-  node->shared_item_bytes = shared_item_bytes;
   node->widened = widened;
   node->shared_widened = shared_widened;
   if (!weights.empty()) require_size(bias, static_cast<int64_t>(weights.size()) * weights.front()->padded_n(), name);
@@ -134,9 +133,8 @@ void bind_moe(nb::class_<Program>& program) {
            nb::arg("group_score"), nb::keep_alive<1, 17>())
       .def("moe_experts", &add_experts, nb::arg("name"), nb::arg("x"), nb::arg("weights"), nb::arg("bias").none(),
            nb::arg("out"), nb::arg("counts"), nb::arg("shared").none(), nb::arg("shared_x"), nb::arg("shared_out"),
-           nb::arg("activation"), nb::arg("limit"), nb::arg("item_bytes"), nb::arg("shared_item_bytes"),
-           nb::arg("widened"), nb::arg("shared_widened"), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(),
-           nb::keep_alive<1, 8>())
+           nb::arg("activation"), nb::arg("limit"), nb::arg("item_bytes"), nb::arg("widened"),
+           nb::arg("shared_widened"), nb::keep_alive<1, 4>(), nb::keep_alive<1, 5>(), nb::keep_alive<1, 8>())
       .def("moe_combine", &add_combine, nb::arg("y"), nb::arg("routes"), nb::arg("top_k"), nb::arg("shared").none(),
            nb::arg("accumulate"), nb::arg("out"));
 }

@@ -152,7 +152,6 @@ class MoeOperations(Recorder):
                 activation=product.activation,
                 limit=product.limit,
                 item_bytes=x.itemsize,
-                shared_item_bytes=shared_x.itemsize,
                 widened=widened,
                 shared_widened=shared_widened,
             )

@@ -80,12 +80,11 @@ ExpertsNode::ExpertsNode(std::string node_name, Place x_in, Place out_in, Place 
 
 // The shared expert comes last.
 ExpertsNode::Part ExpertsNode::part(const Run& run, size_t index) const {
-  if (index == experts.size())
-    return {shared, nullptr, shared_x, shared_out, shared_item_bytes, shared_widened, 0, run.step.num_tokens()};
+  if (index == experts.size()) return {shared, nullptr, shared_x, shared_out, shared_widened, 0, run.step.num_tokens()};
   const auto* firsts = run.at<const int32_t>(counts) + run.team.size() * counts.ld;
   const PackedMatrix& weight = *experts[index];
   const float* own = bias == nullptr ? nullptr : bias + static_cast<int64_t>(index) * weight.padded_n();
-  return {&weight, own, x, out, item_bytes, widened, firsts[index], firsts[index + 1] - firsts[index]};
+  return {&weight, own, x, out, widened, firsts[index], firsts[index + 1] - firsts[index]};
 }
 
 // Up to some rows, of bf16 sixteen, a product takes as long as its weights take to be read. A rank without columns of
@@ -126,7 +125,7 @@ void ExpertsNode::multiply(Run& run, int thread, const Part& part, Range pairs) 
   if (part.widened) packed.depth = round_up(part.weight->k(), kTileK);
   const bool narrow = activation != Activation::kNone;
   const int64_t first = part.first_row * part.out.ld;
-  run.table.gemm_share({.a = run.at<std::byte>(part.x) + part.first_row * part.x.ld * part.item_bytes,
+  run.table.gemm_share({.a = run.at<std::byte>(part.x) + part.first_row * part.x.ld * item_bytes,
                         .lda = part.x.ld,
                         .b = packed,
                         .widened = part.widened,

@@ -45,8 +45,8 @@ struct ExpertsNode : Node {
   std::vector<const PackedMatrix*> experts;
   const PackedMatrix* shared = nullptr;
   Place shared_x{}, shared_out{};
-  int64_t item_bytes = 2, shared_item_bytes = 2;  // of x, and of shared_x
-  const float* bias = nullptr;                    // [experts, padded rows of their matrices], or null
+  int64_t item_bytes = 2;       // of x
+  const float* bias = nullptr;  // [experts, padded rows of their matrices], or null
   Activation activation = Activation::kNone;
   float limit = 0.0f;  // see GemmArgs
   bool widened = false, shared_widened = false;
@@ -56,7 +56,6 @@ struct ExpertsNode : Node {
     const PackedMatrix* weight;
     const float* bias;
     Place x, out;
-    int64_t item_bytes;
     bool widened;
     int64_t first_row, rows;
   };

@@ -1,201 +1,35 @@
-// A small random transformer as one Program per rank, built from C++ nodes, for tests that play ranks as threads.
-//
-// What workers/program.py does for a real model, with one difference: buffers share no memory and lie apart, and what
-// lies between them is poisoned for the address sanitizer. So are the pages of the KV cache that no sequence holds.
+// A small random transformer as one Program per rank, built from C++ nodes, for tests that play ranks as threads: what
+// workers/models/decoder.py does for a real model.
 #pragma once
 
-#include <sanitizer/asan_interface.h>
-
 #include <array>
-#include <deque>
 #include <memory>
-#include <random>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
+#include "kernels/runtime/attention_nodes.h"
+#include "kernels/runtime/context_parallel.h"
+#include "kernels/runtime/gather_columns.h"
+#include "kernels/runtime/mla_nodes.h"
 #include "kernels/runtime/moe_nodes.h"
-#include "kernels/runtime/program.h"
+#include "tests/kernels/random_nodes.h"
 
 namespace numaserve::testing {
 
-struct Shape {
-  int32_t q_heads, kv_heads, head_dim;
-  int64_t hidden, intermediate, vocabulary, layers;
-  int32_t window = 0;  // of the odd layers
-  float softcap = 0.0f;
-  bool extras = false;  // biases, q and k norms, norms after the sums
-  int32_t experts = 0;  // of the odd layers, two for each token and a shared one; 0: none
-};
-
-struct Model {
-  Shape shape;
-  Limits limits;             // its vocabulary is the shape's
-  std::vector<int> threads;  // of each rank's team
-  const KernelTable* table;
-  KvDtype kv_dtype = KvDtype::kBf16;
-  WeightFormat format = WeightFormat::kBf16;  // of all matrices but the embedding, which is the head too
-
-  int world() const { return static_cast<int>(threads.size()); }
-  uint32_t lanes() const { return static_cast<uint32_t>(*std::min_element(threads.begin(), threads.end())); }
-  int64_t context() const { return limits.pages_per_slot * kPageTokens - 5; }  // not all of the last page
-};
-
-// The same random numbers for a tensor on every rank: each packs its own rows and columns of them.
-inline std::vector<float> random_values(int64_t count, uint64_t key, float scale, float offset = 0.0f) {
-  std::mt19937_64 random(key);
-  std::vector<float> values(static_cast<size_t>(count));
-  for (float& value : values) value = offset + scale * (static_cast<float>(random() >> 40) / float{1 << 23} - 1.0f);
-  return values;
-}
-
-inline Range part_of(int64_t count, const Model& model, int rank, int64_t unit = 1) {
-  return split(count, model.world(), rank, unit);
-}
-
-class RankProgram {
+class RankProgram : public RandomNodes {
  public:
-  // `ring` is null with one rank.
-  RankProgram(const Model& model, int rank, ring::Ring* ring)
-      : model_(model),
-        shape_(model.shape),
-        rank_(rank),
-        kv_heads_(part_of(shape_.kv_heads, model, rank)),
-        inter_(part_of(shape_.intermediate, model, rank, kTileK)),
-        vocab_(part_of(shape_.vocabulary, model, rank, kTileN)),
-        ring_(ring),
-        team_(std::vector<int>(static_cast<size_t>(model.threads[static_cast<size_t>(rank)]), -1)),
-        program_(*model.table, team_, ring, model.limits, heads(), {}, shape_.layers, model.kv_dtype, kArenaBytes) {
-    ASAN_POISON_MEMORY_REGION(program_.arena().data(), program_.arena().bytes());
-    ASAN_POISON_MEMORY_REGION(program_.kv().buffer().data(), program_.kv().buffer().bytes());
-    build();
-  }
-  ~RankProgram() {
-    ASAN_UNPOISON_MEMORY_REGION(program_.arena().data(), program_.arena().bytes());
-    ASAN_UNPOISON_MEMORY_REGION(program_.kv().buffer().data(), program_.kv().buffer().bytes());
-  }
-  RankProgram(const RankProgram&) = delete;
-  RankProgram& operator=(const RankProgram&) = delete;
-
-  const Model& model() const { return model_; }
-  int rank() const { return rank_; }
-  Program& program() { return program_; }
-
-  // Says whether some sequence holds a page.
-  void hold_page(int32_t page, bool held) const {
-    for (int64_t layer = 0; layer < shape_.layers; ++layer) {
-      const KvLayer kv = program_.kv().layer(layer);
-      const size_t bytes = static_cast<size_t>(kv.page_stride);
-      if (held)
-        ASAN_UNPOISON_MEMORY_REGION(kv.k + page * kv.page_stride, bytes);
-      else
-        ASAN_POISON_MEMORY_REGION(kv.k + page * kv.page_stride, bytes);
-    }
-  }
+  RankProgram(const Model& model, int rank, ring::Ring* ring) : RandomNodes(model, rank, ring) { build(); }
 
  private:
-  static constexpr int64_t kArenaBytes = 256 << 20;  // touched where it is used only
-  static constexpr int64_t kGap = 4096;
-
-  int32_t group() const { return shape_.q_heads / shape_.kv_heads; }
-  HeadGeometry heads() const {
-    const auto count = static_cast<int32_t>(kv_heads_.end - kv_heads_.begin);
-    return {.q_heads = count * group(), .kv_heads = count, .head_dim = shape_.head_dim};
-  }
-
-  // Room of the arena for rows * cols elements; rows and columns are padded.
-  Place room(int64_t rows, int64_t cols, int64_t item_bytes) {
-    const Place place{.offset = used_, .ld = round_up(cols, kPad), .collective = -1};
-    const int64_t bytes = round_up(rows, kPad) * place.ld * item_bytes;
-    ASAN_UNPOISON_MEMORY_REGION(program_.arena().data() + used_, static_cast<size_t>(bytes));
-    used_ += round_up(bytes, kGap) + kGap;
-    if (used_ > kArenaBytes) throw std::logic_error("the model does not fit the test's arena");
-    return place;
-  }
-  Place rows(int64_t cols, int64_t item_bytes) { return room(model_.limits.max_tokens, cols, item_bytes); }
-
-  // As `room`, but in the ring's slot of the step's next collective when there are several ranks.
-  Place collective(int64_t count, int64_t cols) {
-    Place place = room(count, cols, sizeof(float));
-    if (ring_ != nullptr) place.collective = collectives_++;
-    return place;
-  }
-  Place partial() { return collective(model_.limits.max_tokens, shape_.hidden); }
-
-  const Vector& vector(int64_t count, float offset) {
-    return vectors_.emplace_back(random_values(count, ++tensors_, 0.1f, offset));
-  }
-  const float* padded_vector(Vector values) {
-    values.resize(static_cast<size_t>(round_up(static_cast<int64_t>(values.size()), kPad)));
-    return vectors_.emplace_back(std::move(values)).data();
-  }
-  const float* extra(int64_t count, float offset) {
-    Vector values = random_values(count, ++tensors_, 0.1f, offset);
-    return shape_.extras ? padded_vector(std::move(values)) : nullptr;
-  }
-
-  // Packs columns `cols` of the chosen rows of a random tensor [n, k] to consecutive rows of `matrix`.
-  void pack(PackedMatrix& matrix, int64_t n, int64_t k, std::vector<Range> chosen, int64_t first_col,
-            PackTarget target) {
-    const std::vector<float> values = random_values(n * k, ++tensors_, 1.7f / std::sqrt(static_cast<float>(k)));
-    std::vector<int32_t> indices;
-    for (const Range& range : chosen)
-      for (int64_t row = range.begin; row < range.end; ++row) indices.push_back(static_cast<int32_t>(row));
-    if (indices.empty() || matrix.k() == 0) return;
-    matrix.pack(team_,
-                {.data = reinterpret_cast<const uint8_t*>(values.data()),
-                 .bytes = n * k * static_cast<int64_t>(sizeof(float)),
-                 .type = SourceType::kF32,
-                 .rows = {.cols = k,
-                          .rows = indices.data(),
-                          .num_rows = static_cast<int64_t>(indices.size()),
-                          .first_col = first_col}},
-                target);
-  }
-  PackedMatrix& matrix(int64_t n, int64_t k, WeightFormat format) {
-    return matrices_.emplace_back(n, k, format, is_grouped(format) ? 32 : 0);
-  }
-  PackedMatrix& matrix(int64_t n, int64_t k) { return matrix(n, k, model_.format); }
-
-  Place operand(Place x, const PackedMatrix& weight, int64_t rows_per_token = 1) {
-    if (!takes_int8(weight.format())) return x;
-    const Place out = room(model_.limits.max_tokens * rows_per_token,
-                           round_up(quantised_bytes(weight.k(), weight.group()), kLineBytes), 1);
-    program_.add(std::make_unique<QuantizeNode>(x, Quantized{out, weight.k(), weight.group()}, rows_per_token, false));
-    return out;
-  }
-
-  void linear(const char* name, Place x, const PackedMatrix& weight, Place out, const float* bias = nullptr,
-              Activation activation = Activation::kNone, bool logits = false) {
-    auto node = std::make_unique<LinearNode>(name, operand(x, weight), weight, out);
-    node->bias = bias;
-    node->activation = activation;
-    node->logits = logits;
-    program_.add(std::move(node));
-  }
-
-  // residual += the sum of `part` over the ranks; returns its norm.
-  Place add_reduced(Place part, Place residual, bool assign) {
-    const bool post = shape_.extras && !assign;
-    auto node = std::make_unique<ReduceNode>(part, residual, post ? rows(shape_.hidden, sizeof(float)) : residual,
-                                             shape_.hidden);
-    node->assign = assign;
-    node->bias = assign ? nullptr : extra(shape_.hidden, 0.0f);
-    node->post_norm = assign ? nullptr : extra(shape_.hidden, 1.0f);
-    node->eps = 1e-5f;
-    program_.add(std::move(node));
-    const Place out = rows(shape_.hidden, sizeof(bf16));
-    program_.add(std::make_unique<NormNode>(residual, vector(shape_.hidden, 1.0f), out, 1e-5f));
-    return out;
-  }
+  // Columns of a head of a latent model: of its queries those without positions, and of its values.
+  static constexpr int32_t kPlain = 32, kValues = 32;
 
   Place attention(Place x, int64_t layer) {
     const HeadGeometry own = heads();
     const int64_t dim = shape_.head_dim, q_cols = int64_t{own.q_heads} * dim, kv_cols = int64_t{own.kv_heads} * dim;
     PackedMatrix& qkv_weight = matrix(q_cols + 2 * kv_cols, shape_.hidden);
-    const Range q_rows{kv_heads_.begin * group() * dim, kv_heads_.end * group() * dim};
+    const Range q_rows{heads_.begin * group() * dim, heads_.end * group() * dim};
     const int64_t q_all = shape_.q_heads * dim, kv_all = shape_.kv_heads * dim;
-    const Range k_rows{q_all + kv_heads_.begin * dim, q_all + kv_heads_.end * dim};
+    const Range k_rows{q_all + heads_.begin * dim, q_all + heads_.end * dim};
     const Range v_rows{k_rows.begin + kv_all, k_rows.end + kv_all};
     pack(qkv_weight, q_all + 2 * kv_all, shape_.hidden, {q_rows, k_rows, v_rows}, 0, {0, 1, 0});
     const Place qkv = rows(qkv_weight.n(), sizeof(float));
@@ -224,15 +58,108 @@ class RankProgram {
     return part;
   }
 
+  // What makes latents is divided among the ranks, whose parts are put together; of heads each has its own.
+  Place latent_attention(Place x, int64_t layer) {
+    const HeadGeometry own = heads();
+    const int64_t latent = own.value_dim, rotated = own.head_dim - latent, query_dim = kPlain + rotated;
+    const Place kv = latents(x);
+    PackedMatrix& q_weight = own_rows(query_dim, shape_.hidden);
+    pack_own(q_weight, query_dim);
+    const Place q = rows(q_weight.n(), sizeof(float));
+    linear("linear", x, q_weight, q);
+    const Place plain = rows(own.q_heads * kPlain, sizeof(bf16)),
+                query = rows(own.q_heads * own.head_dim, sizeof(bf16));
+    auto store = std::make_unique<MlaStoreNode>(q, kv, plain, query, own, program_.kv().layer(layer));
+    store->nope_dim = kPlain;
+    store->cos = cos_.data();
+    store->sin = sin_.data();
+    store->norm = padded_vector(random_values(latent, ++tensors_, 0.1f, 1.0f));
+    store->eps = 1e-5f;
+    program_.add(std::move(store));
+    PackedMatrix &w_uk = own_rows(latent, kPlain), &w_uv = own_rows(kValues, latent);
+    pack_own(w_uk, latent);
+    pack_own(w_uv, kValues);
+    head_linear("mla_absorb", plain, kPlain, w_uk, query, own.head_dim);
+    const Place attended = rows(own.q_heads * latent, sizeof(bf16)), out = rows(own.q_heads * kValues, sizeof(bf16));
+    attend_latents(query, attended, layer, 1.0f / std::sqrt(static_cast<float>(query_dim)));
+    head_linear("mla_values", attended, latent, w_uv, out, kValues);
+    PackedMatrix& o = matrix(shape_.hidden, own.q_heads * kValues);
+    pack(o, shape_.hidden, shape_.q_heads * kValues, {{0, shape_.hidden}}, heads_.begin * kValues, {0, 1, 0});
+    const Place part = partial();
+    linear("linear_partial", out, o, part);
+    return part;
+  }
+
+  Place latents(Place x) {
+    std::vector<int32_t> bounds{0};
+    for (int rank = 0; rank < model_.world(); ++rank)
+      bounds.push_back(static_cast<int32_t>(part_of(shape_.head_dim, model_, rank, kPad).end));
+    const Range own = part_of(shape_.head_dim, model_, rank_, kPad);
+    PackedMatrix& weight = matrix(own.end - own.begin, shape_.hidden);
+    pack(weight, shape_.head_dim, shape_.hidden, {own}, 0, {0, 1, 0});
+    const Place kv = rows(shape_.head_dim, sizeof(float));
+    const Place part = ring_ == nullptr ? kv : collective(model_.limits.max_tokens, weight.n());
+    linear("linear", x, weight, part);
+    if (ring_ != nullptr) program_.add(std::make_unique<GatherColumnsNode>(part, kv, bounds));
+    return kv;
+  }
+
+  // `height` rows for each of the rank's heads.
+  PackedMatrix& own_rows(int64_t height, int64_t k) { return matrix((heads_.end - heads_.begin) * height, k); }
+  void pack_own(PackedMatrix& weight, int64_t height) {
+    pack(weight, shape_.q_heads * height, weight.k(), {{heads_.begin * height, heads_.end * height}}, 0, {0, 1, 0});
+  }
+
+  void head_linear(const char* name, Place x, int64_t x_stride, const PackedMatrix& weight, Place out,
+                   int64_t out_stride) {
+    const int32_t count = heads().q_heads;
+    if (takes_int8(weight.format())) {
+      const int64_t stride = round_up(quantised_bytes(weight.k(), weight.group()), kLineBytes);
+      const Place codes = rows(count * stride, 1);
+      auto node = std::make_unique<QuantizeNode>(x, Quantized{codes, weight.k(), weight.group()}, 1, /*logits=*/false);
+      node->heads = count;
+      node->x_stride = x_stride;
+      node->out_stride = stride;
+      program_.add(std::move(node));
+      x = codes;
+      x_stride = stride;
+    }
+    program_.add(std::make_unique<HeadLinearNode>(name, x, x_stride, weight, count, out, out_stride));
+  }
+
+  // Every rank attends sequences for its own heads, but for those that ranks divide.
+  void attend_latents(Place query, Place out, int64_t layer, float scale) {
+    const HeadGeometry own = heads();
+    const ContextParallel& divided = program_.context_parallel();
+    const int64_t result = own.value_dim + kPartialExtra;
+    const Place split_results =
+        room(AttentionPlanner::partial_rows(model_.limits.pages_per_slot), result, sizeof(float));
+    auto node = std::make_unique<AttentionNode>(query, out, split_results, own, program_.kv().layer(layer));
+    node->scale = scale;
+    node->block_groups = divided.world;
+    node->work = program_.step().add_window(0);
+    program_.add(std::move(node));
+    if (divided.world == 1) return;
+    const HeadGeometry all = divided.all_heads(own);
+    const Place gathered = room(kDividedRows, all.q_heads * own.head_dim, sizeof(bf16));
+    const Place queries = collective(kDividedRows * own.q_heads, own.head_dim);
+    const Place results = collective(kDividedRows * all.q_heads, result);
+    program_.add(std::make_unique<GatherQueriesNode>(query, queries, gathered, own.head_dim, divided.head_bounds));
+    auto attention = std::make_unique<DividedAttentionNode>(gathered, results, out, split_results, all,
+                                                            program_.kv().layer(layer), divided.head_bounds);
+    attention->scale = scale;
+    program_.add(std::move(attention));
+  }
+
   int64_t inner_columns() const { return round_up(inter_.end - inter_.begin, kTileK); }
-  PackedMatrix& gate_up_matrix() {
-    PackedMatrix& weight = matrix(2 * inner_columns(), shape_.hidden);
+  PackedMatrix& gate_up_matrix(WeightFormat format) {
+    PackedMatrix& weight = matrix(2 * inner_columns(), shape_.hidden, format);
     for (int64_t half = 0; half < 2; ++half)
       pack(weight, shape_.intermediate, shape_.hidden, {inter_}, 0, {0, 2, half});
     return weight;
   }
-  PackedMatrix& down_matrix() {
-    PackedMatrix& weight = matrix(shape_.hidden, inter_.end - inter_.begin);
+  PackedMatrix& down_matrix(WeightFormat format) {
+    PackedMatrix& weight = matrix(shape_.hidden, inter_.end - inter_.begin, format);
     pack(weight, shape_.hidden, shape_.intermediate, {{0, shape_.hidden}}, inter_.begin, {0, 1, 0});
     return weight;
   }
@@ -243,7 +170,7 @@ class RankProgram {
     node->shared = &shared;
     node->shared_x = from[1];
     node->shared_out = to[1];
-    node->item_bytes = takes_int8(shared.format()) ? 1 : 2;
+    node->item_bytes = takes_int8(model_.format) ? 1 : 2;
     node->activation = activation;
     program_.add(std::move(node));
   }
@@ -254,15 +181,16 @@ class RankProgram {
     pack(router, shape_.experts + 1, shape_.hidden, {{0, shape_.experts + 1}}, 0, {0, 1, 0});
     std::vector<const PackedMatrix*> gate_up, down;
     for (int32_t i = 0; i < shape_.experts; ++i) {
-      gate_up.push_back(&gate_up_matrix());
-      down.push_back(&down_matrix());
+      gate_up.push_back(&gate_up_matrix(model_.format));
+      down.push_back(&down_matrix(model_.format));
     }
-    PackedMatrix &shared_gate_up = gate_up_matrix(), &shared_down = down_matrix();
+    PackedMatrix &shared_gate_up = gate_up_matrix(model_.shared_format),
+                 &shared_down = down_matrix(model_.shared_format);
     const Place logits = rows(router.n(), sizeof(float));
     linear("moe_router", x, router, logits);
 
-    const int64_t routed = model_.limits.max_tokens * kTopK, item_bytes = takes_int8(shared_gate_up.format()) ? 1 : 2;
-    const Place token = operand(x, shared_gate_up), sorted = room(routed, token.ld, item_bytes);
+    const int64_t routed = model_.limits.max_tokens * kTopK, item_bytes = takes_int8(model_.format) ? 1 : 2;
+    const Place token = operand(x, *gate_up.front()), sorted = room(routed, token.ld, item_bytes);
     const MoePlaces places{rows(2 * kTopK + 1, sizeof(int32_t)),
                            room(team_.size() + 1, shape_.experts + 1, sizeof(int32_t))};
     auto route = std::make_unique<RouteNode>(logits, token, sorted, places,
@@ -283,9 +211,10 @@ class RankProgram {
     program_.add(std::move(route));
 
     const std::array<Place, 2> middle{room(routed, inner_columns(), sizeof(bf16)), rows(inner_columns(), sizeof(bf16))};
-    multiply("moe_gate_up", {sorted, token}, gate_up, shared_gate_up, middle, places.counts, Activation::kSilu);
+    multiply("moe_gate_up", {sorted, operand(x, shared_gate_up)}, gate_up, shared_gate_up, middle, places.counts,
+             Activation::kSilu);
     const std::array<Place, 2> y{room(routed, shape_.hidden, sizeof(float)), rows(shape_.hidden, sizeof(float))};
-    multiply("moe_down", {operand(middle[0], shared_down, kTopK), operand(middle[1], shared_down)}, down, shared_down,
+    multiply("moe_down", {operand(middle[0], *down.front(), kTopK), operand(middle[1], shared_down)}, down, shared_down,
              y, places.counts, Activation::kNone);
     const Place part = partial();
     auto combine = std::make_unique<CombineNode>(y[0], places.routes, part, kTopK);
@@ -297,17 +226,17 @@ class RankProgram {
 
   Place mlp(Place x, int64_t layer) {
     if (shape_.experts > 0 && layer % 2 == 1) return mixture(x);
-    PackedMatrix& gate_up = gate_up_matrix();
+    PackedMatrix& gate_up = gate_up_matrix(model_.format);
     const Place middle = rows(inner_columns(), sizeof(bf16));
     linear("gate_up", x, gate_up, middle, nullptr, shape_.extras ? Activation::kGeluTanh : Activation::kSilu);
-    PackedMatrix& down = down_matrix();
+    PackedMatrix& down = down_matrix(model_.format);
     const Place part = partial();
     linear("linear_partial", middle, down, part);
     return part;
   }
 
   void build() {
-    const int64_t half = shape_.head_dim / 2;
+    const int64_t half = (shape_.head_dim - shape_.value_dim) / 2;
     cos_ = random_values(model_.context() * half, 1000, 1.0f);
     sin_ = random_values(model_.context() * half, 2000, 1.0f);
     program_.step().limit_positions(model_.context());
@@ -317,7 +246,7 @@ class RankProgram {
     program_.add(std::make_unique<EmbedNode>(embedding, vocab_.begin, 3.0f, embedded));
     Place x = add_reduced(embedded, residual, true);
     for (int64_t layer = 0; layer < shape_.layers; ++layer) {
-      x = add_reduced(attention(x, layer), residual, false);
+      x = add_reduced(shape_.latent() ? latent_attention(x, layer) : attention(x, layer), residual, false);
       x = add_reduced(mlp(x, layer), residual, false);
     }
     const int64_t logit_rows = model_.limits.max_logit_rows;
@@ -331,20 +260,6 @@ class RankProgram {
     program_.add(std::make_unique<SampleNode>(logits, collective(logit_rows, 1), bounds, shape_.softcap));
     program_.set_collectives(collectives_);
   }
-
-  const Model& model_;
-  const Shape& shape_;
-  int rank_;
-  Range kv_heads_, inter_, vocab_;
-  ring::Ring* ring_;
-  Team team_;
-  Program program_;
-  int64_t used_ = kGap;
-  int32_t collectives_ = 0;
-  uint64_t tensors_ = 0;
-  std::deque<PackedMatrix> matrices_;
-  std::deque<Vector> vectors_;
-  Vector cos_, sin_;
 };
 
 }  // namespace numaserve::testing

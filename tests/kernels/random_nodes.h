@@ -1,0 +1,229 @@
+// Random matrices and the nodes that every layer is made of, for a Program that has no model behind it.
+//
+// What workers/recorder.py does for a real model, with one difference: buffers share no memory and lie apart, and what
+// lies between them is poisoned for the address sanitizer. So are the pages of the KV cache that no sequence holds.
+#pragma once
+
+#include <sanitizer/asan_interface.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/runtime/program.h"
+
+namespace numaserve::testing {
+
+struct Shape {
+  int32_t q_heads, kv_heads, head_dim;
+  int64_t hidden, intermediate, vocabulary, layers;
+  int32_t window = 0;  // of the odd layers
+  float softcap = 0.0f;
+  bool extras = false;  // biases, q and k norms, norms after the sums
+  int32_t experts = 0;  // of the odd layers, two for each token and a shared one; 0: none
+  // Of a latent cache: a head has latents, and rotated columns behind them, and kv_heads is 1.
+  int32_t value_dim = 0;
+  int64_t divided_from = 0;  // tokens of a sequence from which on ranks divide its latents; 0: they do not
+  bool latent() const { return value_dim > 0; }
+};
+
+struct Model {
+  Shape shape;
+  Limits limits;             // its vocabulary is the shape's
+  std::vector<int> threads;  // of each rank's team
+  const KernelTable* table;
+  KvDtype kv_dtype = KvDtype::kBf16;
+  WeightFormat format = WeightFormat::kBf16;  // of all matrices but the embedding, which is the head too
+  WeightFormat shared_format = format;        // of the shared experts
+
+  int world() const { return static_cast<int>(threads.size()); }
+  uint32_t lanes() const { return static_cast<uint32_t>(*std::min_element(threads.begin(), threads.end())); }
+  int64_t context() const { return limits.pages_per_slot * kPageTokens - 5; }  // not all of the last page
+};
+
+// The same random numbers for a tensor on every rank: each packs its own rows and columns of them.
+inline std::vector<float> random_values(int64_t count, uint64_t key, float scale, float offset = 0.0f) {
+  std::mt19937_64 random(key);
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = offset + scale * (static_cast<float>(random() >> 40) / float{1 << 23} - 1.0f);
+  return values;
+}
+
+inline Range part_of(int64_t count, const Model& model, int rank, int64_t unit = 1) {
+  return split(count, model.world(), rank, unit);
+}
+
+// The Program of a rank, and what its parts are made with.
+class RandomNodes {
+ public:
+  // `ring` is null with one rank.
+  RandomNodes(const Model& model, int rank, ring::Ring* ring)
+      : model_(model),
+        shape_(model.shape),
+        rank_(rank),
+        heads_(part_of(shape_.latent() ? shape_.q_heads : shape_.kv_heads, model, rank)),
+        inter_(part_of(shape_.intermediate, model, rank, kTileK)),
+        vocab_(part_of(shape_.vocabulary, model, rank, kTileN)),
+        ring_(ring),
+        team_(std::vector<int>(static_cast<size_t>(model.threads[static_cast<size_t>(rank)]), -1)),
+        program_(*model.table, team_, ring, model.limits, heads(), parallel(), shape_.layers, model.kv_dtype,
+                 kArenaBytes) {
+    ASAN_POISON_MEMORY_REGION(program_.arena().data(), program_.arena().bytes());
+    ASAN_POISON_MEMORY_REGION(program_.kv().buffer().data(), program_.kv().buffer().bytes());
+  }
+  ~RandomNodes() {
+    ASAN_UNPOISON_MEMORY_REGION(program_.arena().data(), program_.arena().bytes());
+    ASAN_UNPOISON_MEMORY_REGION(program_.kv().buffer().data(), program_.kv().buffer().bytes());
+  }
+  RandomNodes(const RandomNodes&) = delete;
+  RandomNodes& operator=(const RandomNodes&) = delete;
+
+  const Model& model() const { return model_; }
+  int rank() const { return rank_; }
+  Program& program() { return program_; }
+
+  // Says whether some sequence holds a page.
+  void hold_page(int32_t page, bool held) const {
+    for (int64_t layer = 0; layer < shape_.layers; ++layer) {
+      const KvLayer kv = program_.kv().layer(layer);
+      const size_t bytes = static_cast<size_t>(kv.page_stride);
+      if (held)
+        ASAN_UNPOISON_MEMORY_REGION(kv.k + page * kv.page_stride, bytes);
+      else
+        ASAN_POISON_MEMORY_REGION(kv.k + page * kv.page_stride, bytes);
+    }
+  }
+
+ protected:
+  static constexpr int64_t kArenaBytes = 256 << 20;  // touched where it is used only
+  static constexpr int64_t kGap = 4096;
+  static constexpr int64_t kDividedRows = 1;
+
+  int32_t group() const { return shape_.latent() ? 1 : shape_.q_heads / shape_.kv_heads; }
+  HeadGeometry heads() const {
+    const auto count = static_cast<int32_t>(heads_.end - heads_.begin);
+    return {.q_heads = count * group(),
+            .kv_heads = shape_.latent() ? std::min(count, 1) : count,
+            .head_dim = shape_.head_dim,
+            .value_dim = shape_.value_dim};
+  }
+  // Sequences are divided where every rank has heads, as workers/context_parallel.py has it.
+  ContextParallel parallel() const {
+    ContextParallel parallel;
+    if (shape_.divided_from == 0 || model_.world() < 2) return parallel;
+    parallel = {.head_bounds = {0},
+                .world = model_.world(),
+                .rank = rank_,
+                .from = shape_.divided_from,
+                .max_rows = kDividedRows};
+    for (int rank = 0; rank < model_.world(); ++rank)
+      parallel.head_bounds.push_back(static_cast<int32_t>(part_of(shape_.q_heads, model_, rank).end));
+    return parallel;
+  }
+
+  // Room of the arena for rows * cols elements; rows and columns are padded.
+  Place room(int64_t rows, int64_t cols, int64_t item_bytes) {
+    const Place place{.offset = used_, .ld = round_up(cols, kPad), .collective = -1};
+    const int64_t bytes = round_up(rows, kPad) * place.ld * item_bytes;
+    ASAN_UNPOISON_MEMORY_REGION(program_.arena().data() + used_, static_cast<size_t>(bytes));
+    used_ += round_up(bytes, kGap) + kGap;
+    if (used_ > kArenaBytes) throw std::logic_error("the model does not fit the test's arena");
+    return place;
+  }
+  Place rows(int64_t cols, int64_t item_bytes) { return room(model_.limits.max_tokens, cols, item_bytes); }
+
+  // As `room`, but in the ring's slot of the step's next collective when there are several ranks.
+  Place collective(int64_t count, int64_t cols) {
+    Place place = room(count, cols, sizeof(float));
+    if (ring_ != nullptr) place.collective = collectives_++;
+    return place;
+  }
+  Place partial() { return collective(model_.limits.max_tokens, shape_.hidden); }
+
+  const Vector& vector(int64_t count, float offset) {
+    return vectors_.emplace_back(random_values(count, ++tensors_, 0.1f, offset));
+  }
+  const float* padded_vector(Vector values) {
+    values.resize(static_cast<size_t>(round_up(static_cast<int64_t>(values.size()), kPad)));
+    return vectors_.emplace_back(std::move(values)).data();
+  }
+  const float* extra(int64_t count, float offset) {
+    Vector values = random_values(count, ++tensors_, 0.1f, offset);
+    return shape_.extras ? padded_vector(std::move(values)) : nullptr;
+  }
+
+  // Packs columns `cols` of the chosen rows of a random tensor [n, k] to consecutive rows of `matrix`.
+  void pack(PackedMatrix& matrix, int64_t n, int64_t k, std::vector<Range> chosen, int64_t first_col,
+            PackTarget target) {
+    const std::vector<float> values = random_values(n * k, ++tensors_, 1.7f / std::sqrt(static_cast<float>(k)));
+    std::vector<int32_t> indices;
+    for (const Range& range : chosen)
+      for (int64_t row = range.begin; row < range.end; ++row) indices.push_back(static_cast<int32_t>(row));
+    if (indices.empty() || matrix.k() == 0) return;
+    matrix.pack(team_,
+                {.data = reinterpret_cast<const uint8_t*>(values.data()),
+                 .bytes = n * k * static_cast<int64_t>(sizeof(float)),
+                 .type = SourceType::kF32,
+                 .rows = {.cols = k,
+                          .rows = indices.data(),
+                          .num_rows = static_cast<int64_t>(indices.size()),
+                          .first_col = first_col}},
+                target);
+  }
+  PackedMatrix& matrix(int64_t n, int64_t k, WeightFormat format) {
+    return matrices_.emplace_back(n, k, format, is_grouped(format) ? 32 : 0);
+  }
+  PackedMatrix& matrix(int64_t n, int64_t k) { return matrix(n, k, model_.format); }
+
+  Place operand(Place x, const PackedMatrix& weight, int64_t rows_per_token = 1) {
+    if (!takes_int8(weight.format())) return x;
+    const Place out = room(model_.limits.max_tokens * rows_per_token,
+                           round_up(quantised_bytes(weight.k(), weight.group()), kLineBytes), 1);
+    program_.add(std::make_unique<QuantizeNode>(x, Quantized{out, weight.k(), weight.group()}, rows_per_token, false));
+    return out;
+  }
+
+  void linear(const char* name, Place x, const PackedMatrix& weight, Place out, const float* bias = nullptr,
+              Activation activation = Activation::kNone, bool logits = false) {
+    auto node = std::make_unique<LinearNode>(name, operand(x, weight), weight, out);
+    node->bias = bias;
+    node->activation = activation;
+    node->logits = logits;
+    program_.add(std::move(node));
+  }
+
+  // residual += the sum of `part` over the ranks; returns its norm.
+  Place add_reduced(Place part, Place residual, bool assign) {
+    const bool post = shape_.extras && !assign;
+    auto node = std::make_unique<ReduceNode>(part, residual, post ? rows(shape_.hidden, sizeof(float)) : residual,
+                                             shape_.hidden);
+    node->assign = assign;
+    node->bias = assign ? nullptr : extra(shape_.hidden, 0.0f);
+    node->post_norm = assign ? nullptr : extra(shape_.hidden, 1.0f);
+    node->eps = 1e-5f;
+    program_.add(std::move(node));
+    const Place out = rows(shape_.hidden, sizeof(bf16));
+    program_.add(std::make_unique<NormNode>(residual, vector(shape_.hidden, 1.0f), out, 1e-5f));
+    return out;
+  }
+
+  const Model& model_;
+  const Shape& shape_;
+  int rank_;
+  Range heads_, inter_, vocab_;
+  ring::Ring* ring_;
+  Team team_;
+  Program program_;
+  int64_t used_ = kGap;
+  int32_t collectives_ = 0;
+  uint64_t tensors_ = 0;
+  std::deque<PackedMatrix> matrices_;
+  std::deque<Vector> vectors_;
+  Vector cos_, sin_;
+};
+
+}  // namespace numaserve::testing

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from numaserve.workers.models import decoder
-from numaserve.workers.models.family import Family, MoeNames
+from numaserve.workers.models.family import Family
 from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.hf_config import read_common
-from numaserve.workers.models.mla_config import read_deepseek_experts, read_groups, read_latent_attention
+from numaserve.workers.models.mla_config import (
+    LATENT_DEFAULTS,
+    SHARED_EXPERTS,
+    read_deepseek,
+    read_deepseek_experts,
+    read_groups,
+)
 from numaserve.workers.models.spec import ModelConfig, MoeConfig
 
-_DEFAULTS = {
-    "q_lora_rank": 1536,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
+_DEFAULTS = LATENT_DEFAULTS | {
     "n_routed_experts": 64,
     "n_shared_experts": 2,
     "moe_intermediate_size": 1407,
@@ -32,14 +32,8 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     moe, layers = read_deepseek_experts(fields)
     if fields.choice("topk_method", _GROUPED, "greedy"):
         moe |= read_groups(fields, moe["num_experts"])
-    return read_common(
-        fields,
-        "deepseek_v2",
-        architecture,
-        moe=MoeConfig(**moe, renormalize=False),
-        moe_layers=layers,
-        **read_latent_attention(fields, interleaved=True),
-    )
+    moe_config = MoeConfig(**moe, renormalize=False)
+    return read_deepseek(fields, "deepseek_v2", architecture, moe_config, layers, interleaved=True)
 
 
 FAMILY = Family(
@@ -48,5 +42,5 @@ FAMILY = Family(
     gguf_architecture="deepseek2",
     configure=configure,
     forward=decoder.forward,
-    moe_names=MoeNames(shared="mlp.shared_experts"),
+    moe_names=SHARED_EXPERTS,
 )

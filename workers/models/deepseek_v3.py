@@ -4,19 +4,19 @@ corrected, within the best groups."""
 from __future__ import annotations
 
 from numaserve.workers.models import decoder
-from numaserve.workers.models.family import Family, MoeNames
+from numaserve.workers.models.family import Family
 from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.hf_config import read_common
-from numaserve.workers.models.mla_config import read_deepseek_experts, read_groups, read_latent_attention
+from numaserve.workers.models.mla_config import (
+    LATENT_DEFAULTS,
+    SHARED_EXPERTS,
+    read_deepseek,
+    read_deepseek_experts,
+    read_groups,
+)
 from numaserve.workers.models.spec import ModelConfig, MoeConfig
 
-_DEFAULTS = {
+_DEFAULTS = LATENT_DEFAULTS | {
     "num_attention_heads": 128,
-    "q_lora_rank": 1536,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
     "n_routed_experts": 256,
     "n_shared_experts": 1,
     "num_experts_per_tok": 8,
@@ -35,15 +35,9 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     fields.refuse("topk_method", "noaux_tc")
     moe, layers = read_deepseek_experts(fields)
     moe |= read_groups(fields, moe["num_experts"])
-    renormalize = fields.flag("norm_topk_prob", True)
-    return read_common(
-        fields,
-        "deepseek_v3",
-        architecture,
-        moe=MoeConfig(**moe, scoring="sigmoid", renormalize=renormalize, correction_bias=True, group_score="top2"),
-        moe_layers=layers,
-        **read_latent_attention(fields, interleaved=fields.flag("rope_interleave", True)),
-    )
+    renormalize, interleaved = fields.flag("norm_topk_prob", True), fields.flag("rope_interleave", True)
+    moe_config = MoeConfig(**moe, scoring="sigmoid", renormalize=renormalize, correction_bias=True, group_score="top2")
+    return read_deepseek(fields, "deepseek_v3", architecture, moe_config, layers, interleaved=interleaved)
 
 
 FAMILY = Family(
@@ -52,5 +46,5 @@ FAMILY = Family(
     gguf_architecture=None,  # its GGUF files say "deepseek2"
     configure=configure,
     forward=decoder.forward,
-    moe_names=MoeNames(shared="mlp.shared_experts"),
+    moe_names=SHARED_EXPERTS,
 )

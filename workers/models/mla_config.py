@@ -5,18 +5,37 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from numaserve.workers.models.family import MoeNames
 from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.hf_config import MAX_INTERMEDIATE, read_layer_count
+from numaserve.workers.models.hf_config import MAX_INTERMEDIATE, read_common, read_layer_count
 from numaserve.workers.models.moe_config import read_experts
 from numaserve.workers.models.rope_config import read_rope
-from numaserve.workers.models.spec import MlaConfig, RopeConfig
+from numaserve.workers.models.spec import MlaConfig, ModelConfig, MoeConfig, RopeConfig
 
 _TILE = 32
 _MAX_LATENT, _MAX_CACHED = 512, 576  # what the kernels take
 _MAX_DIM = 2**12
 
+# transformers' defaults of what config.json leaves out, in both generations.
+LATENT_DEFAULTS: dict[str, Any] = {
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+SHARED_EXPERTS = MoeNames(shared="mlp.shared_experts")
 
-def read_latent_attention(fields: Fields, *, interleaved: bool) -> dict[str, Any]:
+
+def read_deepseek(
+    fields: Fields, family: str, architecture: str, moe: MoeConfig, moe_layers: tuple[int, ...], *, interleaved: bool
+) -> ModelConfig:
+    """The configuration of a model of either generation, whose experts and layers that have some are read already."""
+    latent = _read_latent_attention(fields, interleaved=interleaved)
+    return read_common(fields, family, architecture, moe=moe, moe_layers=moe_layers, **latent)
+
+
+def _read_latent_attention(fields: Fields, *, interleaved: bool) -> dict[str, Any]:
     """The fields of a `ModelConfig` about attention. Raises `OperatorError` for sizes that the kernels do not take."""
     fields.refuse("attention_bias", False)
     heads = fields.integer("num_attention_heads", 1, _MAX_DIM)

@@ -19,13 +19,14 @@ inline float rms_scale(const float* x, int64_t count, float eps) {
 }
 
 // A thread's part of `rows` rows: whole rows when there are enough of them, otherwise a range of the columns of every
-// row (the sum of squares is then computed by each thread: cheaper than a barrier).
+// row (the sum of squares is then computed by each thread: cheaper than a barrier). Rows without columns, of a rank
+// that has no heads, are whole ones too: every range of columns would be the last.
 struct RowShare {
   Range rows, columns;
 };
 
 inline RowShare row_share(int64_t rows, int64_t cols, int thread, int threads, int64_t unit = 16) {
-  if (rows >= threads) return {split(rows, threads, thread), {0, cols}};
+  if (rows >= threads || cols == 0) return {split(rows, threads, thread), {0, cols}};
   return {{0, rows}, split(cols, threads, thread, unit)};
 }
 

@@ -108,7 +108,8 @@ class RankModel:
         """What the steps since load have cost. With `ceilings` it measures those first, as all other ranks must now."""
         ceilings, operations = None, self.operations()
         if request.ceilings:
-            formats = {each.format for each in operations}
+            # Those that weights are widened from too: a plan knows what fraction of their peak that reaches.
+            formats = {each.format for each in operations} | {each.format for each in self._weights.matrices}
             ceilings = rank_ceilings(self._node.team, formats, teams=self._launch.world_size)
         return RankProfile(request.request_id, self._launch.rank, *self._program.totals, operations, ceilings)
 

@@ -39,6 +39,7 @@ class Sizes:
         LatentCase(16, 8192),
         LatentCase(16, 32768),
         LatentCase(16, 8192, sequences=8),
+        LatentCase(16, 32768, sequences=8),
         LatentCase(16, 2048, new=2048),
     )
     prefill: int = 4096

@@ -29,7 +29,7 @@ def measure(topology: Topology) -> Machine:
 
 
 def machine_of(ceilings: Ceilings, topology: Topology, barrier_us: float) -> Machine:
-    """With ceilings of one node. Formats that were not measured are not used: their peak is that of bf16."""
+    """With ceilings of one node. Where no format that is multiplied in int8 was measured, none is used."""
     bf16 = ceilings.flops_s["bf16"]
     int8 = next((flops for format, flops in ceilings.flops_s.items() if format in INT8_FORMATS), bf16)
     return Machine(

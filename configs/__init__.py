@@ -1,5 +1,5 @@
-"""What the package carries as data: presets for ``numaserve serve --config NAME``, for kinds of hosts and for models;
-machines that ``numaserve plan --host NAME`` knows, and how near to their ceilings the kernels come."""
+"""What the package carries as data: presets for ``numaserve serve --config NAME``, for kinds of use and for models;
+hosts that ``numaserve plan --host NAME`` knows, and how near to their ceilings the kernels come."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ EFFICIENCIES = _FOLDER / "efficiencies" / "avx512.jsonl"
 
 def presets() -> dict[str, Path]:
     """The file of every preset of the configuration, by name."""
-    return _by_name("hosts") | _by_name("models")
+    return _by_name("presets") | _by_name("models")
 
 
-def machines() -> dict[str, Path]:
-    """The file of every machine, by name."""
-    return _by_name("machines")
+def hosts() -> dict[str, Path]:
+    """The file of every host, by name."""
+    return _by_name("hosts")
 
 
 def _by_name(folder: str) -> dict[str, Path]:

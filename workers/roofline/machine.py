@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from numaserve.configs import machines
+from numaserve.configs import hosts
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.plan import GIB
 from numaserve.workers.topology import HugePages, Node, Topology
@@ -57,9 +57,9 @@ class Machine(BaseModel):
 
 def load_machine(name: str) -> Machine:
     """The shipped host, or the file, of that name. Raises `OperatorError` with one line that says what is wrong."""
-    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else machines().get(name)
+    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else hosts().get(name)
     if path is None:
-        raise OperatorError(f"--host {name}: expected this, {', '.join(machines())}, or a .yaml file")
+        raise OperatorError(f"--host {name}: expected this, {', '.join(hosts())}, or a .yaml file")
     try:
         return Machine.model_validate(_read(path))
     except ValidationError as error:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from numaserve.configs import machines, presets
+from numaserve.configs import hosts, presets
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.roofline.machine import Machine, load_machine
 
@@ -25,7 +25,7 @@ def write(folder: Path, text: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("name", machines())
+@pytest.mark.parametrize("name", hosts())
 def test_every_shipped_machine_is_a_description(name: str) -> None:
     machine = load_machine(name)
     assert sum(machine.node_cores) in {64, 96, 128, 192, 256}
@@ -40,7 +40,7 @@ def test_two_sockets_are_twice_the_cores_of_one(name: str) -> None:
 
 
 def test_machines_are_no_presets_of_the_server() -> None:
-    assert not set(machines()) & set(presets())
+    assert not set(hosts()) & set(presets())
 
 
 def test_a_file_describes_a_machine(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from numaserve.kernels import Vector
 PAD = 32
 CACHE_LINE = 64
 ALIGNMENT = 4096
+PARTIAL_EXTRA = 16  # floats that follow the values of a partial result of attention: its maximum, its sum, and padding
 
 
 def padded(count: int) -> int:

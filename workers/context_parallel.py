@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from numaserve.workers.buffers import Buffer
+from numaserve.workers.buffers import PARTIAL_EXTRA, Buffer
 
 _BF16, _FP32 = 2, 4
-_EXTRA = 16  # floats that follow a partial result, as native code has it
 # What a rank could have read while two collectives wait for the slowest one.
 _MEETING_BYTES = 1 << 20
 # The exchange goes through another rank's memory, latents lie in one's own: a byte of it counts as so many.
@@ -39,7 +38,7 @@ def context_parallel(
     if world < 2 or any(begin == end for begin, end in pairwise(head_bounds)):
         return None
     heads = head_bounds[-1]
-    max_rows = slot_bytes // Buffer(heads, value_dim + _EXTRA, _FP32).nbytes
+    max_rows = slot_bytes // Buffer(heads, value_dim + PARTIAL_EXTRA, _FP32).nbytes
     if from_tokens is None:
         from_tokens = _break_even(head_bounds, head_dim, value_dim)
     return ContextParallel(list(head_bounds), from_tokens, max_rows)
@@ -50,6 +49,6 @@ def _break_even(head_bounds: Sequence[int], head_dim: int, value_dim: int) -> in
     world, heads = len(head_bounds) - 1, head_bounds[-1]
     own = max(end - begin for begin, end in pairwise(head_bounds))
     queries = (own + 2 * heads) * head_dim * _BF16  # own ones are written, all read and written
-    results = (heads + world * own) * (value_dim + _EXTRA) * _FP32  # of all heads written, of own ones read
+    results = (heads + world * own) * (value_dim + PARTIAL_EXTRA) * _FP32  # of all heads written, of own ones read
     saved = head_dim * _BF16 * (world - 1) / world
     return int((_EXCHANGE_COST * (queries + results) + _MEETING_BYTES) / saved) + 1

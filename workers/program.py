@@ -14,6 +14,7 @@ from itertools import accumulate, pairwise
 
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Vector
 from numaserve.workers.buffers import (
+    PARTIAL_EXTRA,
     Buffer,
     Columns,
     Logits,
@@ -199,4 +200,4 @@ class ProgramBuilder(MoeOperations, MlaOperations):
 
     def _attention_partial(self) -> Tensor:
         rows = Program.partial_rows(self.limits.pages_per_slot)
-        return Tensor(rows, padded(self.shape.head_dim) + 16, 4)
+        return Tensor(rows, padded(self.shape.head_dim) + PARTIAL_EXTRA, 4)

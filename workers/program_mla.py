@@ -9,7 +9,7 @@ last bits, and a token's must not depend on how its prompt was cut, cached or ta
 from __future__ import annotations
 
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Vector
-from numaserve.workers.buffers import Operand, Quantized, Tensor
+from numaserve.workers.buffers import PARTIAL_EXTRA, Operand, Quantized, Tensor
 from numaserve.workers.context_parallel import ContextParallel, context_parallel
 from numaserve.workers.recorder import Recorder
 
@@ -83,7 +83,7 @@ class MlaOperations(Recorder):
 
     def _attend(self, query: Tensor, attended: Operand, layer: int, scale: float) -> None:
         """Sequences that every rank attends for its own heads, and those that ranks divide."""
-        row = self.shape.value_dim + 16
+        row = self.shape.value_dim + PARTIAL_EXTRA
         partial = Tensor(Program.partial_rows(self.limits.pages_per_slot), row, 4)
 
         def attention(p: Program) -> None:

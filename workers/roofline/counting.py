@@ -222,15 +222,20 @@ class CountingProgram:
 
     def _divided(self, step: StepWork) -> list[tuple[int, int]]:
         """The sequences whose latents the ranks divide."""
-        if self._parallel is None:
-            return []
-        long = [each for each in step.sequences if each[1] == 1 and each[0] + 1 >= self._parallel.from_tokens]
-        return long[: self._parallel.max_rows]
+        return self._parted(step)[0]
 
     def _attended_whole(self, step: StepWork) -> StepWork:
         """Without those."""
-        divided = self._divided(step)
-        return StepWork([each for each in step.sequences if each not in divided], step.logit_rows)
+        return StepWork(self._parted(step)[1], step.logit_rows)
+
+    def _parted(self, step: StepWork) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        divided: list[tuple[int, int]] = []
+        whole: list[tuple[int, int]] = []
+        from_tokens, room = (self._parallel.from_tokens, self._parallel.max_rows) if self._parallel else (0, 0)
+        for start, count in step.sequences:
+            long = count == 1 and start + 1 >= from_tokens
+            (divided if long and len(divided) < room else whole).append((start, count))
+        return divided, whole
 
     def moe_route(self, logits: Place, x: Place, top_k: int, num_experts: int, item_bytes: int, **rest: object) -> None:
         """A token's row is copied for each of its experts."""

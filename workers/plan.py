@@ -175,29 +175,29 @@ def _step_tokens(options: PlanOptions) -> int:
     return max(options.max_step_tokens, options.max_running_requests)
 
 
-def _largest_vocab_shard(model: ModelConfig, shares: Sequence[int]) -> int:
-    return max(len(make_shard(model, shares, rank).vocab) for rank in range(len(shares)))
-
-
 def _ring_slot_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence[int]) -> int:
     """The largest message of a step: the residual stream of all tokens, what one rank makes of their latents, or its
     logits, all fp32."""
     tokens = _step_tokens(options)
-    latents = max(len(make_shard(model, shares, rank).latents) for rank in range(len(shares)))
-    logits = max_logit_rows(options.max_running_requests) * _largest_vocab_shard(model, shares)
-    return round_up(4 * max(tokens * max(model.hidden_size, round_up(latents, MATRIX_PAD)), logits), MEMORY_PAGE)
+    shards = [make_shard(model, shares, rank) for rank in range(len(shares))]
+    latents = round_up(max(len(each.latents) for each in shards), MATRIX_PAD)
+    logits = max_logit_rows(options.max_running_requests) * max(len(each.vocab) for each in shards)
+    return round_up(4 * max(tokens * max(model.hidden_size, latents), logits), MEMORY_PAGE)
 
 
 def rank_needs(options: PlanOptions, model: ModelConfig, shares: Sequence[int]) -> RankNeeds:
     """What each rank needs; `shares` are their cores. Raises `OperatorError` for formats that cannot be had."""
     ranks = range(len(shares))
-    ring = RING_SLOTS * _ring_slot_bytes(options, model, shares) if len(shares) > 1 else 0
+    slot_bytes = _ring_slot_bytes(options, model, shares) if len(shares) > 1 else 0
+    # Besides the ring's slots, queries of all ranks' heads: narrower than the results that a slot has for as many
+    # sequences.
+    exchanged = RING_SLOTS * slot_bytes + (slot_bytes if model.mla else 0)
     return RankNeeds(
         weights=[
             weight_bytes(model, shares, rank, options.formats, expert_parallel=options.expert_parallel)
             for rank in ranks
         ],
-        scratch=[PROCESS_BYTES + ring + _activation_bytes(options, model, shares, rank) for rank in ranks],
+        scratch=[PROCESS_BYTES + exchanged + _activation_bytes(options, model, shares, rank) for rank in ranks],
         per_page=[kv_bytes_per_page(model, shares, rank, options.kv_cache_dtype) for rank in ranks],
     )
 
@@ -210,9 +210,7 @@ def _activation_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence
     per_token = 4 * (3 * model.hidden_size + attention + _mlp_columns(model, shard))
     # Rank 0 gathers the logits of all ranks.
     columns = model.vocab_size if rank == 0 else len(shard.vocab)
-    # Queries of all ranks' heads: narrower than the results that a slot of the ring has for as many sequences.
-    gathered = _ring_slot_bytes(options, model, shares) if model.mla and len(shares) > 1 else 0
-    return gathered + tokens * per_token + 2 * 4 * max_logit_rows(options.max_running_requests) * columns
+    return tokens * per_token + 2 * 4 * max_logit_rows(options.max_running_requests) * columns
 
 
 def _attention_columns(model: ModelConfig, shard: Shard) -> int:

@@ -14,7 +14,6 @@ from itertools import accumulate, pairwise
 
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Vector
 from numaserve.workers.buffers import (
-    PARTIAL_EXTRA,
     Buffer,
     Columns,
     Logits,
@@ -120,7 +119,7 @@ class ProgramBuilder(MoeOperations, MlaOperations):
         """Causal attention over all tokens of each sequence so far: bf16 [tokens, q_heads * head_dim]. `sinks`, one for
         each head, are logits that take part in the softmax without a value."""
         out = Operand(q.rows, self.shape.q_heads * self.shape.head_dim, 2)
-        partial = self._attention_partial()
+        partial = self._attention_partial(self.shape.head_dim)
         self._record(
             lambda p: p.attention(q.place, out.place, partial.place, layer, scale, window or 0, softcap or 0.0, sinks),
             q,
@@ -197,7 +196,3 @@ class ProgramBuilder(MoeOperations, MlaOperations):
             node.emit(program)
         program.set_collectives(self._collectives)
         return program
-
-    def _attention_partial(self) -> Tensor:
-        rows = Program.partial_rows(self.limits.pages_per_slot)
-        return Tensor(rows, padded(self.shape.head_dim) + PARTIAL_EXTRA, 4)

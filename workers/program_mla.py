@@ -9,7 +9,7 @@ last bits, and a token's must not depend on how its prompt was cut, cached or ta
 from __future__ import annotations
 
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Vector
-from numaserve.workers.buffers import PARTIAL_EXTRA, Operand, Quantized, Tensor
+from numaserve.workers.buffers import Operand, Quantized, Tensor
 from numaserve.workers.context_parallel import ContextParallel, context_parallel
 from numaserve.workers.recorder import Recorder
 
@@ -83,8 +83,7 @@ class MlaOperations(Recorder):
 
     def _attend(self, query: Tensor, attended: Operand, layer: int, scale: float) -> None:
         """Sequences that every rank attends for its own heads, and those that ranks divide."""
-        row = self.shape.value_dim + PARTIAL_EXTRA
-        partial = Tensor(Program.partial_rows(self.limits.pages_per_slot), row, 4)
+        partial = self._attention_partial(self.shape.value_dim)
 
         def attention(p: Program) -> None:
             p.attention(query.place, attended.place, partial.place, layer, scale, 0, 0.0)
@@ -96,7 +95,7 @@ class MlaOperations(Recorder):
         head_dim, rows = self.shape.head_dim, parallel.max_rows
         gathered = Tensor(rows, parallel.heads * head_dim, 2)
         queries = Tensor(rows * self.shape.q_heads, head_dim, 2)
-        results = Tensor(rows * parallel.heads, row, 4)
+        results = Tensor(rows * parallel.heads, partial.cols, 4)
         self._claim_collective(queries)
         self._claim_collective(results)
         self._record(lambda p: p.gather_queries(query.place, queries.place, gathered.place), query, queries, gathered)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from numaserve.kernels import PackedMatrix, Program, Team, Vector
 from numaserve.shm_comm import Ring
-from numaserve.workers.buffers import Buffer, Operand, Partial, Quantized, Tensor
+from numaserve.workers.buffers import PARTIAL_EXTRA, Buffer, Operand, Partial, Quantized, Tensor, padded
 from numaserve.workers.protocol import ActivationDtype, KvCacheDtype
 
 Activation = Literal["silu", "gelu_tanh"]
@@ -113,6 +113,10 @@ class Recorder:
         partial = Partial(self.limits.max_step_tokens, self.shape.hidden_size, 4)
         self._claim_collective(partial)
         return partial
+
+    def _attention_partial(self, value_dim: int) -> Tensor:
+        """Room for results of attention that are still to be merged."""
+        return Tensor(Program.partial_rows(self.limits.pages_per_slot), padded(value_dim) + PARTIAL_EXTRA, 4)
 
     def _claim_collective(self, buffer: Buffer) -> None:
         if self.ring is None:

@@ -9,7 +9,9 @@ from typing import get_args
 
 import checkpoints
 import numpy as np
+import pytest
 import transformers as hf
+from numaserve.kernels import _native
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.protocol import (
@@ -97,6 +99,11 @@ SAMPLED = (
     SamplingParams(temperature=1.2, top_k=40, seed=2, logprobs=5, repetition_penalty=1.2),
     SamplingParams(temperature=1.0, min_p=0.02, seed=3, logprobs=0, presence_penalty=0.5, frequency_penalty=0.5),
 )
+
+
+def instruction_sets() -> list[object]:
+    """Parameters of a test that runs on every one that the machine can run."""
+    return [pytest.param(name, marks=pytest.mark.amx if name == "amx" else ()) for name in _native.available_isas()]
 
 
 def save_tiny_model(name: str, folder: Path) -> Path:

@@ -5,10 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from numaserve.kernels import _native
 from numaserve.workers.protocol import RankProfile
 from rank_group import RankGroup
-from same_bits import CONTEXT, FEW_PAGES, make_group, random_requests, save_tiny_model, scheduler_config
+from same_bits import (
+    CONTEXT,
+    FEW_PAGES,
+    instruction_sets,
+    make_group,
+    random_requests,
+    save_tiny_model,
+    scheduler_config,
+)
 from traffic import Answer, Traffic, one_by_one
 
 FROM = 200  # tokens: some requests begin below and end above
@@ -20,12 +27,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model("deepseek_v3", tmp_path_factory.mktemp("deepseek_v3"))
 
 
-def _isas() -> list[object]:
-    return [pytest.param(name, marks=pytest.mark.amx if name == "amx" else ()) for name in _native.available_isas()]
-
-
 @pytest.mark.parametrize("tp", [2, 3])
-@pytest.mark.parametrize("isa", _isas())
+@pytest.mark.parametrize("isa", instruction_sets())
 def test_dividing_long_sequences_changes_no_bit(model: Path, isa: str, tp: int) -> None:
     requests = random_requests()
     with make_group(model, tp, isa=isa, context_parallel_from=NEVER) as group:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from numaserve.kernels import _native
 from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, KvCacheDtype, WeightFormats
 from rank_group import RankGroup
 from same_bits import (
@@ -23,6 +22,7 @@ from same_bits import (
     demo_model,
     demo_requests,
     few_requests,
+    instruction_sets,
     make_group,
     random_requests,
     save_tiny_model,
@@ -38,10 +38,6 @@ class Subject:
     group: RankGroup
     requests: list[Request]
     alone: list[Answer]
-
-
-def _isas() -> list[object]:
-    return [pytest.param(name, marks=pytest.mark.amx if name == "amx" else ()) for name in _native.available_isas()]
 
 
 Case = tuple[str, WeightFormats, KvCacheDtype]
@@ -65,7 +61,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return {"model": model, "formats": formats, "kv_cache_dtype": kv_cache_dtype}
 
 
-@pytest.fixture(scope="module", params=_isas())
+@pytest.fixture(scope="module", params=instruction_sets())
 def isa(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 from dataclasses import dataclass, field
 from typing import Any
 
 from numaserve.server.api.errors import ApiError
+from numaserve.server.cli.descriptors import max_connections
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-_MAX_DESCRIPTORS = 1 << 16
-# Kept for the workers' sockets and pipes, the log and the files that libraries open.
-_OTHER_DESCRIPTORS = 128
-
-
-def max_connections() -> int:
-    """Connections that the limit on open files leaves room for, after raising it as far as this process may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return max(1, wanted - _OTHER_DESCRIPTORS)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import uvloop
 from numaserve.server.api.auth import ApiKeys
 from numaserve.server.cli.api_key_file import find_api_key_file
+from numaserve.server.cli.descriptors import check_descriptors
 from numaserve.server.cli.instruction_set import instruction_set
 from numaserve.server.cli.listen import bind_listener, url_of
 from numaserve.server.cli.loading import LoadingDisplay
@@ -59,6 +60,7 @@ def run_service(config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COM
     `worker_command` is what is executed for a worker, without its arguments.
     """
     set_up_logging(config.log_level)
+    check_descriptors(config.max_running_requests)
     with bind_listener(config.host, config.port) as listener:
         api_keys = None if config.api_key_file is None else ApiKeys.from_file(find_api_key_file(config.api_key_file))
         instruction_set()

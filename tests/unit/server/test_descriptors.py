@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+
+import pytest
+from numaserve.server.cli.descriptors import check_descriptors, max_connections
+from numaserve.workers.errors import OperatorError
+
+
+class Limit:
+    """Stands in for the kernel's: a hard limit that was lowered cannot be raised again in the same process."""
+
+    def __init__(self, soft: int, hard: int) -> None:
+        self.pair = (soft, hard)
+
+    def get(self, _kind: int) -> tuple[int, int]:
+        return self.pair
+
+    def set(self, _kind: int, pair: tuple[int, int]) -> None:
+        self.pair = pair
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[Limit]:
+    limit = Limit(1024, 1 << 20)
+    monkeypatch.setattr(resource, "getrlimit", limit.get)
+    monkeypatch.setattr(resource, "setrlimit", limit.set)
+    yield limit
+
+
+def test_the_limit_is_raised_as_far_as_it_is_of_use(limit: Limit) -> None:
+    assert max_connections() == (1 << 16) - 128
+    assert limit.pair == (1 << 16, 1 << 20)
+
+
+@pytest.mark.parametrize("hard", [64, 128, 143])
+def test_too_few_descriptors_to_serve_anybody_are_refused_with_the_remedy(limit: Limit, hard: int) -> None:
+    limit.pair = (hard, hard)
+    with pytest.raises(OperatorError, match=rf"may open {hard} files and needs 144 or more: raise .* LimitNOFILE="):
+        check_descriptors(1)
+
+
+def test_fewer_connections_than_requests_may_run_are_warned_of(limit: Limit, caplog: pytest.LogCaptureFixture) -> None:
+    limit.pair = (160, 160)
+    check_descriptors(32)
+    assert not caplog.records
+    check_descriptors(33)
+    assert "room for 32 connections, fewer than the 33 requests" in caplog.text

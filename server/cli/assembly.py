@@ -1,0 +1,100 @@
+"""Puts the engine and the HTTP server together from what was checked."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from numaserve.server.api.auth import ApiKeys
+from numaserve.server.cli.model_argument import served_name
+from numaserve.server.cli.version import installed_version
+from numaserve.server.config import ServeConfig
+from numaserve.server.engine.engine import Engine, EngineCallbacks, EngineConfig
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.server.tokenizer.types import TokenizerProtocol
+from numaserve.shm_comm import create_segment
+from numaserve.workers.plan import GroupPlan
+
+if TYPE_CHECKING:
+    from numaserve.server.cli.http import HttpServer
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Everything that a server is made from, found to be right before a weight is read."""
+
+    config: ServeConfig
+    plan: GroupPlan
+    path: Path  # of the model
+    tokenizer: TokenizerProtocol
+    vocab_size: int  # token ids the model has rows for
+    api_keys: ApiKeys | None
+    metrics: Metrics = field(default_factory=Metrics)
+
+    @property
+    def name(self) -> str:
+        """The model's name in the API."""
+        return self.config.served_model_name or served_name(self.config.model, self.path)
+
+
+def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Sequence[str]) -> Engine:
+    """The engine; nothing is started yet. `worker_command` is what is executed for a worker."""
+    config, plan = checked.config, checked.plan
+    scheduler = Scheduler(
+        SchedulerConfig(
+            num_pages=plan.num_pages,
+            context_length=plan.context_length,
+            max_running_requests=config.max_running_requests,
+            max_step_tokens=plan.max_step_tokens,
+            max_logit_rows=plan.max_logit_rows,
+            enable_prefix_cache=config.prefix_cache,
+        )
+    )
+    world_size = len(plan.launches)
+    ring_factory = partial(create_segment, world_size, plan.ring_lanes, plan.ring_slot_bytes)
+    return Engine(
+        EngineConfig(
+            model=checked.name,
+            version=installed_version(),
+            max_queued_requests=config.max_queued_requests,
+            step_deadline_s=config.step_deadline_seconds,
+            overlap=config.overlap,
+        ),
+        plan.launches,
+        scheduler,
+        checked.tokenizer,
+        checked.metrics,
+        ring_factory=ring_factory if world_size > 1 else None,
+        callbacks=callbacks,
+        worker_command=worker_command,
+    )
+
+
+def make_http_server(checked: Checked, engine: Engine, listener: socket.socket) -> HttpServer:
+    """The HTTP server; slow, as it imports half of what there is, and meant for a thread."""
+    from numaserve.server.api.context import ApiContext, ApiLimits  # noqa: PLC0415 the workers are loading by now
+    from numaserve.server.cli.http import HttpServer  # noqa: PLC0415
+
+    config = checked.config
+    context = ApiContext(
+        engine=engine,
+        tokenizer=checked.tokenizer,
+        metrics=checked.metrics,
+        model_name=checked.name,
+        model_path=str(checked.path),
+        version=installed_version(),
+        limits=ApiLimits(
+            context_length=checked.plan.context_length,
+            vocab_size=checked.vocab_size,
+            max_sequences=config.max_running_requests + config.max_queued_requests,
+        ),
+        api_keys=checked.api_keys,
+        log_prompts=config.log_prompts,
+    )
+    return HttpServer(context, listener)

@@ -9,7 +9,7 @@ from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from numaserve.server.engine.types import Busy, EngineError, NotReady, QueueFull, RequestTooLong
-from numaserve.server.metrics.metrics import Refusal
+from numaserve.server.metrics.labels import Refusal
 
 
 class ApiError(HTTPException):

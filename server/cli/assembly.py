@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,12 +35,16 @@ class Checked:
     tokenizer: TokenizerProtocol
     vocab_size: int  # token ids the model has rows for
     api_keys: ApiKeys | None
-    metrics: Metrics = field(default_factory=Metrics)
 
     @property
     def name(self) -> str:
         """The model's name in the API."""
         return self.config.served_model_name or served_name(self.config.model, self.path)
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """Of this server, once."""
+        return Metrics(self.name)
 
 
 def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Sequence[str]) -> Engine:

@@ -87,7 +87,6 @@ class Engine:
                 updated=self._requests.advance,
                 failed=self._on_step_failed,
                 broken=self._supervisor.fail,
-                settled=self._on_settled,
             ),
             metrics,
             world_size=len(launches),
@@ -98,7 +97,13 @@ class Engine:
             self._supervisor.send, world_size=len(launches), deadline_s=config.step_deadline_s + _MEASURING_S
         )
         self._capacity = scheduler.config.max_running + config.max_queued_requests
-        self._gauges = Gauges(metrics, scheduler)
+        metrics.before_scrape(Gauges(metrics, scheduler).set)
+        metrics.describe_cache(
+            page_size=scheduler.config.page_size,
+            num_pages=scheduler.config.num_pages,
+            dtype=launches[0].kv_cache_dtype,
+            prefix_cache=scheduler.config.enable_prefix_cache,
+        )
         self._ready: dict[int, Ready] = {}
         self._state = "loading"
         self._draining = False
@@ -129,9 +134,7 @@ class Engine:
 
     async def flush_cache(self) -> bool:
         """Forget cached prefixes; False when a request was running and nothing was done."""
-        done = self._scheduler.flush_cache()
-        self._gauges.set()
-        return done
+        return self._scheduler.flush_cache()
 
     def server_info(self) -> dict[str, object]:
         """Configuration, topology and live counters."""
@@ -208,7 +211,6 @@ class Engine:
         self._requests.fail_all("The server is shutting down.")
         await self._supervisor.stop(_STOP_GRACE_S)
         self._set_workers_down()
-        self._gauges.set()
 
     def seconds_without_progress(self) -> float:
         """For a watchdog: seconds since workers that have something to do last answered; 0 while they have not."""
@@ -245,7 +247,6 @@ class Engine:
             tp=len(self._launches),
         )
         self._state = "serving"
-        self._gauges.set()
         self._steps.start()
 
     def on_down(self, reason: str) -> None:
@@ -262,13 +263,11 @@ class Engine:
         )
         self._scheduler.reset_workers()
         self._set_workers_down()
-        self._gauges.set()
 
     def on_given_up(self, reason: str) -> None:
         """The group failed too often."""
         self._state = "failed"
         self._requests.fail_all(f"The server has given up: {reason}.")
-        self._gauges.set()
         self._callbacks.given_up(reason)
 
     # --- what the step loop tells -------------------------------------------------------------------------------
@@ -278,12 +277,6 @@ class Engine:
 
     def _on_room(self) -> None:
         self._steps.wake()
-
-    def _on_settled(self) -> None:
-        if self._steps.idle:
-            self._gauges.set()
-        else:
-            self._gauges.set_if_due()
 
     def _set_workers_down(self) -> None:
         for launch in self._launches:

@@ -41,11 +41,12 @@ class LiveRequest:
         self._detokenizer = IncrementalDetokenizer(tokenizer, request.skip_special_tokens)
         self._stops = StopMatcher(request.stop) if request.stop else None
         self._generated = 0
-        self._last_token_at = now
+        self._scheduled_at = self._first_token_at = self._last_token_at = now
         self._prompt_logprobs: list[TokenLogprobs] = []
 
     def scheduled(self, now: float) -> None:
         """It left the queue for the first time."""
+        self._scheduled_at = now
         self._metrics.request_scheduled(queue_seconds=now - self.admitted_at, prompt_tokens=self.sequence.prompt_len)
 
     def advance(self, update: SequenceUpdate, now: float) -> None:
@@ -84,6 +85,8 @@ class LiveRequest:
             return
         self.ended = True
         self._metrics.request_finished(reason, e2e_seconds=now - self.admitted_at)
+        if self._generated:
+            self._metrics.output_finished(tokens=self._generated, decode_seconds=now - self._first_token_at)
         if isinstance(last, GenerationChunk):
             self.stream.push(last)
         elif last is not None:
@@ -94,7 +97,8 @@ class LiveRequest:
         if self._generated:
             self._metrics.inter_token(now - self._last_token_at)
         else:
-            self._metrics.first_token(now - self.admitted_at)
+            self._first_token_at = now
+            self._metrics.first_token(since_admitted=now - self.admitted_at, since_scheduled=now - self._scheduled_at)
         self._generated += 1
         self._last_token_at = now
 

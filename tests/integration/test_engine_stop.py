@@ -131,7 +131,7 @@ from harness import Options, make_engine
 from numaserve.server.metrics.metrics import Metrics
 
 async def main():
-    engine = make_engine(Options(ranks=2), Metrics())
+    engine = make_engine(Options(ranks=2), Metrics("fake"))
     await engine.start()
     print(*engine.worker_pids, flush=True)
     await asyncio.sleep(3600)
@@ -149,7 +149,7 @@ asyncio.run(main())
 
 def test_stopping_while_loading_leaves_no_process(sockets: Path) -> None:
     async def scenario() -> None:
-        engine = make_engine(Options(ranks=2), Metrics())
+        engine = make_engine(Options(ranks=2), Metrics("fake"))
         starting = asyncio.create_task(engine.start())
         await until(lambda: len(engine.worker_pids) == 2)
         pids = engine.worker_pids

@@ -159,7 +159,7 @@ def test_garbage_from_a_worker_is_dropped_and_counted() -> None:
 )
 def test_a_worker_that_cannot_load_says_so_to_whoever_starts_it(faults: tuple[str, ...], message: str) -> None:
     async def scenario() -> None:
-        engine = make_engine(Options(ranks=2, faults=(*faults, "--fault-rank", "1")), Metrics())
+        engine = make_engine(Options(ranks=2, faults=(*faults, "--fault-rank", "1")), Metrics("fake"))
         with pytest.raises(GroupFailed, match=message):
             await engine.start()
         assert not engine.is_alive()
@@ -172,7 +172,7 @@ def test_a_worker_that_cannot_load_says_so_to_whoever_starts_it(faults: tuple[st
 
 def test_a_command_that_does_not_exist_is_told() -> None:
     async def scenario() -> None:
-        engine = make_engine(Options(ranks=2), Metrics())
+        engine = make_engine(Options(ranks=2), Metrics("fake"))
         engine._supervisor._command = ["/nonexistent/worker"]
         with pytest.raises(GroupFailed, match="could not be started"):
             await engine.start()

@@ -170,7 +170,7 @@ def make_context(
     return ApiContext(
         engine=engine,
         tokenizer=ByteTokenizer(),
-        metrics=Metrics(),
+        metrics=Metrics(MODEL),
         model_name=MODEL,
         model_path="/models/tiny",
         version="1.2.3",
@@ -182,6 +182,7 @@ def make_context(
 
 def outcomes(context: ApiContext, reason: str) -> float:
     """How often `reason` was counted."""
-    value = context.metrics.registry.get_sample_value("numaserve_request_outcomes_total", {"reason": reason})
+    labels = {"model_name": MODEL, "reason": reason}
+    value = context.metrics.registry.get_sample_value("numaserve_request_outcomes_total", labels)
     assert value is not None
     return value

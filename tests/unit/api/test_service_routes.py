@@ -95,10 +95,10 @@ def test_the_cache_is_flushed_only_when_idle(client: TestClient, engine: FakeEng
 
 
 def test_metrics_are_in_prometheus_s_text_format(client: TestClient, context: ApiContext) -> None:
-    context.metrics.first_token(0.1)
+    context.metrics.first_token(since_admitted=0.1, since_scheduled=0.1)
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert "numaserve_time_to_first_token_seconds_count 1.0" in answer.text
+    assert f'numaserve_time_to_first_token_seconds_count{{model_name="{MODEL}"}} 1.0' in answer.text
 
 
 def test_a_text_is_tokenized_with_or_without_special_tokens(client: TestClient) -> None:

@@ -31,7 +31,7 @@ class Bytes:
 class Run:
     def __init__(self, **fields: Any) -> None:
         request = GenerationRequest("id", [1], SamplingParams(), 1000, **fields)
-        self.metrics = Metrics()
+        self.metrics = Metrics("m")
         self.ends = 0
         self.sequence = Sequence("0", [1], SamplingParams(), 1000)
         self.live = LiveRequest(
@@ -57,8 +57,11 @@ class Run:
     async def chunks(self) -> list[GenerationChunk]:
         return [chunk async for chunk in self.live.stream]
 
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"numaserve_{name}", {"model_name": "m", **labels})
+
     def outcome(self, reason: str) -> float | None:
-        return self.metrics.registry.get_sample_value("numaserve_request_outcomes_total", {"reason": reason})
+        return self.metric("request_outcomes_total", reason=reason)
 
 
 def test_a_character_split_over_tokens_comes_when_it_is_whole() -> None:
@@ -149,7 +152,23 @@ def test_closing_wakes_a_consumer_that_waits() -> None:
 def test_latencies_are_counted_from_admission_and_between_tokens() -> None:
     run = Run()
     run.feed(b"abc", finish=True)  # at 1, 2 and 3 seconds after admission
-    value = run.metrics.registry.get_sample_value
-    assert value("numaserve_time_to_first_token_seconds_sum") == 1.0
-    assert value("numaserve_inter_token_latency_seconds_sum") == 2.0
-    assert value("numaserve_e2e_request_latency_seconds_sum") == 3.0
+    assert run.metric("time_to_first_token_seconds_sum") == 1.0
+    assert run.metric("inter_token_latency_seconds_sum") == 2.0
+    assert run.metric("e2e_request_latency_seconds_sum") == 3.0
+
+
+def test_prefill_is_counted_from_the_first_step_and_decode_from_the_first_token_to_the_end() -> None:
+    run = Run()
+    run.live.scheduled(0.25)
+    run.feed(b"abcd", finish=True)
+    assert run.metric("queue_time_seconds_sum") == 0.25
+    assert run.metric("prefill_time_seconds_sum") == 0.75
+    assert run.metric("decode_time_seconds_sum") == 3.0
+    assert run.metric("request_prompt_tokens_sum") == 1.0
+    assert run.metric("request_generation_tokens_sum") == 4.0
+
+
+def test_a_sequence_without_output_has_no_length_of_it() -> None:
+    run = Run()
+    run.live.abort(1.0)
+    assert run.metric("request_generation_tokens_count") == run.metric("decode_time_seconds_count") == 0

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from numaserve.server.engine.throughput import Throughput
-from numaserve.server.engine.timing import StepTimes, phase_of
+from numaserve.server.engine.timing import StepTimes, phase_of, tokens_of
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.workers.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan, StepResult
 
@@ -20,19 +20,24 @@ def test_the_phase_is_what_the_plan_computes(seqs: list[SeqPlan], phase: str) ->
 
 
 def test_the_stages_of_a_step_add_up_to_its_time() -> None:
-    metrics = Metrics()
+    metrics = Metrics("m")
     result = StepResult(0, 0, [], native_ns=8_000_000, all_reduce_ns=1_000_000, worker_ns=9_000_000)
     times = StepTimes(scheduling=1.0, scheduled=1.002, sent=1.003)
-    times.record(metrics, "decode", result, begun=1.003, answered=1.013, processed=1.017)
+    times.record(metrics, StepPlan(0, [DECODE]), result, begun=1.003, answered=1.013, processed=1.017)
 
     def stage(name: str) -> float | None:
-        return metrics.registry.get_sample_value("numaserve_step_stage_seconds_sum", {"stage": name})
+        return metrics.registry.get_sample_value("numaserve_step_stage_seconds_sum", {"model_name": "m", "stage": name})
 
     values = {name: stage(name) for name in ("schedule", "send", "native", "all_reduce", "receive", "detokenize")}
     assert values == pytest.approx(
         {"schedule": 0.002, "send": 0.001, "native": 0.008, "all_reduce": 0.001, "receive": 0.001, "detokenize": 0.004}
     )
-    assert metrics.registry.get_sample_value("numaserve_step_seconds_sum", {"phase": "decode"}) == pytest.approx(0.01)
+    labels = {"model_name": "m", "phase": "decode"}
+    assert metrics.registry.get_sample_value("numaserve_step_seconds_sum", labels) == pytest.approx(0.01)
+
+
+def test_the_tokens_of_a_step_are_those_of_prompts_and_one_for_each_sequence_in_decode() -> None:
+    assert tokens_of(StepPlan(0, [PREFILL, DECODE, AHEAD])) == 5
 
 
 def test_retry_after_follows_the_pace_and_stays_in_bounds() -> None:

@@ -12,7 +12,8 @@ from numaserve.server.api.chat_schema import ChatRequest
 from numaserve.server.api.completion_schema import CompletionRequest
 from numaserve.server.cli.main import app
 from numaserve.server.config import ServeConfig
-from numaserve.server.metrics.metrics import FINISH_REASONS, PHASES, REFUSALS, STAGES, Metrics
+from numaserve.server.metrics.labels import FINISH_REASONS, PAGE_STATES, PHASES, REFUSALS, REQUEST_STATES, STAGES
+from numaserve.server.metrics.metrics import Metrics
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.models.registry import ARCHITECTURES, GGUF_ARCHITECTURES
 
@@ -35,7 +36,7 @@ def serve_options() -> set[str]:
 
 
 def metric_names() -> set[str]:
-    families = Metrics().registry.collect()
+    families = Metrics("m").registry.collect()
     return {family.name + {"counter": "_total", "info": "_info"}.get(family.type, "") for family in families}
 
 
@@ -74,12 +75,12 @@ def test_every_shape_is_named() -> None:
 
 
 def test_every_metric_is_in_the_table_and_every_name_in_it_is_a_metric() -> None:
-    named = set(re.findall(r"`(numaserve_\w+)(?:\{[a-z,]+\})?`", section("Metrics")))
+    named = set(re.findall(r"`((?:numaserve|process|vllm)[_:]\w+)(?:\{[a-z_,]+\})?`", section("Metrics")))
     assert named == metric_names()
 
 
 def test_every_value_of_a_label_is_in_the_table() -> None:
-    values = {*FINISH_REASONS, *REFUSALS, *PHASES, *STAGES}
+    values = {*FINISH_REASONS, *REFUSALS, *PHASES, *STAGES, *PAGE_STATES, *REQUEST_STATES}
     assert values <= set(re.findall(r"`(\w+)`", section("Metrics")))
 
 

@@ -1,0 +1,132 @@
+"""Every metric, declared once. Names and labels are a contract with dashboards and alerts.
+
+Durations are in seconds, sizes in bytes or tokens.
+"""
+
+from __future__ import annotations
+
+from numaserve.server.metrics import buckets
+from numaserve.server.metrics.labels import FINISH_REASONS, PAGE_STATES, PHASES, REFUSALS, REQUEST_STATES, STAGES
+from numaserve.server.metrics.series import Series
+from prometheus_client import Counter, Gauge, Histogram, Info
+
+
+class RequestFamilies:
+    """What sequences saw. `n` completions are n sequences."""
+
+    def __init__(self, series: Series) -> None:
+        self.time_to_first_token = series.one(
+            Histogram,
+            "numaserve_time_to_first_token_seconds",
+            "Request admitted to first token handed to the HTTP layer.",
+            buckets=buckets.REQUEST,
+        )
+        self.inter_token_latency = series.one(
+            Histogram, "numaserve_inter_token_latency_seconds", "Gap between two tokens.", buckets=buckets.GAP
+        )
+        self.e2e_latency = series.one(
+            Histogram,
+            "numaserve_e2e_request_latency_seconds",
+            "Request admitted to finished.",
+            buckets=buckets.REQUEST,
+        )
+        self.queue_time = series.one(
+            Histogram,
+            "numaserve_queue_time_seconds",
+            "Request admitted to first scheduled.",
+            buckets=buckets.QUEUE,
+        )
+        self.prefill_time = series.one(
+            Histogram,
+            "numaserve_prefill_time_seconds",
+            "Request first scheduled to first token.",
+            buckets=buckets.REQUEST,
+        )
+        self.decode_time = series.one(
+            Histogram, "numaserve_decode_time_seconds", "First token to finished.", buckets=buckets.REQUEST
+        )
+        self.prompt_length = series.one(
+            Histogram, "numaserve_request_prompt_tokens", "Prompts of scheduled requests.", buckets=buckets.LENGTH
+        )
+        self.output_length = series.one(
+            Histogram,
+            "numaserve_request_generation_tokens",
+            "Outputs of sequences that ended with at least one token.",
+            buckets=buckets.LENGTH,
+        )
+        self.prompt_tokens = series.one(
+            Counter, "numaserve_prompt_tokens_total", "Prompt tokens of scheduled requests."
+        )
+        self.generation_tokens = series.one(Counter, "numaserve_generation_tokens_total", "Tokens generated.")
+        self.outcomes = series.each(
+            Counter,
+            "numaserve_request_outcomes_total",
+            "Sequences ended and requests refused.",
+            "reason",
+            (*FINISH_REASONS, *REFUSALS),
+        )
+
+
+class SchedulerFamilies:
+    """The queue and the KV cache."""
+
+    def __init__(self, series: Series) -> None:
+        self.requests = series.each(Gauge, "numaserve_requests", "Sequences in the engine.", "state", REQUEST_STATES)
+        self.retractions = series.one(
+            Counter, "numaserve_retractions_total", "Sequences sent back to the queue for want of KV pages."
+        )
+        self.kv_pages = series.each(Gauge, "numaserve_kv_pages", "Pages of the KV cache.", "state", PAGE_STATES)
+        self.kv_usage = series.one(Gauge, "numaserve_kv_usage_ratio", "Active pages of the KV cache over all.")
+        self.cache_queries = series.one(
+            Counter, "numaserve_prefix_cache_queries_tokens_total", "Prompt tokens looked up in the prefix cache."
+        )
+        self.cache_hits = series.one(
+            Counter, "numaserve_prefix_cache_hits_tokens_total", "Prompt tokens found in the prefix cache."
+        )
+
+
+class WorkerFamilies:
+    """Steps, and the processes that run them."""
+
+    def __init__(self, series: Series) -> None:
+        self.info = series.one(Info, "numaserve", "What is being served.")
+        self.step = series.each(
+            Histogram,
+            "numaserve_step_seconds",
+            "One step, scheduled to processed.",
+            "phase",
+            PHASES,
+            buckets=buckets.STEP,
+        )
+        self.stage = series.each(
+            Histogram,
+            "numaserve_step_stage_seconds",
+            "Parts of a step; all_reduce is inside native.",
+            "stage",
+            STAGES,
+            buckets=buckets.STAGE,
+        )
+        self.step_tokens = series.one(
+            Histogram,
+            "numaserve_step_tokens",
+            "Tokens of one step, of prompts and outputs.",
+            buckets=buckets.STEP_TOKENS,
+        )
+        self.up = series.by(Gauge, "numaserve_worker_up", "1 while the worker serves.", "rank")
+        self.misplaced = series.by(
+            Gauge,
+            "numaserve_worker_misplaced_pages",
+            "Memory pages of weights and KV on another NUMA node than the worker's.",
+            "rank",
+        )
+        self.rss = series.by(Gauge, "numaserve_worker_rss_bytes", "Resident memory of the worker.", "rank")
+
+
+class CommonFamilies:
+    """What dashboards, autoscalers and gateways read of any server, under the names that vLLM gave it."""
+
+    def __init__(self, series: Series) -> None:
+        self.running = series.one(Gauge, "vllm:num_requests_running", "Sequences that run.")
+        self.waiting = series.one(Gauge, "vllm:num_requests_waiting", "Sequences that wait.")
+        self.kv_usage = series.one(Gauge, "vllm:kv_cache_usage_perc", "KV cache in use; 1 is all of it.")
+        self.cache_config = series.one(Info, "vllm:cache_config", "Sizes of the KV cache.")

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from numaserve.server.api.answers import record_of
 from numaserve.server.api.chat import chat_router
 from numaserve.server.api.completions import completions_router
 from numaserve.server.api.context import ApiContext, ApiLimits
-from numaserve.server.api.errors import ApiError, from_engine, from_http, from_validation
+from numaserve.server.api.errors import ApiError, from_engine, from_http, from_validation, tokenizer_failed
 from numaserve.server.api.health import health_router
 from numaserve.server.api.info import info_router
 from numaserve.server.api.middleware import BodyLimit, HeaderLimit, RequestScope, RequireKey
 from numaserve.server.api.models import models_router
 from numaserve.server.api.tokenize import tokenize_router
 from numaserve.server.engine.types import EngineError
+from numaserve.server.tokenizer.types import TokenizationError
 from starlette.exceptions import HTTPException
 
 __all__ = ["ApiContext", "ApiLimits", "create_app"]
+
+_logger = logging.getLogger("numaserve.api")
 
 
 def create_app(context: ApiContext) -> FastAPI:
@@ -50,7 +56,7 @@ def _answer_errors(app: FastAPI, context: ApiContext) -> None:
             context.metrics.request_refused(answered.refusal)
         return answered.response()
 
-    for kind in (HTTPException, RequestValidationError, EngineError):
+    for kind in (HTTPException, RequestValidationError, EngineError, TokenizationError):
         app.add_exception_handler(kind, answer)
 
 
@@ -62,6 +68,10 @@ def _as_api_error(request: Request, error: Exception) -> ApiError:
             return from_validation(error)
         case EngineError():
             return from_engine(error)
+        case TokenizationError():
+            # What the library says stays here: it may be about the server's own files.
+            _logger.error("%s", error, extra={"fields": {"request_id": record_of(request).request_id}})
+            return tokenizer_failed()
         case HTTPException():
             return from_http(error.status_code, error.detail, error.headers, request.method, request.url.path)
         case _:

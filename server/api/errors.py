@@ -62,6 +62,12 @@ def context_length_exceeded(message: str, param: str | None) -> ApiError:
     return ApiError(400, message, param=param, code="context_length_exceeded", refusal="too_long")
 
 
+def tokenizer_failed() -> ApiError:
+    """The model's tokenizer cannot process this text. No 5xx: the same text fails again on every try and every server
+    of the model, and those would make clients and routers try."""
+    return bad_request("The model's tokenizer cannot process this text.", None, "tokenizer_failed")
+
+
 def model_not_found(model: str) -> ApiError:
     """The request names another model than the one served."""
     return ApiError(404, f"The model '{model[:256]}' does not exist.", param="model", code="model_not_found")

@@ -15,7 +15,6 @@ from numaserve.server.cli.serve import serve
 from numaserve.server.cli.topology import topology
 from numaserve.server.cli.version import version
 from numaserve.server.cli.weights_cache import cache
-from numaserve.server.tokenizer.types import TokenizerError
 from numaserve.workers.errors import OperatorError
 
 EXIT_MISTAKE = 2  # something the operator can mend; starting again without a change would not help
@@ -48,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except typer.TyperException as error:
         _complain(error.format_message())
         status = EXIT_MISTAKE
-    except (OperatorError, TokenizerError) as error:
+    except OperatorError as error:
         _complain(str(error))
         status = EXIT_MISTAKE
     except (typer.Abort, KeyboardInterrupt):

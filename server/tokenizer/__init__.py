@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from numaserve.server.tokenizer.failures import while_loading
 from numaserve.server.tokenizer.gguf import load_gguf
 from numaserve.server.tokenizer.hf import load_folder
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
 
 
+@while_loading
 def load_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer of the model at `path`: a Hugging Face folder or a .gguf file.
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import tokenizers
 from numaserve.server.tokenizer.chat_template import ChatTemplate, flatten_content
+from numaserve.server.tokenizer.failures import while_serving
 from numaserve.server.tokenizer.token_bytes import spelling_of
 from numaserve.server.tokenizer.types import ChatTemplateError
 
 ALLOWED_TEMPLATE_ARGUMENTS = frozenset({"enable_thinking"})
+_PLAIN_TEXT = "a b"
 
 
 class Tokenizer:
@@ -36,6 +38,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self._backend = backend
         self._bytes_of = spelling_of(backend)
+        self.decode(self.encode(_PLAIN_TEXT))  # a file that fails on every text is refused now
         self.vocab_size = vocab_size or max(backend.get_vocab_size(with_added_tokens=False), *(i + 1 for i in added), 1)
         self.eos_token_ids = eos_token_ids
         self.bos_token_id = bos_token_id
@@ -49,12 +52,15 @@ class Tokenizer:
             self._template_constants["eos_token"] = self.token_text(eos_token_id)
         self._chat_template = ChatTemplate(chat_template) if chat_template is not None else None
 
+    @while_serving
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; special tokens written out in `text` are recognised."""
+        """Token ids of `text`; special tokens written out in `text` are recognised. Raises
+        `TokenizationError` where the library fails on it."""
         return self._backend.encode(_without_surrogates(text), add_special_tokens=add_special_tokens).ids
 
+    @while_serving
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of `token_ids`; ids outside the vocabulary add nothing."""
+        """Text of `token_ids`; ids outside the vocabulary add nothing. Raises `TokenizationError`."""
         return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     def token_text(self, token_id: int) -> str:
@@ -72,7 +78,7 @@ class Tokenizer:
 
         May take as long as the template's time limit: not for an event loop's thread. Raises `ChatTemplateError` when
         there is no template, when it refuses the messages or goes past a limit, and for an argument not in
-        `ALLOWED_TEMPLATE_ARGUMENTS`.
+        `ALLOWED_TEMPLATE_ARGUMENTS`; `TokenizationError` as `encode` does.
         """
         if self._chat_template is None:
             raise ChatTemplateError("this model has no chat template; use /v1/completions with a prompt of your own")

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from numaserve.workers.errors import OperatorError
 
-class TokenizerError(Exception):
+
+class TokenizerError(OperatorError):
     """A tokenizer that cannot be loaded; the message says to the operator what to change."""
+
+
+class TokenizationError(TokenizerError):
+    """A text, or tokens, that the model's tokenizer fails on, as it would again; others are none the worse for it."""
 
 
 class ChatTemplateError(ValueError):
@@ -23,11 +29,11 @@ class TokenizerProtocol(Protocol):
     special_token_ids: frozenset[int]  # tokens that `skip_special_tokens` leaves out
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; special tokens written out in `text` are recognised."""
+        """Token ids of `text`; special tokens written out in `text` are recognised. Raises `TokenizationError`."""
         ...
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of `token_ids`."""
+        """Text of `token_ids`. Raises `TokenizationError`."""
         ...
 
     def token_text(self, token_id: int) -> str:
@@ -41,5 +47,6 @@ class TokenizerProtocol(Protocol):
     def render_chat(
         self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
     ) -> list[int]:
-        """Token ids of the conversation as the model's own template writes it; raises `ChatTemplateError`."""
+        """Token ids of the conversation as the model's own template writes it; raises `ChatTemplateError`, and
+        `TokenizationError` for what the template made of it."""
         ...

@@ -1,0 +1,101 @@
+"""A text on which the model's tokenizer fails costs its own request, and nobody else's."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from api_fakes import MODEL, ByteTokenizer, FakeEngine, make_context, outcomes
+from numaserve.server.api.access_log import JsonFormatter
+from numaserve.server.api.app import ApiContext, create_app
+from numaserve.server.tokenizer.failures import while_serving
+from starlette.testclient import TestClient
+from tokenizers import Regex, Tokenizer, models, normalizers
+
+TRIGGER = "x" * 40 + "!"
+TOKENS = list(TRIGGER.encode())
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"model": MODEL, "messages": [{"role": "user", "content": TRIGGER}]},
+    "/v1/completions": {"model": MODEL, "prompt": TRIGGER},
+    "/tokenize": {"prompt": TRIGGER},
+    "/detokenize": {"tokens": TOKENS},
+}
+CASES = [
+    *BODIES.items(),
+    ("/v1/chat/completions", BODIES["/v1/chat/completions"] | {"stream": True}),
+    ("/v1/completions", BODIES["/v1/completions"] | {"stream": True}),
+    ("/v1/completions", {"model": MODEL, "prompt": TOKENS, "echo": True}),
+    ("/tokenize", {"messages": [{"role": "user", "content": TRIGGER}]}),
+]
+
+
+class PanickyTokenizer(ByteTokenizer):
+    """Byte tokens, of a text that the library's own normaliser has seen first."""
+
+    def __init__(self) -> None:
+        self._backend = Tokenizer(models.BPE())
+        self._backend.normalizer = normalizers.Replace(Regex("(x+)+$"), "y")
+
+    @while_serving
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        self._backend.encode(text)
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+    @while_serving
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        text = super().decode(token_ids, skip_special_tokens=skip_special_tokens)
+        self._backend.encode(text)
+        return text
+
+    def render_chat(
+        self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
+    ) -> list[int]:
+        return self.encode("".join(str(message["content"]) for message in messages))
+
+
+@pytest.fixture
+def panicky(engine: FakeEngine) -> ApiContext:
+    return replace(make_context(engine), tokenizer=PanickyTokenizer())
+
+
+@pytest.fixture
+def panicky_client(panicky: ApiContext) -> Iterator[TestClient]:
+    with TestClient(create_app(panicky), raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.mark.parametrize(("route", "body"), CASES)
+def test_the_answer_is_the_clients_error_and_the_log_says_why(
+    route: str,
+    body: dict[str, Any],
+    panicky: ApiContext,
+    panicky_client: TestClient,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="numaserve")
+    answer = panicky_client.post(route, json=body, headers={"X-Request-Id": "r7"})
+    assert answer.status_code == 400
+    message = "The model's tokenizer cannot process this text."
+    assert answer.json()["error"] == {
+        "message": message,
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "tokenizer_failed",
+    }
+    formatted = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+    (line,) = (line for line in formatted if line["level"] == "error")
+    assert (line["logger"], line["request_id"]) == ("numaserve.api", "r7")
+    assert "retry-limit" in line["message"]
+    assert "exception" not in line
+    assert outcomes(panicky, "invalid") == 1
+
+
+def test_other_requests_are_served_as_before(panicky_client: TestClient) -> None:
+    for route, body in CASES:
+        panicky_client.post(route, json=body)
+        other = {"model": MODEL, "prompt": "brown fox"}
+        assert panicky_client.post("/v1/completions", json=other).status_code == 200

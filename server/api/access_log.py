@@ -9,7 +9,10 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import cast
 
+from numaserve.server.api.unknown_fields import UnknownFields
+from starlette.requests import Request
 from starlette.types import Scope
 
 _SAFE_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
@@ -47,6 +50,7 @@ class RequestRecord:
     finish_reason: str | None = None
     ttft: float | None = None
     prompt: object = None
+    unknown_fields: UnknownFields | None = None
 
     def saw_output(self) -> None:
         """The first tokens of the request are here."""
@@ -74,6 +78,11 @@ class RequestRecord:
             fields["prompt"] = self.prompt
         level = logging.INFO if self.method == "POST" or self.status >= 400 else logging.DEBUG
         _logger.log(level, "request", extra={"fields": fields})
+
+
+def record_of(request: Request) -> RequestRecord:
+    """The record that `RequestScope` made."""
+    return cast(RequestRecord, request.state.record)
 
 
 def request_id_of(scope: Scope) -> str:

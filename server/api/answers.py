@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import cast
 
-from fastapi import Request
-from numaserve.server.api.access_log import RequestRecord
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import context_length_exceeded, model_not_found, not_ready
+from numaserve.server.api.generation import Generation
 from numaserve.server.api.schemas import SamplingFields
 
 # No vocabulary has tokens of nearly so many characters on average: a longer text cannot fit, and is refused before it
@@ -46,19 +44,25 @@ class Frame:
         }
 
 
-def wants_usage(body: SamplingFields) -> bool:
-    """Whether a stream ends with a chunk of usage."""
-    return body.stream_options is not None and body.stream_options.include_usage is True
+class StreamUsage:
+    """The `usage` of a stream's chunks: null until the last one, or with each chunk what was used so far."""
 
+    def __init__(self, body: SamplingFields, generation: Generation) -> None:
+        options = body.stream_options
+        self.wanted = options is not None and options.include_usage is True
+        self._continuous = options is not None and options.continuous_usage_stats is True
+        self._generation = generation
 
-def record_of(request: Request) -> RequestRecord:
-    """The log record that `RequestScope` made."""
-    return cast(RequestRecord, request.state.record)
+    def of_chunk(self, index: int, *, begins: bool = False) -> dict[str, object]:
+        """The field of a chunk of sequence `index`; one that `begins` it has no tokens yet."""
+        if not self.wanted:
+            return {}
+        return {"usage": self._generation.usage_so_far(index, begins=begins) if self._continuous else None}
 
 
 def check_model(context: ApiContext, model: str | None) -> None:
     """Raise `ApiError` 404 for another model than the one served; no model means that one."""
-    if model is not None and model not in context.model_names:
+    if model is not None and model != context.model_name:
         raise model_not_found(model)
 
 

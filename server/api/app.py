@@ -7,7 +7,7 @@ import logging
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from numaserve.server.api.answers import record_of
+from numaserve.server.api.access_log import record_of
 from numaserve.server.api.chat import chat_router
 from numaserve.server.api.completions import completions_router
 from numaserve.server.api.context import ApiContext, ApiLimits

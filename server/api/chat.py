@@ -8,22 +8,24 @@ from contextlib import aclosing
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from numaserve.server.api.answers import Frame, check_servable, check_text_length, record_of, wants_usage
-from numaserve.server.api.chat_schema import ChatRequest, Message, TemplateArguments
+from numaserve.server.api.access_log import record_of
+from numaserve.server.api.answers import Frame, StreamUsage, check_servable, check_text_length
+from numaserve.server.api.body.route import body_route
+from numaserve.server.api.chat_schema import ChatRequest, TemplateArguments
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import bad_request
 from numaserve.server.api.generation import Generation
 from numaserve.server.api.logprobs import TokenNames, chat_logprobs
+from numaserve.server.api.messages import Conversation
 from numaserve.server.api.sampling import Wanted, generation_requests, output_limit
 from numaserve.server.api.streaming import json_response, respond
-from numaserve.server.engine.types import GenerationChunk
 from numaserve.server.tokenizer.types import ChatTemplateError
 from numaserve.workers.protocol import TokenLogprobs
 
 
 def chat_router(context: ApiContext) -> APIRouter:
     """The route of this file."""
-    router = APIRouter(tags=["generation"])
+    router = APIRouter(tags=["generation"], route_class=body_route(context.bodies))
 
     @router.post("/v1/chat/completions")
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
@@ -31,7 +33,7 @@ def chat_router(context: ApiContext) -> APIRouter:
         record = record_of(request)
         prompt = await render(context, body.messages, body.chat_template_kwargs)
         if context.log_prompts:
-            record.prompt = [message.for_template() for message in body.messages]
+            record.prompt = body.messages.messages
         limit = output_limit(len(prompt), body.output_limit, None, context.limits.context_length, "messages")
         wanted = Wanted(limit, (body.top_logprobs or 0) if body.logprobs else -1)
         answer = _ChatAnswer(context, body)
@@ -44,18 +46,20 @@ def chat_router(context: ApiContext) -> APIRouter:
 
 async def render(
     context: ApiContext,
-    messages: list[Message],
+    conversation: Conversation,
     arguments: TemplateArguments | None = None,
     *,
     add_generation_prompt: bool = True,
 ) -> list[int]:
     """Token ids of a conversation, by the model's own template, in a thread. Raises `ApiError`."""
-    check_text_length(context, sum(len(message.content) for message in messages), "messages")
+    check_text_length(context, conversation.characters, "messages")
+    if conversation.needs_tools and not context.tokenizer.takes_tools:
+        raise bad_request("This model's chat template cannot write tool calls and their results.", "messages")
     allowed = {} if arguments is None else arguments.model_dump(exclude_none=True)
     try:
         prompt = await asyncio.to_thread(
             context.tokenizer.render_chat,
-            [message.for_template() for message in messages],
+            conversation.messages,
             add_generation_prompt=add_generation_prompt,
             **allowed,
         )
@@ -75,7 +79,7 @@ class _ChatAnswer:
         self._names = TokenNames(context.tokenizer)
         self._choices = body.n or 1
         self._with_logprobs = body.logprobs is True
-        self._with_usage = wants_usage(body)
+        self._body = body
 
     @property
     def id(self) -> str:
@@ -106,30 +110,30 @@ class _ChatAnswer:
     async def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
         """The chunks: per choice one with the role, then its text, then one with the reason; at last usage."""
         started: set[int] = set()
+        usage = StreamUsage(self._body, generation)
         async with aclosing(generation.chunks()) as chunks:
             async for index, chunk in chunks:
                 if index not in started:
                     started.add(index)
-                    yield self._chunk(index, {"role": "assistant", "content": "", "refusal": None})
+                    first = self._choice(index, {"role": "assistant", "content": "", "refusal": None})
+                    yield self._frame.wrap([first], **usage.of_chunk(index, begins=True))
                 if chunk.text or (self._with_logprobs and chunk.logprobs):
-                    yield self._content(index, chunk)
+                    content = self._choice(index, {"content": chunk.text}, self._logprobs(chunk.logprobs))
+                    yield self._frame.wrap([content], **usage.of_chunk(index))
                 if chunk.finish_reason is not None:
-                    yield self._chunk(index, {}, finish_reason=chunk.finish_reason)
-        if self._with_usage:
+                    last = self._choice(index, {}, finish_reason=chunk.finish_reason)
+                    yield self._frame.wrap([last], **usage.of_chunk(index))
+        if usage.wanted:
             yield self._frame.wrap([], usage=generation.usage())
-
-    def _content(self, index: int, chunk: GenerationChunk) -> dict[str, object]:
-        return self._chunk(index, {"content": chunk.text}, self._logprobs(chunk.logprobs))
 
     def _logprobs(self, tokens: list[TokenLogprobs]) -> dict[str, object] | None:
         return chat_logprobs(self._names, tokens) if self._with_logprobs else None
 
-    def _chunk(
-        self,
+    @staticmethod
+    def _choice(
         index: int,
         delta: dict[str, object],
         logprobs: dict[str, object] | None = None,
         finish_reason: str | None = None,
     ) -> dict[str, object]:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
-        return self._frame.wrap([choice], usage=None) if self._with_usage else self._frame.wrap([choice])
+        return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}

@@ -2,45 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from numaserve.server.api.schemas import MAX_INT, Neutral, SamplingFields, Strict, Text, TopLogprobs, conflict, neutral
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
-
-_ROLES = {"developer": "system"}  # OpenAI's newer name for it; templates know the older one
-
-
-def _join_text_parts(content: object) -> object:
-    # One part a line, as vLLM and llama-server do it.
-    if not isinstance(content, list):
-        return content
-    texts: list[str] = []
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text" or set(part) != {"type", "text"} or not isinstance(part["text"], str):
-            raise ValueError('only parts {"type": "text", "text": "..."} are supported')
-        texts.append(part["text"])
-    if not texts:
-        raise ValueError("the list of parts is empty")
-    return "\n".join(texts)
+from numaserve.server.api.messages import Conversation
+from numaserve.server.api.schemas import MAX_INT, Neutral, SamplingFields, Strict, TopLogprobs, conflict, neutral
+from pydantic import AfterValidator, Field, model_validator
 
 
-class Message(Strict):
-    """One message; fields that only tool calls, audio and refusals need are accepted empty, as clients echo them."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[Text, BeforeValidator(_join_text_parts)]
-    name: Annotated[Text, StringConstraints(max_length=256)] | None = None
-    refusal: Annotated[Neutral, neutral()] = None
-    tool_calls: Annotated[Neutral, neutral([])] = None
-    function_call: Annotated[Neutral, neutral()] = None
-    audio: Annotated[Neutral, neutral()] = None
-    annotations: Annotated[Neutral, neutral([])] = None
-
-    def for_template(self) -> dict[str, object]:
-        """What the chat template sees."""
-        message: dict[str, object] = {"role": _ROLES.get(self.role, self.role), "content": self.content}
-        return message if self.name is None else {**message, "name": self.name}
+def _whether_any(items: list[dict[str, object]]) -> list[dict[str, object]]:
+    # Nothing else is asked of them, and they may be large.
+    return [{}] if items else []
 
 
 class TemplateArguments(Strict):
@@ -52,7 +23,7 @@ class TemplateArguments(Strict):
 class ChatRequest(SamplingFields):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=65536)]
+    messages: Conversation
     max_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
     logprobs: bool | None = None
@@ -60,11 +31,10 @@ class ChatRequest(SamplingFields):
     chat_template_kwargs: TemplateArguments | None = None
 
     parallel_tool_calls: bool | None = None  # without effect where there are no tools
-    tools: list[dict[str, object]] | None = None
+    tools: Annotated[list[dict[str, object]], AfterValidator(_whether_any)] | None = None
     tool_choice: Annotated[Neutral, neutral("none", "auto")] = None
     functions: Annotated[Neutral, neutral([])] = None
     function_call: Annotated[Neutral, neutral("none", "auto")] = None
-    response_format: Annotated[Neutral, neutral({"type": "text"})] = None
     modalities: Annotated[Neutral, neutral(["text"])] = None
     audio: Annotated[Neutral, neutral()] = None
     prediction: Annotated[Neutral, neutral()] = None
@@ -73,6 +43,14 @@ class ChatRequest(SamplingFields):
     web_search_options: Annotated[Neutral, neutral()] = None
     service_tier: Annotated[Neutral, neutral("auto", "default")] = None
     store: Annotated[Neutral, neutral(False)] = None
+    add_generation_prompt: Annotated[Neutral, neutral(True)] = None
+    continue_final_message: Annotated[Neutral, neutral(False)] = None
+    add_special_tokens: Annotated[Neutral, neutral(False)] = None  # the template writes them
+    echo: Annotated[Neutral, neutral(False)] = None
+    best_of: Annotated[Neutral, neutral(1)] = None
+    chat_template: Annotated[Neutral, neutral()] = None
+    documents: Annotated[Neutral, neutral([])] = None
+    mm_processor_kwargs: Annotated[Neutral, neutral({})] = None
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> ChatRequest:

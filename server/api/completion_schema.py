@@ -8,6 +8,7 @@ from numaserve.server.api.schemas import Neutral, SamplingFields, Text, TokenId,
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 DEFAULT_MAX_TOKENS = 16
+MAX_PROMPTS = 8192
 
 
 def _as_prompts(value: object) -> object:
@@ -34,19 +35,21 @@ Prompts = Annotated[
     Annotated[list[Text], Tag("[text]")] | Annotated[list[Tokens], Tag("[tokens]")],
     Discriminator(_kind_of_prompts),
     BeforeValidator(_as_prompts),
-    Field(min_length=1),
+    Field(min_length=1, max_length=MAX_PROMPTS),
 ]
 
 
 class CompletionRequest(SamplingFields):
     """POST /v1/completions."""
 
+    contexts = 16
     prompt: Prompts
     echo: bool | None = None
     logprobs: TopLogprobs | None = None
 
     best_of: Annotated[int, Field(ge=1, le=20)] | None = None  # as many as are returned: nothing to choose from
     suffix: Annotated[Neutral, neutral("")] = None
+    add_special_tokens: Annotated[Neutral, neutral(True)] = None
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> CompletionRequest:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from numaserve.server.api.answers import Frame, check_servable, check_text_length, record_of, wants_usage
+from numaserve.server.api.access_log import record_of
+from numaserve.server.api.answers import Frame, StreamUsage, check_servable, check_text_length
+from numaserve.server.api.body.route import body_route
 from numaserve.server.api.completion_schema import DEFAULT_MAX_TOKENS, CompletionRequest
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import bad_request
@@ -29,7 +31,7 @@ class _Prompt:
 
 def completions_router(context: ApiContext) -> APIRouter:
     """The route of this file."""
-    router = APIRouter(tags=["generation"])
+    router = APIRouter(tags=["generation"], route_class=body_route(context.bodies))
 
     @router.post("/v1/completions")
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
@@ -106,7 +108,7 @@ class _CompletionAnswer:
         ]
         self._echo = body.echo is True
         self._with_logprobs = body.logprobs is not None
-        self._with_usage = wants_usage(body)
+        self._body = body
 
     @property
     def id(self) -> str:
@@ -132,13 +134,14 @@ class _CompletionAnswer:
 
     async def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
         """The chunks as they come; at last usage."""
+        usage = StreamUsage(self._body, generation)
         async with aclosing(generation.chunks()) as chunks:
             async for index, chunk in chunks:
                 text, logprobs = self._contents(self._choices[index], chunk)
                 if text or chunk.finish_reason is not None or (logprobs is not None and logprobs["tokens"]):
                     choice = self._choice(index, text, logprobs, chunk.finish_reason)
-                    yield self._frame.wrap([choice], usage=None) if self._with_usage else self._frame.wrap([choice])
-        if self._with_usage:
+                    yield self._frame.wrap([choice], **usage.of_chunk(index))
+        if usage.wanted:
             yield self._frame.wrap([], usage=generation.usage())
 
     def _contents(self, choice: _Choice, chunk: GenerationChunk) -> tuple[str, dict[str, list[object]] | None]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from numaserve.server.api.auth import ApiKeys
+from numaserve.server.api.body.route import Bodies
 from numaserve.server.engine.types import EngineProtocol
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.tokenizer.types import TokenizerProtocol
@@ -30,19 +32,20 @@ class ApiContext:
     engine: EngineProtocol
     tokenizer: TokenizerProtocol
     metrics: Metrics
-    model_name: str  # the name that answers have
+    model_name: str  # the name clients use
     model_path: str  # where it was loaded from
     version: str
     limits: ApiLimits
     api_keys: ApiKeys | None = None
     log_prompts: bool = False
-    other_names: tuple[str, ...] = ()  # that requests may have too
+    strict_fields: bool = False  # refuse fields that are not known
     created: int = field(default_factory=lambda: int(time.time()))
 
-    @property
-    def model_names(self) -> tuple[str, ...]:
-        """Every name that a request may have."""
-        return self.model_name, *self.other_names
+    @cached_property
+    def bodies(self) -> Bodies:
+        """What decodes the bodies of requests."""
+        limits = self.limits
+        return Bodies(limits.context_length, limits.max_body_bytes, refuse_unknown=self.strict_fields)
 
     @property
     def vocab_size(self) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from numaserve.server.api.body.explain import Problem, explain
 from numaserve.server.engine.types import Busy, EngineError, NotReady, QueueFull, RequestTooLong
 from numaserve.server.metrics.labels import Refusal
 
@@ -132,37 +133,10 @@ def from_http(status: int, detail: str, headers: Mapping[str, str] | None, metho
 
 
 def from_validation(error: RequestValidationError) -> ApiError:
-    """The first thing that is wrong with a body, without echoing the body."""
-    first = error.errors()[0]
-    kind = str(first["type"])
-    if kind == "json_invalid":
-        return bad_request("The body is not valid JSON.", None)
-    if kind == "conflict":
-        return bad_request(f"{first['msg']}.", first["ctx"]["param"], "invalid_value")
-    param = param_of(first["loc"])
-    if param is None:
-        return bad_request("The body must be a JSON object, sent with 'Content-Type: application/json'.", None)
-    if kind == "extra_forbidden":
-        return bad_request(f"Unknown or unsupported field: {param}.", param, "unknown_parameter")
-    if kind == "missing":
-        return bad_request(f"Missing required field: {param}.", param, "missing_required_parameter")
-    message = str(first["msg"]).removeprefix("Value error, ")
-    return bad_request(f"Invalid value for '{param}': {message}.", param, "invalid_value")
+    """The first thing that is wrong with a request."""
+    return from_problem(explain(error.errors()))
 
 
-def param_of(location: Sequence[str | int]) -> str | None:
-    """The field an error is about, as ``messages[0].content``; None when it is the whole body.
-
-    Stops at the names that pydantic gives to the branches of a union, which mean nothing to a client.
-    """
-    param = ""
-    for part in location[1:]:
-        if isinstance(part, int):
-            param += f"[{part}]" if param else ""
-        elif part.isidentifier() and part not in ("str", "int"):
-            param += f".{part}" if param else part
-        else:
-            # The key of a mapping or an unknown field that is no identifier; either is the client's own text.
-            param = param or part[:64]
-            break
-    return param[:256] or None
+def from_problem(problem: Problem) -> ApiError:
+    """What is wrong with a request."""
+    return bad_request(problem.message, problem.param, problem.code)

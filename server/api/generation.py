@@ -33,12 +33,12 @@ class Generation:
         self._record = record
         self._drop_output = drop_output
         self._per_prompt = len(streams) // len(prompt_lengths)
-        self._prompt_tokens = sum(prompt_lengths)
+        self._prompt_lengths = prompt_lengths
         self._running = len(streams)
-        self._completion_tokens = 0
+        self._completion_tokens = [0] * len(streams)
         # Of each prompt's first sequence: its siblings find the whole prompt in the cache because it put it there.
         self._cached_tokens = [0] * len(prompt_lengths)
-        record.prompt_tokens = self._prompt_tokens
+        record.prompt_tokens = sum(prompt_lengths)
 
     @classmethod
     async def admit(
@@ -66,12 +66,12 @@ class Generation:
 
     def usage(self) -> dict[str, object]:
         """OpenAI's `usage`. A prompt counts once whatever `n` is."""
-        return {
-            "prompt_tokens": self._prompt_tokens,
-            "completion_tokens": self._completion_tokens,
-            "total_tokens": self._prompt_tokens + self._completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": sum(self._cached_tokens)},
-        }
+        usage = _usage(sum(self._prompt_lengths), sum(self._completion_tokens))
+        return {**usage, "prompt_tokens_details": {"cached_tokens": sum(self._cached_tokens)}}
+
+    def usage_so_far(self, index: int, *, begins: bool = False) -> dict[str, object]:
+        """What vLLM tells with each chunk of a sequence when it is asked to: that sequence's usage until then."""
+        return _usage(self._prompt_lengths[index // self._per_prompt], 0 if begins else self._completion_tokens[index])
 
     async def chunks(self) -> AsyncGenerator[tuple[int, GenerationChunk], None]:
         """Chunks of all sequences; those of one in order. Raises `GenerationFailed`; the others are aborted then."""
@@ -90,7 +90,7 @@ class Generation:
         """Abort what still runs."""
         if self._running:
             self._record.finish_reason = "abort"
-        self._record.output_tokens = self._completion_tokens
+        self._record.output_tokens = sum(self._completion_tokens)
         self._record.cached_tokens = sum(self._cached_tokens)
         await _close(self._streams)
 
@@ -108,8 +108,16 @@ class Generation:
         if self._drop_output:
             reason: FinishReason | None = "length" if chunk.finish_reason else None
             return replace(chunk, text="", token_ids=[], logprobs=[], finish_reason=reason)
-        self._completion_tokens += len(chunk.token_ids)
+        self._completion_tokens[index] += len(chunk.token_ids)
         return chunk
+
+
+def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, object]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
 
 
 async def _close(streams: Sequence[GenerationStream]) -> None:

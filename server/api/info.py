@@ -1,6 +1,11 @@
-"""GET /server_info, /get_model_info, /metrics and POST /flush_cache: for operators, routers and scrapers."""
+"""For operators, routers and scrapers: configuration, load, /metrics and POST /flush_cache.
+
+Some routes have two paths: SGLang renamed them, and routers ask for either.
+"""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 import msgspec
 from fastapi import APIRouter
@@ -15,31 +20,50 @@ def info_router(context: ApiContext) -> APIRouter:
     """The routes of this file."""
     router = APIRouter(tags=["operation"])
 
+    model = {
+        "model_path": context.model_path,
+        "tokenizer_path": context.model_path,
+        "served_model_name": context.model_name,
+    }
+
     @router.get("/server_info")
+    @router.get("/get_server_info")
     async def server_info(profile: bool = False, ceilings: bool = False) -> Response:
-        info = {
-            "version": context.version,
-            **context.engine.server_info(),
-            "served_model_names": context.model_names,
-        }
+        info = {"version": context.version, **model, **context.engine.server_info()}
         if profile:
             info["profile"] = [_figures(rank) for rank in await context.engine.profile(ceilings=ceilings)]
         elif ceilings:
             raise bad_request("'ceilings' is a part of the profile; ask for 'profile=1' too.", "ceilings")
         return json_response(info)
 
+    @router.get("/model_info")
     @router.get("/get_model_info")
-    async def get_model_info() -> Response:
+    async def model_info() -> Response:
+        limits = context.limits
         return json_response(
             {
-                "model_path": context.model_path,
-                "tokenizer_path": context.model_path,
-                "served_model_name": context.model_name,
+                **model,
                 "is_generation": True,
-                "max_model_len": context.limits.context_length,
-                "vocab_size": context.limits.vocab_size,
+                "max_model_len": limits.context_length,
+                "vocab_size": limits.vocab_size,
             }
         )
+
+    @router.get("/v1/loads")
+    async def loads() -> Response:
+        load = context.engine.load()
+        usage = load.tokens_used / load.token_capacity
+        figures = {
+            "num_running_reqs": load.running,
+            "num_waiting_reqs": load.waiting,
+            "num_total_reqs": load.running + load.waiting,
+            "num_used_tokens": load.tokens_used,
+            "max_total_num_tokens": load.token_capacity,
+            "token_usage": round(usage, 4),
+        }
+        # One engine is one data-parallel rank to SGLang's routers.
+        answer = {"timestamp": datetime.now(UTC).isoformat(), "version": context.version, "dp_rank_count": 1}
+        return json_response({**answer, "loads": [{"dp_rank": 0, **figures}], "aggregate": _aggregate(figures)})
 
     @router.post("/flush_cache")
     async def flush_cache() -> Response:
@@ -54,6 +78,13 @@ def info_router(context: ApiContext) -> APIRouter:
         return Response(body, media_type=content_type)
 
     return router
+
+
+def _aggregate(figures: dict[str, float]) -> dict[str, float]:
+    totals = ("num_running_reqs", "num_waiting_reqs", "num_total_reqs", "num_used_tokens")
+    return {f"total_{name.removeprefix('num_').removeprefix('total_')}": figures[name] for name in totals} | {
+        "avg_token_usage": figures["token_usage"]
+    }
 
 
 def _figures(profile: RankProfile) -> dict[str, object]:

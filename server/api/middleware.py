@@ -13,6 +13,7 @@ from numaserve.server.api.access_log import RequestRecord, request_id_of, route_
 from numaserve.server.api.auth import OPEN_PATHS
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, internal_error, unauthorized
+from numaserve.server.api.unknown_fields import HEADER as IGNORED_HEADER
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -39,7 +40,10 @@ class RequestScope:
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 record.status = message["status"]
-                MutableHeaders(scope=message)["X-Request-Id"] = record.request_id
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = record.request_id
+                if record.unknown_fields is not None and record.unknown_fields.count:
+                    headers[IGNORED_HEADER] = record.unknown_fields.header()
             await send(message)
 
         try:

@@ -1,40 +1,72 @@
 """The fields that /v1/chat/completions and /v1/completions share, and their ranges.
 
-No field is ignored silently. A field is (a) served, (b) without effect on the result and accepted, (c) known but not
-supported: only its neutral values are accepted, or (d) unknown: refused. null stands for the default everywhere.
+A field is (a) served, (b) without effect on the result and accepted, (c) known but not supported: only its neutral
+values are accepted, or (d) unknown: ignored, which the answer says, or refused. null stands for the default everywhere.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
+from numaserve.server.api.unknown_fields import UnknownFields
 from numaserve.workers.protocol import MAX_LOGPROBS
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 MAX_INT = 2**31 - 1
 MAX_N = 128
 MAX_STOP_STRINGS = 32
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
+MAX_METADATA = 1024
 
 
 class Strict(BaseModel):
-    """No unknown fields, no NaN or infinity, no strings or booleans where numbers belong."""
+    """No NaN or infinity, no strings or booleans where numbers belong.
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+    Unknown fields are told to the `UnknownFields` that is the context of the validation; without one they are refused.
+    """
+
+    contexts: ClassVar[int] = 1  # how many prompts of the longest length a body of this class may need to carry
+    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _note_unknown_fields(cls, values: object, info: ValidationInfo) -> object:
+        if isinstance(values, dict) and not values.keys() <= cls.model_fields.keys():
+            unknown = info.context if isinstance(info.context, UnknownFields) else UnknownFields(refused=True)
+            unknown.note([name for name in values if name not in cls.model_fields], cls.model_fields)
+        return values
 
 
-def neutral(*values: object) -> AfterValidator:
-    """Accept null and `values`, with which a field that is not supported changes nothing; refuse anything else."""
-    accepted = ", ".join(["null", *map(repr, values)])
+class neutral:
+    """Accepts null and `values`, with which a field that is not supported changes nothing; refuses anything else."""
 
-    def check(value: object) -> object:
-        if value is None or any(type(value) is type(item) and value == item for item in values):
+    def __init__(self, *values: object) -> None:
+        self._values = values
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"enum": [None, *self._values]}
+
+    def _check(self, value: object) -> object:
+        if value is None or any(type(value) is type(item) and value == item for item in self._values):
             return value
+        accepted = ", ".join(["null", *map(repr, self._values)])
         raise ValueError(f"this server does not support it; leave it out or use {accepted}")
-
-    return AfterValidator(check)
 
 
 def conflict(param: str, message: str) -> PydanticCustomError:
@@ -62,6 +94,8 @@ def _whole_characters(value: str) -> str:
     return value
 
 
+Neutral = Any
+Unused = Annotated[Any, AfterValidator(lambda _value: None)]  # it may hold anything, and nothing of it is kept
 Text = Annotated[str, AfterValidator(_whole_characters)]
 Number = Annotated[float, BeforeValidator(_no_float_overflow)]
 StopString = Annotated[Text, StringConstraints(min_length=1, max_length=1024)]
@@ -75,6 +109,7 @@ class StreamOptions(Strict):
     """`include_obfuscation` pads events against traffic analysis; it changes no result and is not done here."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None  # vLLM's: with `include_usage`, usage so far is in every chunk
     include_obfuscation: bool | None = None
 
 
@@ -106,10 +141,46 @@ class SamplingFields(Strict):
 
     # Without effect on the result.
     user: ShortText | None = None
-    metadata: dict[ShortText, ShortText] | None = None
+    metadata: Annotated[dict[ShortText, ShortText], Field(max_length=MAX_METADATA)] | None = None
     safety_identifier: ShortText | None = None
     prompt_cache_key: ShortText | None = None
     prompt_cache_retention: ShortText | None = None
+    request_id: ShortText | None = None  # the X-Request-Id header names a request here
+    spaces_between_special_tokens: bool | None = None  # only tokenizers in Python know the difference
+    separate_reasoning: bool | None = None  # what a model thinks is part of its text here
+    stream_reasoning: bool | None = None
+    include_reasoning: bool | None = None
+
+    # Known from vLLM and SGLang, and not supported. Routers send the neutral values with every request.
+    no_stop_trim: Annotated[Neutral, neutral(False)] = None
+    include_stop_str_in_output: Annotated[Neutral, neutral(False)] = None
+    return_hidden_states: Annotated[Neutral, neutral(False)] = None
+    return_tokens_as_token_ids: Annotated[Neutral, neutral(False)] = None
+    return_token_ids: Annotated[Neutral, neutral(False)] = None
+    prompt_logprobs: Annotated[Neutral, neutral()] = None
+    truncate_prompt_tokens: Annotated[Neutral, neutral()] = None
+    use_beam_search: Annotated[Neutral, neutral(False)] = None
+    length_penalty: Annotated[Neutral, neutral(1, 1.0)] = None
+    allowed_token_ids: Annotated[Neutral, neutral([])] = None
+    bad_words: Annotated[Neutral, neutral([])] = None
+    logits_processors: Annotated[Neutral, neutral([])] = None
+    custom_logit_processor: Annotated[Neutral, neutral()] = None
+    stop_regex: Annotated[Neutral, neutral([])] = None
+    priority: Annotated[Neutral, neutral(0)] = None
+    guided_json: Annotated[Neutral, neutral()] = None
+    guided_regex: Annotated[Neutral, neutral()] = None
+    guided_choice: Annotated[Neutral, neutral()] = None
+    guided_grammar: Annotated[Neutral, neutral()] = None
+    structured_outputs: Annotated[Neutral, neutral()] = None
+    structural_tag: Annotated[Neutral, neutral()] = None
+    json_schema: Annotated[Neutral, neutral()] = None
+    regex: Annotated[Neutral, neutral()] = None
+    ebnf: Annotated[Neutral, neutral()] = None
+    response_format: Annotated[Neutral, neutral({"type": "text"})] = None
+    lora_path: Annotated[Neutral, neutral()] = None
+    session_params: Annotated[Neutral, neutral()] = None
+    kv_transfer_params: Annotated[Neutral, neutral()] = None
+    prompt_embeds: Annotated[Neutral, neutral()] = None
 
     @model_validator(mode="after")
     def _stream_options_need_a_stream(self) -> SamplingFields:
@@ -119,4 +190,3 @@ class SamplingFields(Strict):
 
 
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
-Neutral = Any

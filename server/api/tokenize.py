@@ -3,49 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
 
 from fastapi import APIRouter
 from fastapi.responses import Response
 from numaserve.server.api.answers import check_model, check_text_length
+from numaserve.server.api.body.route import body_route
 from numaserve.server.api.chat import render
-from numaserve.server.api.chat_schema import Message, TemplateArguments
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.sampling import check_token_ids
-from numaserve.server.api.schemas import ShortText, Strict, Text, TokenId, conflict
 from numaserve.server.api.streaming import json_response
-from pydantic import Field, model_validator
-
-
-class TokenizeRequest(Strict):
-    """A text, or a conversation as the chat endpoint would render it."""
-
-    model: ShortText | None = None
-    prompt: Text | None = None
-    messages: Annotated[list[Message], Field(min_length=1, max_length=65536)] | None = None
-    add_special_tokens: bool = True
-    add_generation_prompt: bool = True
-    chat_template_kwargs: TemplateArguments | None = None
-    return_token_strs: bool = False
-
-    @model_validator(mode="after")
-    def _one_of_two(self) -> TokenizeRequest:
-        if (self.prompt is None) == (self.messages is None):
-            raise conflict("prompt", "exactly one of 'prompt' and 'messages' is needed")
-        return self
-
-
-class DetokenizeRequest(Strict):
-    """Token ids to turn back into text."""
-
-    model: ShortText | None = None
-    tokens: list[TokenId]
-    skip_special_tokens: bool = False
+from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
 
 
 def tokenize_router(context: ApiContext) -> APIRouter:
     """The routes of this file."""
-    router = APIRouter(tags=["tokens"])
+    router = APIRouter(tags=["tokens"], route_class=body_route(context.bodies))
 
     @router.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> Response:

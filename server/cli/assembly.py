@@ -37,14 +37,9 @@ class Checked:
     api_keys: ApiKeys | None
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The model's names in the API; answers and metrics have the first."""
-        return self.config.served_model_name or (served_name(self.config.model, self.path),)
-
-    @property
     def name(self) -> str:
-        """The first of them."""
-        return self.names[0]
+        """The model's name in the API."""
+        return self.config.served_model_name or served_name(self.config.model, self.path)
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -96,7 +91,6 @@ def make_http_server(checked: Checked, engine: Engine, listener: socket.socket) 
         tokenizer=checked.tokenizer,
         metrics=checked.metrics,
         model_name=checked.name,
-        other_names=checked.names[1:],
         model_path=str(checked.path),
         version=installed_version(),
         limits=ApiLimits(
@@ -106,5 +100,6 @@ def make_http_server(checked: Checked, engine: Engine, listener: socket.socket) 
         ),
         api_keys=checked.api_keys,
         log_prompts=config.log_prompts,
+        strict_fields=config.strict_fields,
     )
     return HttpServer(context, listener)

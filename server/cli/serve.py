@@ -22,7 +22,7 @@ def serve(
     context_parallel_from: Annotated[int | None, _option("context_parallel_from")] = None,
     host: Annotated[str | None, _option("host")] = None,
     port: Annotated[int | None, _option("port")] = None,
-    served_model_name: Annotated[list[str] | None, _option("served_model_name")] = None,
+    served_model_name: Annotated[str | None, _option("served_model_name")] = None,
     context_length: Annotated[int | None, _option("context_length")] = None,
     max_running_requests: Annotated[int | None, _option("max_running_requests")] = None,
     max_queued_requests: Annotated[int | None, _option("max_queued_requests")] = None,
@@ -31,7 +31,6 @@ def serve(
     kv_cache_dtype: Annotated[str | None, _option("kv_cache_dtype")] = None,
     mem_fraction_static: Annotated[float | None, _option("mem_fraction_static")] = None,
     weights_cache_gib: Annotated[float | None, _option("weights_cache_gib")] = None,
-    dtype: Annotated[str | None, _option("dtype")] = None,
     quantization: Annotated[str | None, _option("quantization")] = None,
     activation_dtype: Annotated[str | None, _option("activation_dtype")] = None,
     quantize_lm_head: Annotated[
@@ -46,6 +45,7 @@ def serve(
     step_deadline_seconds: Annotated[float | None, _option("step_deadline_seconds")] = None,
     overlap: Annotated[bool | None, _option("overlap", "--overlap/--no-overlap")] = None,
     prefix_cache: Annotated[bool | None, _option("prefix_cache", "--prefix-cache/--no-prefix-cache")] = None,
+    strict_fields: Annotated[bool | None, _option("strict_fields", "--strict-fields/--no-strict-fields")] = None,
     log_prompts: Annotated[bool | None, _option("log_prompts", "--log-prompts/--no-log-prompts")] = None,
 ) -> None:
     """Serve MODEL over the OpenAI API."""

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from numaserve.server.engine.gauges import Gauges
-from numaserve.server.engine.info import limits_info, loading_line, workers_info
+from numaserve.server.engine.info import limits_info, load_of, loading_line, workers_info
 from numaserve.server.engine.profiles import Profiles
 from numaserve.server.engine.registry import LiveRequests
 from numaserve.server.engine.steps import StepHooks, StepLoop
 from numaserve.server.engine.stream import Stream
-from numaserve.server.engine.types import Busy, GenerationRequest, NotReady, QueueFull
+from numaserve.server.engine.types import Busy, GenerationRequest, Load, NotReady, QueueFull
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
@@ -135,6 +135,10 @@ class Engine:
     async def flush_cache(self) -> bool:
         """Forget cached prefixes; False when a request was running and nothing was done."""
         return self._scheduler.flush_cache()
+
+    def load(self) -> Load:
+        """How busy it is."""
+        return load_of(self._scheduler)
 
     def server_info(self) -> dict[str, object]:
         """Configuration, topology and live counters."""

@@ -1,9 +1,11 @@
-"""What GET /server_info shows."""
+"""What GET /server_info and GET /v1/loads show."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from numaserve.server.engine.types import Load
+from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.protocol import Launch, Ready
 
@@ -18,6 +20,17 @@ def limits_info(limits: SchedulerConfig) -> dict[str, object]:
         "chunked_prefill_size": limits.max_step_tokens,
         "enable_prefix_cache": limits.enable_prefix_cache,
     }
+
+
+def load_of(scheduler: Scheduler) -> Load:
+    """How busy the scheduler is."""
+    stats, config = scheduler.stats(), scheduler.config
+    return Load(
+        running=stats.running,
+        waiting=stats.waiting,
+        tokens_used=stats.pages_active * config.page_size,
+        token_capacity=config.num_pages * config.page_size,
+    )
 
 
 def loading_line(ready: Collection[Ready]) -> str:

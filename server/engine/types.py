@@ -68,6 +68,16 @@ class GenerationChunk:
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache
 
 
+@dataclass(frozen=True)
+class Load:
+    """How busy the engine is now."""
+
+    running: int  # sequences
+    waiting: int
+    tokens_used: int  # of the KV cache, in whole pages of running sequences
+    token_capacity: int
+
+
 class GenerationStream(Protocol):
     """The chunks of one admitted sequence."""
 
@@ -100,6 +110,10 @@ class EngineProtocol(Protocol):
 
     async def flush_cache(self) -> bool:
         """Forget cached prefixes that no request uses; False when a request was running and nothing was done."""
+        ...
+
+    def load(self) -> Load:
+        """How busy it is, for GET /v1/loads."""
         ...
 
     def server_info(self) -> dict[str, object]:

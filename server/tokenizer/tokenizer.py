@@ -43,6 +43,8 @@ class Tokenizer:
         self.eos_token_ids = eos_token_ids
         self.bos_token_id = bos_token_id
         self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        # A template that never looks at the field would leave calls out in silence.
+        self.takes_tools = "tool_calls" in (chat_template or "")
         # HF gives `tools` and `documents` as None, and templates ask `is not none`. A token that the model lacks is
         # left undefined, as None would be written out.
         self._template_constants: dict[str, object] = {"tools": None, "documents": None}

@@ -27,6 +27,7 @@ class TokenizerProtocol(Protocol):
     eos_token_ids: frozenset[int]
     bos_token_id: int | None
     special_token_ids: frozenset[int]  # tokens that `skip_special_tokens` leaves out
+    takes_tools: bool  # whether the chat template writes tool calls
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`; special tokens written out in `text` are recognised. Raises `TokenizationError`."""

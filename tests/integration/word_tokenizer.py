@@ -16,6 +16,7 @@ class WordTokenizer:
     eos_token_ids = frozenset({EOS})
     bos_token_id: int | None = None
     special_token_ids = frozenset(range(FIRST_TOKEN))
+    takes_tools = False
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [_id_of(word) for word in text.split()]

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 
 from numaserve.server.api.app import ApiContext, ApiLimits
 from numaserve.server.api.auth import ApiKeys
-from numaserve.server.engine.types import Busy, EngineError, FinishReason, GenerationChunk, GenerationRequest, NotReady
+from numaserve.server.engine.types import (
+    Busy,
+    EngineError,
+    FinishReason,
+    GenerationChunk,
+    GenerationRequest,
+    Load,
+    NotReady,
+)
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.tokenizer.types import ChatTemplateError
 from numaserve.workers.protocol import Ceilings, OperationProfile, RankProfile, TokenLogprobs
@@ -30,6 +38,7 @@ class ByteTokenizer:
     eos_token_ids = frozenset({EOS})
     bos_token_id: int | None = BOS
     special_token_ids = frozenset(SPECIAL)
+    takes_tools = False
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [BOS, *text.encode()] if add_special_tokens else list(text.encode())
@@ -141,6 +150,9 @@ class FakeEngine:
     async def flush_cache(self) -> bool:
         return self.idle
 
+    def load(self) -> Load:
+        return Load(running=3, waiting=1, tokens_used=64, token_capacity=256)
+
     def server_info(self) -> dict[str, object]:
         return {"tp": 2}
 
@@ -165,6 +177,7 @@ def make_context(
     max_sequences: int = 512,
     body_timeout_seconds: float = 60.0,
     log_prompts: bool = False,
+    strict_fields: bool = False,
 ) -> ApiContext:
     """A context over `engine` and byte tokens."""
     return ApiContext(
@@ -177,6 +190,7 @@ def make_context(
         limits=ApiLimits(CONTEXT, VOCAB, max_sequences, max_body_bytes, body_timeout_seconds),
         api_keys=ApiKeys(keys) if keys else None,
         log_prompts=log_prompts,
+        strict_fields=strict_fields,
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from api_fakes import CONTEXT, EOS, MODEL, REPLY, TURN, FakeEngine
+from numaserve.server.api.chat_schema import ChatRequest
 from starlette.testclient import TestClient
 
 USER = [{"role": "user", "content": "hi"}]
@@ -155,3 +156,55 @@ def test_end_of_sequence_ids_stop_unless_ignored(client: TestClient, engine: Fak
     chat(client, stop_token_ids=[5])
     chat(client, stop_token_ids=[5], ignore_eos=True)
     assert [request.stop_token_ids for request in engine.admitted] == [{EOS, 5}, {5}]
+
+
+def test_usage_so_far_comes_with_every_chunk_when_asked_for(client: TestClient) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = events(chat(client, stream=True, stream_options=options).text)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts[0] == 0  # the chunk with the role
+    assert counts == sorted(counts)
+    assert counts[-1] == counts[-2] == len(REPLY.encode()) + 1
+    assert len({chunk["usage"]["prompt_tokens"] for chunk in chunks}) == 1
+    assert all(
+        chunk["usage"]["total_tokens"] == chunk["usage"]["prompt_tokens"] + chunk["usage"]["completion_tokens"]
+        for chunk in chunks
+    )
+
+
+def test_usage_with_every_chunk_needs_usage_at_all(client: TestClient) -> None:
+    chunks = events(chat(client, stream=True, stream_options={"continuous_usage_stats": True}).text)
+    assert not any("usage" in chunk for chunk in chunks)
+
+
+ECHOED: list[dict[str, Any]] = [
+    {"content": "hi", "refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": None},
+    {"content": "hi", "parsed": {"any": ["thing"]}, "tool_calls": []},
+    {"content": "hi", "provider_specific_fields": {"refusal": None}, "reasoning_content": "so", "reasoning": "so"},
+    {"content": "hi", "id": "msg-1", "cache_control": {"type": "ephemeral"}, "prefix": False},
+    {"content": None, "tool_calls": []},
+    {"content": None},
+    {"content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]},
+]
+
+
+@pytest.mark.parametrize("echoed", ECHOED)
+def test_an_answer_may_come_back_as_client_libraries_hold_it(client: TestClient, echoed: dict[str, Any]) -> None:
+    user = {"role": "user", "content": "x"}
+    answer = chat(client, messages=[user, {"role": "assistant", **echoed}, user])
+    assert answer.status_code == 200
+    assert "X-Numaserve-Ignored" not in answer.headers
+
+
+def test_tool_calls_of_earlier_turns_reach_a_template_that_writes_them() -> None:
+    function = {"name": "f", "arguments": '{"x": [1]}'}
+    messages = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "1", "content": "42"},
+    ]
+    conversation = ChatRequest.model_validate({"messages": messages}).messages
+    assert conversation.needs_tools
+    call, result = conversation.messages[1:]
+    assert call["tool_calls"] == [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": [1]}}}]
+    assert result == {"role": "tool", "content": "42", "tool_call_id": "1"}

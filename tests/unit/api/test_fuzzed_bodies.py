@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numaserve.server.api.chat_schema import ChatRequest
 from numaserve.server.api.completion_schema import CompletionRequest
-from numaserve.server.api.tokenize import DetokenizeRequest, TokenizeRequest
+from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
 from pydantic import BaseModel
 from starlette.testclient import TestClient
 

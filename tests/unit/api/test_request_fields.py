@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 BOTH = (CHAT, TEXT)
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
 BODIES: dict[str, dict[str, Any]] = {
     CHAT: {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]},
     TEXT: {"model": MODEL, "prompt": "hi"},
@@ -138,13 +139,15 @@ def test_a_value_out_of_its_range_is_refused_by_name(
 
 
 UNSUPPORTED: list[tuple[str, str, object]] = [
-    *((path, "unheard_of", 1) for path in BOTH),
-    *((path, "?", {"\ud800": "\ud800"}) for path in BOTH),
     *((path, "stop", "\ud800") for path in BOTH),
     *((path, "guided_regex", "(a+)+") for path in BOTH),
     *((path, "logits_processors", ["os.system"]) for path in BOTH),
     *((path, "priority", 1) for path in BOTH),
-    *((path, "chat_template", "{{ 1 }}") for path in BOTH),
+    *((path, "structured_outputs", {"regex": "(a+)+"}) for path in BOTH),
+    *((path, "no_stop_trim", True) for path in BOTH),
+    *((path, "return_hidden_states", True) for path in BOTH),
+    (CHAT, "chat_template", "{{ 1 }}"),
+    (CHAT, "continue_final_message", True),
     (CHAT, "tools", [{"type": "function", "function": {"name": "f"}}]),
     (CHAT, "tool_choice", "required"),
     (CHAT, "functions", [{"name": "f"}]),
@@ -163,8 +166,6 @@ UNSUPPORTED: list[tuple[str, str, object]] = [
     (CHAT, "max_completion_tokens", 0),
     (CHAT, "logprobs", 1),
     (CHAT, "top_logprobs", 3),  # without logprobs
-    (CHAT, "chat_template_kwargs", {"tools": []}),
-    (CHAT, "prompt", "x"),
     (CHAT, "messages", []),
     (CHAT, "messages", [{"role": "tool", "content": "x"}]),
     (CHAT, "messages", [{"role": "user"}]),
@@ -174,6 +175,10 @@ UNSUPPORTED: list[tuple[str, str, object]] = [
     (CHAT, "messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///x"}}]}]),
     (CHAT, "messages", [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]),
     (CHAT, "messages", [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]),
+    (CHAT, "messages", [{"role": "assistant", "content": None, "tool_calls": [CALL]}]),  # the template knows of none
+    (CHAT, "messages", [{"role": "user", "content": "x", "tool_calls": [CALL]}]),
+    (CHAT, "messages", [{"role": "assistant", "content": "x", "prefix": True}]),
+    (CHAT, "messages", [{"role": "user", "content": [{"type": "text", "text": 1}]}]),
     (CHAT, "messages", [{"role": "user", "content": "\ud800"}]),
     (TEXT, "best_of", 2),
     (TEXT, "suffix", "x"),
@@ -205,6 +210,9 @@ def test_what_is_not_supported_is_refused_by_name(
 
 
 NEUTRAL: list[tuple[str, dict[str, object]]] = [
+    *((path, {"no_stop_trim": False, "return_hidden_states": False, "regex": None}) for path in BOTH),
+    *((path, {"separate_reasoning": True, "stream_reasoning": True, "include_reasoning": True}) for path in BOTH),
+    (CHAT, {"continue_final_message": False, "ignore_eos": False, "skip_special_tokens": True, "echo": False}),
     (CHAT, {"tools": []}),
     (CHAT, {"tools": [{"type": "function"}], "tool_choice": "none"}),
     (CHAT, {"tool_choice": "auto"}),

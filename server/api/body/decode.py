@@ -1,0 +1,77 @@
+"""From the bytes of a body to a checked request, here or in another process.
+
+What is checked there comes back as plain data and is put together here without checking it again.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any, TypeVar, get_args
+
+import msgspec
+from numaserve.server.api.body.explain import NOT_JSON, Problem, explain
+from numaserve.server.api.schemas import Strict
+from numaserve.server.api.unknown_fields import UnknownFields
+from pydantic import ValidationError
+
+Body = TypeVar("Body", bound=Strict)
+
+
+class BodyProblem(Exception):
+    """A body that cannot be served, and why."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """A checked body as data, or what is wrong with it."""
+
+    fields: dict[str, Any] = {}
+    ignored_names: list[str] = []
+    ignored_count: int = 0
+    problem: Problem | None = None
+
+
+def decode(model: type[Body], data: bytes, unknown: UnknownFields) -> Body:
+    """The request in `data`. Raises `BodyProblem`."""
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError):
+        raise BodyProblem(NOT_JSON) from None
+    try:
+        return model.model_validate(values, context=unknown)
+    except ValidationError as error:
+        # Neither links nor what was sent: of a long body either would take seconds.
+        errors = error.errors(include_url=False, include_input=False)
+        raise BodyProblem(explain([{**errors[0], "loc": ("body", *errors[0]["loc"])}])) from None
+
+
+def to_data(body: Strict) -> dict[str, Any]:
+    """The fields that were set, without the classes of their values."""
+    values = ((name, getattr(body, name)) for name in body.model_fields_set)
+    return {name: to_data(value) if isinstance(value, Strict) else value for name, value in values}
+
+
+def from_data(model: type[Body], data: dict[str, Any]) -> Body:
+    """The inverse of `to_data`, for data that was checked."""
+    values = {name: _typed(_class_of(model, name), value) for name, value in data.items()}
+    return model.model_construct(set(data), **values)
+
+
+def _typed(kind: type[Strict] | type[msgspec.Struct] | None, value: Any) -> Any:
+    if kind is None or value is None:
+        return value
+    return from_data(kind, value) if issubclass(kind, Strict) else msgspec.convert(value, kind)
+
+
+@cache
+def _class_of(model: type[Strict], name: str) -> type[Strict] | type[msgspec.Struct] | None:
+    """The class of a field's value, where it is one of ours."""
+    annotation = model.model_fields[name].annotation
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, Strict | msgspec.Struct):
+            return kind
+    return None

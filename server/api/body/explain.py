@@ -1,0 +1,64 @@
+"""What is wrong with a request, in words for its sender, without echoing what was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong; `param` is the field to blame and None for the whole body."""
+
+    message: str
+    param: str | None
+    code: str | None = None
+
+
+NOT_JSON = Problem("The body is not valid JSON.", None)
+NOT_AN_OBJECT = Problem("The body must be a JSON object, sent with 'Content-Type: application/json'.", None)
+
+
+def explain(errors: Sequence[Mapping[str, Any]]) -> Problem:
+    """The first of pydantic's errors; a location begins with where the value stood, such as ``body`` or ``query``."""
+    first = errors[0]
+    kind = str(first["type"])
+    if kind == "json_invalid":
+        return NOT_JSON
+    location = param_of(first["loc"])
+    if kind == "conflict":
+        return Problem(f"{first['msg']}.", _inside(location, first["ctx"]["param"]), "invalid_value")
+    if kind == "unknown_field":
+        param = _inside(location, first["ctx"]["name"][:64])
+        meant = first["ctx"]["meant"]
+        hint = f"did you mean '{meant}'?" if meant else "this server refuses what it does not know."
+        return Problem(f"Unknown field: {param}; {hint}", param, "unknown_parameter")
+    if location is None:
+        return NOT_AN_OBJECT
+    if kind == "missing":
+        return Problem(f"Missing required field: {location}.", location, "missing_required_parameter")
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return Problem(f"Invalid value for '{location}': {message}.", location, "invalid_value")
+
+
+def param_of(location: Sequence[str | int]) -> str | None:
+    """The field an error is about, as ``messages[0].content``; None when it is the whole body.
+
+    Stops at the names that pydantic gives to the branches of a union, which mean nothing to a client.
+    """
+    param = ""
+    for part in location[1:]:
+        if isinstance(part, int):
+            param += f"[{part}]" if param else ""
+        elif part.isidentifier() and part not in ("str", "int"):
+            param += f".{part}" if param else part
+        else:
+            # The key of a mapping or an unknown field that is no identifier; either is the client's own text.
+            param = param or part[:64]
+            break
+    return param[:256] or None
+
+
+def _inside(location: str | None, name: str) -> str:
+    return name if location is None else f"{location}.{name}"

@@ -1,0 +1,63 @@
+"""The process that decodes long bodies; `process.DecodingProcess` starts it.
+
+Each request is one line of JSON (`Job`) and the body behind it; each answer is its length in 8 bytes and a `Decoded` in
+MessagePack. The process ends when its input does.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+
+import msgspec
+from numaserve.server.api.body.decode import BodyProblem, Decoded, decode, to_data
+from numaserve.server.api.body.explain import Problem
+from numaserve.server.api.chat_schema import ChatRequest
+from numaserve.server.api.completion_schema import CompletionRequest
+from numaserve.server.api.schemas import Strict
+from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
+from numaserve.server.api.unknown_fields import UnknownFields
+
+MODELS: dict[str, type[Strict]] = {
+    model.__name__: model for model in (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+}
+_MEMORY_BYTES = 4 << 30  # a hundred times the longest body
+
+
+class Job(msgspec.Struct):
+    """What to decode, and how many bytes of it follow."""
+
+    model: str
+    refuse_unknown: bool
+    length: int
+
+
+def answer(job: Job, data: bytes) -> Decoded:
+    """Decode one body."""
+    unknown = UnknownFields(job.refuse_unknown)
+    try:
+        body = decode(MODELS[job.model], data, unknown)
+    except BodyProblem as error:
+        return Decoded(problem=error.problem)
+    except MemoryError:
+        return Decoded(problem=Problem("The body takes too much memory.", None))
+    return Decoded(to_data(body), unknown.names, unknown.count)
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # they reach the whole group, while requests are still answered
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    while line := source.readline():
+        job = msgspec.json.decode(line, type=Job)
+        encoded = msgspec.msgpack.encode(answer(job, source.read(job.length)))
+        sink.write(len(encoded).to_bytes(8, "little"))
+        sink.write(encoded)
+        sink.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Routes whose bodies are bounded by what they need and decoded where that holds nobody up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+from numaserve.server.api.access_log import record_of
+from numaserve.server.api.body.decode import Body, BodyProblem, decode, from_data
+from numaserve.server.api.body.need import BodyNeed, count_values
+from numaserve.server.api.body.process import DecodingProcess
+from numaserve.server.api.errors import ApiError, from_problem
+from numaserve.server.api.schemas import Strict
+from numaserve.server.api.streaming import until_disconnect
+from numaserve.server.api.unknown_fields import IgnoredFieldsLog, UnknownFields
+
+# Up to here decoding takes a few milliseconds, whatever the body is; passing it to the process takes about one.
+INLINE_BYTES = 1 << 17
+INLINE_VALUES = 1 << 12
+
+
+class Bodies:
+    """Decodes the bodies of one server's requests."""
+
+    def __init__(self, context_length: int, max_body_bytes: int, *, refuse_unknown: bool = False) -> None:
+        self._context_length = context_length
+        self._max_body_bytes = max_body_bytes
+        self._refuse_unknown = refuse_unknown
+        self._process = DecodingProcess()
+        self._log = IgnoredFieldsLog()
+
+    def close(self) -> None:
+        """End the process that decodes long bodies."""
+        self._process.close()
+
+    async def decode(self, model: type[Body], request: Request) -> Body:
+        """The body of `request`, whose record gets the unknown fields. Raises `ApiError` and `QueueFull`."""
+        data = await request.body()
+        need = BodyNeed.of(model.contexts, self._context_length, self._max_body_bytes)
+        if len(data) > need.max_bytes:
+            raise _too_large(f"{need.max_bytes} bytes")
+        values = count_values(data, need.max_values)
+        if values > need.max_values:
+            raise _too_large(f"{need.max_values} values and separators")
+        unknown = UnknownFields(self._refuse_unknown)
+        record_of(request).unknown_fields = unknown
+        try:
+            if len(data) <= INLINE_BYTES and values <= INLINE_VALUES:
+                return decode(model, data, unknown)
+            work = self._decode_elsewhere(model, data, unknown)
+            decoded = await until_disconnect(request, work)
+            if isinstance(decoded, Response):
+                raise ApiError(decoded.status_code, "The client has left.", refusal=None)
+            return decoded
+        except BodyProblem as error:
+            raise from_problem(error.problem) from None
+        finally:
+            self._log.add(unknown)
+
+    async def _decode_elsewhere(self, model: type[Body], data: bytes, unknown: UnknownFields) -> Body:
+        decoded = await self._process.decode(model, data, refuse_unknown=self._refuse_unknown)
+        unknown.names, unknown.count = decoded.ignored_names, decoded.ignored_count
+        if decoded.problem is not None:
+            raise BodyProblem(decoded.problem)
+        return from_data(model, decoded.fields)
+
+
+def body_route(bodies: Bodies) -> type[APIRoute]:
+    """The class of routes that take their bodies from `bodies`.
+
+    FastAPI then finds an instance of the body's class where it expects decoded JSON, and takes it as it is.
+    """
+
+    class BodyRoute(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle = super().get_route_handler()
+            model = None if self.body_field is None else self.body_field.field_info.annotation
+            if not (isinstance(model, type) and issubclass(model, Strict)):
+                return handle
+
+            async def handle_with_body(request: Request) -> Response:
+                return await handle(_BodyRequest(request, bodies, model))
+
+            return handle_with_body
+
+    return BodyRoute
+
+
+class _BodyRequest(Request):
+    def __init__(self, request: Request, bodies: Bodies, model: type[Strict]) -> None:
+        super().__init__(request.scope, request.receive, request._send)
+        self._bodies = bodies
+        self._model = model
+
+    async def json(self) -> Any:
+        return await self._bodies.decode(self._model, self)
+
+
+def _too_large(limit: str) -> ApiError:
+    message = f"The body has more than {limit}, which is more than the longest context needs."
+    return ApiError(413, message, code="request_too_large", refusal="too_large")

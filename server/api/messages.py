@@ -1,0 +1,154 @@
+"""The messages of a conversation as clients send them, and what of them the chat template sees."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+import msgspec
+from numaserve.server.api.schemas import Neutral, ShortText, Strict, Text, Unused, conflict, neutral
+from pydantic import (
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    StringConstraints,
+    Tag,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
+
+MAX_MESSAGES = 16384
+MAX_TOOL_CALLS = 128
+_ROLES = {"developer": "system"}  # OpenAI's newer name for it; templates know the older one
+
+
+class TextPart(Strict):
+    """A part of a content."""
+
+    type: Literal["text"]
+    text: Text
+    cache_control: Unused = None
+
+
+def _kind_of_content(content: object) -> str:
+    return "[parts]" if isinstance(content, list) else "[text]"
+
+
+# Tags, so that an error is about the kind of content that was sent; with brackets, so that `param_of` leaves them out.
+Content = Annotated[
+    Annotated[Text, Tag("[text]")] | Annotated[list[TextPart], Field(min_length=1), Tag("[parts]")],
+    Discriminator(_kind_of_content),
+]
+
+
+class CalledFunction(Strict):
+    """Which function the model called; `arguments` is JSON."""
+
+    name: ShortText
+    arguments: Text
+
+    @field_validator("arguments")
+    @classmethod
+    def _is_an_object(cls, arguments: str) -> str:
+        try:
+            decoded = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            decoded = None
+        if not isinstance(decoded, dict):
+            raise ValueError("not a JSON object")
+        return arguments
+
+
+class ToolCall(Strict):
+    """A call that an earlier answer made."""
+
+    id: ShortText | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = None  # of a streamed answer's parts
+
+    def for_template(self) -> dict[str, object]:
+        """What templates know of it: the arguments as an object, as transformers documents it."""
+        arguments = json.loads(self.function.arguments or "{}")
+        call: dict[str, object] = {
+            "type": self.type,
+            "function": {"name": self.function.name, "arguments": arguments},
+        }
+        return call if self.id is None else {**call, "id": self.id}
+
+
+class Message(Strict):
+    """One message. Clients send an earlier answer back as they have it, with fields of their own objects: those that
+    say nothing to the model are taken whatever they hold."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content | None = None
+    name: Annotated[Text, StringConstraints(max_length=256)] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS)] | None = None
+    tool_call_id: ShortText | None = None
+    refusal: Annotated[Neutral, neutral()] = None
+    function_call: Annotated[Neutral, neutral()] = None
+    audio: Annotated[Neutral, neutral()] = None
+    annotations: Annotated[Neutral, neutral([])] = None
+    prefix: Annotated[Neutral, neutral(False)] = None  # an answer to be continued
+
+    parsed: Unused = None
+    provider_specific_fields: Unused = None
+    reasoning_content: Unused = None  # templates leave out what was thought in earlier turns
+    reasoning: Unused = None
+    id: Unused = None
+    cache_control: Unused = None
+
+    @model_validator(mode="after")
+    def _fields_fit_together(self) -> Message:
+        if self.content is None and self.role != "assistant":
+            raise conflict("content", "a message of this role needs 'content'")
+        if self.tool_calls and self.role != "assistant":
+            raise conflict("tool_calls", "only a message of the assistant has 'tool_calls'")
+        return self
+
+    @property
+    def needs_tools(self) -> bool:
+        """Whether only a template that knows of tools can write it."""
+        return self.role == "tool" or bool(self.tool_calls)
+
+    @property
+    def text(self) -> str:
+        """The content, a part a line, as vLLM and llama-server write it."""
+        if isinstance(self.content, list):
+            return "\n".join(part.text for part in self.content)
+        return self.content or ""
+
+    def for_template(self) -> dict[str, object]:
+        """What the chat template sees."""
+        message: dict[str, object] = {"role": _ROLES.get(self.role, self.role), "content": self.text}
+        if self.name is not None:
+            message["name"] = self.name
+        if self.tool_calls:
+            message["tool_calls"] = [call.for_template() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
+        return message
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """Messages that were checked, as data only: those of a long body are checked in another process."""
+
+    messages: list[dict[str, Any]]  # as the chat template sees them
+    characters: int
+    needs_tools: bool  # only a template that knows of tools can write them
+
+    @classmethod
+    def of(cls, messages: list[Message]) -> Conversation:
+        """What is left of `messages` when they have been checked."""
+        return cls(
+            [message.for_template() for message in messages],
+            sum(len(message.text) for message in messages),
+            any(message.needs_tools for message in messages),
+        )
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        messages = handler.generate_schema(Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)])
+        return core_schema.no_info_after_validator_function(cls.of, messages)

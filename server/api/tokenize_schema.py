@@ -1,0 +1,36 @@
+"""The bodies of POST /tokenize and /detokenize, in vLLM's shapes."""
+
+from __future__ import annotations
+
+from numaserve.server.api.chat_schema import TemplateArguments
+from numaserve.server.api.messages import Conversation
+from numaserve.server.api.schemas import ShortText, Strict, Text, TokenId, conflict
+from pydantic import model_validator
+
+
+class TokenizeRequest(Strict):
+    """A text, or a conversation as the chat endpoint would render it."""
+
+    contexts = 4
+    model: ShortText | None = None
+    prompt: Text | None = None
+    messages: Conversation | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+    chat_template_kwargs: TemplateArguments | None = None
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise conflict("prompt", "exactly one of 'prompt' and 'messages' is needed")
+        return self
+
+
+class DetokenizeRequest(Strict):
+    """Token ids to turn back into text."""
+
+    contexts = 4
+    model: ShortText | None = None
+    tokens: list[TokenId]
+    skip_special_tokens: bool = False

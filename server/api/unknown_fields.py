@@ -1,0 +1,86 @@
+"""What becomes of fields that this server does not know: ignored and named in the answer, or refused.
+
+Clients and the routers before them add fields of their own to every request; refusing those turns whole products away.
+A field that is ignored in silence is worse where it is a known one misspelt: that is still an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from pydantic_core import PydanticCustomError
+
+HEADER = "X-Numaserve-Ignored"
+MAX_NAMES = 16  # of one answer's header
+MAX_NAME_CHARACTERS = 64
+_MAX_LOGGED = 256
+# A misspelt name is looked for among so many unknown ones of one object: each look-up takes some tens of microseconds.
+_MAX_LOOKED_UP = 32
+# `max_token`, `temprature` and `top_logprob` are above it, `reasoning` for `reasoning_effort` is below.
+_SIMILARITY = 0.85
+_TOKEN = re.compile(r"[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*")  # RFC 9651, 3.3.4
+
+_logger = logging.getLogger("numaserve.api")
+
+
+@dataclass
+class UnknownFields:
+    """Those of one request. With `refused` the first one is an error."""
+
+    refused: bool = False
+    names: list[str] = field(default_factory=list)  # the first `MAX_NAMES` that a header can carry, each once
+    count: int = 0
+
+    def note(self, unknown: Collection[str], known: Iterable[str]) -> None:
+        """Take in the unknown fields of one object. Raises `PydanticCustomError` for one that is refused."""
+        for index, name in enumerate(unknown):
+            if index == _MAX_LOOKED_UP:
+                break
+            meant = _meant(name, known)
+            if self.refused or meant is not None:
+                raise PydanticCustomError("unknown_field", "unknown field", {"name": name, "meant": meant})
+            if len(self.names) < MAX_NAMES and _can_be_shown(name) and name not in self.names:
+                self.names.append(name)
+        self.count += len(unknown)
+
+    def header(self) -> str:
+        """The header's value, an RFC 9651 list: how many fields were ignored, then the names of some of them."""
+        return ", ".join((str(self.count), *(name if _TOKEN.fullmatch(name) else _quoted(name) for name in self.names)))
+
+
+class IgnoredFieldsLog:
+    """Says once for each name that it is ignored, up to a bound: names are the clients' and have no end."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def add(self, unknown: UnknownFields) -> None:
+        """Log the names that are new."""
+        for name in unknown.names:
+            if name in self._seen or len(self._seen) >= _MAX_LOGGED:
+                continue
+            self._seen.add(name)
+            _logger.info("a field of a request is not known and is ignored", extra={"fields": {"field": name}})
+            if len(self._seen) == _MAX_LOGGED:
+                _logger.info("as many names of ignored fields were logged as are remembered; no more will be")
+
+
+def _meant(name: str, known: Iterable[str]) -> str | None:
+    """The known field that `name` is probably a misspelling of."""
+    if len(name) > MAX_NAME_CHARACTERS:
+        return None
+    close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=_SIMILARITY)
+    return close[0] if close else None
+
+
+def _can_be_shown(name: str) -> bool:
+    return 0 < len(name) <= MAX_NAME_CHARACTERS and name.isascii() and name.isprintable()
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,183 @@
+"""Bodies too long to be decoded in the event loop: what is refused before, and that the process decodes as the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from api_fakes import FakeEngine, make_context
+from numaserve.server.api.app import ApiContext, create_app
+from numaserve.server.api.body.need import BodyNeed, count_values
+from numaserve.server.api.body.process import DecodingProcess
+from numaserve.server.api.body.route import INLINE_BYTES, INLINE_VALUES
+from numaserve.server.api.chat_schema import ChatRequest
+from numaserve.server.api.errors import ApiError
+from starlette.testclient import TestClient
+
+LONG = "x" * INLINE_BYTES
+MANY = INLINE_VALUES * 2
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
+    "/v1/completions": {"prompt": "hi"},
+    "/tokenize": {"prompt": "hi"},
+    "/detokenize": {"tokens": [104]},
+}
+
+
+@pytest.fixture(scope="module")
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture(scope="module")
+def context(engine: FakeEngine) -> ApiContext:
+    return make_context(engine, max_body_bytes=2**25)
+
+
+@pytest.fixture(scope="module")
+def client(context: ApiContext) -> Iterator[TestClient]:
+    with TestClient(create_app(context), raise_server_exceptions=False) as client:
+        yield client
+    context.bodies.close()
+
+
+def post(client: TestClient, path: str, body: dict[str, Any]) -> Any:
+    return client.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"})
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_long_body_is_answered_as_a_short_one(client: TestClient, path: str) -> None:
+    short = post(client, path, BODIES[path])
+    long = post(client, path, {**BODIES[path], "filler": LONG})
+    assert (short.status_code, long.status_code) == (200, 200)
+    changing = {"id", "created"}
+    assert {k: v for k, v in short.json().items() if k not in changing} == {
+        k: v for k, v in long.json().items() if k not in changing
+    }
+    assert long.headers["X-Numaserve-Ignored"] == "1, filler"
+
+
+def test_every_field_of_a_long_body_reaches_the_engine(client: TestClient, engine: FakeEngine) -> None:
+    fields = {
+        "temperature": 0.5,
+        "top_k": 4,
+        "seed": 9,
+        "logit_bias": {"5": -100, "6": 1.5},
+        "stop": ["a", "b"],
+        "stop_token_ids": [7],
+        "max_tokens": 5,
+        "n": 2,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "chat_template_kwargs": {"enable_thinking": True},
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
+    }
+    del engine.admitted[:]
+    for body in (fields, {**fields, "filler": LONG}):
+        assert '"usage":{' in post(client, "/v1/chat/completions", body).text
+    short, long = engine.admitted[:2], engine.admitted[2:]
+    assert [(r.prompt, r.sampling, r.stop, r.stop_token_ids, r.max_new_tokens) for r in short] == [
+        (r.prompt, r.sampling, r.stop, r.stop_token_ids, r.max_new_tokens) for r in long
+    ]
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": 5}]}),
+    ("/v1/chat/completions", {"temperature": 9}),
+    ("/v1/chat/completions", {"max_token": 9}),
+    ("/v1/chat/completions", {"logit_bias": {str(index): 1 for index in range(MANY)}}),
+    ("/v1/chat/completions", {"metadata": {str(index): "" for index in range(MANY)}}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "\ud800"}]}),
+    ("/v1/completions", {"prompt": [["x"]]}),
+    ("/v1/completions", {"prompt": [[1]] * 2 * MANY}),
+    ("/detokenize", {"tokens": [-1]}),
+]
+
+
+@pytest.mark.parametrize(("path", "fields"), WRONG)
+def test_what_is_wrong_with_a_long_body_is_told_as_of_a_short_one(
+    client: TestClient, path: str, fields: dict[str, Any]
+) -> None:
+    short = post(client, path, {**BODIES[path], **fields})
+    long = post(client, path, {**BODIES[path], **fields, "filler": LONG})
+    assert (short.status_code, long.status_code) == (400, 400)
+    assert short.json() == long.json()
+
+
+def test_a_long_body_that_is_no_json_is_refused(client: TestClient) -> None:
+    for content in (b"[" * MANY, b'{"a": "' + LONG.encode(), b"\xff" * len(LONG)):
+        answer = client.post("/v1/completions", content=content, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"] == "The body is not valid JSON."
+
+
+HOSTILE = {
+    "unknown fields": b"{" + b",".join(b'"f%d":1' % index for index in range(1 << 20)) + b"}",
+    "empty lists": b'{"x":[' + b",".join([b"[]"] * (1 << 20)) + b"]}",
+    "one-token prompts": b'{"prompt":[' + b",".join([b"[1]"] * (1 << 20)) + b"]}",
+    "token ids": b'{"tokens":[' + b",".join([b"1"] * (1 << 21)) + b"]}",
+    "one long text": b'{"prompt":"' + b"x" * (1 << 24) + b'"}',
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_more_than_the_context_can_need_is_refused_before_it_is_decoded(
+    client: TestClient, path: str, kind: str
+) -> None:
+    answer = client.post(path, content=HOSTILE[kind], headers={"Content-Type": "application/json"})
+    assert answer.status_code == 413
+    assert answer.json()["error"]["code"] == "request_too_large"
+
+
+def test_counting_stops_where_enough_is_known() -> None:
+    assert count_values(b",:[{" * 10, 100) == 40
+    assert count_values(b"," * (1 << 22), 5) == 1 << 20
+
+
+def test_a_longer_context_may_need_a_longer_body() -> None:
+    assert BodyNeed.of(1, 8192, 2**25).max_bytes < BodyNeed.of(1, 131072, 2**25).max_bytes
+    assert BodyNeed.of(16, 2**20, 2**25).max_bytes == 2**25
+    assert BodyNeed.of(1, 2**22, 2**25).max_values > 2**22  # a prompt of so many token ids
+
+
+def test_a_process_that_was_killed_is_started_again() -> None:
+    async def scenario() -> None:
+        process = DecodingProcess()
+        data = json.dumps(BODIES["/v1/chat/completions"]).encode()
+        try:
+            for _ in range(2):
+                decoded = await process.decode(ChatRequest, data, refuse_unknown=False)
+                assert decoded.problem is None
+                assert process._process is not None
+                os.kill(process._process.pid, signal.SIGKILL)
+        finally:
+            process.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_process_that_hangs_is_killed_and_the_next_body_is_decoded() -> None:
+    async def scenario() -> None:
+        process = DecodingProcess(deadline_s=0.05)
+        data = json.dumps(BODIES["/v1/chat/completions"]).encode()
+        patient = DecodingProcess()
+        try:
+            process._running()
+            assert process._process is not None
+            os.kill(process._process.pid, signal.SIGSTOP)
+            with pytest.raises(ApiError) as caught:
+                await process.decode(ChatRequest, data, refuse_unknown=False)
+            assert caught.value.status_code == 503
+            assert process._process is None
+            assert (await patient.decode(ChatRequest, data, refuse_unknown=False)).problem is None
+        finally:
+            process.close()
+            patient.close()
+
+    asyncio.run(scenario())

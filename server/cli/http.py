@@ -14,11 +14,19 @@ from numaserve.server.api.app import ApiContext, create_app
 from numaserve.server.cli.connection import ConnectionLimits, LimitedProtocol
 from numaserve.server.cli.listen import BACKLOG
 
-_LAST_CHUNKS_S = 5  # for what is already in buffers when the engine has drained
+# For what is in buffers when the engine has ended: until a client that reads has it, however far away it is.
+_LAST_CHUNKS_S = 1.0
+_HURRIED_S = 0.1
+_POLL_S = 0.01
+_TICK_S = 1.0
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn on a socket that is already bound. Signals are the service's business, which drains before it stops."""
+    """uvicorn on a socket that is already bound. Signals are the service's business, which drains before it stops.
+
+    uvicorn's own main loop and shutdown look at what they wait for ten times a second, and wait without end for a
+    client that does not read its answer; hence those two are replaced.
+    """
 
     def __init__(self, context: ApiContext, listener: socket.socket, limits: ConnectionLimits | None = None) -> None:
         super().__init__(
@@ -32,20 +40,54 @@ class HttpServer(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 backlog=BACKLOG,
-                timeout_graceful_shutdown=_LAST_CHUNKS_S,
             )
         )
         self._listener = listener
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
 
     async def run_until_stopped(self) -> None:
         """Serve until `stop`."""
         await self.serve(sockets=[self._listener])
 
     def stop(self) -> None:
-        """Finish the answers that are being written, then end."""
+        """Finish the answers that are being written, then end. Clients that do not read them do not delay it."""
         self.should_exit = True
+        self._stop.set()
+
+    def hurry(self) -> None:
+        """As `stop`, and wait no longer than it takes to write what is there."""
+        self._hurry.set()
+        self.stop()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave the signal handlers alone."""
         yield
+
+    async def main_loop(self) -> None:
+        """Keep the Date header right until `stop`."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), _TICK_S)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, close connections as their answers end, and those that are left after a while."""
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        connections = self.server_state.connections
+        for connection in list(connections):
+            connection.shutdown()
+        waited = 0.0
+        while connections and waited < (_HURRIED_S if self._hurry.is_set() else _LAST_CHUNKS_S):
+            await asyncio.sleep(_POLL_S)
+            waited += _POLL_S
+        for connection in list(connections):
+            cast(LimitedProtocol, connection).transport.abort()
+        tasks = list(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_HURRIED_S)  # they write the requests' lines of the log

@@ -54,4 +54,4 @@ def serve(
     # Mistakes in the options are told, and other commands run, without importing the engine.
     from numaserve.server.cli.service import run_service  # noqa: PLC0415
 
-    raise typer.Exit(run_service(serve_config))
+    run_service(serve_config)

@@ -6,11 +6,14 @@ Everything that can be wrong is found before a weight is read, cheapest first: a
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 import uvloop
 from numaserve.server.api.auth import ApiKeys
@@ -34,14 +37,17 @@ from numaserve.workers.plan import make_plan
 from numaserve.workers.topology import read_topology
 from numaserve.workers.weights.hub import resolve_model
 
+if TYPE_CHECKING:
+    from numaserve.server.cli.http import HttpServer
+
 EXIT_OK = 0
 EXIT_FAILED = 1
 
 _log = logging.getLogger(__name__)
 
 
-def run_service(config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COMMAND) -> int:
-    """Serve until told to stop; the process's exit status. Raises `OperatorError` for what the operator can mend.
+def run_service(config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COMMAND) -> NoReturn:
+    """Serve until told to stop, and end the process. Raises `OperatorError` for what the operator can mend.
 
     `worker_command` is what is executed for a worker, without its arguments.
     """
@@ -50,7 +56,20 @@ def run_service(config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COM
     with bind_listener(config.host, config.port) as listener:
         service = Service(_check(config), listener, worker_command)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(service.run())
+            status = runner.run(service.run())
+            listener.close()
+            _end_process(status)
+
+
+def _end_process(status: int) -> NoReturn:
+    """End at once: everything has been closed by now.
+
+    The usual way takes some tenths of a second to take the interpreter apart, and waits for threads, of which one may
+    be at a long text whose client is gone.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(status)
 
 
 def _check(config: ServeConfig) -> Checked:
@@ -105,10 +124,8 @@ class Service:
             _log.critical("the workers could not be started: %s", error)
             return EXIT_FAILED
         finally:
-            await self._wind_down()
-            http.stop()
-            await serving
-            self._service_manager.close()
+            await self._drain()
+            await self._close(http, serving)
         return EXIT_FAILED if self._gave_up.is_set() else EXIT_OK
 
     async def _serve_until_stopped(self) -> None:
@@ -121,14 +138,26 @@ class Service:
         finally:
             watchdog.cancel()
 
-    async def _wind_down(self) -> None:
-        """Drain unless there is a reason to hurry; the engine is stopped afterwards in any case."""
+    async def _drain(self) -> None:
+        """Let running requests finish, unless the workers are gone or somebody is in a hurry."""
         self._service_manager.stopping()
-        if self._engine.is_ready():
-            seconds = self._checked.config.drain_seconds
-            _log.info("draining: running requests may finish for %g s", seconds)
-            await _first_of(self._engine.drain(seconds), self._hurry.wait())
-        await self._engine.stop()
+        if not self._engine.is_ready():
+            return
+        seconds = self._checked.config.drain_seconds
+        _log.info("draining: running requests may finish for %g s", seconds)
+        await _first_of(self._engine.drain(seconds), self._hurry.wait())
+
+    async def _close(self, http: HttpServer, serving: asyncio.Task[None]) -> None:
+        """End what still runs with an error, the workers, and the connections once they have been told."""
+        stopping = asyncio.ensure_future(self._engine.stop(at_once=self._hurry.is_set()))
+        http.stop()
+        both = asyncio.gather(stopping, serving)
+        await _first_of(both, self._hurry.wait())
+        if self._hurry.is_set():
+            http.hurry()
+            await self._engine.stop(at_once=True)
+        await both
+        self._service_manager.close()
 
     def _on_signal(self) -> None:
         if self._stop.is_set():

@@ -206,14 +206,19 @@ class Engine:
         await self.stop()
         return finished
 
-    async def stop(self) -> None:
-        """End what still runs with an error and end the workers."""
+    async def stop(self, *, at_once: bool = False) -> None:
+        """End what still runs with an error and end the workers.
+
+        Idle workers are given time to end what they do besides, such as caching weights, unless it has to be done
+        `at_once`. One that is in a step would only read that it should end when nobody wants the result any more.
+        """
+        grace_s = 0.0 if at_once or not self._steps.idle else _STOP_GRACE_S
         if self._state != "failed":
             self._state = "stopped"
         self._steps.halt()
         self._profiles.fail("The server is shutting down.")
         self._requests.fail_all("The server is shutting down.")
-        await self._supervisor.stop(_STOP_GRACE_S)
+        await self._supervisor.stop(grace_s)
         self._set_workers_down()
 
     def seconds_without_progress(self) -> float:

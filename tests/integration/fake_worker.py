@@ -157,6 +157,8 @@ class Worker:
             self.send(
                 StepResult(plan.step_id, self.rank, seqs if self.rank == 0 else [], elapsed, elapsed // 10, elapsed)
             )
+        if self.options.slow_end:
+            time.sleep(3600)
 
     def load(self) -> None:
         options = self.options
@@ -233,6 +235,7 @@ def main() -> None:
     parser.add_argument("--die-loading", action="store_true")
     parser.add_argument("--garbage", action="store_true")
     parser.add_argument("--no-profile", action="store_true", help="never answer a request for a profile")
+    parser.add_argument("--slow-end", action="store_true", help="have much to do still when told to end")
     for fault in ("die-at-step", "hang-at-step", "fail-step", "wrong-at-step"):
         parser.add_argument(f"--{fault}", type=int, default=-1)
     Worker(parser.parse_args()).run()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
+import time
 from pathlib import Path
 
 from numaserve.server.cli.main import EXIT_MISTAKE
@@ -19,7 +22,9 @@ def main() -> int:
     options = dict(word.split("=", 1) for word in rest[:split])
     try:
         config = load_config({"model": folder, "port": 0, "kv_cache_gib": 0.01, **options})
-        return run_service(config, (sys.executable, str(FAKE_WORKER), *rest[split + 1 :]))
+        if "FAKE_BUSY_THREAD" in os.environ:
+            threading.Thread(target=time.sleep, args=(3600,)).start()
+        run_service(config, (sys.executable, str(FAKE_WORKER), *rest[split + 1 :]))
     except OperatorError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_MISTAKE

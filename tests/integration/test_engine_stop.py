@@ -73,6 +73,36 @@ def test_draining_ends_requests_that_take_too_long_with_an_error() -> None:
     run(scenario())
 
 
+def test_a_worker_that_is_in_a_step_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numaserve.server.engine.engine._STOP_GRACE_S", 3600.0)
+
+    async def scenario() -> None:
+        async with running_engine(Options(faults=("--hang-at-step", "3"))) as engine:
+            job = asyncio.create_task(generate(engine, [10], 100))
+            await until(lambda: engine.server_info()["steps"] == 3)
+            async with asyncio.timeout(60):
+                await engine.stop()
+            with pytest.raises(GenerationFailed, match="shutting down"):
+                await job
+
+    run(scenario())
+
+
+def test_an_end_at_once_does_not_wait_for_what_idle_workers_do_besides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numaserve.server.engine.engine._STOP_GRACE_S", 3600.0)
+
+    async def scenario() -> None:
+        async with running_engine(Options(faults=("--slow-end",))) as engine:
+            patient = asyncio.create_task(engine.stop())
+            await asyncio.sleep(0.1)
+            assert not patient.done()
+            async with asyncio.timeout(60):
+                await engine.stop(at_once=True)
+                await patient
+
+    run(scenario())
+
+
 def test_a_full_engine_refuses_before_any_work() -> None:
     async def scenario() -> None:
         async with running_engine(Options(running=1, queued=1, faults=SLOW)) as engine:

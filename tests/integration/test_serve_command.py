@@ -135,20 +135,29 @@ def test_sigterm_finishes_the_running_stream_and_refuses_new_work(serve: Serve) 
     assert process.wait(30) == 0
 
 
-def test_a_second_signal_does_not_wait_for_running_requests(serve: Serve) -> None:
+def test_a_second_signal_ends_running_streams_with_an_error(serve: Serve) -> None:
     process = serve("drain_seconds=3600", "--", "--step-ms", "50")
     url = announced_url(process)
     body = completion(4000, stream=True)
     with httpx.Client(timeout=60) as client, client.stream("POST", url + "/v1/completions", json=body) as stream:
-        lines = stream.iter_lines()
+        lines = (line for line in stream.iter_lines() if line)
         next(lines)
         process.send_signal(signal.SIGINT)
         while httpx.get(url + "/health").status_code == 200:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        with contextlib.suppress(httpx.HTTPError):
-            assert len(list(lines)) < 8000
+        *tokens, error, done = lines
+    assert len(tokens) < 4000
+    assert "shutting down" in json.loads(error.removeprefix("data: "))["error"]["message"]
+    assert done == "data: [DONE]"
     assert process.wait(30) == 0
+
+
+def test_a_thread_that_is_at_a_long_text_does_not_hold_the_end(serve: Serve) -> None:
+    process = serve("--", "--step-ms", "1", environment={"FAKE_BUSY_THREAD": "1"})
+    announced_url(process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
 
 
 def test_the_service_manager_hears_ready_only_when_requests_are_served(serve: Serve, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import context_length_exceeded, model_not_found, not_ready
 from numaserve.server.api.generation import Generation
 from numaserve.server.api.schemas import SamplingFields
+from numaserve.server.text.work import TextTooLong, Turns
 
 # No vocabulary has tokens of nearly so many characters on average: a longer text cannot fit, and is refused before it
 # keeps the tokenizer busy.
@@ -80,3 +81,18 @@ def check_text_length(context: ApiContext, characters: int, param: str) -> None:
         raise context_length_exceeded(
             f"This model's maximum context length is {limit} tokens; {characters} characters are more than fit.", param
         )
+
+
+async def encode_prompt(
+    context: ApiContext, turns: Turns, text: str, param: str, *, add_special_tokens: bool = True
+) -> list[int]:
+    """Token ids of a prompt. Raises `ApiError` for one that is so long that it is not even counted to its end."""
+    limits = context.limits
+    try:
+        return await turns.encode(text, max_tokens=limits.prompt_tokens, add_special_tokens=add_special_tokens)
+    except TextTooLong as error:
+        raise context_length_exceeded(
+            f"This model's maximum context length is {limits.context_length} tokens, but the prompt has more than "
+            f"{error.tokens} tokens. Shorten the prompt.",
+            param,
+        ) from error

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numaserve.server.api.access_log import record_of
-from numaserve.server.api.answers import Frame, StreamUsage, check_servable, check_text_length
+from numaserve.server.api.answers import Frame, StreamUsage, check_servable, check_text_length, encode_prompt
 from numaserve.server.api.body.route import body_route
 from numaserve.server.api.chat_schema import ChatRequest, TemplateArguments
 from numaserve.server.api.context import ApiContext
@@ -18,7 +17,7 @@ from numaserve.server.api.generation import Generation
 from numaserve.server.api.logprobs import TokenNames, chat_logprobs
 from numaserve.server.api.messages import Conversation
 from numaserve.server.api.sampling import Wanted, generation_requests, output_limit
-from numaserve.server.api.streaming import json_response, respond
+from numaserve.server.api.streaming import json_response, respond, until_disconnect
 from numaserve.server.tokenizer.types import ChatTemplateError
 from numaserve.workers.protocol import TokenLogprobs
 
@@ -31,7 +30,9 @@ def chat_router(context: ApiContext) -> APIRouter:
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
         check_servable(context, body.model)
         record = record_of(request)
-        prompt = await render(context, body.messages, body.chat_template_kwargs)
+        prompt = await until_disconnect(request, render(context, body.messages, body.chat_template_kwargs))
+        if isinstance(prompt, Response):
+            return prompt
         if context.log_prompts:
             record.prompt = body.messages.messages
         limit = output_limit(len(prompt), body.output_limit, None, context.limits.context_length, "messages")
@@ -51,20 +52,22 @@ async def render(
     *,
     add_generation_prompt: bool = True,
 ) -> list[int]:
-    """Token ids of a conversation, by the model's own template, in a thread. Raises `ApiError`."""
+    """Token ids of a conversation, by the model's own template. Raises `ApiError` and `QueueFull`."""
     check_text_length(context, conversation.characters, "messages")
     if conversation.needs_tools and not context.tokenizer.takes_tools:
         raise bad_request("This model's chat template cannot write tool calls and their results.", "messages")
     allowed = {} if arguments is None else arguments.model_dump(exclude_none=True)
+
+    def write() -> str:
+        messages = conversation.messages
+        return context.tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt, **allowed)
+
     try:
-        prompt = await asyncio.to_thread(
-            context.tokenizer.render_chat,
-            conversation.messages,
-            add_generation_prompt=add_generation_prompt,
-            **allowed,
-        )
+        text = await context.text.render(write)
     except ChatTemplateError as error:
         raise bad_request(f"The chat template does not take these messages: {error}", "messages") from error
+    with context.text.admit(len(text)) as turns:
+        prompt = await encode_prompt(context, turns, text, "messages", add_special_tokens=False)
     if not prompt:
         raise bad_request("The chat template makes an empty prompt of these messages.", "messages")
     return prompt

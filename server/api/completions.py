@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numaserve.server.api.access_log import record_of
-from numaserve.server.api.answers import Frame, StreamUsage, check_servable, check_text_length
+from numaserve.server.api.answers import Frame, StreamUsage, check_servable, check_text_length, encode_prompt
 from numaserve.server.api.body.route import body_route
 from numaserve.server.api.completion_schema import DEFAULT_MAX_TOKENS, CompletionRequest
 from numaserve.server.api.context import ApiContext
@@ -18,8 +18,9 @@ from numaserve.server.api.errors import bad_request
 from numaserve.server.api.generation import Generation
 from numaserve.server.api.logprobs import CompletionLogprobs, TokenNames, joined
 from numaserve.server.api.sampling import Wanted, check_token_ids, generation_requests, output_limit
-from numaserve.server.api.streaming import json_response, respond
+from numaserve.server.api.streaming import json_response, respond, until_disconnect
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
+from numaserve.server.text.work import Turns
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,9 @@ def completions_router(context: ApiContext) -> APIRouter:
             raise bad_request(message, "prompt")
         if context.log_prompts:
             record.prompt = body.prompt
-        prompts = await _prompts(context, body)
+        prompts = await until_disconnect(request, _prompts(context, body))
+        if isinstance(prompts, Response):
+            return prompts
         answer = _CompletionAnswer(context, body, prompts)
         requests = [_requests(context, body, prompt.tokens, f"{answer.id}-{i}") for i, prompt in enumerate(prompts)]
         generation = await Generation.admit(context.engine, requests, record, drop_output=body.max_tokens == 0)
@@ -53,23 +56,27 @@ def completions_router(context: ApiContext) -> APIRouter:
 
 
 async def _prompts(context: ApiContext, body: CompletionRequest) -> list[_Prompt]:
-    tokenizer = context.tokenizer
-    prompts = []
     for given in body.prompt:
         if isinstance(given, str):
             check_text_length(context, len(given), "prompt")
-            tokens, text = await asyncio.to_thread(tokenizer.encode, given), given
-            hidden = frozenset[int]() if tokenizer.bos_token_id is None else frozenset((tokenizer.bos_token_id,))
         else:
-            tokens, text, hidden = given, "", _hidden(context, body)
-            check_token_ids(tokens, context.vocab_size, "prompt")
-            if body.echo:
-                skip = body.skip_special_tokens is not False
-                text = await asyncio.to_thread(tokenizer.decode, tokens, skip_special_tokens=skip)
-        if not tokens:
-            raise bad_request("A prompt is empty, and this model has no token that starts a text.", "prompt")
-        prompts.append(_Prompt(tokens, text, hidden))
+            output_limit(len(given), None, None, context.limits.context_length, "prompt")
+    with context.text.admit(sum(map(len, body.prompt))) as turns:
+        prompts = [await _prompt(context, body, given, turns) for given in body.prompt]
+    if not all(prompt.tokens for prompt in prompts):
+        raise bad_request("A prompt is empty, and this model has no token that starts a text.", "prompt")
     return prompts
+
+
+async def _prompt(context: ApiContext, body: CompletionRequest, given: str | list[int], turns: Turns) -> _Prompt:
+    if isinstance(given, str):
+        bos = context.tokenizer.bos_token_id
+        hidden = frozenset[int]() if bos is None else frozenset((bos,))
+        return _Prompt(await encode_prompt(context, turns, given, "prompt"), given, hidden)
+    await turns.run(partial(check_token_ids, given, context.vocab_size, "prompt"))
+    skip = body.skip_special_tokens is not False
+    text = await turns.decode(given, skip_special_tokens=skip) if body.echo else ""
+    return _Prompt(given, text, _hidden(context, body))
 
 
 def _hidden(context: ApiContext, body: CompletionRequest) -> frozenset[int]:

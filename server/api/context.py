@@ -10,7 +10,10 @@ from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.body.route import Bodies
 from numaserve.server.engine.types import EngineProtocol
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.text.work import TextWork
 from numaserve.server.tokenizer.types import TokenizerProtocol
+
+_ANSWERED_TOKENS = 2**19  # 10 ms to make a list of; a long book
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,17 @@ class ApiLimits:
     max_body_bytes: int = 32 * 2**20
     body_timeout_seconds: float = 60.0  # for the whole body to arrive
     max_headers: int = 100
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens after which a long prompt is not counted further: what is counted in pieces is off by a few of them,
+        and what has twice as many does not fit whatever it is."""
+        return 2 * self.context_length
+
+    @property
+    def text_tokens(self) -> int:
+        """Tokens of the longest text that is tokenized, or turned back into text, for itself."""
+        return max(_ANSWERED_TOKENS, self.prompt_tokens)
 
 
 @dataclass(frozen=True)
@@ -46,6 +60,11 @@ class ApiContext:
         """What decodes the bodies of requests."""
         limits = self.limits
         return Bodies(limits.context_length, limits.max_body_bytes, refuse_unknown=self.strict_fields)
+
+    @cached_property
+    def text(self) -> TextWork:
+        """Where all tokenizing goes. As many requests may be in a lane of it as the engine takes."""
+        return TextWork(self.tokenizer, max_requests=self.limits.max_sequences)
 
     @property
     def vocab_size(self) -> int:

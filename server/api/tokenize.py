@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numaserve.server.api.answers import check_model, check_text_length
 from numaserve.server.api.body.route import body_route
 from numaserve.server.api.chat import render
 from numaserve.server.api.context import ApiContext
+from numaserve.server.api.errors import ApiError, context_length_exceeded
+from numaserve.server.api.large_json import json_pieces, pieces_response
 from numaserve.server.api.sampling import check_token_ids
-from numaserve.server.api.streaming import json_response
+from numaserve.server.api.streaming import until_disconnect
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
+from numaserve.server.text.work import TextTooLong
 
 
 def tokenize_router(context: ApiContext) -> APIRouter:
@@ -20,35 +23,56 @@ def tokenize_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["tokens"], route_class=body_route(context.bodies))
 
     @router.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> Response:
+    async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         check_model(context, body.model)
-        tokens = await _tokens(context, body)
-        answer: dict[str, object] = {
-            "count": len(tokens),
-            "max_model_len": context.limits.context_length,
-            "tokens": tokens,
-        }
-        if body.return_token_strs:
-            answer["token_strs"] = [context.tokenizer.token_text(token) for token in tokens]
-        return json_response(answer)
+        return await until_disconnect(request, _tokenized(context, body))
 
     @router.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> Response:
+    async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
         check_model(context, body.model)
-        check_token_ids(body.tokens, context.vocab_size, "tokens")
-        decode = context.tokenizer.decode
-        text = await asyncio.to_thread(decode, body.tokens, skip_special_tokens=body.skip_special_tokens)
-        return json_response({"prompt": text})
+        if len(body.tokens) > context.limits.text_tokens:
+            raise _too_long(context, len(body.tokens), "tokens")
+        return await until_disconnect(request, _detokenized(context, body))
 
     return router
 
 
-async def _tokens(context: ApiContext, body: TokenizeRequest) -> list[int]:
+async def _tokenized(context: ApiContext, body: TokenizeRequest) -> Response:
     if body.messages is not None:
-        return await render(
+        tokens = await render(
             context, body.messages, body.chat_template_kwargs, add_generation_prompt=body.add_generation_prompt
         )
+        with context.text.admit(len(tokens)) as turns:
+            return await turns.run(partial(_answer, context, tokens, with_texts=body.return_token_strs))
     text = body.prompt or ""
     check_text_length(context, len(text), "prompt")
-    encode = context.tokenizer.encode
-    return await asyncio.to_thread(encode, text, add_special_tokens=body.add_special_tokens)
+    limit = context.limits.text_tokens
+    with context.text.admit(len(text)) as turns:
+        try:
+            tokens = await turns.encode(text, max_tokens=limit, add_special_tokens=body.add_special_tokens)
+        except TextTooLong as error:
+            raise _too_long(context, error.tokens, "prompt") from error
+        return await turns.run(partial(_answer, context, tokens, with_texts=body.return_token_strs))
+
+
+async def _detokenized(context: ApiContext, body: DetokenizeRequest) -> Response:
+    with context.text.admit(len(body.tokens)) as turns:
+        await turns.run(partial(check_token_ids, body.tokens, context.vocab_size, "tokens"))
+        text = await turns.decode(body.tokens, skip_special_tokens=body.skip_special_tokens)
+        return await turns.run(lambda: pieces_response(json_pieces({"prompt": text})))
+
+
+def _answer(context: ApiContext, tokens: list[int], *, with_texts: bool) -> Response:
+    fields: dict[str, object] = {
+        "count": len(tokens),
+        "max_model_len": context.limits.context_length,
+        "tokens": tokens,
+    }
+    if with_texts:
+        fields["token_strs"] = [context.tokenizer.token_text(token) for token in tokens]
+    return pieces_response(json_pieces(fields))
+
+
+def _too_long(context: ApiContext, tokens: int, param: str) -> ApiError:
+    limit = context.limits.text_tokens
+    return context_length_exceeded(f"At most {limit} tokens are served at once, but there are {tokens} or more.", param)

@@ -45,13 +45,16 @@ class HttpServer(uvicorn.Server):
         self._listener = listener
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._text = context.text
 
     async def run_until_stopped(self) -> None:
         """Serve until `stop`."""
         await self.serve(sockets=[self._listener])
 
     def stop(self) -> None:
-        """Finish the answers that are being written, then end. Clients that do not read them do not delay it."""
+        """Finish the answers that are being written, then end. Clients that do not read them do not delay it, and texts
+        that wait to be tokenized are refused."""
+        self._text.close()
         self.should_exit = True
         self._stop.set()
 

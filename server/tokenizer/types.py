@@ -47,7 +47,13 @@ class TokenizerProtocol(Protocol):
 
     def render_chat(
         self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
-    ) -> list[int]:
-        """Token ids of the conversation as the model's own template writes it; raises `ChatTemplateError`, and
-        `TokenizationError` for what the template made of it."""
+    ) -> str:
+        """The conversation as the model's own template writes it, special tokens too: `encode` shall not add them.
+
+        Raises `ChatTemplateError`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds; nothing is rendered afterwards."""
         ...

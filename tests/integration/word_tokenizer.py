@@ -33,8 +33,11 @@ class WordTokenizer:
 
     def render_chat(
         self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
-    ) -> list[int]:
-        return [token for message in messages for token in self.encode(f"{message['role']} {message['content']}")]
+    ) -> str:
+        return " ".join(f"{message['role']} {message['content']}" for message in messages)
+
+    def close(self) -> None:
+        pass
 
 
 def _id_of(word: str) -> int:

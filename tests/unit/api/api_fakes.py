@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,7 @@ from numaserve.workers.protocol import Ceilings, OperationProfile, RankProfile, 
 BOS, EOS, TURN = 256, 257, 258
 VOCAB = 260
 SPECIAL = {BOS: b"<s>", EOS: b"</s>", TURN: b"<t>"}
+_BY_SPELLING = {spelling: token for token, spelling in SPECIAL.items()}
 CONTEXT = 200
 MODEL = "tiny/bytes"
 REPLY = "Hé 世界!"
@@ -41,7 +43,10 @@ class ByteTokenizer:
     takes_tools = False
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        return [BOS, *text.encode()] if add_special_tokens else list(text.encode())
+        tokens = [BOS] if add_special_tokens else []
+        for part in re.split(b"(<[st/]+>)", text.encode()):
+            tokens += [_BY_SPELLING[part]] if part in _BY_SPELLING else part
+        return tokens
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         skipped = self.special_token_ids if skip_special_tokens else ()
@@ -55,13 +60,14 @@ class ByteTokenizer:
 
     def render_chat(
         self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
-    ) -> list[int]:
+    ) -> str:
         if messages[-1]["content"] == "refuse me":
             raise ChatTemplateError("roles must alternate")
-        tokens: list[int] = [ord("T")] if allowed_args.get("enable_thinking") else []
-        for message in messages:
-            tokens += [TURN, *f"{message['role']}\n{message['content']}".encode()]
-        return [*tokens, TURN] if add_generation_prompt else tokens
+        turns = "".join(f"<t>{message['role']}\n{message['content']}" for message in messages)
+        return "T" * bool(allowed_args.get("enable_thinking")) + turns + "<t>" * add_generation_prompt
+
+    def close(self) -> None:
+        pass
 
 
 class FakeStream:

@@ -53,8 +53,8 @@ class PanickyTokenizer(ByteTokenizer):
 
     def render_chat(
         self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
-    ) -> list[int]:
-        return self.encode("".join(str(message["content"]) for message in messages))
+    ) -> str:
+        return "".join(str(message["content"]) for message in messages)
 
 
 @pytest.fixture

@@ -180,12 +180,13 @@ def test_a_part_that_is_not_text_is_refused(part: object) -> None:
         flatten_content([{"role": "user", "content": [part]}])
 
 
-def test_a_conversation_becomes_tokens_with_the_template_s_own_special_tokens() -> None:
+def test_a_conversation_is_written_with_the_template_s_own_special_tokens() -> None:
     tokenizer = wrap(
         byte_level_backend(), "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ enable_thinking }}"
     )
-    ids = tokenizer.render_chat(HELLO, enable_thinking=False)
-    assert tokenizer.decode(ids, skip_special_tokens=False) == "<s>Hello</s>False"
+    text = tokenizer.render_chat(HELLO, enable_thinking=False)
+    assert text == "<s>Hello</s>False"
+    ids = tokenizer.encode(text, add_special_tokens=False)
     assert ids[0] == tokenizer.bos_token_id
     assert tokenizer.decode(ids) == "HelloFalse"
 

@@ -39,7 +39,8 @@ def test_a_folder_tokenizes_as_in_transformers(tmp_path: Path) -> None:
         ids = tokenizer.encode(text)
         assert ids == oracle.encode(text)
         assert tokenizer.decode(ids) == oracle.decode(ids, skip_special_tokens=True)
-    assert tokenizer.render_chat(HELLO) == oracle.apply_chat_template(HELLO, return_dict=False)
+    ids = tokenizer.encode(tokenizer.render_chat(HELLO), add_special_tokens=False)
+    assert ids == oracle.apply_chat_template(HELLO, return_dict=False)
 
 
 @pytest.mark.parametrize(("generation", "expected"), [(7, {1, 7}), ([7, 8], {1, 7, 8}), (None, {1, 5})])
@@ -102,9 +103,9 @@ def test_a_truncating_tokenizer_json_does_not_truncate(tmp_path: Path) -> None:
 )
 def test_the_template_is_found_wherever_it_is(tmp_path: Path, template: object) -> None:
     tokenizer = load_tokenizer(write_folder(tmp_path, tokenizer_config={**CONFIG, "chat_template": template}))
-    assert tokenizer.decode(tokenizer.render_chat(HELLO), skip_special_tokens=False) in ("string <s>", "list <s>")
+    assert tokenizer.render_chat(HELLO) in ("string <s>", "list <s>")
     (tmp_path / "chat_template.jinja").write_text("file")
-    assert load_tokenizer(tmp_path).decode(load_tokenizer(tmp_path).render_chat(HELLO)) == "file"
+    assert load_tokenizer(tmp_path).render_chat(HELLO) == "file"
 
 
 def test_a_folder_without_a_template_cannot_chat(tmp_path: Path) -> None:

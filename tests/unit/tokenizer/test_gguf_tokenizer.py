@@ -35,9 +35,8 @@ def test_the_demo_model_tokenizes_as_in_transformers(demo: Tokenizer) -> None:
         text = "".join(character for character in sample if character not in OTHER_DIGITS)
         assert demo.encode(text) == oracle.encode(text)
     messages: list[dict[str, object]] = [{"role": "user", "content": "Name the capital of France."}]
-    assert demo.render_chat(messages) == oracle.apply_chat_template(
-        messages, add_generation_prompt=True, return_dict=False
-    )
+    ids = demo.encode(demo.render_chat(messages), add_special_tokens=False)
+    assert ids == oracle.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
 
 
 def test_the_demo_model_takes_each_digit_by_itself(demo: Tokenizer) -> None:

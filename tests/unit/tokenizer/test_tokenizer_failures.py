@@ -54,7 +54,7 @@ def test_a_conversation_is_no_other_way_to_it() -> None:
     backend.normalizer = normalizers.Replace(CATASTROPHIC, "y")
     tokenizer = wrap(backend, "{% for m in messages %}{{ m['content'] }}{% endfor %}")
     with pytest.raises(TokenizationError, match="retry-limit"):
-        tokenizer.render_chat([{"role": "user", "content": TRIGGER}])
+        tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": TRIGGER}]))
 
 
 def test_a_mistake_of_the_caller_stays_what_it_is() -> None:

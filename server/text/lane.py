@@ -1,0 +1,58 @@
+"""A few threads for one kind of work, shared by a bounded number of requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+from numaserve.server.engine.types import NotReady, QueueFull
+
+_RETRY_AFTER_S = 1  # a turn is short; whoever comes again finds others
+
+T = TypeVar("T")
+
+
+class Lane:
+    """Runs pieces of work in its own threads, first come first served; for one event loop.
+
+    A request is admitted once and then runs one piece after another, each at the end of the line: nobody waits for the
+    whole of another one's work. Pieces wait in the event loop rather than in the pool's queue, so that what a cancelled
+    task still wanted is gone at once, with the text it holds. A piece that has begun is finished.
+    """
+
+    def __init__(self, name: str, *, threads: int, max_requests: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"text-{name}")
+        self._free = asyncio.Semaphore(threads)
+        self._max_requests = max_requests
+        self._requests = 0
+        self._closed = False
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Within it, a request may run pieces. Raises `QueueFull` when as many requests are in as may."""
+        if self._requests >= self._max_requests:
+            raise QueueFull("Too many texts are waiting to be tokenized. Try again shortly.", _RETRY_AFTER_S)
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of `work`, called in one of the threads. Raises `NotReady` once the lane is closed."""
+        await self._free.acquire()
+        if self._closed:
+            self._free.release()
+            raise NotReady("The server is shutting down.")
+        running = asyncio.wrap_future(self._pool.submit(work))
+        # The thread is free when the piece has ended, not when the request that wanted it is gone.
+        running.add_done_callback(lambda _: self._free.release())
+        return await asyncio.shield(running)
+
+    def close(self) -> None:
+        """Run nothing more; what runs is not waited for."""
+        self._closed = True
+        self._pool.shutdown(wait=False)

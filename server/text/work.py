@@ -1,0 +1,93 @@
+"""All tokenizing, detokenizing and rendering that requests ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
+
+from numaserve.server.text.lane import Lane
+from numaserve.server.tokenizer.types import TokenizerProtocol
+
+SMALL_CHARACTERS = 16 * 1024  # some milliseconds of work
+PIECE_CHARACTERS = 64 * 1024  # some tens of milliseconds
+
+T = TypeVar("T")
+
+
+class TextTooLong(Exception):
+    """A text of more tokens than may be; `tokens` is how many were counted before the rest was left."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(f"the text has more than {tokens} tokens")
+        self.tokens = tokens
+
+
+class Turns:
+    """The text work of one admitted request: every call waits for its turn."""
+
+    def __init__(self, lane: Lane, tokenizer: TokenizerProtocol) -> None:
+        self._lane = lane
+        self._tokenizer = tokenizer
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of `work`, which must be short, called in a thread."""
+        return await self._lane.run(work)
+
+    async def encode(self, text: str, *, max_tokens: int, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `text`. Raises `TextTooLong` where a long text has more than `max_tokens`.
+
+        A long text is first counted in pieces, which costs a microsecond for a token: a text without end holds nobody
+        up, memory is needed for a piece only, and a client that leaves is noticed. The ids are those of the whole text,
+        as a cut may change the tokens around it. For the same reason a count is off by some tokens at each cut:
+        `max_tokens` must be well above what will be served.
+        """
+        if len(text) > PIECE_CHARACTERS:
+            await self._count(text, max_tokens)
+        return await self.run(partial(self._tokenizer.encode, text, add_special_tokens=add_special_tokens))
+
+    async def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Text of `token_ids`."""
+        return await self.run(partial(self._tokenizer.decode, token_ids, skip_special_tokens=skip_special_tokens))
+
+    async def _count(self, text: str, max_tokens: int) -> None:
+        tokens = 0
+        for start in range(0, len(text), PIECE_CHARACTERS):
+            piece = text[start : start + PIECE_CHARACTERS]
+            tokens += len(await self.run(partial(self._tokenizer.encode, piece, add_special_tokens=False)))
+            if tokens > max_tokens:
+                raise TextTooLong(tokens)
+
+
+class TextWork:
+    """Gives requests their turns: small texts in one lane and large ones in another, so that no small one waits behind
+    large ones; chat templates in a third, so that a template's process can hold up nothing else.
+
+    One thread for each: they run on the cores of the workers, and one tokenizes faster than those compute.
+    """
+
+    def __init__(self, tokenizer: TokenizerProtocol, *, max_requests: int) -> None:
+        """`max_requests` may be in each lane, waiting or at work."""
+        self._tokenizer = tokenizer
+        self._small, self._large, self._templates = (
+            Lane(name, threads=1, max_requests=max_requests) for name in ("small", "large", "template")
+        )
+
+    @contextmanager
+    def admit(self, size: int) -> Iterator[Turns]:
+        """Turns for a request of `size` characters, or tokens to decode, in all. Raises `QueueFull`."""
+        lane = self._small if size <= SMALL_CHARACTERS else self._large
+        with lane.admitted():
+            yield Turns(lane, self._tokenizer)
+
+    async def render(self, render: Callable[[], str]) -> str:
+        """The text that `render` makes with a chat template. Raises `QueueFull` and what `render` does."""
+        with self._templates.admitted():
+            return await self._templates.run(render)
+
+    def close(self) -> None:
+        """Run nothing more, and end the template's process; what else runs is not waited for."""
+        for lane in (self._small, self._large, self._templates):
+            lane.close()
+        self._tokenizer.close()

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable
+
+import pytest
+from numaserve.server.engine.types import NotReady, QueueFull
+from numaserve.server.text.lane import Lane
+
+
+class Gate:
+    """Work that waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self) -> str:
+        self.begun.set()
+        assert self.opened.wait(30)
+        return "done"
+
+
+async def begun(gate: Gate) -> None:
+    while not gate.begun.is_set():
+        await asyncio.sleep(0.001)
+
+
+def test_a_full_lane_refuses_and_has_room_again_when_a_request_has_left() -> None:
+    lane = Lane("test", threads=1, max_requests=2)
+    with lane.admitted():
+        with lane.admitted(), pytest.raises(QueueFull) as refused, lane.admitted():
+            pass
+        assert refused.value.retry_after >= 1
+        with lane.admitted():
+            pass
+    lane.close()
+
+
+def test_requests_take_turns() -> None:
+    order: list[str] = []
+
+    async def request(lane: Lane, name: str) -> None:
+        for _ in range(3):
+            await lane.run(lambda: order.append(name))
+
+    async def scenario() -> None:
+        lane = Lane("test", threads=1, max_requests=9)
+        gate = Gate()
+        first = asyncio.create_task(lane.run(gate))
+        await begun(gate)
+        others = [asyncio.create_task(request(lane, name)) for name in "ab"]
+        await asyncio.sleep(0)
+        gate.opened.set()
+        assert await first == "done"
+        await asyncio.gather(*others)
+        lane.close()
+
+    asyncio.run(scenario())
+    assert order == ["a", "b"] * 3
+
+
+def test_what_a_client_that_left_waited_for_never_begins_and_is_forgotten() -> None:
+    class Text:
+        pass
+
+    async def scenario() -> None:
+        lane = Lane("test", threads=1, max_requests=9)
+        gate = Gate()
+        first = asyncio.create_task(lane.run(gate))
+        await begun(gate)
+        called: list[object] = []
+
+        def work_on(text: Text) -> Callable[[], None]:
+            return lambda: called.append(text)
+
+        text = Text()
+        forgotten = weakref.ref(text)
+        second = asyncio.create_task(lane.run(work_on(text)))
+        del text
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait([second])
+        del second
+        assert forgotten() is None
+        gate.opened.set()
+        await first
+        await lane.run(lambda: None)
+        assert not called
+        lane.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_leaves_does_not_wait_for_its_work_and_others_do() -> None:
+    async def scenario() -> None:
+        lane = Lane("test", threads=1, max_requests=9)
+        gate = Gate()
+        left = asyncio.create_task(lane.run(gate))
+        await begun(gate)
+        left.cancel()
+        await asyncio.wait([left])
+        assert left.cancelled()
+        following = asyncio.create_task(lane.run(gate.opened.is_set))
+        await asyncio.sleep(0.01)
+        assert not following.done()
+        gate.opened.set()
+        assert await following
+        lane.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_error_in_the_work_is_the_caller_s() -> None:
+    async def scenario() -> None:
+        lane = Lane("test", threads=1, max_requests=9)
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                await lane.run(lambda: 1 // 0)
+        lane.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_closed_lane_runs_nothing_more() -> None:
+    async def scenario() -> None:
+        lane = Lane("test", threads=1, max_requests=9)
+        gate = Gate()
+        first = asyncio.create_task(lane.run(gate))
+        await begun(gate)
+        second = asyncio.create_task(lane.run(lambda: "never"))
+        await asyncio.sleep(0)
+        lane.close()
+        gate.opened.set()
+        assert await first == "done"
+        for late in (second, lane.run(lambda: "never")):
+            with pytest.raises(NotReady):
+                await late
+
+    asyncio.run(scenario())

@@ -14,6 +14,7 @@ from numaserve.workers.protocol import KvCacheDtype
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -23,6 +24,14 @@ from pydantic import (
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+# What other servers call these keys, on the command line and in the file.
+ALIASES = {
+    "tensor_parallel_size": "tp",
+    "tp_size": "tp",
+    "max_model_len": "context_length",
+    "max_num_seqs": "max_running_requests",
+}
+
 
 def _not_blank(text: str) -> str:
     if not text.strip():
@@ -30,7 +39,16 @@ def _not_blank(text: str) -> str:
     return text
 
 
+def _as_tuple(value: object) -> object:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
+        raise ValueError("must be a name or a list of names")
+    return tuple(dict.fromkeys(value))  # a name given twice is no mistake worth a refusal, and is listed once
+
+
 NonBlank = Annotated[str, AfterValidator(_not_blank)]
+Names = Annotated[tuple[NonBlank, ...], BeforeValidator(_as_tuple)]
 
 
 class ServeConfig(BaseModel):
@@ -46,7 +64,9 @@ class ServeConfig(BaseModel):
     )
     host: NonBlank = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
-    served_model_name: NonBlank | None = Field(None, description="Name in the API. Default: the model's own.")
+    served_model_name: Names | None = Field(
+        None, description="Name in the API; may be given several times. Default: the model's own."
+    )
     context_length: int | None = Field(None, ge=32, le=1 << 24, description="Longest sequence, prompt and output.")
     max_running_requests: int = Field(64, ge=1, le=4096, description="Sequences in a batch.")
     max_queued_requests: int = Field(512, ge=0, le=1 << 20, description="Waiting requests; beyond, clients get 429.")
@@ -59,6 +79,7 @@ class ServeConfig(BaseModel):
     weights_cache_gib: float = Field(
         64.0, ge=0, le=1 << 16, description="Disk space for packed weights, in GiB; 0 keeps none."
     )
+    dtype: Literal["auto", "bfloat16"] = Field("auto", description="auto or bfloat16, which mean the same.")
     quantization: Literal["int8", "int4", "fp8", "bf16"] | None = Field(
         None, description="Quantise a checkpoint that is not: int8, int4 or fp8; or expand one that is: bf16."
     )
@@ -92,7 +113,7 @@ def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServeCo
     Raises `OperatorError` with one line that names the key and what it may be.
     """
     values: dict[str, Any] = {} if file is None else _read_yaml(file)
-    given = {key: value for key, value in options.items() if value is not None}
+    given = {key: value for key, value in options.items() if value is not None and value != []}
     where = {**dict.fromkeys(values, f"{file}: "), **dict.fromkeys(given, "")}
     try:
         return ServeConfig.model_validate({**values, **given})
@@ -116,8 +137,14 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         return {}
     if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
         raise OperatorError(f"{file} must hold 'key: value' lines, such as 'port: 8000'")
-    # The file may spell a key as the command line does.
-    return {key.replace("-", "_"): value for key, value in loaded.items()}
+    values: dict[str, Any] = {}
+    for spelt, value in loaded.items():
+        key = spelt.replace("-", "_")  # the file may spell a key as the command line does
+        key = ALIASES.get(key, key)
+        if key in values:
+            raise OperatorError(f"{file}: {key} is set twice, once as '{spelt}'; leave one out")
+        values[key] = value
+    return values
 
 
 def _file_or_preset(file: Path) -> Path:

@@ -63,7 +63,7 @@ class StreamUsage:
 
 def check_model(context: ApiContext, model: str | None) -> None:
     """Raise `ApiError` 404 for another model than the one served; no model means that one."""
-    if model is not None and model != context.model_name:
+    if model is not None and model not in context.model_names:
         raise model_not_found(model)
 
 

@@ -46,12 +46,13 @@ class ApiContext:
     engine: EngineProtocol
     tokenizer: TokenizerProtocol
     metrics: Metrics
-    model_name: str  # the name clients use
+    model_name: str  # the name that answers have
     model_path: str  # where it was loaded from
     version: str
     limits: ApiLimits
     api_keys: ApiKeys | None = None
     log_prompts: bool = False
+    other_names: tuple[str, ...] = ()  # that requests may have too
     strict_fields: bool = False  # refuse fields that are not known
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -65,6 +66,11 @@ class ApiContext:
     def text(self) -> TextWork:
         """Where all tokenizing goes. As many requests may be in a lane of it as the engine takes."""
         return TextWork(self.tokenizer, max_requests=self.limits.max_sequences)
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Every name that a request may have."""
+        return self.model_name, *self.other_names
 
     @property
     def vocab_size(self) -> int:

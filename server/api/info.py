@@ -29,7 +29,12 @@ def info_router(context: ApiContext) -> APIRouter:
     @router.get("/server_info")
     @router.get("/get_server_info")
     async def server_info(profile: bool = False, ceilings: bool = False) -> Response:
-        info = {"version": context.version, **model, **context.engine.server_info()}
+        info = {
+            "version": context.version,
+            **model,
+            **context.engine.server_info(),
+            "served_model_names": context.model_names,
+        }
         if profile:
             info["profile"] = [_figures(rank) for rank in await context.engine.profile(ceilings=ceilings)]
         elif ceilings:

@@ -12,23 +12,26 @@ from numaserve.server.api.streaming import json_response
 def models_router(context: ApiContext) -> APIRouter:
     """The routes of this file."""
     router = APIRouter(tags=["models"])
-    model: dict[str, object] = {
-        "id": context.model_name,
-        "object": "model",
-        "created": context.created,
-        "owned_by": "numaserve",
-        "root": context.model_path,
-        "parent": None,
-        "max_model_len": context.limits.context_length,
+    models: dict[str, dict[str, object]] = {
+        name: {
+            "id": name,
+            "object": "model",
+            "created": context.created,
+            "owned_by": "numaserve",
+            "root": context.model_path,
+            "parent": None,
+            "max_model_len": context.limits.context_length,
+        }
+        for name in context.model_names
     }
 
     @router.get("/v1/models")
     async def list_models() -> Response:
-        return json_response({"object": "list", "data": [model]})
+        return json_response({"object": "list", "data": list(models.values())})
 
     @router.get("/v1/models/{name:path}")
     async def retrieve_model(name: str) -> Response:
         check_model(context, name)
-        return json_response(model)
+        return json_response(models[name])
 
     return router

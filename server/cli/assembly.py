@@ -37,9 +37,14 @@ class Checked:
     api_keys: ApiKeys | None
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The model's names in the API; answers and metrics have the first."""
+        return self.config.served_model_name or (served_name(self.config.model, self.path),)
+
+    @property
     def name(self) -> str:
-        """The model's name in the API."""
-        return self.config.served_model_name or served_name(self.config.model, self.path)
+        """The first of them."""
+        return self.names[0]
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -91,6 +96,7 @@ def make_http_server(checked: Checked, engine: Engine, listener: socket.socket) 
         tokenizer=checked.tokenizer,
         metrics=checked.metrics,
         model_name=checked.name,
+        other_names=checked.names[1:],
         model_path=str(checked.path),
         version=installed_version(),
         limits=ApiLimits(

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from numaserve.server.config import ServeConfig
+from numaserve.server.config import ALIASES, ServeConfig
 
 
 def config_option(key: str, *names: str) -> Any:
     """An option whose help is the configuration key's description; unset, so that the file or the default counts."""
+    aliases = [f"--{alias.replace('_', '-')}" for alias, meant in ALIASES.items() if meant == key]
+    if aliases:
+        names = (*(names or (f"--{key.replace('_', '-')}",)), *aliases)
     default = ServeConfig.model_fields[key].default
     shown = "" if default is None else f" [default: {default}]"
     return typer.Option(*names, help=f"{ServeConfig.model_fields[key].description}{shown}", show_default=False)

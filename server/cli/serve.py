@@ -22,7 +22,7 @@ def serve(
     context_parallel_from: Annotated[int | None, _option("context_parallel_from")] = None,
     host: Annotated[str | None, _option("host")] = None,
     port: Annotated[int | None, _option("port")] = None,
-    served_model_name: Annotated[str | None, _option("served_model_name")] = None,
+    served_model_name: Annotated[list[str] | None, _option("served_model_name")] = None,
     context_length: Annotated[int | None, _option("context_length")] = None,
     max_running_requests: Annotated[int | None, _option("max_running_requests")] = None,
     max_queued_requests: Annotated[int | None, _option("max_queued_requests")] = None,
@@ -31,6 +31,7 @@ def serve(
     kv_cache_dtype: Annotated[str | None, _option("kv_cache_dtype")] = None,
     mem_fraction_static: Annotated[float | None, _option("mem_fraction_static")] = None,
     weights_cache_gib: Annotated[float | None, _option("weights_cache_gib")] = None,
+    dtype: Annotated[str | None, _option("dtype")] = None,
     quantization: Annotated[str | None, _option("quantization")] = None,
     activation_dtype: Annotated[str | None, _option("activation_dtype")] = None,
     quantize_lm_head: Annotated[

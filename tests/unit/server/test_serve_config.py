@@ -53,6 +53,10 @@ def test_a_configuration_cannot_be_changed() -> None:
             "kv_cache_dtype must be 'bf16', 'int8' or 'fp8_e4m3', not 'fp8'",
         ),
         ({"model": "demo", "quantize_lm_head": True}, "quantize_lm_head needs 'quantization' to be set too"),
+        ({"model": "demo", "dtype": "float16"}, "dtype must be 'auto' or 'bfloat16', not 'float16'"),
+        ({"model": "demo", "served_model_name": ["a", " "]}, "served_model_name must not be blank"),
+        ({"model": "demo", "served_model_name": ["a", 1]}, "served_model_name must be a name or a list of names"),
+        ({"model": "demo", "served_model_name": 1}, "served_model_name must be a name or a list of names"),
         ({"model": " "}, "model must not be blank"),
         ({}, "'model' is not set"),
     ],
@@ -70,6 +74,10 @@ def test_an_impossible_value_names_the_key_and_what_it_may_be(options: dict[str,
         ("max_runing_requests: 4", "unknown key 'max_runing_requests': did you mean 'max_running_requests'?"),
         ("zzz: 4", "unknown key 'zzz': the keys are model, tp"),
         ("port: many", "port must be between 0 and 65535, not 'many'"),
+        ("tp_size: 0", "tp must be between 1 and 64, not '0'"),
+        ("max-model-len: 64\ncontext_length: 64", "context_length is set twice, once as 'context_length'"),
+        ("port: 1\nport-: 2", "unknown key 'port_': did you mean 'port'?"),
+        ("served_model_name: []", "served_model_name must be a name or a list of names"),
         ("- a\n- b", "must hold 'key: value' lines"),
         ("a: [", "is not a YAML file"),
         ("1: 2", "must hold 'key: value' lines"),
@@ -82,6 +90,27 @@ def test_a_mistake_in_the_file_is_one_line_naming_the_file(tmp_path: Path, text:
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("tensor-parallel-size: 2", "tp", 2),
+        ("tp-size: 2", "tp", 2),
+        ("max_model_len: 64", "context_length", 64),
+        ("max-num-seqs: 3", "max_running_requests", 3),
+        ("dtype: bfloat16", "dtype", "bfloat16"),
+        ("served-model-name: a", "served_model_name", ("a",)),
+        ("served-model-name: [b, a, b]", "served_model_name", ("b", "a")),
+    ],
+)
+def test_the_file_may_have_the_names_of_other_servers(tmp_path: Path, text: str, key: str, value: object) -> None:
+    assert getattr(load_config({"model": "demo"}, yaml_file(tmp_path, text)), key) == value
+
+
+def test_an_option_that_is_not_given_several_times_leaves_the_file_s_value(tmp_path: Path) -> None:
+    config = load_config({"model": "demo", "served_model_name": []}, yaml_file(tmp_path, "served-model-name: a"))
+    assert config.served_model_name == ("a",)
 
 
 def test_a_misspelt_key_is_told_rather_than_that_the_right_one_is_missing(tmp_path: Path) -> None:

@@ -79,6 +79,9 @@ class ServeConfig(BaseModel):
     weights_cache_gib: float = Field(
         64.0, ge=0, le=1 << 16, description="Disk space for packed weights, in GiB; 0 keeps none."
     )
+    generation_config: Literal["model", "none"] = Field(
+        "model", description="Whose sampling defaults apply: the model's, from generation_config.json, or none."
+    )
     dtype: Literal["auto", "bfloat16"] = Field("auto", description="auto or bfloat16, which mean the same.")
     quantization: Literal["int8", "int4", "fp8", "bf16"] | None = Field(
         None, description="Quantise a checkpoint that is not: int8, int4 or fp8; or expand one that is: bf16."

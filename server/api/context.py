@@ -8,6 +8,7 @@ from functools import cached_property
 
 from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.body.route import Bodies
+from numaserve.server.api.schemas import SamplingFields
 from numaserve.server.engine.types import EngineProtocol
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.text.work import TextWork
@@ -54,6 +55,7 @@ class ApiContext:
     log_prompts: bool = False
     other_names: tuple[str, ...] = ()  # that requests may have too
     strict_fields: bool = False  # refuse fields that are not known
+    sampling_defaults: SamplingFields = field(default_factory=SamplingFields)  # where a request says nothing
     created: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property

@@ -34,6 +34,7 @@ def info_router(context: ApiContext) -> APIRouter:
             **model,
             **context.engine.server_info(),
             "served_model_names": context.model_names,
+            "sampling_defaults": context.sampling_defaults.model_dump(exclude_none=True),
         }
         if profile:
             info["profile"] = [_figures(rank) for rank in await context.engine.profile(ceilings=ceilings)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from typing import TypeVar
 
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import bad_request, context_length_exceeded
@@ -11,6 +12,7 @@ from numaserve.server.api.schemas import SamplingFields
 from numaserve.server.engine.types import GenerationRequest
 from numaserve.workers.protocol import SamplingParams
 
+_T = TypeVar("_T")
 _SEED_MASK = 2**63 - 1
 # Logits divided by less overflow a float; the tokens are those of greedy long before that.
 _GREEDY_BELOW = 1e-5
@@ -59,6 +61,7 @@ def generation_requests(
             prompt=prompt,
             sampling=_sampling(
                 body,
+                context.sampling_defaults,
                 seed=(seed + index) & _SEED_MASK,
                 logit_bias=logit_bias,
                 logprobs=wanted.logprobs,
@@ -78,8 +81,15 @@ def generation_requests(
     ]
 
 
+def _first(asked: _T | None, default: _T | None, otherwise: _T) -> _T:
+    if asked is not None:
+        return asked
+    return otherwise if default is None else default
+
+
 def _sampling(
     body: SamplingFields,
+    defaults: SamplingFields,
     *,
     seed: int,
     logit_bias: dict[int, float],
@@ -87,17 +97,17 @@ def _sampling(
     prompt_tokens: int,
     stop_ids: list[int],
 ) -> SamplingParams:
-    temperature = 1.0 if body.temperature is None else body.temperature
-    top_p = 1.0 if body.top_p is None else body.top_p
-    top_k = max(0, body.top_k or 0)
+    temperature = _first(body.temperature, defaults.temperature, 1.0)
+    top_p = _first(body.top_p, defaults.top_p, 1.0)
+    top_k = max(0, _first(body.top_k, defaults.top_k, 0))
     if top_p == 0.0:  # the smallest set of tokens that has any probability: the most likely one
         top_p, top_k = 1.0, 1
     return SamplingParams(
         temperature=0.0 if temperature < _GREEDY_BELOW else temperature,
         top_k=top_k,
         top_p=top_p,
-        min_p=body.min_p or 0.0,
-        repetition_penalty=body.repetition_penalty or 1.0,
+        min_p=_first(body.min_p, defaults.min_p, 0.0),
+        repetition_penalty=_first(body.repetition_penalty, defaults.repetition_penalty, 1.0),
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         seed=seed,

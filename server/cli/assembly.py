@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from numaserve.server.api.auth import ApiKeys
+from numaserve.server.api.schemas import SamplingFields
 from numaserve.server.cli.model_argument import served_name
 from numaserve.server.cli.version import installed_version
 from numaserve.server.config import ServeConfig
@@ -35,6 +36,7 @@ class Checked:
     tokenizer: TokenizerProtocol
     vocab_size: int  # token ids the model has rows for
     api_keys: ApiKeys | None
+    sampling_defaults: SamplingFields
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -107,5 +109,6 @@ def make_http_server(checked: Checked, engine: Engine, listener: socket.socket) 
         api_keys=checked.api_keys,
         log_prompts=config.log_prompts,
         strict_fields=config.strict_fields,
+        sampling_defaults=checked.sampling_defaults,
     )
     return HttpServer(context, listener)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import uvloop
 from numaserve.server.api.auth import ApiKeys
+from numaserve.server.api.schemas import SamplingFields
 from numaserve.server.cli.announce import announce
 from numaserve.server.cli.api_key_file import find_api_key_file
 from numaserve.server.cli.assembly import Checked, make_engine, make_http_server
@@ -26,6 +27,7 @@ from numaserve.server.cli.listen import bind_listener, url_of
 from numaserve.server.cli.loading import LoadingDisplay
 from numaserve.server.cli.logs import set_up_logging
 from numaserve.server.cli.planning import plan_options
+from numaserve.server.cli.sampling_defaults import read_sampling_defaults
 from numaserve.server.cli.systemd import ServiceManager, watchdog_seconds
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import EngineCallbacks
@@ -77,12 +79,13 @@ def _check(config: ServeConfig) -> Checked:
     instruction_set()
     path = resolve_model(config.model)
     model = load_model_config(path)
+    sampling_defaults = read_sampling_defaults(path) if config.generation_config == "model" else SamplingFields()
     plan = make_plan(plan_options(config, path), model, read_topology())
     for note in plan.notes:
         _log.warning("%s", note)
     if plan.front_end_cpus:
         os.sched_setaffinity(0, plan.front_end_cpus)  # before a child is started, which inherits them
-    return Checked(config, plan, path, load_tokenizer(path), model.vocab_size, api_keys)
+    return Checked(config, plan, path, load_tokenizer(path), model.vocab_size, api_keys, sampling_defaults)
 
 
 class Service:

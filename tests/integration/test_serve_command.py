@@ -212,3 +212,18 @@ def test_an_engine_that_gives_up_ends_the_server_with_status_1(serve: Serve) -> 
             client.post(url + "/v1/completions", json=completion(2))
             time.sleep(0.02)
     assert process.wait(30) == 1
+
+
+def test_the_model_s_sampling_defaults_apply_unless_none_are_wanted(serve: Serve, model: Path) -> None:
+    (model / "generation_config.json").write_text(json.dumps({"temperature": 0.5, "top_k": 7, "do_sample": False}))
+    shown = httpx.get(f"{announced_url(serve())}/server_info").json()
+    assert shown["sampling_defaults"] == {"temperature": 0.5, "top_k": 7}
+    shown = httpx.get(f"{announced_url(serve('generation_config=none'))}/server_info").json()
+    assert shown["sampling_defaults"] == {}
+
+
+def test_sampling_defaults_out_of_range_are_one_line_and_status_2(serve: Serve, model: Path, log: Path) -> None:
+    (model / "generation_config.json").write_text(json.dumps({"top_p": 1.5}))
+    assert serve().wait(30) == 2
+    (line,) = log.read_text().splitlines()
+    assert "top_p is 1.5" in line

@@ -1,0 +1,70 @@
+"""The sampling defaults of generation_config.json, as they are read at the start."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from numaserve.server.cli.sampling_defaults import read_sampling_defaults
+from numaserve.workers.errors import OperatorError
+
+
+def folder_with(folder: Path, content: object) -> Path:
+    text = content if isinstance(content, str) else json.dumps(content)
+    (folder / "generation_config.json").write_text(text)
+    return folder
+
+
+def test_the_five_keys_are_taken_and_no_others(tmp_path: Path) -> None:
+    values = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0, "repetition_penalty": 1.05}
+    others = {"do_sample": False, "max_new_tokens": 7, "eos_token_id": [1, 2], "n": 3, "stop": "x", "seed": 1}
+    defaults = read_sampling_defaults(folder_with(tmp_path, {**values, **others}))
+    assert defaults.model_dump(exclude_none=True) == values
+
+
+def test_null_sets_nothing(tmp_path: Path) -> None:
+    defaults = read_sampling_defaults(folder_with(tmp_path, {"temperature": None, "top_k": 0}))
+    assert defaults.model_dump(exclude_none=True) == {"top_k": 0}
+
+
+def test_a_folder_without_the_file_and_a_gguf_file_set_nothing(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").touch()
+    for model in (tmp_path, tmp_path / "model.gguf"):
+        assert read_sampling_defaults(model).model_dump(exclude_none=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"temperature": -1}, "temperature is -1: Input should be greater than or equal to 0"),
+        ({"temperature": 2.5}, "temperature is 2.5: Input should be less than or equal to 2"),
+        ('{"temperature": NaN}', "temperature is nan"),
+        ('{"top_p": 1e999}', "top_p is inf"),
+        ({"top_p": "0.9"}, "top_p is 0.9"),
+        ({"top_k": 1.5}, "top_k is 1.5"),
+        ({"top_k": True}, "top_k is True"),
+        ({"min_p": 2}, "min_p is 2"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0"),
+        ({"repetition_penalty": [1]}, r"repetition_penalty is \[1\]"),
+        ([1], "it is not a JSON object"),
+        ("{", "it is not JSON"),
+        ("[" * 100_000, "it is not JSON"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_the_operator_s_to_mend(tmp_path: Path, content: object, message: str) -> None:
+    with pytest.raises(OperatorError, match=message) as caught:
+        read_sampling_defaults(folder_with(tmp_path, content))
+    assert str(caught.value).startswith(str(tmp_path / "generation_config.json"))
+    assert "--generation-config none" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_has_no_end_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "generation_config.json")
+    with pytest.raises(OperatorError, match="not a regular file"):
+        read_sampling_defaults(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    with pytest.raises(OperatorError, match="larger than 1024 KiB"):
+        read_sampling_defaults(folder_with(tmp_path, "[" + " " * 2**20))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -48,6 +49,15 @@ def _as_tuple(value: object) -> object:
 
 
 NonBlank = Annotated[str, AfterValidator(_not_blank)]
+
+
+def _url_prefix(text: str) -> str:
+    if not re.fullmatch(r"(/[\w.~-]+)+", text, re.ASCII) or {".", ".."} & set(text.split("/")):
+        raise ValueError("must start with a slash and not end with one, as in /llm")
+    return text
+
+
+UrlPrefix = Annotated[str, AfterValidator(_url_prefix)]
 Names = Annotated[tuple[NonBlank, ...], BeforeValidator(_as_tuple)]
 
 
@@ -64,6 +74,7 @@ class ServeConfig(BaseModel):
     )
     host: NonBlank = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
+    root_path: UrlPrefix | None = Field(None, description="Prefix under which a proxy shows the server, as in /llm.")
     served_model_name: Names | None = Field(
         None, description="Name in the API; may be given several times. Default: the model's own."
     )

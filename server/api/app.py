@@ -16,6 +16,7 @@ from numaserve.server.api.health import health_router
 from numaserve.server.api.info import info_router
 from numaserve.server.api.middleware import BodyLimit, HeaderLimit, RequestScope, RequireKey
 from numaserve.server.api.models import models_router
+from numaserve.server.api.root_path import StripRootPath
 from numaserve.server.api.tokenize import tokenize_router
 from numaserve.server.engine.types import EngineError
 from numaserve.server.tokenizer.types import TokenizationError
@@ -30,7 +31,14 @@ def create_app(context: ApiContext) -> FastAPI:
     """The ASGI application over `context`."""
     # No documentation pages: they load scripts from elsewhere. No redirects to paths with a slash: their target would
     # be built from the client's Host header.
-    app = FastAPI(title="numaserve", version=context.version, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(
+        title="numaserve",
+        version=context.version,
+        servers=[{"url": context.root_path}] if context.root_path else None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     for router in (
         chat_router(context),
         completions_router(context),
@@ -46,6 +54,8 @@ def create_app(context: ApiContext) -> FastAPI:
     app.add_middleware(RequireKey, context=context)
     app.add_middleware(HeaderLimit, context=context)
     app.add_middleware(RequestScope)
+    if context.root_path:
+        app.add_middleware(StripRootPath, prefix=context.root_path)
     return app
 
 

@@ -56,6 +56,7 @@ class ApiContext:
     other_names: tuple[str, ...] = ()  # that requests may have too
     strict_fields: bool = False  # refuse fields that are not known
     sampling_defaults: SamplingFields = field(default_factory=SamplingFields)  # where a request says nothing
+    root_path: str = ""  # under which a proxy shows the server: empty, or "/" and a name, and so on
     created: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property

@@ -110,5 +110,6 @@ def make_http_server(checked: Checked, engine: Engine, listener: socket.socket) 
         log_prompts=config.log_prompts,
         strict_fields=config.strict_fields,
         sampling_defaults=checked.sampling_defaults,
+        root_path=config.root_path or "",
     )
     return HttpServer(context, listener)

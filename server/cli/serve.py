@@ -22,6 +22,7 @@ def serve(
     context_parallel_from: Annotated[int | None, _option("context_parallel_from")] = None,
     host: Annotated[str | None, _option("host")] = None,
     port: Annotated[int | None, _option("port")] = None,
+    root_path: Annotated[str | None, _option("root_path")] = None,
     served_model_name: Annotated[list[str] | None, _option("served_model_name")] = None,
     context_length: Annotated[int | None, _option("context_length")] = None,
     max_running_requests: Annotated[int | None, _option("max_running_requests")] = None,

@@ -57,6 +57,23 @@ def test_a_configuration_cannot_be_changed() -> None:
         ({"model": "demo", "served_model_name": ["a", " "]}, "served_model_name must not be blank"),
         ({"model": "demo", "served_model_name": ["a", 1]}, "served_model_name must be a name or a list of names"),
         ({"model": "demo", "served_model_name": 1}, "served_model_name must be a name or a list of names"),
+        *(
+            ({"model": "demo", "root_path": path}, "root_path must start with a slash and not end with one")
+            for path in (
+                "",
+                "/",
+                "llm",
+                "/llm/",
+                "//llm",
+                "/llm//v2",
+                "/llm/..",
+                "/a b",
+                "/é",
+                "/a?b",
+                "/a%2fb",
+                "/a\n",
+            )
+        ),
         ({"model": " "}, "model must not be blank"),
         ({}, "'model' is not set"),
     ],
@@ -106,6 +123,11 @@ def test_a_mistake_in_the_file_is_one_line_naming_the_file(tmp_path: Path, text:
 )
 def test_the_file_may_have_the_names_of_other_servers(tmp_path: Path, text: str, key: str, value: object) -> None:
     assert getattr(load_config({"model": "demo"}, yaml_file(tmp_path, text)), key) == value
+
+
+@pytest.mark.parametrize("path", ["/llm", "/team-a/llm.v2", "/~me/_x"])
+def test_a_prefix_has_one_name_or_more(path: str) -> None:
+    assert load_config({"model": "demo", "root_path": path}).root_path == path
 
 
 def test_an_option_that_is_not_given_several_times_leaves_the_file_s_value(tmp_path: Path) -> None:

@@ -109,6 +109,15 @@ class ServeConfig(BaseModel):
     step_deadline_seconds: float = Field(60.0, ge=1, le=3600, description="A step that takes longer is a dead worker.")
     overlap: bool = Field(True, description="Plan one step ahead of the workers.")
     prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
+    sse_ping_seconds: float = Field(
+        15.0, ge=0, le=3600, description="Seconds without output until a stream gets a comment; 0 sends none."
+    )
+    cors_origin: Names | None = Field(
+        None, description="Origin whose pages may use the server, or *; may be given several times."
+    )
+    allowed_host: Names | None = Field(
+        None, description="Host name that the server may be called by, or *; may be given several times."
+    )
     strict_fields: bool = Field(False, description="Refuse requests with fields that the server does not know.")
     log_prompts: bool = Field(False, description="Write prompts to the log.")
 

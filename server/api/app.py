@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from numaserve.server.api.access_log import record_of
+from numaserve.server.api.browsers import Browsers
 from numaserve.server.api.chat import chat_router
 from numaserve.server.api.completions import completions_router
 from numaserve.server.api.context import ApiContext, ApiLimits
@@ -16,6 +17,7 @@ from numaserve.server.api.health import health_router
 from numaserve.server.api.info import info_router
 from numaserve.server.api.middleware import BodyLimit, HeaderLimit, RequestScope, RequireKey
 from numaserve.server.api.models import models_router
+from numaserve.server.api.paths import Paths
 from numaserve.server.api.root_path import StripRootPath
 from numaserve.server.api.tokenize import tokenize_router
 from numaserve.server.engine.types import EngineError
@@ -52,10 +54,12 @@ def create_app(context: ApiContext) -> FastAPI:
     # The last one added is the outermost.
     app.add_middleware(BodyLimit, context=context)
     app.add_middleware(RequireKey, context=context)
+    app.add_middleware(Browsers, rules=context.browsers, has_keys=context.api_keys is not None)
     app.add_middleware(HeaderLimit, context=context)
     app.add_middleware(RequestScope)
     if context.root_path:
         app.add_middleware(StripRootPath, prefix=context.root_path)
+    app.add_middleware(Paths)
     return app
 
 

@@ -12,12 +12,13 @@ from numaserve.server.api.answers import Frame, StreamUsage, check_servable, che
 from numaserve.server.api.body.route import body_route
 from numaserve.server.api.chat_schema import ChatRequest, TemplateArguments
 from numaserve.server.api.context import ApiContext
+from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import bad_request
 from numaserve.server.api.generation import Generation
 from numaserve.server.api.logprobs import TokenNames, chat_logprobs
 from numaserve.server.api.messages import Conversation
 from numaserve.server.api.sampling import Wanted, generation_requests, output_limit
-from numaserve.server.api.streaming import json_response, respond, until_disconnect
+from numaserve.server.api.streaming import json_response, respond
 from numaserve.server.tokenizer.types import ChatTemplateError
 from numaserve.workers.protocol import TokenLogprobs
 
@@ -40,7 +41,9 @@ def chat_router(context: ApiContext) -> APIRouter:
         answer = _ChatAnswer(context, body)
         requests = generation_requests(context, body, prompt, wanted, answer.id)
         generation = await Generation.admit(context.engine, [requests], record)
-        return await respond(request, answer, generation, stream=body.stream is True)
+        return await respond(
+            request, answer, generation, stream=body.stream is True, ping_seconds=context.sse_ping_seconds
+        )
 
     return router
 

@@ -14,11 +14,12 @@ from numaserve.server.api.answers import Frame, StreamUsage, check_servable, che
 from numaserve.server.api.body.route import body_route
 from numaserve.server.api.completion_schema import DEFAULT_MAX_TOKENS, CompletionRequest
 from numaserve.server.api.context import ApiContext
+from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import bad_request
 from numaserve.server.api.generation import Generation
 from numaserve.server.api.logprobs import CompletionLogprobs, TokenNames, joined
 from numaserve.server.api.sampling import Wanted, check_token_ids, generation_requests, output_limit
-from numaserve.server.api.streaming import json_response, respond, until_disconnect
+from numaserve.server.api.streaming import json_response, respond
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 from numaserve.server.text.work import Turns
 
@@ -50,7 +51,9 @@ def completions_router(context: ApiContext) -> APIRouter:
         answer = _CompletionAnswer(context, body, prompts)
         requests = [_requests(context, body, prompt.tokens, f"{answer.id}-{i}") for i, prompt in enumerate(prompts)]
         generation = await Generation.admit(context.engine, requests, record, drop_output=body.max_tokens == 0)
-        return await respond(request, answer, generation, stream=body.stream is True)
+        return await respond(
+            request, answer, generation, stream=body.stream is True, ping_seconds=context.sse_ping_seconds
+        )
 
     return router
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.body.route import Bodies
+from numaserve.server.api.browsers import BrowserRules
 from numaserve.server.api.schemas import SamplingFields
 from numaserve.server.engine.types import EngineProtocol
 from numaserve.server.metrics.metrics import Metrics
@@ -57,6 +58,8 @@ class ApiContext:
     strict_fields: bool = False  # refuse fields that are not known
     sampling_defaults: SamplingFields = field(default_factory=SamplingFields)  # where a request says nothing
     root_path: str = ""  # under which a proxy shows the server: empty, or "/" and a name, and so on
+    sse_ping_seconds: float = 15.0  # without output until a stream gets a comment; 0 sends none
+    browsers: BrowserRules = field(default_factory=BrowserRules)
     created: int = field(default_factory=lambda: int(time.time()))
 
     @cached_property

@@ -10,10 +10,10 @@ from numaserve.server.api.answers import check_model, check_text_length
 from numaserve.server.api.body.route import body_route
 from numaserve.server.api.chat import render
 from numaserve.server.api.context import ApiContext
+from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import ApiError, context_length_exceeded
 from numaserve.server.api.large_json import json_pieces, pieces_response
 from numaserve.server.api.sampling import check_token_ids
-from numaserve.server.api.streaming import until_disconnect
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
 from numaserve.server.text.work import TextTooLong
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.schemas import SamplingFields
+from numaserve.server.cli.listen import listens_locally
 from numaserve.server.cli.model_argument import served_name
 from numaserve.server.cli.version import installed_version
 from numaserve.server.config import ServeConfig
@@ -89,6 +90,7 @@ def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Se
 
 def make_http_server(checked: Checked, engine: Engine, listener: socket.socket) -> HttpServer:
     """The HTTP server; slow, as it imports half of what there is, and meant for a thread."""
+    from numaserve.server.api.browsers import BrowserRules  # noqa: PLC0415
     from numaserve.server.api.context import ApiContext, ApiLimits  # noqa: PLC0415 the workers are loading by now
     from numaserve.server.cli.http import HttpServer  # noqa: PLC0415
 
@@ -111,5 +113,11 @@ def make_http_server(checked: Checked, engine: Engine, listener: socket.socket) 
         strict_fields=config.strict_fields,
         sampling_defaults=checked.sampling_defaults,
         root_path=config.root_path or "",
+        sse_ping_seconds=config.sse_ping_seconds,
+        browsers=BrowserRules(
+            cors_origins=config.cors_origin or (),
+            allowed_hosts=tuple(name.lower() for name in config.allowed_host or ()),
+            open_locally=checked.api_keys is None and listens_locally(listener),
+        ),
     )
     return HttpServer(context, listener)

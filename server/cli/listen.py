@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 
 from numaserve.workers.errors import OperatorError
@@ -37,3 +38,8 @@ def url_of(listener: socket.socket) -> str:
     if host in ("0.0.0.0", "::"):  # noqa: S104 compared, not bound
         host = "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def listens_locally(listener: socket.socket) -> bool:
+    """Whether only programs of this machine can connect, which includes what pages in a browser run."""
+    return listener.family != socket.AF_UNIX and ipaddress.ip_address(listener.getsockname()[0]).is_loopback

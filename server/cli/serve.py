@@ -48,6 +48,9 @@ def serve(
     step_deadline_seconds: Annotated[float | None, _option("step_deadline_seconds")] = None,
     overlap: Annotated[bool | None, _option("overlap", "--overlap/--no-overlap")] = None,
     prefix_cache: Annotated[bool | None, _option("prefix_cache", "--prefix-cache/--no-prefix-cache")] = None,
+    sse_ping_seconds: Annotated[float | None, _option("sse_ping_seconds")] = None,
+    cors_origin: Annotated[list[str] | None, _option("cors_origin")] = None,
+    allowed_host: Annotated[list[str] | None, _option("allowed_host")] = None,
     strict_fields: Annotated[bool | None, _option("strict_fields", "--strict-fields/--no-strict-fields")] = None,
     log_prompts: Annotated[bool | None, _option("log_prompts", "--log-prompts/--no-log-prompts")] = None,
 ) -> None:

@@ -11,9 +11,9 @@ from numaserve.server.api.access_log import record_of
 from numaserve.server.api.body.decode import Body, BodyProblem, decode, from_data
 from numaserve.server.api.body.need import BodyNeed, count_values
 from numaserve.server.api.body.process import DecodingProcess
+from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import ApiError, from_problem
 from numaserve.server.api.schemas import Strict
-from numaserve.server.api.streaming import until_disconnect
 from numaserve.server.api.unknown_fields import IgnoredFieldsLog, UnknownFields
 
 # Up to here decoding takes a few milliseconds, whatever the body is; passing it to the process takes about one.

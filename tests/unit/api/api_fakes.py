@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from numaserve.server.api.app import ApiContext, ApiLimits
 from numaserve.server.api.auth import ApiKeys
+from numaserve.server.api.browsers import BrowserRules
 from numaserve.server.engine.types import (
     Busy,
     EngineError,
@@ -184,6 +185,8 @@ def make_context(
     body_timeout_seconds: float = 60.0,
     log_prompts: bool = False,
     strict_fields: bool = False,
+    sse_ping_seconds: float = 15.0,
+    browsers: BrowserRules | None = None,
 ) -> ApiContext:
     """A context over `engine` and byte tokens."""
     return ApiContext(
@@ -197,6 +200,8 @@ def make_context(
         api_keys=ApiKeys(keys) if keys else None,
         log_prompts=log_prompts,
         strict_fields=strict_fields,
+        sse_ping_seconds=sse_ping_seconds,
+        browsers=browsers or BrowserRules(),
     )
 
 

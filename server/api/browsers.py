@@ -1,0 +1,123 @@
+"""What pages in a browser may do: nothing, unless they were served from here or were named.
+
+A server on loopback without keys trusts every program of the machine. A browser is one, and it runs the programs of
+every page that it shows. Such a page may send simple requests anywhere (CSRF), and may give its own host name this
+machine's address, to read the answers too (DNS rebinding). https://fetch.spec.whatwg.org,
+https://www.w3.org/TR/fetch-metadata/
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from numaserve.server.api.errors import ApiError
+from numaserve.server.api.unknown_fields import HEADER as IGNORED_HEADER
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+ANY = "*"
+_EXPOSED = ("X-Request-Id", IGNORED_HEADER, "Retry-After")
+_MAX_AGE_S = 600  # for which browsers remember the answer to a preflight
+
+
+@dataclass(frozen=True)
+class BrowserRules:
+    """Which origins may read answers, and under which names the server may be called.
+
+    `open_locally`: it listens on loopback only, and asks for no keys.
+    """
+
+    cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    open_locally: bool = False
+
+    def allow_host(self, host: str) -> bool:
+        """Whether requests to the server under this name, with or without a port, are served."""
+        if not (self.open_locally or self.allowed_hosts):
+            return True
+        name = _host_name(host)
+        return ANY in self.allowed_hosts or name in self.allowed_hosts or is_local(name)
+
+    def allow_origin(self, origin: str) -> bool:
+        """Whether pages of this origin may send requests and read the answers."""
+        return ANY in self.cors_origins or origin in self.cors_origins
+
+
+class Browsers:
+    """Refuses requests under foreign names, and those of foreign pages unless a key protects from them; then CORS."""
+
+    def __init__(self, app: ASGIApp, rules: BrowserRules, *, has_keys: bool) -> None:
+        self._rules = rules
+        self._has_keys = has_keys
+        self._app = app
+        if rules.cors_origins:
+            self._app = CORSMiddleware(
+                app,
+                allow_origins=rules.cors_origins,
+                allow_methods=["GET", "HEAD", "POST"],
+                allow_headers=[ANY],
+                expose_headers=_EXPOSED,
+                max_age=_MAX_AGE_S,
+            )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on or answer 403."""
+        error = self._objection(scope["headers"], scope["method"]) if scope["type"] == "http" else None
+        if error is None:
+            await self._app(scope, receive, send)
+        else:
+            await error.response()(scope, receive, send)
+
+    def _objection(self, headers: list[tuple[bytes, bytes]], method: str) -> ApiError | None:
+        hosts = _values(headers, b"host")
+        if not all(self._rules.allow_host(host) for host in hosts):
+            return _refused(
+                "The server does not answer under this host name; its operator can allow it with --allowed-host."
+            )
+        # A preflight asks about requests that may carry a key, and comes without one.
+        if self._has_keys and method != "OPTIONS":
+            return None
+        if self._is_foreign(headers, hosts):
+            return _refused(
+                "Pages of other sites may not use this server; its operator can allow it with --cors-origin."
+            )
+        return None
+
+    def _is_foreign(self, headers: list[tuple[bytes, bytes]], hosts: list[str]) -> bool:
+        origins = _values(headers, b"origin")
+        if origins and all(self._rules.allow_origin(origin) for origin in origins):
+            return False
+        sites = _values(headers, b"sec-fetch-site")
+        if sites:  # the browser's own word, which no page can forge
+            return "cross-site" in sites
+        return not all(_is_same_site(origin, hosts) for origin in origins)
+
+
+def is_local(name: str) -> bool:
+    """Whether a host name, without a port, is one of this machine's loopback addresses."""
+    if name == "localhost" or name.endswith(".localhost"):  # RFC 6761, 6.3: never resolved elsewhere
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_same_site(origin: str, hosts: list[str]) -> bool:
+    name = _host_name(origin.partition("://")[2])  # of "null", as sandboxed pages have it, nothing
+    return all(name == _host_name(host) or (is_local(name) and is_local(_host_name(host))) for host in hosts)
+
+
+def _host_name(host: str) -> str:
+    """The name in ``name:port`` or ``[address]:port``."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return name.lower().removesuffix(".")
+
+
+def _values(headers: list[tuple[bytes, bytes]], wanted: bytes) -> list[str]:
+    return [value.decode("latin-1").strip() for name, value in headers if name == wanted]
+
+
+def _refused(message: str) -> ApiError:
+    return ApiError(403, message, code="forbidden", refusal=None)

@@ -1,0 +1,105 @@
+"""When a stream begins, and what it sends while there is nothing to send."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from api_fakes import REPLY, FakeEngine, make_context
+from numaserve.server.api.app import create_app
+from numaserve.server.engine.types import EngineError, GenerationFailed, NotReady
+from starlette.testclient import TestClient
+from starlette.types import Message
+
+BODY = json.dumps({"prompt": "x", "stream": True}).encode()
+
+
+async def request(engine: FakeEngine, until: int, **settings: Any) -> list[Message]:
+    """The first `until` messages of the answer; the client leaves then."""
+    app = create_app(make_context(engine, **settings))
+    sent: asyncio.Queue[Message] = asyncio.Queue()
+    left = asyncio.Event()
+    body: list[Message] = [{"type": "http.request", "body": BODY, "more_body": False}]
+
+    async def receive() -> Message:
+        if body:
+            return body.pop()
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "query_string": b"", "headers": headers}
+    task = asyncio.create_task(app({**scope, "http_version": "1.1"}, receive, sent.put))  # type: ignore[arg-type]
+    messages = [await sent.get() for _ in range(until)]
+    left.set()
+    await task
+    return messages
+
+
+def test_a_stream_without_output_says_that_it_lives() -> None:
+    engine = FakeEngine(pause_after=0)
+    head, *pings = asyncio.run(request(engine, 4, sse_ping_seconds=0.01))
+    assert head["status"] == 200
+    assert [ping["body"] for ping in pings] == [b": ping\n\n"] * 3
+    assert len(engine.aborted) == 1
+
+
+def test_comments_come_between_events_too() -> None:
+    messages = asyncio.run(request(FakeEngine(pause_after=2), 5, sse_ping_seconds=0.01))
+    bodies = [message["body"] for message in messages[1:]]
+    assert bodies[0].startswith(b"data: ")
+    assert bodies[-1] == b": ping\n\n"
+
+
+def test_a_stream_with_output_has_no_comments(shared_client: TestClient, shared_engine: FakeEngine) -> None:
+    vars(shared_engine).update(vars(FakeEngine()))
+    text = shared_client.post("/v1/completions", json={"prompt": "x", "stream": True}).text
+    assert ": ping" not in text
+    assert text.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [(GenerationFailed("A worker died."), 500), (NotReady("draining"), 503), (KeyError("x"), 500)],
+)
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_what_fails_before_the_first_event_has_its_own_status(
+    client: TestClient, engine: FakeEngine, path: str, failure: EngineError, status: int
+) -> None:
+    engine.fail_after, engine.failure = 0, failure
+    body = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "stream": True}
+    answer = client.post(path, json=body)
+    assert answer.status_code == status
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_what_fails_after_a_comment_is_an_event() -> None:
+    class Slow(FakeEngine):
+        def admit(self, request: Any) -> Any:
+            stream = super().admit(request)
+            proceed = type(stream).__anext__
+
+            class Late(type(stream)):  # type: ignore[misc]
+                async def __anext__(self) -> Any:
+                    await asyncio.sleep(0.05)
+                    return await proceed(self)
+
+            stream.__class__ = Late
+            return stream
+
+    engine = Slow(fail_after=0, failure=GenerationFailed("A worker died."))
+    app = create_app(make_context(engine, sse_ping_seconds=0.01))
+    text = TestClient(app).post("/v1/completions", content=BODY, headers={"Content-Type": "application/json"}).text
+    assert text.startswith(": ping\n\n")
+    *_, last, done = (part for part in text.split("\n\n") if part.startswith("data: "))
+    assert json.loads(last.removeprefix("data: "))["error"]["message"] == "A worker died."
+    assert done == "data: [DONE]"
+
+
+def test_no_comments_are_sent_when_they_are_off() -> None:
+    app = create_app(make_context(FakeEngine(), sse_ping_seconds=0.0))
+    text = TestClient(app).post("/v1/completions", content=BODY, headers={"Content-Type": "application/json"}).text
+    texts = [json.loads(part.removeprefix("data: "))["choices"][0]["text"] for part in text.split("\n\n")[:-2]]
+    assert "".join(texts) == REPLY

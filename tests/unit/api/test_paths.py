@@ -1,0 +1,58 @@
+"""HEAD and slashes at the end, over the application's own routes."""
+
+from __future__ import annotations
+
+import pytest
+from api_fakes import FakeEngine, make_context
+from numaserve.server.api.app import create_app
+from numaserve.server.api.auth import OPEN_PATHS
+from starlette.testclient import TestClient
+
+KEY = "key-of-a-test"
+ROUTES = [
+    (method.upper(), path)
+    for path, methods in create_app(make_context(FakeEngine())).openapi()["paths"].items()
+    for method in methods
+]
+GETS = [path for method, path in ROUTES if method == "GET"]
+
+
+@pytest.fixture(scope="module")
+def guarded() -> TestClient:
+    return TestClient(create_app(make_context(FakeEngine(), keys=[KEY])), headers={"Authorization": f"Bearer {KEY}"})
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_a_slash_at_the_end_makes_no_difference(shared_client: TestClient, method: str, path: str) -> None:
+    body = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "tokens": [1]}
+    json = body if method == "POST" and path != "/flush_cache" else None
+    plain = shared_client.request(method, path, json=json, follow_redirects=False)
+    slash = shared_client.request(method, path + "/", json=json, follow_redirects=False)
+    assert plain.status_code == slash.status_code
+    assert plain.headers["content-type"] == slash.headers["content-type"]
+
+
+@pytest.mark.parametrize("path", GETS)
+def test_head_is_get_without_a_body(guarded: TestClient, path: str) -> None:
+    get, head = guarded.get(path), guarded.head(path)
+    assert head.status_code == get.status_code
+    assert head.content == b""
+    assert head.headers["content-type"] == get.headers["content-type"]
+
+
+@pytest.mark.parametrize("path", [path for method, path in ROUTES if method == "POST"])
+def test_head_of_a_route_without_get_says_what_it_has(guarded: TestClient, path: str) -> None:
+    answer = guarded.head(path)
+    assert (answer.status_code, answer.headers["allow"], answer.content) == (405, "POST", b"")
+
+
+@pytest.mark.parametrize("path", GETS)
+@pytest.mark.parametrize("end", ["", "/"])
+def test_head_needs_the_key_where_get_does(path: str, end: str) -> None:
+    client = TestClient(create_app(make_context(FakeEngine(), keys=[KEY])))
+    assert (client.head(path + end).status_code == 401) == (path not in OPEN_PATHS)
+
+
+@pytest.mark.parametrize("path", ["//health", "/health//", "//", "/v1//models", "/health%2f"])
+def test_more_slashes_are_another_path(guarded: TestClient, path: str) -> None:
+    assert guarded.get(f"http://testserver{path}").status_code == 404

@@ -13,13 +13,13 @@ from numaserve.server.api.body.route import body_route
 from numaserve.server.api.chat_schema import ChatRequest, TemplateArguments
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.disconnect import until_disconnect
-from numaserve.server.api.errors import bad_request
+from numaserve.server.api.errors import bad_request, template_unavailable
 from numaserve.server.api.generation import Generation
 from numaserve.server.api.logprobs import TokenNames, chat_logprobs
 from numaserve.server.api.messages import Conversation
 from numaserve.server.api.sampling import Wanted, generation_requests, output_limit
 from numaserve.server.api.streaming import json_response, respond
-from numaserve.server.tokenizer.types import ChatTemplateError
+from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
 from numaserve.workers.protocol import TokenLogprobs
 
 
@@ -69,6 +69,8 @@ async def render(
         text = await context.text.render(write)
     except ChatTemplateError as error:
         raise bad_request(f"The chat template does not take these messages: {error}", "messages") from error
+    except ChatTemplateUnavailable as error:
+        raise template_unavailable(str(error)) from error
     with context.text.admit(len(text)) as turns:
         prompt = await encode_prompt(context, turns, text, "messages", add_special_tokens=False)
     if not prompt:

@@ -90,6 +90,11 @@ def not_ready(message: str) -> ApiError:
     return ApiError(503, message, kind="server_error", code="not_ready", refusal="not_ready")
 
 
+def template_unavailable(message: str) -> ApiError:
+    """The chat template's process is stuck: no fault of the conversation, which may be sent again."""
+    return ApiError(503, message, kind="server_error", code="chat_template_unavailable", refusal="not_ready")
+
+
 def internal_error() -> ApiError:
     """Something unexpected; what it was stands in the log, under the request id, and nowhere else."""
     return ApiError(

@@ -10,26 +10,40 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
+import time
 import weakref
-from pathlib import Path
+from contextlib import suppress
+from typing import IO, cast
 
-from numaserve.server.tokenizer.types import ChatTemplateError
+import msgspec
+from numaserve.server.template import ANSWER_HEAD, NOT_CONFINED
+from numaserve.server.tokenizer.pipes import TooLate, receive, send
+from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
 
 CPU_SECONDS = 2.0  # per rendering; usual templates take well under a millisecond
+# Of time of day, start of the process included: several times as much, for a machine whose cores are all busy. Only a
+# process that is stopped, or does not get a core at all, takes so long.
+SECONDS = 10.0
 MAX_CHARS = 4_000_000  # several times the text that fits the longest context
 MEMORY_BYTES = 512 * 2**20
 
-_SCRIPT = Path(__file__).with_name("template_process.py")
+_COMMAND = (sys.executable, "-P", "-m", "numaserve.server.template.process")
+_REAPING_SECONDS = 5.0
 
 
 class ChatTemplate:
     """One template and the process that renders it. Safe to use from several threads; they take turns."""
 
-    def __init__(self, source: str, *, cpu_seconds: float = CPU_SECONDS, max_chars: int = MAX_CHARS) -> None:
+    def __init__(
+        self, source: str, *, cpu_seconds: float = CPU_SECONDS, seconds: float = SECONDS, max_chars: int = MAX_CHARS
+    ) -> None:
         self._cpu_seconds = cpu_seconds
+        self._seconds = seconds
+        self._max_bytes = 4 * max_chars
         config = {
             "template": source,
             "cpu_seconds": cpu_seconds,
@@ -39,12 +53,18 @@ class ChatTemplate:
         self._config = json.dumps(config).encode() + b"\n"
         self._unsent_config = self._config
         self._lock = threading.Lock()
+        self._closed = False
         self._start()  # now, so that it is up before the first request
 
     def render(self, arguments: dict[str, object]) -> str:
-        """The text for `arguments`; raises `ChatTemplateError` when the template refuses them or goes past a limit."""
+        """The text for `arguments`.
+
+        Raises `ChatTemplateError` when the template refuses them or goes past a limit, `ChatTemplateUnavailable` when
+        its process does not answer in time.
+        """
         try:
-            line = json.dumps(arguments).encode() + b"\n"
+            # Not the standard library's, which holds the GIL ten times as long for many messages.
+            line = msgspec.json.encode(arguments) + b"\n"
         except (TypeError, ValueError, RecursionError) as error:
             raise ChatTemplateError(f"the messages cannot be given to the chat template: {error}") from error
         with self._lock:
@@ -52,45 +72,59 @@ class ChatTemplate:
             answer = self._ask(line) or self._ask(line)
         if answer is None:
             raise ChatTemplateError("the chat template failed: its process was killed twice")
-        reply = json.loads(answer)
-        if "text" not in reply:
-            raise ChatTemplateError(reply["error"])
-        return str(reply["text"])
+        success, text = answer
+        if not success:
+            raise ChatTemplateError(text)
+        return text
 
     def close(self) -> None:
-        """End the child process; also done when the object goes away or the interpreter exits."""
+        """End the child process, in the middle of a rendering too; also done when the object goes away or the
+        interpreter exits."""
+        self._closed = True
+        self._process.kill()
         with self._lock:
             self._stop()
 
-    def _ask(self, line: bytes) -> bytes | None:
-        """The child's answer, or None when it died without one."""
-        if not self._stop.alive:
+    def _ask(self, line: bytes) -> tuple[bool, str] | None:
+        """Whether the child made a text, and that or its complaint; None when it died without an answer."""
+        if not self._stop.alive and not self._closed:
             self._start()
+        if self._closed:  # asked after the start: `close` may not have seen the new process
+            raise ChatTemplateUnavailable("The server is shutting down.")
         process = self._process
-        assert process.stdin is not None and process.stdout is not None  # noqa: S101 - pipes were asked for
         try:
-            process.stdin.write(self._unsent_config + line)
-            process.stdin.flush()
-            self._unsent_config = b""
-            answer = process.stdout.readline()
-        except BrokenPipeError:
-            answer = b""
-        if answer.endswith(b"\n"):
+            answer = self._exchange(process, line, time.monotonic() + self._seconds)
+        except TooLate:
+            self._stop()
+            message = f"The chat template's process did not answer within {self._seconds:g} s. Try again."
+            raise ChatTemplateUnavailable(message) from None
+        if answer is not None:
             return answer
         self._stop()
         if process.returncode == -signal.SIGPROF:
             raise ChatTemplateError(f"the chat template ran for more than {self._cpu_seconds:g} s of processor time")
+        if process.returncode == NOT_CONFINED:
+            raise ChatTemplateError("chat templates need a kernel that takes seccomp filters, and this one does not")
         return None
+
+    def _exchange(self, process: subprocess.Popen[bytes], line: bytes, deadline: float) -> tuple[bool, str] | None:
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101 - pipes were asked for
+        try:
+            send(process.stdin, self._unsent_config + line, deadline)
+            self._unsent_config = b""
+            success, size = ANSWER_HEAD.unpack(receive(process.stdout, ANSWER_HEAD.size, deadline))
+            data = receive(process.stdout, size, deadline) if size <= self._max_bytes else b""
+            return (success, data.decode("utf-8", "surrogatepass")) if len(data) == size else None
+        except (BrokenPipeError, struct.error, UnicodeDecodeError):
+            return None
 
     def _start(self) -> None:
         # A preloaded allocator or sanitizer reserves more address space than the child may have.
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(_SCRIPT)],  # -P: this folder's types.py must not hide the standard one
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
+        process = subprocess.Popen(_COMMAND, 0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        for pipe in (process.stdin, process.stdout):
+            os.set_blocking(cast(IO[bytes], pipe).fileno(), False)
+        self._process = process
         self._stop = weakref.finalize(self, _stop, self._process)
         self._unsent_config = self._config
 
@@ -98,7 +132,10 @@ class ChatTemplate:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """Kill and reap the child, which keeps nothing that is worth a farewell."""
     process.kill()
-    process.communicate()
+    with suppress(subprocess.TimeoutExpired):  # only a kernel in trouble keeps a killed process
+        process.wait(_REAPING_SECONDS)
+    for pipe in (process.stdin, process.stdout):
+        cast(IO[bytes], pipe).close()
 
 
 def flatten_content(messages: list[dict[str, object]]) -> list[dict[str, object]]:

@@ -20,6 +20,10 @@ class ChatTemplateError(ValueError):
     """A conversation that cannot be rendered: no template, a template that refuses it, or a limit."""
 
 
+class ChatTemplateUnavailable(Exception):
+    """The template's process does not answer; the next request gets a new one. The message is meant for the client."""
+
+
 class TokenizerProtocol(Protocol):
     """A loaded tokenizer with its chat template. Every method may be called from several threads at once."""
 

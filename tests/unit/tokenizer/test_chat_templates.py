@@ -52,8 +52,12 @@ def test_a_usual_template_writes_what_transformers_writes(make: MakeTemplate) ->
 
 def test_the_template_is_ready_for_another_conversation(make: MakeTemplate) -> None:
     template = make("{{ messages[0]['content'] }}")
-    texts = [template.render({"messages": [{"content": text}]}) for text in ("one", "two\n", "\ud800", "é" * 100_000)]
-    assert texts == ["one", "two\n", "\ud800", "é" * 100_000]
+    texts = [template.render({"messages": [{"content": text}]}) for text in ("one", "two\n", "é" * 100_000)]
+    assert texts == ["one", "two\n", "é" * 100_000]
+
+
+def test_a_template_may_write_half_a_character(make: MakeTemplate) -> None:
+    assert make("{{ '\\ud800' }}").render({}) == "\ud800"
 
 
 def test_a_template_can_refuse_the_messages(make: MakeTemplate) -> None:

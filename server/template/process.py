@@ -1,0 +1,89 @@
+"""Renders one chat template until its input ends; started by `ChatTemplate`, which bounds what it may take."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from jinja2 import Template, TemplateError
+from numaserve.server.template import ANSWER_HEAD, NOT_CONFINED
+from numaserve.server.template.confinement import confine
+from numaserve.server.template.environment import load_everything, make_environment
+
+MAX_ERROR_CHARS = 500
+
+
+@contextmanager
+def _cpu_limit(seconds: float) -> Iterator[None]:
+    """Within it, the kernel ends this process after `seconds` of processor time.
+
+    The kernel's timer, rather than a check in loops and calls: one operation such as `10 ** 10 ** 10` or a filter over
+    a large list never comes back to the interpreter. Processor time, rather than time of day: a busy machine must not
+    turn good requests away.
+    """
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _bounded_text(template: Template, arguments: dict[str, Any], max_chars: int) -> str:
+    pieces, size = [], 0
+    for piece in template.generate(arguments):
+        size += len(piece)
+        if size > max_chars:
+            raise TemplateError(f"it writes more than {max_chars} characters")
+        pieces.append(piece)
+    return "".join(pieces)
+
+
+def _answer(work: Callable[[], str]) -> tuple[bool, str]:
+    """Whether it worked, and the text or what is wrong."""
+    try:
+        return True, work()
+    except TemplateError as error:
+        return False, str(error.message)[:MAX_ERROR_CHARS]
+    except MemoryError:
+        return False, "it uses too much memory"
+    except Exception as error:  # a template may raise anything; the answer must come all the same
+        return False, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
+
+
+def main() -> None:
+    """Serve renderings until the input ends."""
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, signal.SIG_IGN)  # sent to the whole group on shutdown, while requests still drain
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    load_everything()
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    first = source.readline()
+    if not first:
+        return  # the server ended before it asked for anything
+    config = json.loads(first)
+    try:
+        confine(config["memory_bytes"])
+    except OSError:
+        sys.exit(NOT_CONFINED)
+    template: Template | None = None
+    for line in source:
+
+        def render(line: bytes = line) -> str:
+            nonlocal template
+            with _cpu_limit(config["cpu_seconds"]):
+                template = template or make_environment().from_string(config["template"])
+                return _bounded_text(template, json.loads(line), config["max_chars"])
+
+        success, text = _answer(render)
+        data = text.encode("utf-8", "surrogatepass")
+        sink.write(ANSWER_HEAD.pack(success, len(data)))
+        sink.write(data)
+        sink.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -75,6 +75,9 @@ class ServeConfig(BaseModel):
     host: NonBlank = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
     root_path: UrlPrefix | None = Field(None, description="Prefix under which a proxy shows the server, as in /llm.")
+    uds: Path | None = Field(None, description="Unix socket to listen on instead of an address.")
+    ssl_certfile: Path | None = Field(None, description="Certificate chain (PEM) to speak HTTPS with.")
+    ssl_keyfile: Path | None = Field(None, description="Its private key (PEM).")
     served_model_name: Names | None = Field(
         None, description="Name in the API; may be given several times. Default: the model's own."
     )

@@ -25,23 +25,28 @@ def read_keys(path: Path) -> list[str]:
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
         raise OperatorError(f"the API key file {path} has no key; write one key a line")
-    if any(not key.isascii() or not key.isprintable() or " " in key for key in keys):
+    if not all(map(is_sendable, keys)):
         raise OperatorError(f"a key in {path} has a character that no HTTP header may carry; use ASCII without spaces")
     return keys
+
+
+def is_sendable(key: str) -> bool:
+    """Whether an HTTP header can carry the key."""
+    return key.isascii() and key.isprintable() and " " not in key
 
 
 class ApiKeys:
     """The keys that are accepted; never printed, never compared byte by byte."""
 
     def __init__(self, keys: Iterable[str]) -> None:
-        self._digests = tuple(_digest(key.encode()) for key in keys)
-        if not self._digests:
-            raise ValueError("at least one API key is needed")
+        self.replace(keys)
 
-    @classmethod
-    def from_file(cls, path: Path) -> ApiKeys:
-        """The keys of a file. Raises `OperatorError` as `read_keys` does."""
-        return cls(read_keys(path))
+    def replace(self, keys: Iterable[str]) -> None:
+        """Accept these from the next request on, and no others."""
+        digests = tuple(_digest(key.encode()) for key in keys)
+        if not digests:
+            raise ValueError("at least one API key is needed")
+        self._digests = digests
 
     def accept(self, authorization: list[bytes]) -> bool:
         """Whether the values of a request's Authorization headers are exactly one ``Bearer KEY`` with a known key."""

@@ -6,13 +6,16 @@ import json
 import shlex
 import sys
 
+from numaserve.server.cli.listen import Listener
 
-def announce(name: str, url: str, *, needs_key: bool) -> None:
+
+def announce(name: str, listener: Listener, *, needs_key: bool) -> None:
     """Write the line to standard output, which holds nothing else."""
     messages = [{"role": "user", "content": "Name the capital of France."}]
     body = {"model": name, "messages": messages, "temperature": 0}
-    words = ["curl", f"{url}/v1/chat/completions", "-H", "Content-Type: application/json", "-d", json.dumps(body)]
+    words = ["curl", *listener.curl, f"{listener.url}/v1/chat/completions"]
     if needs_key:
-        words[2:2] = ["-H", "Authorization: Bearer YOUR-KEY"]
-    sys.stdout.write(f"{name} is served at {url} - try: {shlex.join(words)}\n")
+        words += ["-H", "Authorization: Bearer YOUR-KEY"]
+    words += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
+    sys.stdout.write(f"{name} is served at {listener.place} - try: {shlex.join(words)}\n")
     sys.stdout.flush()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.schemas import SamplingFields
-from numaserve.server.cli.listen import listens_locally
+from numaserve.server.cli.key_sources import KeySources
+from numaserve.server.cli.listen import Listener
 from numaserve.server.cli.model_argument import served_name
 from numaserve.server.cli.version import installed_version
 from numaserve.server.config import ServeConfig
@@ -36,8 +35,8 @@ class Checked:
     path: Path  # of the model
     tokenizer: TokenizerProtocol
     vocab_size: int  # token ids the model has rows for
-    api_keys: ApiKeys | None
     sampling_defaults: SamplingFields
+    key_sources: KeySources
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -88,7 +87,7 @@ def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Se
     )
 
 
-def make_http_server(checked: Checked, engine: Engine, listener: socket.socket) -> HttpServer:
+def make_http_server(checked: Checked, engine: Engine, listener: Listener) -> HttpServer:
     """The HTTP server; slow, as it imports half of what there is, and meant for a thread."""
     from numaserve.server.api.browsers import BrowserRules  # noqa: PLC0415
     from numaserve.server.api.context import ApiContext, ApiLimits  # noqa: PLC0415 the workers are loading by now
@@ -108,7 +107,7 @@ def make_http_server(checked: Checked, engine: Engine, listener: socket.socket) 
             vocab_size=checked.vocab_size,
             max_sequences=config.max_running_requests + config.max_queued_requests,
         ),
-        api_keys=checked.api_keys,
+        api_keys=checked.key_sources.keys,
         log_prompts=config.log_prompts,
         strict_fields=config.strict_fields,
         sampling_defaults=checked.sampling_defaults,
@@ -117,7 +116,8 @@ def make_http_server(checked: Checked, engine: Engine, listener: socket.socket) 
         browsers=BrowserRules(
             cors_origins=config.cors_origin or (),
             allowed_hosts=tuple(name.lower() for name in config.allowed_host or ()),
-            open_locally=checked.api_keys is None and listens_locally(listener),
+            open_locally=checked.key_sources.keys is None and listener.is_loopback,
         ),
     )
-    return HttpServer(context, listener)
+    tls = None if listener.certificate is None else listener.certificate.context
+    return HttpServer(context, listener.socket, tls=tls)

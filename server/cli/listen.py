@@ -1,17 +1,68 @@
-"""The listening socket, bound before anything is loaded: a port in use is known at once."""
+"""The listening socket, bound before anything is loaded: an address in use is known at once."""
 
 from __future__ import annotations
 
 import errno
 import ipaddress
 import socket
+from collections.abc import Callable
+from types import TracebackType
 
+from numaserve.server.cli.tls import Certificate
 from numaserve.workers.errors import OperatorError
 
 BACKLOG = 2048
 
 
-def bind_listener(host: str, port: int) -> socket.socket:
+class Listener:
+    """A bound socket and how clients reach it. `on_close` is called once, when it is closed.
+
+    `place` says where it is in messages, and `curl` what curl needs besides the URL. With `certificate` it speaks TLS.
+    """
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        *,
+        authority: str,
+        place: str | None = None,
+        curl: tuple[str, ...] = (),
+        is_loopback: bool,
+        certificate: Certificate | None = None,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        bound.setblocking(False)
+        self.socket = bound
+        scheme = "https" if certificate else "http"
+        self.url = f"{scheme}://{authority}"
+        self.place = place or self.url
+        # Its name is hardly that of this machine's loopback.
+        self.curl = (*curl, "--insecure") if certificate else curl
+        self.certificate = certificate
+        self.is_loopback = (
+            is_loopback  # programs of this machine alone reach it, what pages in a browser run among them
+        )
+        self._on_close = on_close
+
+    @property
+    def is_local(self) -> bool:
+        """Whether no other machine can reach it."""
+        return self.is_loopback or self.socket.family == socket.AF_UNIX
+
+    def close(self) -> None:
+        """Close the socket and remove what it left in the file system. May be called twice."""
+        self.socket.close()
+        self._on_close()
+        self._on_close = lambda: None
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *_: tuple[type[BaseException] | None, BaseException | None, TracebackType | None]) -> None:
+        self.close()
+
+
+def bind_listener(host: str, port: int, certificate: Certificate | None = None) -> Listener:
     """Bind without listening yet; port 0 takes any free one. Raises `OperatorError` when the address cannot be had."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -19,27 +70,27 @@ def bind_listener(host: str, port: int) -> socket.socket:
         )[0]
     except socket.gaierror as error:
         raise OperatorError(f"--host {host} is not an address of this machine: {error.strerror}") from None
-    listener = socket.socket(family, kind, protocol)
+    bound = socket.socket(family, kind, protocol)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
     except OSError as error:
-        listener.close()
+        bound.close()
         wrong_host = error.errno == errno.EADDRNOTAVAIL
         remedy = "choose an address of this machine as --host" if wrong_host else "choose another --port"
         raise OperatorError(f"cannot listen on {host} port {port}: {error.strerror}; {remedy}") from None
-    listener.setblocking(False)
-    return listener
+    numeric, port = bound.getsockname()[:2]
+    address_on = ipaddress.ip_address(numeric.partition("%")[0])
+    return Listener(
+        bound,
+        authority=f"{_local_name(address_on)}:{port}",
+        is_loopback=address_on.is_loopback,
+        certificate=certificate,
+    )
 
 
-def url_of(listener: socket.socket) -> str:
-    """A URL that reaches the listener from this machine."""
-    host, port = listener.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):  # noqa: S104 compared, not bound
-        host = "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def listens_locally(listener: socket.socket) -> bool:
-    """Whether only programs of this machine can connect, which includes what pages in a browser run."""
-    return listener.family != socket.AF_UNIX and ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+def _local_name(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    """The host part of a URL that reaches the address from this machine."""
+    if address.is_unspecified:
+        return "127.0.0.1"
+    return f"[{address}]" if address.version == 6 else str(address)

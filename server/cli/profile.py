@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from numaserve.server.cli.api_key_file import client_key
+from numaserve.server.cli.key_sources import client_key
 from numaserve.server.profiling.measure import one_stream, watch
 from numaserve.server.profiling.remote import Remote
 from numaserve.server.profiling.table import WIDTH, ceilings_view, phase_view

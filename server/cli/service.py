@@ -10,25 +10,26 @@ import atexit
 import logging
 import os
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import uvloop
-from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.schemas import SamplingFields
 from numaserve.server.cli.announce import announce
-from numaserve.server.cli.api_key_file import find_api_key_file
 from numaserve.server.cli.assembly import Checked, make_engine, make_http_server
 from numaserve.server.cli.descriptors import check_descriptors
 from numaserve.server.cli.instruction_set import instruction_set
-from numaserve.server.cli.listen import bind_listener, url_of
+from numaserve.server.cli.key_sources import KeySources
+from numaserve.server.cli.listen import Listener, bind_listener
 from numaserve.server.cli.loading import LoadingDisplay
 from numaserve.server.cli.logs import set_up_logging
 from numaserve.server.cli.planning import plan_options
+from numaserve.server.cli.reload import Reloader
 from numaserve.server.cli.sampling_defaults import read_sampling_defaults
 from numaserve.server.cli.systemd import ServiceManager, watchdog_seconds
+from numaserve.server.cli.tls import find_certificate
+from numaserve.server.cli.unix_socket import bind_unix_listener
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import EngineCallbacks
 from numaserve.server.supervisor.group import GroupFailed
@@ -53,14 +54,28 @@ def run_service(config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COM
 
     `worker_command` is what is executed for a worker, without its arguments.
     """
+    key_sources = KeySources(config.api_key_file)  # first: nothing else is to see the environment with a key in it
     set_up_logging(config.log_level)
     check_descriptors(config.max_running_requests)
-    with bind_listener(config.host, config.port) as listener:
-        service = Service(_check(config), listener, worker_command)
+    with _bind(config) as listener:
+        if key_sources.keys is None and not listener.is_local:
+            _log.warning(
+                "whoever reaches %s is served, from other machines too: give API keys (--api-key-file, "
+                "NUMASERVE_API_KEY) or listen on 127.0.0.1",
+                listener.place,
+            )
+        service = Service(_check(config, key_sources), listener, worker_command)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             status = runner.run(service.run())
             listener.close()
             _end_process(status)
+
+
+def _bind(config: ServeConfig) -> Listener:
+    certificate = find_certificate(config.ssl_certfile, config.ssl_keyfile)
+    if config.uds is not None:
+        return bind_unix_listener(config.uds, certificate)
+    return bind_listener(config.host, config.port, certificate)
 
 
 def _end_process(status: int) -> NoReturn:
@@ -74,8 +89,7 @@ def _end_process(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _check(config: ServeConfig) -> Checked:
-    api_keys = None if config.api_key_file is None else ApiKeys.from_file(find_api_key_file(config.api_key_file))
+def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     instruction_set()
     path = resolve_model(config.model)
     model = load_model_config(path)
@@ -85,16 +99,17 @@ def _check(config: ServeConfig) -> Checked:
         _log.warning("%s", note)
     if plan.front_end_cpus:
         os.sched_setaffinity(0, plan.front_end_cpus)  # before a child is started, which inherits them
-    return Checked(config, plan, path, load_tokenizer(path), model.vocab_size, api_keys, sampling_defaults)
+    return Checked(config, plan, path, load_tokenizer(path), model.vocab_size, sampling_defaults, key_sources)
 
 
 class Service:
     """The engine and the HTTP server from start to end, and the signals between them.
 
     The first SIGTERM or SIGINT drains: new requests get 503, running ones may finish. A second one ends those too.
+    SIGHUP reads keys and certificate again.
     """
 
-    def __init__(self, checked: Checked, listener: socket.socket, worker_command: Sequence[str]) -> None:
+    def __init__(self, checked: Checked, listener: Listener, worker_command: Sequence[str]) -> None:
         self._checked = checked
         self._listener = listener
         self._service_manager = ServiceManager()
@@ -110,6 +125,8 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
+        reloader = Reloader(self._checked.key_sources, self._listener.certificate, self._on_signal)
+        loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
         with self._display:
             starting = loop.create_task(self._engine.start())
             # Importing the HTTP side in a thread lets the event loop feed the workers meanwhile.
@@ -132,9 +149,9 @@ class Service:
         return EXIT_FAILED if self._gave_up.is_set() else EXIT_OK
 
     async def _serve_until_stopped(self) -> None:
-        name, url = self._checked.name, url_of(self._listener)
-        self._service_manager.ready(f"serving {name} at {url}")
-        announce(name, url, needs_key=self._checked.api_keys is not None)
+        name, listener = self._checked.name, self._listener
+        self._service_manager.ready(f"serving {name} at {listener.place}")
+        announce(name, listener, needs_key=self._checked.key_sources.keys is not None)
         watchdog = asyncio.get_running_loop().create_task(self._service_manager.feed_watchdog(self._makes_progress))
         try:
             await _first_of(self._stop.wait(), self._gave_up.wait())

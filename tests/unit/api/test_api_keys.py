@@ -3,14 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from numaserve.server.api.auth import ApiKeys
+from numaserve.server.api.auth import ApiKeys, read_keys
 from numaserve.workers.errors import OperatorError
 
 
 def test_a_file_has_a_key_a_line_with_comments_and_empty_lines(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("# ours\n\n  one  \ntwo\n")
-    keys = ApiKeys.from_file(path)
+    keys = ApiKeys(read_keys(path))
     assert keys.accept([b"Bearer one"])
     assert keys.accept([b"Bearer two"])
     assert not keys.accept([b"Bearer # ours"])
@@ -22,17 +22,28 @@ def test_a_file_without_a_usable_key_is_the_operator_s_error(tmp_path: Path, con
     path = tmp_path / "keys"
     path.write_bytes(content)
     with pytest.raises(OperatorError, match=str(path)):
-        ApiKeys.from_file(path)
+        ApiKeys(read_keys(path))
 
 
 def test_a_missing_file_is_the_operator_s_error(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="none"):
-        ApiKeys.from_file(tmp_path / "none")
+        read_keys(tmp_path / "none")
 
 
 def test_no_keys_at_all_is_never_taken_for_open() -> None:
     with pytest.raises(ValueError, match="at least one"):
         ApiKeys([])
+
+
+def test_replaced_keys_count_at_once_and_the_old_ones_no_more() -> None:
+    keys = ApiKeys(["old", "kept"])
+    keys.replace(["kept", "new"])
+    assert keys.accept([b"Bearer new"])
+    assert keys.accept([b"Bearer kept"])
+    assert not keys.accept([b"Bearer old"])
+    with pytest.raises(ValueError, match="at least one"):
+        keys.replace([])
+    assert keys.accept([b"Bearer new"])
 
 
 def test_keys_do_not_show_in_their_representation() -> None:

@@ -1,18 +1,25 @@
 from __future__ import annotations
 
 import pytest
-from numaserve.server.cli.listen import bind_listener, url_of
+from numaserve.server.cli.listen import bind_listener
 from numaserve.workers.errors import OperatorError
 
 
 def test_port_0_is_any_free_port_and_the_url_names_it() -> None:
     with bind_listener("127.0.0.1", 0) as listener:
-        assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert listener.url == f"http://127.0.0.1:{listener.socket.getsockname()[1]}"
+        assert listener.is_local
 
 
 def test_a_listener_on_every_address_is_reached_over_loopback() -> None:
     with bind_listener("0.0.0.0", 0) as listener:  # noqa: S104 nothing listens: it is only bound
-        assert url_of(listener).startswith("http://127.0.0.1:")
+        assert listener.url.startswith("http://127.0.0.1:")
+        assert not listener.is_local
+
+
+def test_the_name_of_the_loopback_is_local() -> None:
+    with bind_listener("localhost", 0) as listener:
+        assert listener.is_local
 
 
 def test_a_host_that_does_not_exist_is_an_operator_error() -> None:

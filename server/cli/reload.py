@@ -1,0 +1,42 @@
+"""SIGHUP: what files hold is read again, unless it is the terminal that has gone."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+
+from numaserve.server.cli.key_sources import KeySources
+from numaserve.server.cli.tls import Certificate
+from numaserve.workers.errors import OperatorError
+
+_log = logging.getLogger(__name__)
+
+
+class Reloader:
+    """Calls `on_hang_up` when the terminal of this process has gone; else reads API keys and certificate again.
+
+    What cannot be read stays as it was, and the log says so.
+    """
+
+    def __init__(
+        self, key_sources: KeySources, certificate: Certificate | None, on_hang_up: Callable[[], None]
+    ) -> None:
+        self._parts: dict[str, Callable[[], None]] = {"API keys": key_sources.reload}
+        if certificate is not None:
+            self._parts["certificate"] = certificate.reload
+        self._on_hang_up = on_hang_up
+        self._had_terminal = sys.stderr.isatty()
+
+    def on_signal(self) -> None:
+        """SIGHUP came."""
+        if self._had_terminal and not sys.stderr.isatty():  # nothing can be asked of a terminal that was closed
+            self._on_hang_up()
+            return
+        for name, reload in self._parts.items():
+            try:
+                reload()
+            except OperatorError as error:
+                _log.error("the %s stay as they were: %s", name, error)
+            else:
+                _log.info("read again: %s", name)

@@ -1,0 +1,28 @@
+"""Files that nobody else may read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from numaserve.workers.errors import OperatorError
+
+
+def find_secret_file(named: Path, what: str) -> Path:
+    """The file that an option names: a path, or a bare name for one of systemd's credentials.
+
+    Raises `OperatorError`, in which the file is called `what`, for a missing file and for one that every user of the
+    machine may read.
+    """
+    credentials = os.environ.get("CREDENTIALS_DIRECTORY")
+    path = Path(credentials) / named if credentials and len(named.parts) == 1 else named
+    if not path.exists():
+        path = named
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise OperatorError(f"cannot read the {what} {path}: {error.strerror}") from None
+    if mode & stat.S_IROTH:
+        raise OperatorError(f"every user of this machine can read the {what} {path}: chmod 600 {path}")
+    return path

@@ -1,0 +1,57 @@
+"""The certificate that connections are made with."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import NoReturn
+
+from numaserve.server.cli.secret_file import find_secret_file
+from numaserve.workers.errors import OperatorError
+
+
+class Certificate:
+    """A certificate chain and its private key, both PEM, in a context for TLS 1.2 and later.
+
+    Raises `OperatorError` for files that cannot be used, or do not belong together.
+    """
+
+    def __init__(self, certfile: Path, keyfile: Path) -> None:
+        self._certfile = certfile
+        self._keyfile = keyfile
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.set_alpn_protocols(["http/1.1"])
+        self.reload()
+
+    def reload(self) -> None:
+        """Use what the files hold now for new connections. Raises `OperatorError`, and then nothing has changed."""
+        # Loading a pair that does not match would leave the context without a key: another one tries it before.
+        self._load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        self._load_into(self.context)
+
+    def _load_into(self, context: ssl.SSLContext) -> None:
+        keyfile = find_secret_file(self._keyfile, "private key")
+        try:
+            context.load_cert_chain(self._certfile, keyfile, password=self._refuse_passphrase)
+        except ssl.SSLError as error:
+            reason = (error.reason or str(error)).replace("_", " ").lower()
+            raise OperatorError(
+                f"{self._certfile} and {keyfile} are no certificate and its private key in PEM: {reason}"
+            ) from None
+        except OSError as error:
+            raise OperatorError(f"cannot read {self._certfile} or {keyfile}: {error.strerror}") from None
+
+    def _refuse_passphrase(self) -> NoReturn:
+        raise OperatorError(f"the private key {self._keyfile} needs a passphrase; give one that needs none")
+
+
+def find_certificate(certfile: Path | None, keyfile: Path | None) -> Certificate | None:
+    """The certificate that the options name, None when they name none. Raises `OperatorError` for half of a pair."""
+    if certfile is None and keyfile is None:
+        return None
+    if certfile is None:
+        raise OperatorError("--ssl-keyfile needs --ssl-certfile too")
+    if keyfile is None:
+        raise OperatorError("--ssl-certfile needs --ssl-keyfile too")
+    return Certificate(certfile, keyfile)

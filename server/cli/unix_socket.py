@@ -1,0 +1,96 @@
+"""A Unix socket to listen on, instead of an address."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from numaserve.server.cli.listen import BACKLOG, Listener
+from numaserve.server.cli.tls import Certificate
+from numaserve.workers.errors import OperatorError
+
+# Whoever is in the socket's group may connect: how a proxy of another user gets in, without letting everybody in.
+_NOT_FOR_OTHERS = 0o117
+
+
+def bind_unix_listener(path: Path, certificate: Certificate | None = None) -> Listener:
+    """Listen at `path`, with mode 0660. Clients that connect while the model is loading wait.
+
+    A socket that a dead server left is replaced. Raises `OperatorError` for one that somebody listens at, for another
+    file, and for a path that cannot be used.
+    """
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _alone_in(path.parent):
+            _remove_dead_socket(path)
+            before = os.umask(_NOT_FOR_OTHERS)  # chmod after bind would leave a moment for anybody to connect
+            try:
+                bound.bind(os.fspath(path))
+            finally:
+                os.umask(before)
+            made = path.lstat()
+            # Now: a socket that is bound and does not listen looks as if its server was dead.
+            bound.listen(BACKLOG)
+    except OperatorError:
+        bound.close()
+        raise
+    except OSError as error:
+        bound.close()
+        reason = error.strerror or str(error)  # of a path that is too long there is only a text
+        raise OperatorError(f"cannot listen on {path}: {reason}; choose another --uds") from None
+    return Listener(
+        bound,
+        authority="localhost",
+        place=str(path),
+        curl=("--unix-socket", str(path)),
+        is_loopback=False,
+        certificate=certificate,
+        on_close=partial(_remove, path, made.st_dev, made.st_ino),
+    )
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keeps two servers that start at once from taking each other's socket for a dead one."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_dead_socket(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise OperatorError(f"{path} exists and is no socket; choose another --uds, or remove it")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # a server whose backlog is full is alive, too
+        try:
+            probe.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except BlockingIOError:
+            pass
+    raise OperatorError(f"another server listens on {path}; choose another --uds")
+
+
+def _remove(path: Path, device: int, inode: int) -> None:
+    """Remove the socket, unless another one has its name by now."""
+    with _alone_in(path.parent):
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            return
+        if (found.st_dev, found.st_ino) == (device, inode):
+            path.unlink()

@@ -93,6 +93,7 @@ class ServeConfig(BaseModel):
     weights_cache_gib: float = Field(
         64.0, ge=0, le=1 << 16, description="Disk space for packed weights, in GiB; 0 keeps none."
     )
+    chat_template: Path | None = Field(None, description="Jinja file that replaces the model's chat template.")
     generation_config: Literal["model", "none"] = Field(
         "model", description="Whose sampling defaults apply: the model's, from generation_config.json, or none."
     )

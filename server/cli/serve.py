@@ -35,6 +35,7 @@ def serve(
     kv_cache_dtype: Annotated[str | None, _option("kv_cache_dtype")] = None,
     mem_fraction_static: Annotated[float | None, _option("mem_fraction_static")] = None,
     weights_cache_gib: Annotated[float | None, _option("weights_cache_gib")] = None,
+    chat_template: Annotated[Path | None, _option("chat_template")] = None,
     generation_config: Annotated[str | None, _option("generation_config")] = None,
     dtype: Annotated[str | None, _option("dtype")] = None,
     quantization: Annotated[str | None, _option("quantization")] = None,

@@ -18,6 +18,7 @@ import uvloop
 from numaserve.server.api.schemas import SamplingFields
 from numaserve.server.cli.announce import announce
 from numaserve.server.cli.assembly import Checked, make_engine, make_http_server
+from numaserve.server.cli.chat_template_file import load_tokenizer_with
 from numaserve.server.cli.descriptors import check_descriptors
 from numaserve.server.cli.instruction_set import instruction_set
 from numaserve.server.cli.key_sources import KeySources
@@ -34,7 +35,6 @@ from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import EngineCallbacks
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
-from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.models.config import load_model_config
 from numaserve.workers.plan import make_plan
 from numaserve.workers.topology import read_topology
@@ -99,7 +99,8 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
         _log.warning("%s", note)
     if plan.front_end_cpus:
         os.sched_setaffinity(0, plan.front_end_cpus)  # before a child is started, which inherits them
-    return Checked(config, plan, path, load_tokenizer(path), model.vocab_size, sampling_defaults, key_sources)
+    tokenizer = load_tokenizer_with(path, config.chat_template)
+    return Checked(config, plan, path, tokenizer, model.vocab_size, sampling_defaults, key_sources)
 
 
 class Service:

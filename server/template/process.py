@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from jinja2 import Template, TemplateError
+from jinja2 import Template, TemplateError, TemplateSyntaxError
 from numaserve.server.template import ANSWER_HEAD, NOT_CONFINED
 from numaserve.server.template.confinement import confine
 from numaserve.server.template.environment import load_everything, make_environment
@@ -46,6 +46,8 @@ def _answer(work: Callable[[], str]) -> tuple[bool, str]:
     """Whether it worked, and the text or what is wrong."""
     try:
         return True, work()
+    except TemplateSyntaxError as error:
+        return False, f"line {error.lineno}: {error.message}"[:MAX_ERROR_CHARS]
     except TemplateError as error:
         return False, str(error.message)[:MAX_ERROR_CHARS]
     except MemoryError:
@@ -76,7 +78,8 @@ def main() -> None:
             nonlocal template
             with _cpu_limit(config["cpu_seconds"]):
                 template = template or make_environment().from_string(config["template"])
-                return _bounded_text(template, json.loads(line), config["max_chars"])
+                arguments = json.loads(line)
+                return "" if arguments is None else _bounded_text(template, arguments, config["max_chars"])
 
         success, text = _answer(render)
         data = text.encode("utf-8", "surrogatepass")

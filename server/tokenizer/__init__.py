@@ -12,13 +12,15 @@ from numaserve.server.tokenizer.types import TokenizerError
 
 
 @while_loading
-def load_tokenizer(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path, chat_template: str | None = None) -> Tokenizer:
     """The tokenizer of the model at `path`: a Hugging Face folder or a .gguf file.
+
+    `chat_template` is used instead of the model's own.
 
     Raises `TokenizerError`, whose message tells the operator what to do.
     """
     if path.is_dir():
-        return load_folder(path)
+        return load_folder(path, chat_template)
     if path.suffix == ".gguf":
-        return load_gguf(path)
+        return load_gguf(path, chat_template)
     raise TokenizerError(f"{path} is neither a model folder nor a .gguf file; give the path of one of these")

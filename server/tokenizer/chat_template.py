@@ -56,11 +56,11 @@ class ChatTemplate:
         self._closed = False
         self._start()  # now, so that it is up before the first request
 
-    def render(self, arguments: dict[str, object]) -> str:
-        """The text for `arguments`.
+    def render(self, arguments: dict[str, object] | None) -> str:
+        """The text for `arguments`; None only compiles the template.
 
-        Raises `ChatTemplateError` when the template refuses them or goes past a limit, `ChatTemplateUnavailable` when
-        its process does not answer in time.
+        Raises `ChatTemplateError` when the template does not compile, refuses them or goes past a limit,
+        `ChatTemplateUnavailable` when its process does not answer in time.
         """
         try:
             # Not the standard library's, which holds the GIL ten times as long for many messages.

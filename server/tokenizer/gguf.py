@@ -56,8 +56,11 @@ class _Metadata:
         return TokenizerError(f"the tokenizer in {self._path} cannot be used: {what}; use another copy of the model")
 
 
-def load_gguf(path: Path) -> Tokenizer:
-    """The tokenizer that the GGUF file at `path` carries; raises `TokenizerError` when it cannot be built."""
+def load_gguf(path: Path, chat_template: str | None = None) -> Tokenizer:
+    """The tokenizer that the GGUF file at `path` carries; raises `TokenizerError` when it cannot be built.
+
+    `chat_template` is used instead of the file's own.
+    """
     metadata = _Metadata(path)
     model = metadata.scalar(Keys.Tokenizer.MODEL, str)
     if model not in _BUILDERS:
@@ -78,7 +81,7 @@ def load_gguf(path: Path) -> Tokenizer:
         eos_token_ids=_end_ids(metadata),
         bos_token_id=bos,
         eos_token_id=metadata.token_id(Keys.Tokenizer.EOS_ID),
-        chat_template=metadata.scalar(Keys.Tokenizer.CHAT_TEMPLATE, str),
+        chat_template=metadata.scalar(Keys.Tokenizer.CHAT_TEMPLATE, str) if chat_template is None else chat_template,
         vocab_size=len(metadata.tokens),
     )
 

@@ -12,8 +12,10 @@ from numaserve.server.tokenizer.types import TokenizerError
 from tokenizers import AddedToken, processors
 
 
-def load_folder(folder: Path) -> Tokenizer:
+def load_folder(folder: Path, chat_template: str | None = None) -> Tokenizer:
     """The tokenizer of the model in `folder`; raises `TokenizerError` when there is none or it cannot be used.
+
+    `chat_template` is used instead of the model's own.
 
     Reads data only: `auto_map` and other code that a folder may offer is not looked at.
     """
@@ -28,7 +30,7 @@ def load_folder(folder: Path) -> Tokenizer:
         eos_token_ids=_end_ids(folder, eos),
         bos_token_id=bos,
         eos_token_id=eos,
-        chat_template=_chat_template(folder, config),
+        chat_template=_chat_template(folder, config) if chat_template is None else chat_template,
     )
 
 

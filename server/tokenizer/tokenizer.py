@@ -79,6 +79,11 @@ class Tokenizer:
         """The bytes the token adds to a text; empty for an id outside the vocabulary."""
         return self._bytes_of(self.token_text(token_id))
 
+    def check_chat_template(self) -> None:
+        """Raise `ChatTemplateError` when the template does not compile; nothing is done where there is none."""
+        if self._chat_template is not None:
+            self._chat_template.render(None)
+
     def render_chat(
         self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
     ) -> str:

@@ -77,6 +77,8 @@ def test_help_spells_out_long_options_and_defaults(
         (["serve", "demo", "--max-num-seqs", "0"], "max_running_requests must be between 1"),
         (["serve", "demo", "--dtype", "float16"], "dtype must be 'auto' or 'bfloat16', not 'float16'"),
         (["serve", "demo", "--served-model-name", "a", "--served-model-name", " "], "must not be blank"),
+        (["serve", "demo", "--generation-config", "auto"], "generation_config must be 'model' or 'none'"),
+        (["serve", "demo", "--root-path", "llm"], "root_path must start with a slash"),
         (["serve", "none.gguf", "--port", "0"], "there is no such file or folder"),
         (["serve", "demo", "--port", "0", "--api-key-file", "none"], "cannot read the API key file none"),
         (["serve", "demo", "--host", "192.0.2.1"], "choose an address of this machine as --host"),

@@ -39,9 +39,7 @@ class Listener:
         # Its name is hardly that of this machine's loopback.
         self.curl = (*curl, "--insecure") if certificate else curl
         self.certificate = certificate
-        self.is_loopback = (
-            is_loopback  # programs of this machine alone reach it, what pages in a browser run among them
-        )
+        self.is_loopback = is_loopback  # only programs of this machine, pages in a browser among them, reach it
         self._on_close = on_close
 
     @property

@@ -6,6 +6,7 @@ import fcntl
 import os
 import socket
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -57,10 +58,18 @@ def bind_unix_listener(path: Path, certificate: Certificate | None = None) -> Li
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """Keeps two servers that start at once from taking each other's socket for a dead one."""
+    """Keeps two servers that start at once from taking each other's socket for a dead one.
+
+    Anybody can lock a folder that all may read, and for ever: after a second it has to do without.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        for _ in range(100):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.01)
         yield
     finally:
         os.close(descriptor)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 import zmq
-from numaserve.server.dispatch import directory
+from numaserve.server.dispatch.directory import SocketDirectory
 from numaserve.workers.protocol import FromWorker, ProtocolError, ToWorker, decode_from_worker, encode
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class WorkerGroupChannel:
         self.garbage_frames = 0
         self._on_message = on_message
         self._loop = asyncio.get_running_loop()
-        self._directory = directory.socket_directory(world_size)
+        self._directory = SocketDirectory(world_size)
         self._context = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
         self._pending: list[deque[bytes]] = [deque() for _ in range(world_size)]
@@ -54,7 +54,7 @@ class WorkerGroupChannel:
 
     def endpoint(self, rank: int) -> str:
         """Where the worker of `rank` connects to."""
-        return f"ipc://{self._directory}/rank{rank}.sock"
+        return f"ipc://{self._directory.path}/rank{rank}.sock"
 
     def send(self, rank: int, message: ToWorker) -> None:
         """Send to one worker; waits in memory until the worker has connected."""
@@ -75,7 +75,7 @@ class WorkerGroupChannel:
             self._loop.remove_reader(_descriptor(socket))
             socket.close(linger=0)
         self._context.term()
-        directory.remove(self._directory)
+        self._directory.remove()
 
     def _bind(self, rank: int) -> None:
         socket: zmq.Socket[bytes] = self._context.socket(zmq.PAIR)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 
@@ -11,37 +14,84 @@ from numaserve.workers.errors import OperatorError
 
 # sun_path of sockaddr_un holds 108 bytes including the final NUL (linux/un.h).
 MAX_SOCKET_PATH = 107
+_PREFIX = "numaserve-sockets-"
 
 
-def socket_directory(world_size: int) -> Path:
-    """Make a new directory of mode 0700 for the sockets `rank0.sock` ... of one group.
+class SocketDirectory:
+    """A new directory of mode 0700 for the sockets `rank0.sock` ... of one group.
 
     It is made under ``$RUNTIME_DIRECTORY`` (systemd), else ``$XDG_RUNTIME_DIR``, else the temporary directory; a
     candidate that cannot be written, or whose socket paths would be longer than the kernel allows, is passed over.
+    Those that servers of the same user left there when they were killed together with their workers are removed.
 
-    Raises `OperatorError` when none is left.
+    Raises `OperatorError` when no candidate is left.
     """
-    refused: list[str] = []
-    for parent in _candidates():
-        try:
-            made = Path(tempfile.mkdtemp(prefix="numaserve-", dir=parent))  # mkdtemp makes it 0700
-        except OSError as error:
-            refused.append(f"{parent}: {error.strerror}")
-            continue
-        if len(os.fsencode(made / f"rank{world_size - 1}.sock")) <= MAX_SOCKET_PATH:
-            return made
+
+    def __init__(self, world_size: int) -> None:
+        refused: list[str] = []
+        for parent in _candidates():
+            _remove_stale(parent)
+            try:
+                self.path, self._lock = _make(parent)
+            except OSError as error:
+                refused.append(f"{parent}: {error.strerror}")
+                continue
+            if len(os.fsencode(self.path / f"rank{world_size - 1}.sock")) <= MAX_SOCKET_PATH:
+                return
+            self.remove()
+            refused.append(f"{parent}: socket paths would be longer than {MAX_SOCKET_PATH} bytes")
+        raise OperatorError(
+            "no directory for the sockets of the workers; set RUNTIME_DIRECTORY to a short path that can be written ("
+            + "; ".join(refused)
+            + ")"
+        )
+
+    def remove(self) -> None:
+        """Remove it and what is in it; that it is already gone is fine. To be called once."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _make(parent: Path) -> tuple[Path, int]:
+    """The directory, and a descriptor that holds a lock on it for as long as this process lives.
+
+    It gets its name when it is locked: a server that starts at the same moment never finds it without its lock.
+    """
+    made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))  # mkdtemp makes it 0700
+    lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return made.rename(parent / made.name.removeprefix(".")), lock
+    except OSError:
+        os.close(lock)
         made.rmdir()
-        refused.append(f"{parent}: socket paths would be longer than {MAX_SOCKET_PATH} bytes")
-    raise OperatorError(
-        "no directory for the sockets of the workers; set RUNTIME_DIRECTORY to a short path that can be written ("
-        + "; ".join(refused)
-        + ")"
-    )
+        raise
 
 
-def remove(directory: Path) -> None:
-    """Remove a socket directory and what is in it; one that is already gone is fine."""
-    shutil.rmtree(directory, ignore_errors=True)
+def _remove_stale(parent: Path) -> None:
+    """Remove directories of ours that nobody holds a lock on. What cannot be removed stays."""
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX):
+                with contextlib.suppress(OSError):
+                    _remove_if_stale(Path(entry.path))
+
+
+def _remove_if_stale(path: Path) -> None:
+    # Everybody may put things into a temporary directory: neither links nor others' directories are followed.
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) != 0o700:
+            return
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+                    os.unlink(entry.name, dir_fd=descriptor)
+        path.rmdir()  # fails, and rightly, when there is anything else in it
+    finally:
+        os.close(descriptor)
 
 
 def _candidates() -> list[Path]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -154,8 +155,7 @@ def test_strangers_at_the_sockets_change_nothing(sockets: Path) -> None:
     run(scenario())
 
 
-def test_workers_do_not_outlive_a_killed_front_end(sockets: Path) -> None:
-    program = """
+FRONT_END = """
 import asyncio
 from harness import Options, make_engine
 from numaserve.server.metrics.metrics import Metrics
@@ -168,13 +168,44 @@ async def main():
 
 asyncio.run(main())
 """
-    here = Path(__file__).parent
-    with subprocess.Popen([sys.executable, "-c", program], cwd=here, stdout=subprocess.PIPE, text=True) as front_end:
-        assert front_end.stdout is not None
-        pids = [int(word) for word in front_end.stdout.readline().split()]
-        front_end.kill()
-    assert len(pids) == 2
+
+
+@contextmanager
+def front_end() -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A process with an engine, and its workers."""
+    with subprocess.Popen(
+        [sys.executable, "-c", FRONT_END], cwd=Path(__file__).parent, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            pids = [int(word) for word in process.stdout.readline().split()]
+            assert len(pids) == 2
+            yield process, pids
+        finally:
+            process.kill()
+
+
+def test_workers_do_not_outlive_a_killed_front_end(sockets: Path) -> None:
+    with front_end() as (_, pids):
+        pass
     run(until(lambda: not any(map(process_exists, pids))))
+
+
+def test_what_a_group_leaves_that_is_killed_whole_is_removed_by_the_next(sockets: Path) -> None:
+    with front_end() as (process, pids):
+        process.send_signal(signal.SIGSTOP)  # it would start others
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+    (left,) = sockets.iterdir()
+    assert len(list(left.iterdir())) == 2
+
+    async def scenario() -> None:
+        async with running_engine(Options()), running_engine(Options()) as engine:
+            assert not left.exists()
+            assert len(list(sockets.iterdir())) == 2
+            await generate(engine, [11], 5)
+
+    run(scenario())
 
 
 def test_stopping_while_loading_leaves_no_process(sockets: Path) -> None:

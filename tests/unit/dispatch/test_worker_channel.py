@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 import zmq
 from numaserve.server.dispatch.channel import MAX_PENDING_FRAMES, WorkerGroupChannel
-from numaserve.server.dispatch.directory import MAX_SOCKET_PATH, socket_directory
-from numaserve.workers.errors import OperatorError
 from numaserve.workers.protocol import PROTOCOL_VERSION, FromWorker, Shutdown, StepPlan, WorkerStats, encode
 
 
@@ -142,22 +140,3 @@ def test_closing_removes_the_directory(tmp_path: Path, monkeypatch: pytest.Monke
         assert not made.exists()
 
     asyncio.run(scenario())
-
-
-def test_a_directory_whose_paths_are_too_long_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    long = tmp_path / ("x" * MAX_SOCKET_PATH)
-    long.mkdir()
-    monkeypatch.setenv("RUNTIME_DIRECTORY", str(long))
-    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    made = socket_directory(64)
-    assert long not in made.parents
-    assert list(long.iterdir()) == []
-    made.rmdir()
-
-
-def test_no_place_for_sockets_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RUNTIME_DIRECTORY", "/nonexistent")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/proc")
-    monkeypatch.setattr("tempfile.gettempdir", lambda: "/nonexistent")
-    with pytest.raises(OperatorError, match="RUNTIME_DIRECTORY"):
-        socket_directory(1)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import stat
@@ -99,3 +100,14 @@ def test_a_socket_that_another_server_made_since_stays(path: Path) -> None:
         first.close()
         first.close()
         assert connects(path)
+
+
+def test_a_stranger_s_lock_on_the_folder_does_not_keep_the_server_from_starting(path: Path) -> None:
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        with bind_unix_listener(path):
+            assert connects(path)
+        assert not path.exists()
+    finally:
+        os.close(folder)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from numaserve.configs import presets
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.files import SETTINGS_BYTES, is_there, read_text
 from numaserve.workers.protocol import KvCacheDtype
 from pydantic import (
     AfterValidator,
@@ -152,13 +153,12 @@ def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServeCo
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:
+    path = _file_or_preset(file)
+    if not is_there(path):
+        raise OperatorError(f"there is no configuration file {file}; presets are {', '.join(presets())}")
     try:
-        loaded = yaml.safe_load(_file_or_preset(file).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise OperatorError(f"there is no configuration file {file}; presets are {', '.join(presets())}") from None
-    except OSError as error:
-        raise OperatorError(f"cannot read the configuration file {file}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        loaded = yaml.safe_load(read_text(path, SETTINGS_BYTES))
+    except (yaml.YAMLError, RecursionError) as error:
         raise OperatorError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from None
     if loaded is None:
         return {}

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.files import SETTINGS_BYTES, read_text
 
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
 
@@ -18,10 +19,7 @@ def read_keys(path: Path) -> list[str]:
     Raises `OperatorError` when the file cannot be read or has no usable key: serving without a check because a file was
     empty would be the wrong way to fail.
     """
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise OperatorError(f"cannot read the API key file {path}: {error}") from error
+    lines = [line.strip() for line in read_text(path, SETTINGS_BYTES).splitlines()]
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
         raise OperatorError(f"the API key file {path} has no key; write one key a line")

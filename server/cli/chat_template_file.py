@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from numaserve.server.cli.text_file import read_text_file
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
 from numaserve.workers.errors import OperatorError
-
-_MAX_BYTES = 4 << 20
+from numaserve.workers.files import TEMPLATE_BYTES, read_text
 
 
 def load_tokenizer_with(model: Path, template: Path | None) -> Tokenizer:
@@ -21,7 +19,7 @@ def load_tokenizer_with(model: Path, template: Path | None) -> Tokenizer:
     """
     if template is None:
         return load_tokenizer(model)
-    tokenizer = load_tokenizer(model, read_text_file(template, "the chat template", _MAX_BYTES))
+    tokenizer = load_tokenizer(model, read_text(template, TEMPLATE_BYTES))
     try:
         tokenizer.check_chat_template()
     except (ChatTemplateError, ChatTemplateUnavailable) as error:

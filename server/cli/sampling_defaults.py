@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from numaserve.server.api.schemas import SamplingFields
-from numaserve.server.cli.text_file import read_text_file
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.files import is_there, read_json
 from pydantic import ValidationError
 
 # `do_sample` is not among them, nor do other servers look at it: false is what the file says of a model that nobody
 # thought about, and who wants greedy asks for temperature 0.
 _KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-_MAX_BYTES = 1 << 20
 
 
 def read_sampling_defaults(model: Path) -> SamplingFields:
@@ -22,24 +20,14 @@ def read_sampling_defaults(model: Path) -> SamplingFields:
     Raises `OperatorError` for a file that cannot be read, and for values that no request may have either.
     """
     path = model / "generation_config.json"
-    if not model.is_dir() or not path.exists():
+    if not model.is_dir() or not is_there(path):
         return SamplingFields()
-    values = _read_object(path)
+    values = read_json(path)
     try:
         return SamplingFields.model_validate({key: values[key] for key in _KEYS if key in values})
     except ValidationError as error:
         first = error.errors()[0]
         raise _unusable(path, f"{first['loc'][0]} is {str(first['input'])[:80]}: {first['msg']}") from None
-
-
-def _read_object(path: Path) -> dict[str, object]:
-    try:
-        values = json.loads(read_text_file(path, "the generation configuration", _MAX_BYTES))
-    except (ValueError, RecursionError) as error:
-        raise _unusable(path, f"it is not JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise _unusable(path, "it is not a JSON object")
-    return values
 
 
 def _unusable(path: Path, why: str) -> OperatorError:

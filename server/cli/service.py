@@ -1,6 +1,7 @@
 """One life of the server: checks, loading, serving, draining.
 
-Everything that can be wrong is found before a weight is read, cheapest first: address, keys, processor, model, memory.
+Everything that can be wrong is found before a weight is read, cheapest first: address, keys, processor, model, memory,
+tables of tensors.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from numaserve.server.supervisor.process import DEFAULT_COMMAND
 from numaserve.workers.models.config import load_model_config
 from numaserve.workers.plan import make_plan
 from numaserve.workers.topology import read_topology
+from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.hub import resolve_model
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     model = load_model_config(path)
     sampling_defaults = read_sampling_defaults(path) if config.generation_config == "model" else SamplingFields()
     plan = make_plan(plan_options(config, path), model, read_topology())
+    check_checkpoint(path, model)
     for note in plan.notes:
         _log.warning("%s", note)
     if plan.front_end_cpus:

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from numaserve.server.cli.secret_file import find_secret_file
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.files import SETTINGS_BYTES, read_file
 
 
 class Certificate:
@@ -32,6 +33,8 @@ class Certificate:
 
     def _load_into(self, context: ssl.SSLContext) -> None:
         keyfile = find_secret_file(self._keyfile, "private key")
+        for path in (self._certfile, keyfile):
+            read_file(path, SETTINGS_BYTES)  # the library would wait for a FIFO, and read a device without end
         try:
             context.load_cert_chain(self._certfile, keyfile, password=self._refuse_passphrase)
         except ssl.SSLError as error:

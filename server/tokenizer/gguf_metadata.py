@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from gguf.constants import GGUF_MAGIC, GGUFValueType
 from numaserve.server.tokenizer.types import TokenizerError
+from numaserve.workers.files import map_file, open_file
 
 Scalar: TypeAlias = str | int | float | bool
 Value: TypeAlias = Scalar | list[Scalar]
@@ -36,12 +37,10 @@ _FORMATS = {
 def read_metadata(path: Path) -> dict[str, Value]:
     """All keys and values of the file at `path`; raises `TokenizerError` when it is not a sound little-endian GGUF."""
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with open_file(path) as file, map_file(file) as data:
             return _Reader(data).metadata()
     except (struct.error, ValueError, OverflowError) as error:
         raise TokenizerError(f"{path} is not a sound GGUF file ({error}); download it again") from error
-    except OSError as error:
-        raise TokenizerError(f"{path} cannot be read: {error.strerror}") from error
 
 
 class _Reader:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.server.tokenizer.types import TokenizerError
+from numaserve.workers.files import TEMPLATE_BYTES, TOKENIZER_BYTES, is_there, read_file, read_json, read_text
 from tokenizers import AddedToken, processors
 
 
@@ -36,28 +36,21 @@ def load_folder(folder: Path, chat_template: str | None = None) -> Tokenizer:
 
 def _backend(folder: Path) -> tokenizers.Tokenizer:
     path = folder / "tokenizer.json"
-    if not path.is_file():
+    if not is_there(path):
         raise TokenizerError(
             f"{folder} has no tokenizer.json; download it with the model, or make it with "
             "transformers.AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
+    content = read_file(path, TOKENIZER_BYTES)
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        return tokenizers.Tokenizer.from_buffer(content)
     except Exception as error:  # the Rust library raises plain Exception
         raise TokenizerError(f"{path} cannot be read ({error}); download it again") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     """The object in the file at `path`, empty when there is no file."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise TokenizerError(f"{path} cannot be read ({error}); download it again") from error
-    if not isinstance(value, dict):
-        raise TokenizerError(f"{path} does not hold a JSON object; download it again")
-    return value
+    return read_json(path) if is_there(path) else {}
 
 
 def _add_configured_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any], folder: Path) -> None:
@@ -111,11 +104,8 @@ def _end_ids(folder: Path, eos: int | None) -> frozenset[int]:
 def _chat_template(folder: Path, config: dict[str, Any]) -> str | None:
     """The model's template: its own file, or the configuration's string, or the one called default of a list."""
     path = folder / "chat_template.jinja"
-    if path.is_file():
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise TokenizerError(f"{path} cannot be read ({error}); download it again") from error
+    if is_there(path):
+        return read_text(path, TEMPLATE_BYTES)
     template = config.get("chat_template")
     if isinstance(template, list):
         named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.files import is_there, read_json
 from numaserve.workers.models.fields import Fields
 from numaserve.workers.models.gguf_config import load_gguf_config
 from numaserve.workers.models.quantization import read_quantization
@@ -14,8 +14,6 @@ from numaserve.workers.models.registry import ARCHITECTURES, family_of
 from numaserve.workers.models.spec import ModelConfig, RopeConfig
 
 __all__ = ["ModelConfig", "RopeConfig", "load_model_config"]
-
-_MAX_JSON_BYTES = 16 * 2**20
 
 
 def load_model_config(path: Path) -> ModelConfig:
@@ -35,7 +33,9 @@ def load_model_config(path: Path) -> ModelConfig:
 
 def _load_hf_config(folder: Path) -> ModelConfig:
     path = folder / "config.json"
-    fields = Fields(_read_json(path), str(path))
+    if not is_there(path):
+        raise OperatorError(f"{path}: missing; give the folder of a whole checkpoint")
+    fields = Fields(read_json(path), str(path))
     architectures = fields.values.get("architectures")
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise fields.error('architectures must name the model\'s class, such as ["LlamaForCausalLM"]')
@@ -44,24 +44,8 @@ def _load_hf_config(folder: Path) -> ModelConfig:
     config = family.configure(fields, architecture)
     config = replace(config, stored=read_quantization(fields, config, family))
     generation = folder / "generation_config.json"
-    if not generation.is_file():
+    if not is_there(generation):
         return config
     # Chat models often end a turn with a token that only this file names.
-    more = Fields(_read_json(generation), str(generation)).token_ids("eos_token_id", config.vocab_size)
+    more = Fields(read_json(generation), str(generation)).token_ids("eos_token_id", config.vocab_size)
     return replace(config, eos_token_ids=tuple(dict.fromkeys(config.eos_token_ids + more)))
-
-
-def _read_json(path: Path) -> dict[str, object]:
-    try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise OperatorError(f"{path}: larger than {_MAX_JSON_BYTES} bytes, this is not a model's configuration")
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise OperatorError(
-            f"{path}: cannot be read ({error.strerror}); give the folder of a whole checkpoint"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise OperatorError(f"{path}: not valid JSON ({error}); fetch the checkpoint again") from error
-    if not isinstance(value, dict):
-        raise OperatorError(f"{path}: must hold a JSON object")
-    return value

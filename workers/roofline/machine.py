@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from numaserve.configs import hosts
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.files import SETTINGS_BYTES, read_text
 from numaserve.workers.plan import GIB
 from numaserve.workers.topology import HugePages, Node, Topology
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -72,8 +73,6 @@ def load_machine(name: str) -> Machine:
 
 def _read(path: Path) -> Any:
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise OperatorError(f"--host: cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        return yaml.safe_load(read_text(path, SETTINGS_BYTES))
+    except (yaml.YAMLError, RecursionError) as error:
         raise OperatorError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from None

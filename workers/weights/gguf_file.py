@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGUFReader, GGUFValueType, ReaderTensor
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.files import open_file
 from numaserve.workers.weights.mapped import MappedFile
 
 _MAX_ARRAY_ITEMS = 2**24
@@ -82,14 +83,10 @@ def open_gguf(path: Path) -> GGUFFile:
     Raises `OperatorError` when it cannot be read, is damaged, lies about its sizes, or is one part of several.
     """
     try:
-        with np.errstate(over="raise"):  # an offset near 2**64 must not wrap round to the file's start
-            file = GGUFFile(path)
-        for tensor in file.tensors:
-            dims = [int(dim) for dim in tensor.shape]
-            if math.prod(dims) != tensor.n_elements or tensor.data_offset + tensor.n_bytes > len(file.data):
-                raise ValueError(f"tensor {tensor.name!r} of shape {dims} goes past the end of the file")
-    except OSError as error:
-        raise OperatorError(f"{path}: cannot be read ({error.strerror})") from error
+        # An offset near 2**64 must not wrap round to the file's start.
+        with open_file(path) as opened, np.errstate(over="raise"):
+            file = GGUFFile(opened)  # type: ignore[arg-type]  # it is given to np.memmap, which takes files too
+        _check_places(file)
     # Reading past the end shows as any of these in the gguf package, which checks no bounds of its own.
     except (ValueError, IndexError, KeyError, ArithmeticError, RecursionError, struct.error) as error:
         raise OperatorError(f"{path}: not a sound GGUF file ({error}); fetch it again") from error
@@ -97,3 +94,19 @@ def open_gguf(path: Path) -> GGUFFile:
     if isinstance(parts, int) and parts > 1:
         raise OperatorError(f"{path}: one of {parts} parts; join them with `llama-gguf-split --merge` first")
     return file
+
+
+def _check_places(file: GGUFFile) -> None:
+    """Raises `ValueError` unless tensors fill the file, one after the other and each on a multiple of the alignment, as
+    llama.cpp writes them and asks for them: a tensor that is said to be of another type would be read all the same."""
+    expected = int(file.data_offset)
+    for tensor in file.tensors:
+        dims = [int(dim) for dim in tensor.shape]
+        end = int(tensor.data_offset) + int(tensor.n_bytes)
+        if math.prod(dims) != tensor.n_elements or end > len(file.data):
+            raise ValueError(f"tensor {tensor.name!r} of shape {dims} goes past the end of the file")
+        if tensor.data_offset != expected:
+            raise ValueError(f"tensor {tensor.name!r} does not begin where the one before it ends")
+        expected = end + -end % int(file.alignment)
+    if file.tensors and len(file.data) > expected:
+        raise ValueError(f"{len(file.data) - expected} bytes follow its last tensor {file.tensors[-1].name!r}")

@@ -90,7 +90,7 @@ class GGUFSource:
         nbytes = int(found.n_bytes) // part.count
         begin = int(found.data_offset) + part.index * nbytes
         data = self._file.data[begin : begin + nbytes]
-        return RawTensor(found.name, data, _DTYPES[found.tensor_type], part.shape)
+        return RawTensor(found.name, data, _DTYPES[found.tensor_type], part.shape, file=self._path)
 
     def part(self, name: str) -> RawTensor:
         """The same: a GGUF file keeps a matrix in one tensor."""

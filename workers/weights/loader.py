@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numaserve.kernels import PackedMatrix, RopeTable, Team, Vector
@@ -26,26 +25,12 @@ from numaserve.workers.weights.formats import (
     layer_formats,
     lm_head_format,
 )
-from numaserve.workers.weights.fused_experts import FusedExperts
-from numaserve.workers.weights.gguf_source import GGUFSource
 from numaserve.workers.weights.matrices import MatrixMaker, gate_up_rows
 from numaserve.workers.weights.packing import Packer, Rows
-from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.sharding import MATRIX_PAD, TILE_COLUMNS, TILE_ROWS, Shard, round_up
 from numaserve.workers.weights.source import TensorSource
 from numaserve.workers.weights.tensors import Shape, check_tensors, find_prefix, layer_shapes, lm_head_name
 from numaserve.workers.weights.weights import DenseMlp, LayerWeights, MlaWeights, MoeWeights, Weights
-
-
-def open_source(path: Path, config: ModelConfig) -> TensorSource:
-    """The tensors of the model folder or .gguf file at `path`. Raises `OperatorError` when it cannot be read."""
-    family = FAMILIES[config.family]
-    if not path.is_dir():
-        return GGUFSource(path, family)
-    source = SafetensorsSource(path)
-    if config.moe is None or not family.moe_names.fused:
-        return source
-    return FusedExperts(source, family.moe_names, config.moe.num_experts)
 
 
 def load_weights(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.files import INDEX_BYTES, is_there, map_file, open_file, read_json
 from numaserve.workers.weights.mapped import MappedFile, ReadFiles
 from numaserve.workers.weights.source import DType, RawTensor
 from safetensors import SafetensorError, safe_open
@@ -20,7 +20,6 @@ _SINGLE = "model.safetensors"
 _DTYPES: dict[str, DType] = {"BF16": "bf16", "F16": "f16", "F32": "f32"}
 _CODES: dict[str, DType] = {"U8": "u8", "I8": "i8", "I32": "i32", "I64": "i64", "F8_E4M3": "e4m3"}
 _METADATA = "__metadata__"
-_MAX_INDEX_BYTES = 64 * 2**20
 
 
 class SafetensorsSource:
@@ -37,7 +36,7 @@ class SafetensorsSource:
                 file = _File(path)
                 self._files[path] = file
                 self._where.update(dict.fromkeys(file.tensors, path))
-            except (SafetensorError, OSError, ValueError, RecursionError) as error:
+            except (SafetensorError, ValueError, RecursionError) as error:
                 raise OperatorError(f"{path}: not a sound safetensors file ({error}); fetch it again") from error
 
     def names(self) -> Collection[str]:
@@ -63,20 +62,20 @@ class SafetensorsSource:
             raise OperatorError(
                 f"{path}: tensor {name} is {dtype}; supported are {', '.join(dtypes)}: use the model's bf16 checkpoint"
             )
-        return RawTensor(name, data, dtypes[dtype], shape)
+        return RawTensor(name, data, dtypes[dtype], shape, file=path)
 
 
 class _File:
     """A mapped file. The library checks it, but hands out bf16 and fp8 to torch only, which takes a second or two to
-    import; so its header is read here once more. Raises what the library and the file system raise."""
+    import; so its header is read here once more. Raises what the library raises."""
 
     def __init__(self, path: Path) -> None:
-        with safe_open(path, framework="np"):
-            pass
-        with path.open("rb") as file:
+        with open_file(path) as file:
+            with safe_open(path, framework="np"):
+                pass
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
-            self.mapped = MappedFile(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            self.mapped = MappedFile(map_file(file))
         self.tensors: dict[str, dict[str, Any]] = {name: value for name, value in header.items() if name != _METADATA}
         self._data = self.mapped.data[8 + length :]
 
@@ -88,9 +87,9 @@ class _File:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    if (folder / _SINGLE).is_file():
+    if is_there(folder / _SINGLE):
         return [folder / _SINGLE]
-    if not (folder / _INDEX).is_file():
+    if not is_there(folder / _INDEX):
         pickles = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
         if pickles:
             raise OperatorError(
@@ -102,13 +101,7 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def _read_index(path: Path) -> list[str]:
-    try:
-        if path.stat().st_size > _MAX_INDEX_BYTES:
-            raise OperatorError(f"{path}: larger than {_MAX_INDEX_BYTES} bytes, this is not an index of tensors")
-        index = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise OperatorError(f"{path}: not valid JSON ({error}); fetch the checkpoint again") from error
-    files = index.get("weight_map") if isinstance(index, dict) else None
+    files = read_json(path, INDEX_BYTES).get("weight_map")
     if not isinstance(files, dict) or not files:
         raise OperatorError(f"{path}: weight_map is missing; fetch the checkpoint again")
     names = sorted({str(name) for name in files.values()})
@@ -116,6 +109,6 @@ def _read_index(path: Path) -> list[str]:
         # Only files beside the index: a checkpoint must not reach elsewhere in the file system.
         if Path(name).name != name or not name.endswith(".safetensors"):
             raise OperatorError(f"{path}: {name[:100]!r} is not the name of a safetensors file in the same folder")
-        if not (path.parent / name).is_file():
+        if not is_there(path.parent / name):
             raise OperatorError(f"{path.parent / name}: missing; fetch the checkpoint again")
     return names

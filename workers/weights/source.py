@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
@@ -24,6 +25,12 @@ class RawTensor:
     dtype: DType
     shape: tuple[int, ...]  # of elements, out features first
     turned: bool = False  # a matrix that lies in its file with in features first
+    file: Path | None = None  # for messages; None: it was made here
+
+    @property
+    def label(self) -> str:
+        """Which tensor of which file, for messages."""
+        return f"tensor {self.name}" if self.file is None else f"{self.file}: tensor {self.name}"
 
 
 class TensorSource(Protocol):

@@ -10,8 +10,8 @@ from numaserve.workers.models.family import Family
 from numaserve.workers.models.spec import ModelConfig, MoeConfig
 from numaserve.workers.models.stored import GGUF_BLOCKS
 from numaserve.workers.weights.quantized.layouts import parts_of
-from numaserve.workers.weights.quantized.parts import Part
-from numaserve.workers.weights.source import TensorSource
+from numaserve.workers.weights.quantized.parts import FLOAT_DTYPES, Part
+from numaserve.workers.weights.source import RawTensor, TensorSource
 
 Shape = tuple[int, ...]
 # Buffers that old checkpoints carry although they follow from the configuration.
@@ -109,15 +109,24 @@ def check_tensors(source: TensorSource, config: ModelConfig, family: Family, pre
             "this variant is not supported"
         )
     for name, shape in plain.items():
-        tensor = source.tensor(name)
-        if tensor.shape != shape:
-            raise OperatorError(
-                f"tensor {tensor.name} has shape {list(tensor.shape)}, the configuration asks for {list(shape)}; "
-                "fetch the checkpoint again"
-            )
+        # A matrix may be of any type that the source hands out: others than those of a GGUF file have parts.
+        _check_plain(source.tensor(name), shape)
     for name, part in parts.items():
         if name in found:
             part.check(source.part(name))
+
+
+def _check_plain(tensor: RawTensor, shape: Shape) -> None:
+    if tensor.shape != shape:
+        raise OperatorError(
+            f"{tensor.label} has shape {list(tensor.shape)}, the configuration asks for {list(shape)}; "
+            "fetch the checkpoint again"
+        )
+    if len(shape) == 1 and tensor.dtype not in FLOAT_DTYPES:
+        raise OperatorError(
+            f"{tensor.label} is {tensor.dtype}, norms and biases are {', '.join(FLOAT_DTYPES)}; "
+            "fetch the checkpoint again"
+        )
 
 
 def _expected(

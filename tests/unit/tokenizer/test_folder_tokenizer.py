@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.types import ChatTemplateError, TokenizerError
+from numaserve.workers.errors import OperatorError
 from tokenizer_builders import SAMPLES, byte_level_backend, write_folder
 from tokenizers import decoders, processors
 
@@ -128,7 +129,7 @@ def test_a_path_that_is_no_model_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     write_folder(tmp_path)
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(TokenizerError, match=name):
+    with pytest.raises(OperatorError, match=name):
         load_tokenizer(tmp_path)
 
 

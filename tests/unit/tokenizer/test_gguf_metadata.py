@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.gguf_metadata import read_metadata
 from numaserve.server.tokenizer.types import TokenizerError
+from numaserve.workers.errors import OperatorError
 from tokenizer_builders import write_sentencepiece_gguf
 
 STRING, ARRAY, UINT32 = (
@@ -59,7 +60,7 @@ def test_a_file_that_lies_about_itself_is_refused(tmp_path: Path, content: bytes
 def test_an_empty_or_missing_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.gguf").touch()
     for name in ("empty.gguf", "missing.gguf"):
-        with pytest.raises(TokenizerError, match=name):
+        with pytest.raises(OperatorError, match=name):
             read_metadata(tmp_path / name)
 
 

@@ -22,6 +22,7 @@ from numaserve.workers.protocol import AS_PUBLISHED, WeightFormat, WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.cache import key as key_module
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
+from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.formats import MatrixFormat, MoeFormats, layer_formats
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import MoeWeights, Weights
@@ -60,7 +61,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def load(path: Path, shares: list[int], team: Team, formats: WeightFormats = AS_PUBLISHED) -> list[Weights]:
     """Every rank's weights; what the plan counts for each is what they take."""
     config = load_model_config(path)
-    source = loader.open_source(path, config)
+    source = open_source(path, config)
     group = []
     for rank in range(len(shares)):
         shard, done = make_shard(config, shares, rank, expert_parallel=True), []

@@ -17,6 +17,7 @@ from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats
 from numaserve.workers.weights import loader
+from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.source import RawTensor
 from numaserve.workers.weights.weights import Weights
@@ -32,7 +33,7 @@ INT8_WEIGHTS = WeightFormats(linear="int8", lm_head="int8")
 
 def load_group(path: Path, tp: int, team: Team) -> tuple[ModelConfig, list[Weights]]:
     config = load_model_config(path)
-    source = loader.open_source(path, config)
+    source = open_source(path, config)
     weights = list(range(tp + 1, 1, -1))  # uneven nodes: 2; 3, 2; 4, 3, 2
     group = []
     for rank in range(tp):
@@ -59,7 +60,7 @@ def test_int8_weights_are_those_of_the_checkpoint_and_the_embedding_stays_bf16(
     tp: int, tmp_path: Path, team: Team
 ) -> None:
     path = checkpoints.save(checkpoints.random_model("llama-tied"), tmp_path)
-    config, source, formats = load_model_config(path), loader.open_source(path, load_model_config(path)), INT8_WEIGHTS
+    config, source, formats = load_model_config(path), open_source(path, load_model_config(path)), INT8_WEIGHTS
     for rank in range(tp):
         shard, done = make_shard(config, [1] * tp, rank), []
         packed, exact = (
@@ -175,7 +176,7 @@ def test_a_checkpoint_that_does_not_fit_its_configuration_is_one_clear_line(
 
 
 def test_weights_are_views_of_the_file_until_they_are_packed(folder: Path) -> None:
-    source = loader.open_source(folder, load_model_config(folder))
+    source = open_source(folder, load_model_config(folder))
     assert all(not source.tensor(name).data.flags.owndata for name in source.names())
 
 

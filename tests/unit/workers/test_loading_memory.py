@@ -56,6 +56,7 @@ from numaserve.kernels import Team
 from numaserve.workers.models.config import load_model_config
 from numaserve.workers.protocol import WeightFormats
 from numaserve.workers.weights import loader, mapped
+from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.sharding import make_shard
 
 def kib(field):
@@ -68,7 +69,7 @@ team = Team([min(os.sched_getaffinity(0))])
 shard = make_shard(config, [1], 0)
 before = kib("VmRSS")
 formats = WeightFormats(format)
-source = loader.open_source(path, config)
+source = open_source(path, config)
 weights = loader.load_weights(source, config, shard, team, lambda _: None, positions=64, formats=formats)
 packed = sum(matrix.nbytes for matrix in weights.matrices)
 print(json.dumps({"packed": packed, "peak": (kib("VmHWM") - before) << 10}))

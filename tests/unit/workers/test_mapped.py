@@ -13,6 +13,7 @@ import pytest
 from numaserve.kernels import Team
 from numaserve.workers.models.config import load_model_config
 from numaserve.workers.weights import loader, mapped
+from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.mapped import MappedFile, ReadFiles
 from numaserve.workers.weights.sharding import make_shard
 from numaserve.workers.weights.source import RawTensor
@@ -88,7 +89,7 @@ def test_every_tensor_of_a_matrix_is_released_after_it_was_packed(
 ) -> None:
     path = save(tmp_path)
     config = load_model_config(path)
-    source = loader.open_source(path, config)
+    source = open_source(path, config)
     released: set[str] = set()
     monkeypatch.setattr(type(source), "release", lambda _, tensor: released.add(tensor.name))
     allowed = os.sched_getaffinity(0)

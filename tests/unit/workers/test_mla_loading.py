@@ -14,6 +14,7 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config import load_model_config
 from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormat, WeightFormats
 from numaserve.workers.weights import loader
+from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import MlaWeights, Weights
 from published_checkpoints import save_published, small_deepseek
@@ -34,7 +35,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def load(path: Path, team: Team, *, shares: list[int], rank: int = 0, formats: WeightFormats = BF16_WEIGHTS) -> Weights:
     """A rank's weights; what the plan counts is what they take."""
     config = load_model_config(path)
-    source, shard, done = loader.open_source(path, config), make_shard(config, shares, rank), []
+    source, shard, done = open_source(path, config), make_shard(config, shares, rank), []
     weights = loader.load_weights(source, config, shard, team, done.append, positions=64, formats=formats)
     assert np.diff([0, *done]).tolist() == [matrix.nbytes for matrix in weights.matrices]
     assert done[-1] == weight_bytes(config, shares, rank, formats)

@@ -18,6 +18,7 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config import load_model_config
 from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormat, WeightFormats
 from numaserve.workers.weights import loader
+from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import DenseMlp, MoeWeights, Weights
 from published import LAYOUTS
@@ -46,7 +47,7 @@ def load(path: Path, team: Team, *, tp: int = 1, rank: int = 0, formats: WeightF
     config = load_model_config(path)
     shares, done = list(range(tp + 1, 1, -1)), []
     weights = loader.load_weights(
-        loader.open_source(path, config),
+        open_source(path, config),
         config,
         make_shard(config, shares, rank),
         team,
@@ -114,7 +115,7 @@ def test_matrices_are_listed_in_the_order_in_which_they_are_loaded(saved: dict[s
     config = load_model_config(saved["qwen2_moe"])
     done: list[int] = []
     weights = loader.load_weights(
-        loader.open_source(saved["qwen2_moe"], config),
+        open_source(saved["qwen2_moe"], config),
         config,
         make_shard(config, [1], 0),
         team,
@@ -129,7 +130,7 @@ def test_a_rank_without_columns_of_an_expert_holds_nothing_of_it(saved: dict[str
     shares = [1] * 5
     empty = [rank for rank in range(5) if not make_shard(config, shares, rank).expert_intermediate]
     assert empty
-    source = loader.open_source(saved["qwen3_moe"], config)
+    source = open_source(saved["qwen3_moe"], config)
     for rank in empty:
         shard, done = make_shard(config, shares, rank), []
         mlp = experts_of(loader.load_weights(source, config, shard, team, done.append, positions=64))

@@ -15,6 +15,7 @@ from numaserve.workers.models.config import load_model_config
 from numaserve.workers.models.stored import Stored
 from numaserve.workers.protocol import WeightFormats
 from numaserve.workers.weights import loader
+from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.weights import MoeWeights
@@ -135,7 +136,7 @@ def test_a_missing_tensor_is_named_as_of_an_expert(saved: Path) -> None:
     del tensors[f"{EXPERTS}down_proj_scales"]
     save_file(tensors, saved / "model.safetensors")
     config = load_model_config(saved)
-    source = loader.open_source(saved, config)
+    source = open_source(saved, config)
     assert f"{EXPERTS}3.down_proj.blocks" in source.names()
     with pytest.raises(OperatorError, match=r"the checkpoint lacks .*experts\.0\.down_proj\.scales"):
         loader.check_tensors(source, config, loader.FAMILIES["gpt_oss"], "model.")

@@ -18,6 +18,7 @@ from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats
 from numaserve.workers.weights import loader
+from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import Weights
 from numpy_builder import run_group
@@ -34,7 +35,7 @@ Model = hf.PreTrainedModel
 def load(path: Path, tp: int, team: Team, formats: WeightFormats = AS_PUBLISHED) -> tuple[ModelConfig, list[Weights]]:
     """Every rank's weights; what the plan counts for each is what they take."""
     config = load_model_config(path)
-    source = loader.open_source(path, config)
+    source = open_source(path, config)
     shares = list(range(tp + 1, 1, -1))  # uneven nodes
     group = []
     for rank in range(tp):

@@ -79,7 +79,7 @@ def test_an_unknown_host_is_answered_with_those_there_are() -> None:
 
 
 def test_a_file_that_is_not_there_is_named() -> None:
-    with pytest.raises(OperatorError, match=r"cannot read nowhere.yaml"):
+    with pytest.raises(OperatorError, match=r"nowhere.yaml: cannot be read"):
         load_machine("nowhere.yaml")
 
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from numaserve.workers import main
 from numaserve.workers.models.config import load_model_config
-from numaserve.workers.weights.loader import open_source
+from numaserve.workers.weights.checkpoint import open_source
 path = Path(sys.argv[1])
 source = open_source(path, load_model_config(path))
 assert all(len(source.tensor(name).data) for name in source.names())

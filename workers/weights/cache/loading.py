@@ -16,7 +16,8 @@ from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.folder import CacheFolder, CacheKey
 from numaserve.workers.weights.cache.key import Checkpoint, cache_key, look_at, now_ns
 from numaserve.workers.weights.cache.transfer import fill, save
-from numaserve.workers.weights.loader import load_weights, open_source
+from numaserve.workers.weights.checkpoint import open_source
+from numaserve.workers.weights.loader import load_weights
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import Weights
 

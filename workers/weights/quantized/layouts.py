@@ -9,7 +9,7 @@ from numaserve.workers.models.stored import GGUF_BLOCKS, Layout, Stored
 from numaserve.workers.weights.quantized import awq, compressed, fp8, gguf_blocks, gptq, mxfp4
 from numaserve.workers.weights.quantized.coded import CodedTensor
 from numaserve.workers.weights.quantized.parts import Part, Parts, Tensors
-from numaserve.workers.weights.source import TensorSource
+from numaserve.workers.weights.source import RawTensor, TensorSource
 
 _PARTS: dict[Layout, Callable[[Stored, int, int], Parts]] = {
     "gptq": gptq.parts,
@@ -38,9 +38,14 @@ def parts_of(stored: Stored, rows: int, columns: int) -> Parts:
 
 
 def find_tensors(source: TensorSource, module: str, parts: Parts) -> Tensors:
-    """The tensors of `module` that are there."""
-    names = {suffix: f"{module}.{suffix}" for suffix in parts}
-    return {suffix: source.part(name) for suffix, name in names.items() if name in source.names()}
+    """The tensors of `module` that are there. Raises `OperatorError` for one of another type or shape."""
+    found: dict[str, RawTensor] = {}
+    for suffix, part in parts.items():
+        name = f"{module}.{suffix}"
+        if name in source.names():
+            found[suffix] = source.part(name)
+            part.check(found[suffix])
+    return found
 
 
 class QuantizedMatrix:

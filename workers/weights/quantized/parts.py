@@ -28,7 +28,7 @@ class Part:
         if tensor.dtype not in self.dtypes or tensor.shape not in self.shapes:
             wanted = " or ".join(str(list(shape)) for shape in dict.fromkeys(self.shapes))
             raise OperatorError(
-                f"tensor {tensor.name} is {tensor.dtype} of shape {list(tensor.shape)}, the configuration asks for "
+                f"{tensor.label} is {tensor.dtype} of shape {list(tensor.shape)}, the configuration asks for "
                 f"{' or '.join(self.dtypes)} of shape {wanted}; fetch the checkpoint again"
             )
 

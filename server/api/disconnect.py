@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from fastapi import Request
 from fastapi.responses import Response
-
-_CLIENT_CLOSED_REQUEST = 499  # nobody reads it; it tells the log why there was no other answer
+from numaserve.server.api.errors import CLIENT_CLOSED_REQUEST
 
 T = TypeVar("T")
 
@@ -23,7 +22,7 @@ async def until_disconnect(request: Request, work: Coroutine[object, object, T])
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        return await task if task.done() else Response(status_code=_CLIENT_CLOSED_REQUEST)
+        return await task if task.done() else Response(status_code=CLIENT_CLOSED_REQUEST)
     finally:
         for each in (task, gone):
             each.cancel()

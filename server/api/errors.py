@@ -12,6 +12,8 @@ from numaserve.server.api.body.explain import Problem, explain
 from numaserve.server.engine.types import Busy, EngineError, NotReady, QueueFull, RequestTooLong
 from numaserve.server.metrics.labels import Refusal
 
+CLIENT_CLOSED_REQUEST = 499  # a status that nobody reads; it tells the log why there was no other answer
+
 
 class ApiError(HTTPException):
     """An answer other than 2xx. `refusal` is the reason it is counted under, None for one that is not counted.

@@ -1,4 +1,4 @@
-"""What surrounds every request: its id and log line, the last catch of errors, the key, the size of the body.
+"""What surrounds every request: its id and log line, the last catch of errors, the key, the number of headers.
 
 Written against ASGI directly: Starlette's ``BaseHTTPMiddleware`` hides the client's disconnect from the endpoint, and
 a disconnect must abort a generation.
@@ -6,7 +6,6 @@ a disconnect must abort a generation.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from numaserve.server.api.access_log import RequestRecord, request_id_of, route_of
@@ -91,45 +90,3 @@ class HeaderLimit:
             return
         error = ApiError(431, f"The request has more than {self._limits.max_headers} headers.")
         await error.response()(scope, receive, send)
-
-
-class BodyLimit:
-    """Refuses a body that is too large, by its announced length or as it arrives, or too slow."""
-
-    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
-        self._app = app
-        self._limits = context.limits
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with a `receive` that raises `ApiError` where the body goes past a limit."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        too_large = announced.isdigit() and int(announced[:20]) > self._limits.max_body_bytes
-        received = 0
-        complete = False
-        deadline = asyncio.get_running_loop().time() + self._limits.body_timeout_seconds
-
-        async def limited_receive() -> Message:
-            nonlocal received, complete
-            if complete:
-                return await receive()
-            if too_large:
-                raise self._too_large()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    message = await receive()
-            except TimeoutError:
-                raise ApiError(408, "The body did not arrive in time.", code="request_timeout") from None
-            received += len(message.get("body", b""))
-            complete = not message.get("more_body", False)
-            if received > self._limits.max_body_bytes:
-                raise self._too_large()
-            return message
-
-        await self._app(scope, limited_receive, send)
-
-    def _too_large(self) -> ApiError:
-        message = f"The body is larger than {self._limits.max_body_bytes} bytes."
-        return ApiError(413, message, code="request_too_large", refusal="too_large", headers={"Connection": "close"})

@@ -1,0 +1,36 @@
+"""Giving freed memory back to the system: glibc keeps it, as its heap only shrinks from its end."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+from collections.abc import Callable
+
+_DELAY_S = 1.0
+_WORTH_BYTES = 16 << 20
+
+
+def _malloc_trim() -> Callable[[int], object] | None:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return None  # another C library, which has no such call
+
+
+class HeapTrimmer:
+    """Trims the heap a second after much was freed, in a thread: it takes tens of milliseconds, and frees the GIL."""
+
+    def __init__(self, trim: Callable[[int], object] | None = None) -> None:
+        self._trim = trim or _malloc_trim()
+        self._released = 0
+
+    def released(self, count: int) -> None:
+        """So many bytes are free, or are about to be."""
+        before, self._released = self._released, self._released + count
+        # Only what crosses the threshold starts the timer: one trim serves everything that is freed until it runs.
+        if self._trim is not None and before < _WORTH_BYTES <= self._released:
+            asyncio.get_running_loop().call_later(_DELAY_S, self._start, self._trim)
+
+    def _start(self, trim: Callable[[int], object]) -> None:
+        self._released = 0
+        asyncio.get_running_loop().run_in_executor(None, trim, 0)

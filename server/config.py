@@ -110,6 +110,7 @@ class ServeConfig(BaseModel):
     log_level: LogLevel = Field("info", description="debug, info, warning or error.")
     threads_per_worker: int | None = Field(None, ge=1, le=1024, description="At most so many cores for each rank.")
     reserve_core: bool = Field(False, description="Keep one core of the first node for the front end.")
+    keep_alive_seconds: int = Field(120, ge=1, le=86400, description="How long an idle connection stays open.")
     drain_seconds: float = Field(30.0, ge=0, le=86400, description="How long running requests may finish at SIGTERM.")
     step_deadline_seconds: float = Field(60.0, ge=1, le=3600, description="A step that takes longer is a dead worker.")
     overlap: bool = Field(True, description="Plan one step ahead of the workers.")

@@ -91,6 +91,7 @@ def make_http_server(checked: Checked, engine: Engine, listener: Listener) -> Ht
     """The HTTP server; slow, as it imports half of what there is, and meant for a thread."""
     from numaserve.server.api.browsers import BrowserRules  # noqa: PLC0415
     from numaserve.server.api.context import ApiContext, ApiLimits  # noqa: PLC0415 the workers are loading by now
+    from numaserve.server.cli.connection import ConnectionLimits  # noqa: PLC0415
     from numaserve.server.cli.http import HttpServer  # noqa: PLC0415
 
     config = checked.config
@@ -120,4 +121,5 @@ def make_http_server(checked: Checked, engine: Engine, listener: Listener) -> Ht
         ),
     )
     tls = None if listener.certificate is None else listener.certificate.context
-    return HttpServer(context, listener.socket, tls=tls)
+    limits = ConnectionLimits(keep_alive_seconds=config.keep_alive_seconds)
+    return HttpServer(context, listener.socket, limits, tls)

@@ -41,16 +41,18 @@ class HttpServer(uvicorn.Server):
         limits: ConnectionLimits | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        limits = limits or ConnectionLimits()
         super().__init__(
             uvicorn.Config(
                 create_app(context),
-                http=cast(type[asyncio.Protocol], partial(LimitedProtocol, limits=limits or ConnectionLimits())),
+                http=cast(type[asyncio.Protocol], partial(LimitedProtocol, limits=limits)),
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
+                timeout_keep_alive=limits.keep_alive_seconds,
             )
         )
         self._listener = listener

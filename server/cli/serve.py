@@ -48,6 +48,7 @@ def serve(
     log_level: Annotated[str | None, _option("log_level")] = None,
     threads_per_worker: Annotated[int | None, _option("threads_per_worker")] = None,
     reserve_core: Annotated[bool | None, _option("reserve_core", "--reserve-core/--no-reserve-core")] = None,
+    keep_alive_seconds: Annotated[int | None, _option("keep_alive_seconds")] = None,
     drain_seconds: Annotated[float | None, _option("drain_seconds")] = None,
     step_deadline_seconds: Annotated[float | None, _option("step_deadline_seconds")] = None,
     overlap: Annotated[bool | None, _option("overlap", "--overlap/--no-overlap")] = None,

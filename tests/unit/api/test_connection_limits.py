@@ -4,60 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any
 
-from api_fakes import REPLY, FakeEngine, make_context
 from numaserve.server.cli.connection import ConnectionLimits
-from numaserve.server.cli.http import HttpServer
-
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-Connect = Callable[[], Coroutine[Any, Any, Connection]]
-
-BODY = b'{"prompt": "x"}'
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-COMPLETE = HEAD % len(BODY) + BODY
-
-
-@asynccontextmanager
-async def listening(limits: ConnectionLimits) -> AsyncIterator[Connect]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = HttpServer(make_context(FakeEngine()), listener, limits)
-        task = asyncio.create_task(server.run_until_stopped())
-        writers: list[asyncio.StreamWriter] = []
-
-        async def connect() -> Connection:
-            reader, writer = await asyncio.open_connection(*listener.getsockname())
-            writers.append(writer)
-            return reader, writer
-
-        try:
-            yield connect
-        finally:
-            for writer in writers:
-                writer.close()
-            server.stop()
-            await task
-
-
-async def exchange(connection: Connection, request: bytes) -> tuple[int, Any]:
-    """Send, and read one answer: its status and its body."""
-    reader, writer = connection
-    writer.write(request)
-    return await answer_of(reader)
-
-
-async def answer_of(reader: asyncio.StreamReader) -> tuple[int, Any]:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-    length = int(head.split("content-length: ")[1].split("\r\n")[0])
-    return int(head.split()[1]), json.loads(await reader.readexactly(length))
-
-
-async def is_served(connect: Connect) -> None:
-    status, body = await exchange(await connect(), COMPLETE)
-    assert (status, body["choices"][0]["text"]) == (200, REPLY)
+from raw_clients import COMPLETE, GET, HEAD, answer_of, exchange, is_served, listening
 
 
 def test_headers_without_an_end_are_refused_and_the_connection_closed() -> None:
@@ -125,5 +74,37 @@ def test_too_many_connections_are_told_to_come_back() -> None:
             await held[0][1].wait_closed()
             while (await exchange(await connect(), COMPLETE))[0] == 429:
                 await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
+
+
+def test_more_headers_than_any_client_sends_are_not_kept() -> None:
+    async def scenario() -> None:
+        async with listening(ConnectionLimits(head_fields=20)) as connect:
+            reader, writer = await connect()
+            status, body = await exchange((reader, writer), b"GET /version HTTP/1.1\r\n" + b"a: b\r\n" * 21 + b"c")
+            assert status == 431
+            assert "20 headers" in body["error"]["message"]
+            assert await reader.read() == b""
+            assert (await exchange(await connect(), b"GET /version HTTP/1.1\r\n" + b"a: b\r\n" * 20 + b"\r\n"))[
+                0
+            ] == 200
+
+    asyncio.run(scenario())
+
+
+def test_empty_lines_between_requests_are_neither_a_request_nor_without_bound() -> None:
+    async def scenario() -> None:
+        async with listening(ConnectionLimits(head_seconds=0.05, head_bytes=1000)) as connect:
+            connection = await connect()
+            assert (await exchange(connection, GET))[0] == 200
+            connection[1].write(b"\r\n")
+            await asyncio.sleep(0.1)
+            assert (await exchange(connection, GET))[0] == 200
+            for _ in range(20):
+                connection[1].write(b"\r\n" * 50)
+                await asyncio.sleep(0.001)
+            assert (await answer_of(connection[0]))[0] == 431
+            assert await connection[0].read() == b""
 
     asyncio.run(scenario())

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import gc
-import logging
 import signal
 import sys
 from pathlib import Path
 
+from numaserve.workers.log_lines import set_up_logging
 from numaserve.workers.loop import Mailbox, Orphaned, serve
 
 
@@ -23,7 +24,8 @@ def main() -> int:
     parser.add_argument("--endpoint", required=True, help="ZeroMQ endpoint of the front end")
     parser.add_argument("--lifeline-fd", type=int, default=-1, help="read end of the front end's pipe")
     arguments = parser.parse_args()
-    logging.basicConfig(format=f"worker {arguments.rank}: %(levelname)s %(message)s", stream=sys.stderr)
+    set_up_logging()
+    faulthandler.enable()  # a crash in native code tells where in Python it was called
     # A step is one native call: the default action ends the process at once, in the middle of one too. Python's own
     # handler would wait for it to return.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

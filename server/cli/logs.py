@@ -7,6 +7,7 @@ import sys
 
 from numaserve.server.api.access_log import JsonFormatter
 from numaserve.server.config import LogLevel
+from numaserve.workers.log_lines import log_what_nobody_caught
 
 
 class TextFormatter(logging.Formatter):
@@ -26,6 +27,7 @@ def set_up_logging(level: LogLevel) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(TextFormatter() if sys.stderr.isatty() else JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    log_what_nobody_caught()
     # Both tell about every connection and request, which the server's own request log does once.
     for chatty in ("uvicorn.error", "httpx"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
+from numaserve.server.supervisor.error_pipe import ErrorPipe
+
 # Libraries that would start threads of their own beside the pinned team.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 # systemd's notification socket belongs to the main process; a worker that wrote to it would feed the watchdog.
@@ -44,14 +46,21 @@ class WorkerProcess:
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         arguments = ["--rank", str(rank), "--endpoint", endpoint, "--lifeline-fd", str(lifeline_fd)]
-        # A session of its own, so that Ctrl-C in a terminal reaches the front end only, which then drains.
-        self._popen = subprocess.Popen(
-            [*command, *arguments],
-            stdin=subprocess.DEVNULL,
-            pass_fds=[fd for fd in (lifeline_fd, ring_fd) if fd >= 0],
-            env=worker_environment(os.environ),
-            start_new_session=True,
-        )
+        self._errors = ErrorPipe(rank)
+        try:
+            # A session of its own, so that Ctrl-C in a terminal reaches the front end only, which then drains.
+            self._popen = subprocess.Popen(
+                [*command, *arguments],
+                stdin=subprocess.DEVNULL,
+                stderr=self._errors.write_fd,
+                pass_fds=[fd for fd in (lifeline_fd, ring_fd) if fd >= 0],
+                env=worker_environment(os.environ),
+                start_new_session=True,
+            )
+        except OSError:
+            self._errors.close()
+            raise
+        self._errors.started(self._popen.pid)
         self.exited: asyncio.Future[None] = self._loop.create_future()
         self._pidfd = os.pidfd_open(self._popen.pid)
         self._loop.add_reader(self._pidfd, self._reap)
@@ -85,5 +94,6 @@ class WorkerProcess:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
         self._popen.wait()  # returns at once: the pidfd is readable only after the process has ended
+        self._errors.close()  # before the end is told: its last words come first
         self.exited.set_result(None)
         self._on_exit(self.rank)

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil
 from served import Serve, announced_url, completion
 
 
@@ -149,3 +150,23 @@ def test_sampling_defaults_out_of_range_are_one_line_and_status_2(serve: Serve, 
     assert serve().wait(30) == 2
     (line,) = log.read_text().splitlines()
     assert "top_p is 1.5" in line
+
+
+def test_what_a_worker_says_when_it_crashes_is_json_too(serve: Serve, log: Path) -> None:
+    process = serve(environment={"PYTHONFAULTHANDLER": "1"})
+    announced_url(process)
+    (worker,) = (
+        each for each in psutil.Process(process.pid).children() if any("fake_worker" in word for word in each.cmdline())
+    )
+    worker.send_signal(signal.SIGABRT)
+    while "was ended by SIGABRT" not in log.read_text():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    words, end = (
+        next(index for index, record in enumerate(records) if text in record["message"])
+        for text in ("Fatal Python error: Aborted", "was ended by SIGABRT")
+    )
+    assert words < end
+    assert (records[words]["rank"], records[words]["pid"]) == (0, worker.pid)

@@ -1,0 +1,120 @@
+"""A worker's standard error: its lines become records of the log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import time
+
+from numaserve.workers.log_lines import decode_line
+
+logger = logging.getLogger("numaserve.worker")
+
+MAX_LINE_BYTES = 1 << 16  # what is longer is cut off; a traceback is one line
+BURST_LINES = 500
+LINES_A_SECOND = 20.0
+_PIPE_BYTES = 1 << 20
+_READ_BYTES = 1 << 16
+
+
+class ErrorPipe:
+    """The reading end. The writing end, `write_fd`, is for the worker, and is closed with `close_write_end` here.
+
+    Writing never blocks the worker: what does not fit while the front end is busy is lost. A worker that says too much
+    is not heard for a while; what it says is read all the same. Must be made inside a running event loop.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._pid: int | None = None
+        self._loop = asyncio.get_running_loop()
+        self._read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(self.write_fd, False)
+        with contextlib.suppress(OSError):  # the user's pipes may have had their share of memory
+            fcntl.fcntl(self.write_fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._rest = b""
+        self._cut = False  # the line that comes was too long and has been told already
+        self._credit = float(BURST_LINES)
+        self._credited = time.monotonic()
+        self._left_out = 0
+        self._loop.add_reader(self._read_fd, self._on_readable)
+
+    def started(self, pid: int) -> None:
+        """The worker has the writing end by now."""
+        self._pid = pid
+        self.close_write_end()
+
+    def close_write_end(self) -> None:
+        """Here; the worker keeps its own."""
+        if self.write_fd >= 0:
+            os.close(self.write_fd)
+            self.write_fd = -1
+
+    def close(self) -> None:
+        """Tell what is left to tell, and close. The worker has ended."""
+        self.close_write_end()
+        while self._read():
+            pass
+        if self._rest:
+            self._tell(self._rest)
+        self._tell_left_out()
+        self._loop.remove_reader(self._read_fd)
+        os.close(self._read_fd)
+
+    def _on_readable(self) -> None:
+        if self._read() == b"":
+            self._loop.remove_reader(self._read_fd)  # the worker closed it, and goes on living or not
+
+    def _read(self) -> bytes | None:
+        """Read once and tell the lines; what was read, nothing at the end, None when there is nothing to read yet."""
+        try:
+            data = os.read(self._read_fd, _READ_BYTES)
+        except BlockingIOError:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if not self._cut:
+                self._tell(line)
+            self._cut = False
+        if self._cut:
+            self._rest = b""
+        elif len(self._rest) > MAX_LINE_BYTES:
+            self._tell(self._rest)
+            self._rest, self._cut = b"", True
+        return data
+
+    def _tell(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        if not self._may_speak():
+            self._left_out += 1
+            return
+        self._tell_left_out()
+        record = decode_line(line)
+        if record is None:
+            text = line[:MAX_LINE_BYTES].decode(errors="backslashreplace").rstrip()
+            self._log(logging.WARNING, text)
+            return
+        more = {} if record.exception is None else {"exception": record.exception}
+        self._log(record.level, record.message, worker_logger=record.logger, **more)
+
+    def _may_speak(self) -> bool:
+        now = time.monotonic()
+        self._credit = min(BURST_LINES, self._credit + (now - self._credited) * LINES_A_SECOND)
+        self._credited = now
+        if self._credit < 1:
+            return False
+        self._credit -= 1
+        return True
+
+    def _tell_left_out(self) -> None:
+        if self._left_out:
+            count, self._left_out = self._left_out, 0
+            self._log(logging.WARNING, f"{count} lines of the worker are left out")
+
+    def _log(self, level: int, message: str, **fields: object) -> None:
+        logger.log(level, "%s", message, extra={"fields": {"rank": self._rank, "pid": self._pid, **fields}})

@@ -1,0 +1,66 @@
+"""What a worker has to say beside its messages: log records, one a line of its standard error.
+
+The front end reads them and writes them to its own log, in the log's format. Other lines come from native code, and
+from what ends the process; they are told from records by the first character.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from types import TracebackType
+
+import msgspec
+
+# Of JSON text sequences (RFC 7464): hardly the beginning of a line that anything else writes.
+_MARK = b"\x1e"
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """One record. `level` is one of the module logging."""
+
+    level: int
+    logger: str
+    message: str
+    exception: str | None = None  # a traceback
+
+
+def decode_line(line: bytes) -> LogLine | None:
+    """The record in a line without its end; None when it is something else."""
+    if not line.startswith(_MARK):
+        return None
+    try:
+        return msgspec.json.decode(line[len(_MARK) :], type=LogLine)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+class LineFormatter(logging.Formatter):
+    """Makes such lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        exception = self.formatException(record.exc_info) if record.exc_info else None
+        line = LogLine(record.levelno, record.name, record.getMessage(), exception)
+        return (_MARK + msgspec.json.encode(line)).decode()
+
+
+def set_up_logging() -> None:
+    """Send records, warnings and what nobody caught to standard error, as such lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(handlers=[handler], force=True)
+    log_what_nobody_caught()
+
+
+def log_what_nobody_caught() -> None:
+    """Make records of warnings, and of exceptions that end a thread or the process."""
+    logging.captureWarnings(True)
+    sys.excepthook = _uncaught
+    threading.excepthook = lambda caught: _uncaught(caught.exc_type, caught.exc_value, caught.exc_traceback)
+
+
+def _uncaught(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    if error is not None and not issubclass(kind, SystemExit):
+        logging.getLogger(__name__).critical("uncaught: %r", error, exc_info=(kind, error, trace))

@@ -130,7 +130,7 @@ void bind_moe(nb::class_<Program>& program) {
            nb::arg("counts"), nb::arg("item_bytes"), nb::arg("first_expert"), nb::arg("local_experts"),
            nb::arg("shared_gate"), nb::arg("num_experts"), nb::arg("top_k"), nb::arg("scoring"), nb::arg("renormalize"),
            nb::arg("scale"), nb::arg("correction").none(), nb::arg("num_groups"), nb::arg("top_groups"),
-           nb::arg("group_score"), nb::keep_alive<1, 17>())
+           nb::arg("group_score"), nb::keep_alive<1, 16>())
       .def("moe_experts", &add_experts, nb::arg("name"), nb::arg("x"), nb::arg("weights"), nb::arg("bias").none(),
            nb::arg("out"), nb::arg("counts"), nb::arg("shared").none(), nb::arg("shared_x"), nb::arg("shared_out"),
            nb::arg("activation"), nb::arg("limit"), nb::arg("item_bytes"), nb::arg("widened"),

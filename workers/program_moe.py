@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from numaserve.kernels import PackedMatrix, Program, Vector
-from numaserve.workers.buffers import Operand, Partial, Quantized, Tensor
+from numaserve.workers.buffers import TILE_ROWS, Operand, Partial, Quantized, Tensor
 from numaserve.workers.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -77,11 +77,14 @@ class MoeOperations(Recorder):
 
         rows = self.limits.max_step_tokens
         copies = min(routing.top_k, len(weights.experts))  # of a token, if all its experts are on this rank
+        # The tiles of an expert begin with its first row, not at a multiple of their own height: those of the last one
+        # may end after the last row of all.
+        routed = rows * copies + TILE_ROWS - 1
         token = self._source(x, *weights.gate_up[:1])
-        by_expert = _Source(_rows_like(token.x, copies), token.widened)
+        by_expert = _Source(_rows_like(token.x, routed), token.widened)
         shared_token = self._source(x, *([shared.gate_up] if shared else []))
         routes = self._route(x, token.x, by_expert.x, routing, weights)
-        hidden = Operand(rows * copies, weights.down[0].k if weights.down else 0, 2, rows_per_token=copies)
+        hidden = Operand(routed, weights.down[0].k if weights.down else 0, 2, rows_per_token=copies)
         shared_hidden = Operand(rows, shared.down.k, 2) if shared else None
         self._multiply(gate_up, (by_expert, shared_token), (hidden, shared_hidden), routes)
 
@@ -170,8 +173,8 @@ class MoeOperations(Recorder):
         return out
 
 
-def _rows_like(token: Tensor, copies: int) -> Tensor:
-    """Room for `copies` of each row of `token`, in the same layout."""
+def _rows_like(token: Tensor, rows: int) -> Tensor:
+    """Room for `rows` rows as those of `token`, in the same layout."""
     if isinstance(token, Quantized):
-        return Quantized(token.rows * copies, token.cols, token.itemsize, group=token.group)
-    return Operand(token.rows * copies, token.cols, token.itemsize)
+        return Quantized(rows, token.cols, token.itemsize, group=token.group)
+    return Operand(rows, token.cols, token.itemsize)

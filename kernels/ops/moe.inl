@@ -28,16 +28,29 @@ inline void expert_scores(const RouteArgs& a, const float* logits, float* scores
   for (int32_t i = 0; i < padded; i += 16) (F32x16::load(scores + i) * inverse).store(scores + i);
 }
 
-// Below any score, and what is taken out of the choice.
-inline constexpr float kNever = -3.0e38f;
+// Choices lie between these; what is taken out of the choice is below, and so is the sum of two.
+inline constexpr float kFirst = 1.0e38f, kLast = -1.0e38f, kNever = -3.0e38f;
 
-// Index of the largest value, the first of equal ones.
+// What experts are chosen by: each can be chosen once only, whatever its score, because memory is divided by that. What
+// is not a number comes first: its weight is none either, so that it shows in the result. (A minimum gives its second
+// operand for a NaN.)
+inline void expert_choices(const RouteArgs& a, const float* scores, float* choice) {
+  const int32_t padded = static_cast<int32_t>(round_up(a.num_experts, 16));
+  for (int32_t i = 0; i < padded; i += 16) {
+    F32x16 value = F32x16::load(scores + i);
+    if (a.correction != nullptr) value = value + F32x16::load(a.correction + i);
+    F32x16::max(F32x16::min(value, F32x16::set1(kFirst)), F32x16::set1(kLast)).store(choice + i);
+  }
+  for (int32_t i = a.num_experts; i < padded; ++i) choice[i] = kNever;
+}
+
+// Index of the largest value, the first of equal ones; all are numbers.
 inline int32_t largest(const float* x, int32_t padded) {
   F32x16 peaks = F32x16::load(x);
   for (int32_t i = 16; i < padded; i += 16) peaks = F32x16::max(peaks, F32x16::load(x + i));
   const float peak = peaks.max_lane();
   int32_t index = 0;
-  while (index < padded - 1 && !(x[index] == peak)) ++index;  // ends where a value is not a number, too
+  while (x[index] != peak) ++index;
   return index;
 }
 
@@ -47,7 +60,7 @@ inline void limit_groups(const RouteArgs& a, float* choice) {
   alignas(64) float groups[kMaxExperts];
   const int32_t padded = static_cast<int32_t>(round_up(a.num_groups, 16));
   for (int32_t g = 0; g < padded; ++g) {
-    float first = kNever, second = kNever;
+    float first = kLast, second = kLast;
     for (int32_t i = g * size; g < a.num_groups && i < (g + 1) * size; ++i) {
       if (choice[i] > first) {
         second = first;
@@ -56,7 +69,7 @@ inline void limit_groups(const RouteArgs& a, float* choice) {
         second = choice[i];
       }
     }
-    groups[g] = a.group_score == GroupScore::kMax || g >= a.num_groups ? first : first + second;
+    groups[g] = g >= a.num_groups ? kNever : a.group_score == GroupScore::kMax ? first : first + second;
   }
   bool kept[kMaxExperts] = {};
   for (int32_t n = 0; n < a.top_groups; ++n) {
@@ -72,15 +85,11 @@ inline void route(const RouteArgs& a, int64_t token, int32_t* experts, float* we
   alignas(64) float scores[kMaxExperts], choice[kMaxExperts];
   const int32_t padded = static_cast<int32_t>(round_up(a.num_experts, 16));
   expert_scores(a, a.logits + token * a.ldl, scores);
-  for (int32_t i = 0; i < a.num_experts; ++i)
-    choice[i] = a.correction != nullptr ? scores[i] + a.correction[i] : scores[i];
-  for (int32_t i = a.num_experts; i < padded; ++i) choice[i] = kNever;
+  expert_choices(a, scores, choice);
   if (a.num_groups > 1) limit_groups(a, choice);
   float sum = 0.0f;
   for (int32_t k = 0; k < a.top_k; ++k) {
     experts[k] = largest(choice, padded);
-    // What is not a number is left to the sampler to refuse; here it must not name an expert that is not there.
-    if (experts[k] >= a.num_experts) experts[k] = k;
     choice[experts[k]] = kNever;
     weights[k] = scores[experts[k]];
     sum += weights[k];

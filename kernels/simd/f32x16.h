@@ -62,6 +62,12 @@ struct F32x16 {
   static F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
   static F32x16 max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
   static F32x16 min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+  // The larger of `peak`, of magnitudes, and the magnitude of x. As whole numbers, of which NaN has the largest: a
+  // maximum of fp32 would lose it with the next x.
+  static F32x16 larger_magnitude(F32x16 peak, F32x16 x) {
+    const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(x.v), _mm512_set1_epi32(0x7fffffff));
+    return {_mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(peak.v), magnitude))};
+  }
   F32x16 round() const { return {_mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
   // 2^v for integral v in [-126, 127].
   F32x16 exp2_integral() const {
@@ -152,13 +158,16 @@ struct F32x16 {
   }
   static F32x16 max(F32x16 a, F32x16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
   static F32x16 min(F32x16 a, F32x16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+  static F32x16 larger_magnitude(F32x16 peak, F32x16 x) {
+    return {larger_half(peak.lo, x.lo), larger_half(peak.hi, x.hi)};
+  }
   F32x16 round() const {
     constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     return {_mm256_round_ps(lo, kNearest), _mm256_round_ps(hi, kNearest)};
   }
   F32x16 exp2_integral() const { return {exp2_half(lo), exp2_half(hi)}; }
   F32x16 fraction() const {
-    const F32x16 x = max(*this, set1(-127.0f));
+    const F32x16 x = max(set1(-127.0f), *this);  // NaN stays: the second operand
     return x - x.floor();
   }
   F32x16 times_exp2_floor(F32x16 y) const {  // 2^-127 is a zero exponent: zero
@@ -175,6 +184,10 @@ struct F32x16 {
   }
 
  private:
+  static __m256 larger_half(__m256 peak, __m256 x) {
+    const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
+    return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(peak), magnitude));
+  }
   static __m256i head_mask(int count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   }
@@ -230,6 +243,9 @@ struct F32x16 {
   // The order shows neither in the largest lane nor in the sum of whole numbers below 2^24.
 #if defined(__AVX512F__)
   float max_lane() const { return _mm512_reduce_max_ps(v); }
+  float max_magnitude() const {  // of lanes that are magnitudes; NaN is the largest
+    return __builtin_bit_cast(float, _mm512_reduce_max_epi32(_mm512_castps_si512(v)));
+  }
   float whole_sum() const { return _mm512_reduce_add_ps(v); }
 #else
   float max_lane() const {
@@ -239,12 +255,22 @@ struct F32x16 {
       for (int i = 0; i < width; ++i) x[i] = x[i] > x[i + width] ? x[i] : x[i + width];
     return x[0];
   }
+  float max_magnitude() const {
+    alignas(32) int32_t x[8];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(x),
+                       _mm256_max_epi32(_mm256_castps_si256(lo), _mm256_castps_si256(hi)));
+    for (int width = 4; width > 0; width /= 2)
+      for (int i = 0; i < width; ++i) x[i] = x[i] > x[i + width] ? x[i] : x[i + width];
+    return __builtin_bit_cast(float, x[0]);
+  }
   float whole_sum() const { return sum(); }
 #endif
 };
 
-// e^x to about 1 ulp for x <= 88; anything below -87.3 gives 0 (so that -inf masks exactly). Cody-Waite reduction by
-// ln 2 in two parts and a polynomial of degree 6 (coefficients of Cephes' expf).
+inline bool is_finite(float x) { return x - x == 0.0f; }
+
+// e^x to about 1 ulp for x <= 88; anything below -87.3 gives 0 (so that -inf masks exactly), NaN gives NaN. Cody-Waite
+// reduction by ln 2 in two parts and a polynomial of degree 6 (coefficients of Cephes' expf).
 inline F32x16 exp(F32x16 x) {
   const F32x16 clamped = F32x16::min(F32x16::max(x, F32x16::set1(-87.3f)), F32x16::set1(88.0f));
   const F32x16 n = (clamped * F32x16::set1(1.44269504f)).round();
@@ -257,11 +283,12 @@ inline F32x16 exp(F32x16 x) {
   p = F32x16::fma(p, r, F32x16::set1(1.6666665459e-1f));
   p = F32x16::fma(p, r, F32x16::set1(5.0000001201e-1f));
   p = F32x16::fma(p, r * r, r + F32x16::set1(1.0f));
-  return (p * n.exp2_integral()).where_in(x, -87.3f, __builtin_inff(), F32x16::zero());
+  // The maximum gives its second operand for a NaN.
+  return (p * n.exp2_integral()).where_in(x, -87.3f, __builtin_inff(), F32x16::max(F32x16::zero(), x));
 }
 
-// 2^x to a relative 3e-6 for x <= 1, zero for minus infinity: for probabilities, which are rounded to bf16 (2e-3) next.
-// A polynomial of degree 4 (minimax over [0, 1), exact at 0); exp's would cost twice as many instructions.
+// 2^x to a relative 3e-6 for x <= 1, zero for minus infinity, NaN for NaN: for probabilities, which are rounded to bf16
+// (2e-3) next. A polynomial of degree 4 (minimax over [0, 1), exact at 0); exp's would cost twice as many instructions.
 inline F32x16 exp2_probability(F32x16 x) {
   const F32x16 r = x.fraction();
   F32x16 p = F32x16::set1(1.34266848e-2f);

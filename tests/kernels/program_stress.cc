@@ -18,7 +18,8 @@ namespace numaserve::testing {
 namespace {
 
 // Shapes at the edges: head sizes that are no multiple of a tile, contexts cut into blocks, sliding windows, ranks
-// without heads or vocabulary, ranks with threads beyond the ring's lanes, sums so large that they are shared.
+// without heads or vocabulary, rows of experts that fill whole tiles, ranks with threads beyond the ring's lanes, sums
+// so large that they are shared.
 std::vector<Model> models(const KernelTable& table) {
   std::vector<Model> all;
   const auto add = [&](Shape shape, std::vector<int> threads, int64_t max_tokens, int64_t pages_per_slot,
@@ -45,7 +46,7 @@ std::vector<Model> models(const KernelTable& table) {
        .layers = 2,
        .extras = true,
        .experts = 5},
-      {2, 2}, 70, 20, WeightFormat::kInt8);
+      {2, 2}, 64, 20, WeightFormat::kInt8);
   add({.q_heads = 9,
        .kv_heads = 3,
        .head_dim = 24,
@@ -66,7 +67,7 @@ std::vector<Model> models(const KernelTable& table) {
        .softcap = 5.0f,
        .extras = true,
        .experts = 3},
-      {3, 2}, 50, 20, WeightFormat::kBf16, KvDtype::kInt8);
+      {3, 2}, 48, 20, WeightFormat::kBf16, KvDtype::kInt8);
   add({.q_heads = 4, .kv_heads = 2, .head_dim = 96, .hidden = 33, .intermediate = 50, .vocabulary = 19, .layers = 1},
       {2, 1, 3}, 40, 20, WeightFormat::kFp8, KvDtype::kFp8E4m3);
   add({.q_heads = 2, .kv_heads = 1, .head_dim = 256, .hidden = 40, .intermediate = 31, .vocabulary = 1, .layers = 1},

@@ -189,7 +189,9 @@ class RankProgram : public RandomNodes {
     const Place logits = rows(router.n(), sizeof(float));
     linear("moe_router", x, router, logits);
 
-    const int64_t routed = model_.limits.max_tokens * kTopK, item_bytes = takes_int8(model_.format) ? 1 : 2;
+    // Tiles of the last expert's rows may end after them.
+    const int64_t routed = model_.limits.max_tokens * kTopK + kTileN - 1,
+                  item_bytes = takes_int8(model_.format) ? 1 : 2;
     const Place token = operand(x, *gate_up.front()), sorted = room(routed, token.ld, item_bytes);
     const MoePlaces places{rows(2 * kTopK + 1, sizeof(int32_t)),
                            room(team_.size() + 1, shape_.experts + 1, sizeof(int32_t))};

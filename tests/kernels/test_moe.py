@@ -52,10 +52,39 @@ def test_logits_far_apart_overflow_nothing(isa: str) -> None:
         assert np.isfinite(weights).all()
 
 
-def test_what_is_not_a_number_names_no_expert_that_is_not_there(isa: str) -> None:
-    logits = np.full((1, 5), np.nan, np.float32)
-    experts, _ = kernel_ops.route(isa, logits, Routing(5, 3))
-    assert ((experts >= 0) & (experts < 5)).all()
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize(
+    "routing", [*ROUTINGS, Routing(16, 4, "sigmoid", num_groups=16, top_groups=6, group_score="top2")], ids=str
+)
+def test_a_token_goes_to_different_experts_whatever_its_logits(
+    isa: str, rng: np.random.Generator, routing: Routing, poison: float
+) -> None:
+    logits = (rng.standard_normal((12, routing.num_experts)) * 3).astype(np.float32)
+    for token, row in enumerate(logits):
+        row[rng.random(routing.num_experts) < token / 10] = poison  # none of the first one's, all of the last ones'
+    corrections = [None, np.full(routing.num_experts, poison, np.float32), np.zeros(routing.num_experts, np.float32)]
+    for correction in corrections:
+        experts, weights = kernel_ops.route(isa, logits, routing, correction)
+        assert ((experts >= 0) & (experts < routing.num_experts)).all()
+        assert (np.diff(experts, axis=1) > 0).all()
+        if np.isnan(poison):
+            assert np.isnan(weights[-1]).all()
+
+
+def test_logits_that_are_no_numbers_show_in_the_weights(isa: str) -> None:
+    logits = np.zeros((1, 40), np.float32)
+    logits[0, 33] = np.nan
+    for scoring in ("softmax", "sigmoid"):
+        _, weights = kernel_ops.route(isa, logits, Routing(40, 3, scoring))
+        assert np.isnan(weights).any()
+
+
+def test_other_tokens_are_routed_as_without_one_that_is_no_number(isa: str, rng: np.random.Generator) -> None:
+    logits = rng.standard_normal((3, 64)).astype(np.float32)
+    alone = kernel_ops.route(isa, logits[1:], Routing(64, 6))
+    logits[0] = np.nan
+    for found, expected in zip(kernel_ops.route(isa, logits, Routing(64, 6)), alone, strict=True):
+        np.testing.assert_array_equal(found[1:], expected)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 7])

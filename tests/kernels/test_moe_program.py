@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import kernel_ops
 import kernel_reference as reference
 import numpy as np
 import pytest
 from numaserve.kernels import PackedMatrix, Team, Vector
+from numaserve.workers.buffers import Buffer
 from numaserve.workers.models.spec import MoeConfig
 from numaserve.workers.program import ProgramBuilder, ProgramLimits, RankShape
+from numaserve.workers.program_moe import MoeOperations
 from numaserve.workers.protocol import ActivationDtype
 from numaserve.workers.weights.weights import DenseMlp, MoeWeights
 
-HIDDEN, VOCAB, EXPERTS, INNER, SHARED, TOKENS = 64, 16, 5, 32, 96, 23
+HIDDEN, VOCAB, EXPERTS, INNER, SHARED = 64, 16, 5, 32, 96
+PROMPT = [token % VOCAB for token in range(23)]
 NONE = np.empty(0, np.int32)
 
 
@@ -58,7 +63,9 @@ class Model:
         ]
         return replace(self, experts=tuple(zeros))
 
-    def logprobs(self, held: range | None, format: Format, threads: int = 2) -> list[tuple[int, float]]:
+    def logprobs(
+        self, held: range | None, format: Format, threads: int = 2, tokens: Sequence[int] = PROMPT
+    ) -> list[tuple[int, float]]:
         """Of all tokens after the last one; without `held` there is no mixture in the program."""
         b = ProgramBuilder(
             RankShape(1, 1, 32, 1, HIDDEN, [0, VOCAB]),
@@ -70,15 +77,15 @@ class Model:
         residual = b.embed(kernel_ops.packed(self.embedding), first_row=0)
         x = b.rms_norm(residual, norm, 1e-5)
         if held is not None:
-            routing = MoeConfig(EXPERTS, 3, INNER, shared_intermediate_size=SHARED if self.shared else 0)
+            routing = MoeConfig(len(self.experts), 3, INNER, shared_intermediate_size=SHARED if self.shared else 0)
             partial = b.moe(x, replace(routing, shared_gate=self.shared is not None), self.weights(held, format))
             x = b.add_all_reduce(residual, partial, norm=norm, eps=1e-5)
         b.sample(b.lm_head(x, kernel_ops.packed(self.head)))
         program = b.build()
         program.init_slot(0, 0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, 1, [], [], VOCAB, 0, [], False, [], [])
         program.append_pages(0, [0])
-        tokens = np.arange(TOKENS, dtype=np.int32) % VOCAB
-        results, _, _ = program.step(np.array([(0, 0, TOKENS, 0, 1, 0)], np.int32), tokens, NONE)
+        plan = np.array([(0, 0, len(tokens), 0, 1, 0)], np.int32)
+        results, _, _ = program.step(plan, np.array(tokens, np.int32), NONE)
         ((_, sampled, _),) = results
         assert sampled is not None
         return list(zip(sampled[2], sampled[3], strict=True))
@@ -91,7 +98,7 @@ def _mlp(parts: tuple[reference.U16, reference.U16, reference.U16], format: Form
     return DenseMlp(packed(*parts[:2]), packed(parts[2]))
 
 
-def make_model(rng: np.random.Generator, *, shared: bool) -> Model:
+def make_model(rng: np.random.Generator, *, shared: bool, experts: int = EXPERTS) -> Model:
     def weight(n: int, k: int) -> reference.U16:
         return reference.to_bf16(rng.standard_normal((n, k)) * k**-0.5)
 
@@ -100,8 +107,8 @@ def make_model(rng: np.random.Generator, *, shared: bool) -> Model:
 
     return Model(
         embedding=weight(VOCAB, HIDDEN),
-        router=weight(EXPERTS + shared, HIDDEN),
-        experts=tuple(mlp(INNER) for _ in range(EXPERTS)),
+        router=weight(experts + shared, HIDDEN),
+        experts=tuple(mlp(INNER) for _ in range(experts)),
         shared=mlp(SHARED) if shared else None,
         head=weight(VOCAB, HIDDEN),
     )
@@ -124,3 +131,36 @@ def test_a_rank_without_any_expert_changes_nothing(rng: np.random.Generator) -> 
     model = make_model(rng, shared=False)
     assert model.logprobs(range(5, 5), Format()) == model.logprobs(None, Format())
     assert model.logprobs(range(5), Format()) != model.logprobs(None, Format())
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+@pytest.mark.parametrize("held", [range(16), range(1), range(15, 16), range(14, 16), range(3, 9)], ids=str)
+def test_tokens_that_are_no_numbers_take_no_more_room_than_others(
+    rng: np.random.Generator, held: range, format: Format
+) -> None:
+    model = make_model(rng, shared=False, experts=16)
+    model.embedding[3] = 0x7FC0  # NaN
+    expected = model.logprobs(held, format, tokens=[5] * 31 + [7])
+    assert np.isfinite([value for _, value in expected]).all()
+    assert model.logprobs(held, format, tokens=[3] * 31 + [7]) == expected
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+@pytest.mark.parametrize("held", [range(5), range(1, 4), range(4, 5), range(5, 5)], ids=str)
+def test_the_tiles_of_the_last_expert_end_in_its_matrix(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, held: range, format: Format
+) -> None:
+    """Whatever its first row: a tile has 16 rows, and an expert may have one."""
+    limit = 32
+    needed: list[tuple[Buffer, int]] = []
+    multiply = MoeOperations._multiply
+
+    def watched(self: MoeOperations, product: Any, sources: Any, results: Any, routes: Any) -> None:
+        needed.append((sources[0].x, limit * min(3, len(held)) + 15))
+        multiply(self, product, sources, results, routes)
+
+    monkeypatch.setattr(MoeOperations, "_multiply", watched)
+    make_model(rng, shared=True).logprobs(held, format)
+    assert len(needed) == 2
+    for matrix, rows in needed:
+        assert matrix.nbytes >= rows * matrix.ld * matrix.itemsize

@@ -302,6 +302,8 @@ class Program:
         /,
     ) -> None: ...
     def append_pages(self, slot: int, pages: Sequence[int], /) -> None: ...
+    def revert(self) -> None:
+        """Undo every `init_slot` and `append_pages` since the last step that was run."""
     def step(
         self, sequences: npt.NDArray[np.int32], tokens: npt.NDArray[np.int32], targets: npt.NDArray[np.int32]
     ) -> tuple[list[tuple[int, Logprobs | None, Logprobs | None]], int, int]:

@@ -132,15 +132,21 @@ class RankModel:
         """Run one step. Raises `ValueError`, `TypeError` or `OverflowError` for a plan that cannot be run, `RingError`
         when a peer is gone."""
         self._steps += 1
-        for seq in plan.seqs:
-            if seq.init is not None:
-                self._init_slot(seq.slot, seq.init)
-            if seq.pages:
-                self._program.append_pages(seq.slot, seq.pages)
-        sequences = np.array([_native_row(seq) for seq in plan.seqs], dtype=np.int32).reshape(-1, 6)
-        tokens = _concatenated(seq.tokens for seq in plan.seqs)
-        targets = _concatenated(seq.prompt_logprobs for seq in plan.seqs)
-        rows, native_ns, all_reduce_ns = self._program.step(sequences, tokens, targets)
+        try:
+            for seq in plan.seqs:
+                if seq.init is not None:
+                    self._init_slot(seq.slot, seq.init)
+                if seq.pages:
+                    self._program.append_pages(seq.slot, seq.pages)
+            sequences = np.array([_native_row(seq) for seq in plan.seqs], dtype=np.int32).reshape(-1, 6)
+            tokens = _concatenated(seq.tokens for seq in plan.seqs)
+            targets = _concatenated(seq.prompt_logprobs for seq in plan.seqs)
+            rows, native_ns, all_reduce_ns = self._program.step(sequences, tokens, targets)
+        except Exception:
+            # Whether a plan can be run shows when all of it has been looked at. To look at it twice, first without
+            # changing anything, would cost each step what a refusal alone should cost.
+            self._program.revert()
+            raise
         return StepAnswer(self._results(plan, rows) if self._launch.rank == 0 else [], native_ns, all_reduce_ns)
 
     def _init_slot(self, slot: int, init: SlotInit) -> None:
@@ -164,9 +170,11 @@ class RankModel:
             init.prompt_history,
             init.output_history,
         )
-        self._wants_logprobs[slot] = s.logprobs >= 0
 
     def _results(self, plan: StepPlan, rows: list[NativeRow]) -> list[SeqResult]:
+        for seq in plan.seqs:
+            if seq.init is not None:
+                self._wants_logprobs[seq.slot] = seq.init.sampling.logprobs >= 0
         tokens = [-1] * len(plan.seqs)
         logprobs: list[TokenLogprobs | None] = [None] * len(plan.seqs)
         prompts: list[list[TokenLogprobs]] = [[] for _ in plan.seqs]

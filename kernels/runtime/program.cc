@@ -96,6 +96,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
   node_ns_.resize(nodes_.size());
   node_wait_ns_.resize(nodes_.size());
   step_.begin(plan, tokens, targets, slots_);
+  slots_.commit();
   Run run{.table = table_,
           .team = team_,
           .ring = ring_,

@@ -54,8 +54,9 @@ class Program {
   // To be called once, after the last `add`: how many collectives a step has.
   void set_collectives(int64_t count) { collectives_ = static_cast<uint64_t>(count); }
 
-  // Runs every node on a batch. Throws std::invalid_argument for a plan that cannot be run (nothing has changed
-  // then), ring::Aborted or ring::DeadlineExceeded when a peer is gone. The result is valid until the next step.
+  // Runs every node on a batch, and makes the slots' changes before it final. Throws std::invalid_argument for a plan
+  // that cannot be run (nothing has changed then, and the slots' changes can be reverted), ring::Aborted or
+  // ring::DeadlineExceeded when a peer is gone. The result is valid until the next step.
   StepOutcome run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
                   std::span<const int32_t> targets);
 

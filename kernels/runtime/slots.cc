@@ -42,8 +42,10 @@ void SlotTable::init(int64_t index, SlotSettings s) {
   check_ids(s.prompt_history, vocabulary_);
   check_ids(s.output_history, vocabulary_);
   if (s.bias_ids.size() != s.bias_values.size()) throw std::invalid_argument("a logit bias has an id and a value");
-  slot.pages.clear();
-  slot.last_token = -1;
+  // The move leaves the vectors where they are, and so what their owner's pointers refer to.
+  changes_.push_back({.slot = index, .num_pages = 0, .before = std::move(slot)});
+  slot = {};
+  slot.pages.reserve(static_cast<size_t>(pages_per_slot_));
   slot.bias_ids = std::move(s.bias_ids);
   slot.bias_values = std::move(s.bias_values);
   slot.suppress_ids = std::move(s.suppress_ids);
@@ -76,7 +78,19 @@ void SlotTable::append_pages(int64_t index, std::span<const int32_t> pages) {
     throw std::invalid_argument("the page table of slot " + std::to_string(index) + " is full");
   for (const int32_t page : pages)
     if (page < 0 || page >= num_pages_) throw std::invalid_argument("there is no page " + std::to_string(page));
+  changes_.push_back({.slot = index, .num_pages = slot.pages.size(), .before = std::nullopt});
   slot.pages.insert(slot.pages.end(), pages.begin(), pages.end());
+}
+
+void SlotTable::revert() {
+  for (; !changes_.empty(); changes_.pop_back()) {
+    Change& change = changes_.back();
+    Slot& slot = at(change.slot);
+    if (change.before)
+      slot = std::move(*change.before);
+    else
+      slot.pages.resize(change.num_pages);
+  }
 }
 
 }  // namespace numaserve

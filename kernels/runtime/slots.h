@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -10,7 +11,7 @@
 namespace numaserve {
 
 struct Slot {
-  std::vector<int32_t> pages;  // capacity reserved once: no step allocates
+  std::vector<int32_t> pages;  // capacity reserved with the slot's start: no step allocates
   SamplingState sampling{};    // its pointers refer to the vectors below
   std::vector<int32_t> bias_ids, suppress_ids;
   std::vector<float> bias_values;
@@ -31,6 +32,8 @@ struct SlotSettings {
   std::vector<int32_t> prompt_history, output_history;
 };
 
+// Changes of slots can be taken back until a step has accepted them: a plan that is refused must have changed nothing,
+// and only the whole plan tells whether it is.
 class SlotTable {
  public:
   SlotTable(int64_t slots, int64_t pages_per_slot, int64_t num_pages, int64_t vocabulary);
@@ -39,13 +42,24 @@ class SlotTable {
   void init(int64_t slot, SlotSettings settings);
   // Throws std::invalid_argument for a page out of range or a full page table.
   void append_pages(int64_t slot, std::span<const int32_t> pages);
+  // Makes the changes since the last `commit` final.
+  void commit() { changes_.clear(); }
+  // Takes them back.
+  void revert();
   // Throws std::invalid_argument.
   Slot& at(int64_t slot);
   int64_t vocabulary() const { return vocabulary_; }
 
  private:
+  struct Change {
+    int64_t slot;
+    size_t num_pages;            // before
+    std::optional<Slot> before;  // all of it, where it was begun anew
+  };
+
   int64_t pages_per_slot_, num_pages_, vocabulary_;
   std::vector<Slot> slots_;
+  std::vector<Change> changes_;
 };
 
 }  // namespace numaserve

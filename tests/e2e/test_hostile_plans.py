@@ -17,6 +17,7 @@ from numaserve.workers.protocol import (
     Launch,
     SamplingParams,
     SeqPlan,
+    SeqResult,
     SlotInit,
     StepPlan,
     encode,
@@ -102,6 +103,37 @@ def test_a_plan_that_cannot_be_run_fails_alone(group: RankGroup, kind: str) -> N
     assert len({failure.message for failure in failures}) == 1
     assert failures[0].message
     is_served(group)
+
+
+SAMPLED = SamplingParams(temperature=0.9, seed=3, repetition_penalty=1.3, presence_penalty=0.5, logprobs=3)
+
+
+def go_on(start: int, pages: list[int]) -> SeqPlan:
+    return SeqPlan(slot=1, start=start, tokens=[], from_previous=True, pages=pages, sample=True)
+
+
+def begun(group: RankGroup) -> list[SeqResult]:
+    """A sequence in slot 1 that fills its page, 4."""
+    prompt = PROMPT * 8
+    return group.run(plan(1, seq(1, tokens=prompt, pages=[4], init=SlotInit(SAMPLED, prompt_history=prompt)))).seqs
+
+
+def continued(group: RankGroup) -> list[list[SeqResult]]:
+    """Its next tokens, in page 5, with another sequence that takes page 6 in between."""
+    plans = [plan(2, go_on(32, [5])), plan(3, seq(2, tokens=[9] * 32, pages=[6])), plan(4, go_on(33, []))]
+    return [group.run(each).seqs for each in plans]
+
+
+@pytest.mark.parametrize("kind", IMPOSSIBLE)
+@pytest.mark.parametrize(
+    "before", [seq(1, pages=[6]), go_on(32, [6])], ids=["a slot begun anew", "a page table that grows"]
+)
+def test_a_refused_plan_leaves_slots_and_page_tables_as_they_were(group: RankGroup, before: SeqPlan, kind: str) -> None:
+    expected = [begun(group), *continued(group)]
+    first = begun(group)
+    group.send(plan(77, before, IMPOSSIBLE[kind]))
+    assert {failure.step_id for failure in group.receive_failures()} == {77}
+    assert [first, *continued(group)] == expected
 
 
 def test_more_sequences_than_slots_fail_alone(group: RankGroup) -> None:

@@ -304,6 +304,10 @@ class Program:
     def append_pages(self, slot: int, pages: Sequence[int], /) -> None: ...
     def revert(self) -> None:
         """Undo every `init_slot` and `append_pages` since the last step that was run."""
+    @property
+    def nan_sequences(self) -> list[int]:
+        """Of the last step's sequences, by their index, those with a row of logits that holds a NaN or has no finite
+        maximum. Known to rank 0 only."""
     def step(
         self, sequences: npt.NDArray[np.int32], tokens: npt.NDArray[np.int32], targets: npt.NDArray[np.int32]
     ) -> tuple[list[tuple[int, Logprobs | None, Logprobs | None]], int, int]:

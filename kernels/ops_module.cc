@@ -219,6 +219,24 @@ nb::tuple token_logprobs(const std::string& isa, Array<const float, 1> logits, i
   return row_of(row);
 }
 
+// Whether the row that `sample` (greedily, with a bias on token 0) and the one that `token_logprobs` gives are usable.
+std::pair<bool, bool> usable(const std::string& isa, Array<const float, 1> logits, float bias) {
+  const KernelTable& table = *table_by_name(isa);
+  const int64_t vocab = size(logits, 0);
+  require(vocab >= 1, "there are no logits");
+  const int32_t first = 0;
+  SamplingState state{};
+  state.bias_ids = &first;
+  state.bias_values = &bias;
+  state.num_bias = bias != 0.0f;
+  state.num_logprobs = -1;
+  std::vector<int32_t> scratch(static_cast<size_t>(3 * vocab));
+  SampledRow sampled{}, target{};
+  table.sample(logits.data(), vocab, 0, state, scratch.data(), &sampled);
+  table.token_logprobs(logits.data(), vocab, 0, 0, &target);
+  return {sampled.usable, target.usable};
+}
+
 }  // namespace
 
 void bind_ops(nb::module_& module) {
@@ -236,6 +254,7 @@ void bind_ops(nb::module_& module) {
   ops.def("sample", &sample, "isa"_a, "logits"_a, "position"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a,
           "repetition_penalty"_a, "presence_penalty"_a, "frequency_penalty"_a, "seed"_a, "bias_ids"_a, "bias_values"_a,
           "suppress"_a, "min_position"_a, "logprobs"_a, "prompt_counts"_a.none(), "output_counts"_a.none());
+  ops.def("usable", &usable, "isa"_a, "logits"_a, "bias"_a);
   ops.def("token_logprobs", &token_logprobs, "isa"_a, "logits"_a, "token"_a, "num_top"_a);
   bind_attention_ops(ops);
   bind_mla_ops(ops);

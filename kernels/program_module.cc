@@ -256,6 +256,7 @@ void bind_program(nb::module_& m) {
       .def("append_pages", [](Program& self, int64_t slot,
                               const std::vector<int32_t>& pages) { self.slots().append_pages(slot, pages); })
       .def("revert", [](Program& self) { self.slots().revert(); })
+      .def_prop_ro("nan_sequences", &Program::nan_sequences)
       .def("step", &step, nb::arg("sequences"), nb::arg("tokens"), nb::arg("targets"))
       .def("profile",
            [](const Program& self) {

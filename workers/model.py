@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from numaserve.kernels import Program
@@ -185,7 +186,10 @@ class RankModel:
                     logprobs[index] = TokenLogprobs(*sampled)
             if target is not None:
                 prompts[index].append(TokenLogprobs(*target))
-        return [SeqResult(*result) for result in zip(tokens, logprobs, prompts, strict=True)]
+        results = [SeqResult(*result) for result in zip(tokens, logprobs, prompts, strict=True)]
+        for index in self._program.nan_sequences:
+            results[index] = msgspec.structs.replace(results[index], nan=True)
+        return results
 
 
 def rank_shape(config: ModelConfig, shares: Sequence[int], rank: int) -> RankShape:

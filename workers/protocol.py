@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 PAGE_SIZE = 32
 MAX_LOGPROBS = 20
 
@@ -100,11 +100,16 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What one sequence of a plan produced. `token` is -1 where the plan wanted no sample."""
+    """What one sequence of a plan produced. `token` is -1 where the plan wanted no sample.
+
+    With `nan` some row of logits held a NaN, or had no finite maximum. Token and log-probabilities mean nothing then;
+    the worker can still go on from the token, which is one of the vocabulary.
+    """
 
     token: int = -1
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: list[TokenLogprobs] = []
+    nan: bool = False
 
 
 class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="result"):

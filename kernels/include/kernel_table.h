@@ -252,6 +252,7 @@ struct SamplingState {
 
 struct SampledRow {
   int32_t token;
+  bool usable;  // the row's logits, before anything changed them, are numbers whose maximum is finite
   float logprob;
   int32_t num_top;
   int32_t top_ids[20];
@@ -274,7 +275,7 @@ struct KernelTable {
   void (*reduce_add)(const ReduceArgs&, int thread, int threads);
   void (*post_norm_add)(const ReduceArgs&, int thread, int threads);
   void (*embed)(const EmbedArgs&, int thread, int threads);
-  // One token: writes top_k experts, the first ones first, and their weights.
+  // One token: writes top_k different experts, whatever its logits, the first ones first, and their weights.
   void (*route)(const RouteArgs&, int64_t token, int32_t* experts, float* weights);
   float (*sigmoid)(float);
   void (*combine)(const CombineArgs&, int thread, int threads);

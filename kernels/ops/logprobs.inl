@@ -47,15 +47,25 @@ F32x16 lane_maxima(const float* x, int64_t begin, int64_t end) {
 struct Peak {
   float value;
   int32_t token;
+  bool usable;  // the logits hold no NaN, and their maximum is finite: they have a softmax
 };
+
+// A part of `find_peak`'s pass: a maximum leaves NaN out.
+bool holds_nan(const float* x, int64_t begin, int64_t end) {
+  F32x16 peak = F32x16::zero();
+  for (int64_t i = begin; i < end; i += 16) peak = F32x16::larger_magnitude(peak, load_logits(x, i, end));
+  const float magnitude = peak.max_magnitude();
+  return magnitude != magnitude;
+}
 
 // The largest logit and the lowest id that has it: one pass, and a second look at one block.
 Peak find_peak(const float* x, int64_t vocab) {
-  Peak peak{kMinusInfinity, 0};
+  Peak peak{kMinusInfinity, 0, true};
   int64_t best_block = 0;
   for (int64_t begin = 0; begin < vocab; begin += kSampleBlock) {
     const int64_t end = begin + kSampleBlock < vocab ? begin + kSampleBlock : vocab;
     const float value = lane_maxima(x, begin, end).max_lane();
+    if (holds_nan(x, begin, end)) peak.usable = false;
     if (value > peak.value) {
       peak.value = value;
       best_block = begin;
@@ -66,6 +76,7 @@ Peak find_peak(const float* x, int64_t vocab) {
       peak.token = static_cast<int32_t>(i);
       break;
     }
+  peak.usable = peak.usable && is_finite(peak.value);
   return peak;
 }
 
@@ -118,6 +129,7 @@ void token_logprobs(const float* logits, int64_t vocab, int32_t token, int num_t
   const Softmax softmax{peak.value, 1.0f};
   const double log_sum = log_of(softmax.total(logits, vocab, nullptr)) + static_cast<double>(peak.value);
   out->token = token;
+  out->usable = peak.usable;
   out->logprob = static_cast<float>(static_cast<double>(logits[token]) - log_sum);
   const int limit = static_cast<int>(sizeof out->top_ids / sizeof out->top_ids[0]);
   out->num_top = find_top(logits, vocab, num_top < limit ? num_top : limit, out->top_ids, out->top_logprobs);

@@ -2,14 +2,13 @@
 
 inline constexpr float kInt8Max = 127.0f;
 
+// NaN where there is one: then the scale is NaN, and so is every product with the row. Codes have none, and would make
+// numbers of it.
 template <class T>
 inline float largest_magnitude(const T* x, int64_t count) {
   F32x16 peak = F32x16::zero();
-  for (int64_t i = 0; i < count; i += 16) {
-    const F32x16 v = F32x16::load(x + i);
-    peak = F32x16::max(peak, F32x16::max(v, F32x16::zero() - v));
-  }
-  return peak.max_lane();
+  for (int64_t i = 0; i < count; i += 16) peak = F32x16::larger_magnitude(peak, F32x16::load(x + i));
+  return peak.max_magnitude();
 }
 
 // Values [first, first + 16) of a row, zero beyond its padding.
@@ -22,11 +21,8 @@ inline void quantize_groups(const QuantizeArgs& q, const bf16* x, Range groups, 
   for (int64_t group = groups.begin; group < groups.end; ++group) {
     const int64_t begin = group * q.group, end = begin + q.group;
     F32x16 peaks = F32x16::zero();
-    for (int64_t i = begin; i < end; i += 16) {
-      const F32x16 v = padded_values(q, x, i);
-      peaks = F32x16::max(peaks, F32x16::max(v, F32x16::zero() - v));
-    }
-    const float peak = peaks.max_lane();
+    for (int64_t i = begin; i < end; i += 16) peaks = F32x16::larger_magnitude(peaks, padded_values(q, x, i));
+    const float peak = peaks.max_magnitude();
     const F32x16 factor = F32x16::set1(peak > 0.0f ? kInt8Max / peak : 0.0f);
     F32x16 sums = F32x16::zero();  // of whole numbers: exact
     for (int64_t i = begin; i < end; i += 16) {
@@ -34,7 +30,8 @@ inline void quantize_groups(const QuantizeArgs& q, const bf16* x, Range groups, 
       v.store_int8_exchanged(out + i);
       sums = sums + v;
     }
-    const GroupScale scale{peak / kInt8Max, -8 * static_cast<int32_t>(sums.whole_sum())};
+    const int32_t sum = is_finite(peak) ? static_cast<int32_t>(sums.whole_sum()) : 0;
+    const GroupScale scale{peak / kInt8Max, -8 * sum};
     __builtin_memcpy(out + q.depth + group * static_cast<int64_t>(sizeof(scale)), &scale, sizeof(scale));
   }
 }

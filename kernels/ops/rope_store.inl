@@ -76,6 +76,25 @@ inline void store_token(const float* x, int32_t tiles, int32_t token, bool is_k,
   }
 }
 
+// Whether values are numbers that bf16 can keep.
+inline bool are_numbers(const float* x, int32_t count) {
+  constexpr float kLargestBf16 = 0x1.fep127f;
+  F32x16 peak = F32x16::zero();
+  for (int32_t i = 0; i < count; i += 16) peak = F32x16::larger_magnitude(peak, F32x16::load_head(x + i, count - i));
+  return peak.max_magnitude() <= kLargestBf16;
+}
+
+// A token whose V is not all numbers has zeros for V, and K tells: it is NaN then. Tokens that do not see this one
+// multiply its V by a probability of zero, which would not hide a NaN from them: it would reach tokens before it, and
+// pages that other sequences share.
+inline bool has_values(const RopeStoreArgs& a, const float* token, int32_t kv_head) {
+  return are_numbers(token + (a.q_heads + a.kv_heads + kv_head) * a.head_dim, a.head_dim);
+}
+
+inline void fill(float* x, int32_t count, float value) {
+  for (int32_t i = 0; i < count; ++i) x[i] = value;
+}
+
 // A run of tokens of one head. A page's first token clears it: what an earlier sequence left is never read, not
 // even multiplied by a zero probability (it could be a NaN).
 template <class Codes>
@@ -99,7 +118,9 @@ inline void rope_store_run(const RopeStoreArgs& a, const PageRun& run, int32_t h
       round_head(x, padded, a.q + (static_cast<int64_t>(run.row + t) * a.q_heads + head) * padded);
       continue;
     }
-    if (is_k)
+    if (!has_values(a, a.qkv + (run.row + t) * a.ld, kv_head))
+      fill(x, padded, is_k ? __builtin_nanf("") : 0.0f);
+    else if (is_k)
       prepare_head(a, source, a.k_norm, position, x);
     else
       for (int32_t i = 0; i < padded; ++i) x[i] = i < a.head_dim ? source[i] : 0.0f;

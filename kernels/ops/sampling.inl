@@ -12,8 +12,9 @@
 // the candidates from the most to the least likely; over the whole vocabulary it runs in the order of ids, which needs
 // no sort. Arithmetic has one order and calls no libm: the same logits give the same token on every instruction set.
 //
-// No value of a logit can lead out of the vocabulary: NaN is never chosen while there is anything else, and a row
-// without a finite maximum is answered with its argmax (0 if all is NaN).
+// No value of a logit can lead out of the vocabulary: a row that holds a NaN, or that has no finite maximum, is
+// answered with its argmax (NaN left out; 0 if all is NaN), and told of. So there is a token for the next step of a
+// sequence, which may have begun before anybody hears of it.
 
 #include "kernels/ops/logprobs.inl"
 
@@ -200,7 +201,7 @@ void sample(const float* logits, int64_t vocab, int64_t position, const Sampling
   }
   const Peak peak = find_peak(x, vocab);
   int32_t token = peak.token;
-  if (state.temperature >= kLowestTemperature && peak.value - peak.value == 0.0f) {
+  if (state.temperature >= kLowestTemperature && peak.usable) {
     const Softmax softmax{peak.value, 1.0f / state.temperature};
     const double u = uniform_at(state.seed, position);
     const bool narrowed = state.top_p < 1.0f || state.min_p > 0.0f || (state.top_k > 0 && state.top_k < vocab);
@@ -212,6 +213,7 @@ void sample(const float* logits, int64_t vocab, int64_t position, const Sampling
     return;
   }
   out->token = token;
+  out->usable = x == logits ? peak.usable : find_peak(logits, vocab).usable;  // a bias may be anything
   out->logprob = 0.0f;
   out->num_top = 0;
 }

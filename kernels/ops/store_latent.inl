@@ -31,6 +31,10 @@ inline void store_latents(const MlaStoreArgs& a, const PageRun& run, int32_t hal
       (F32x16::load(source + i) * scale * F32x16::load(a.norm + i)).store(x + i);
     __builtin_memcpy(x + a.value_dim, source + a.value_dim, static_cast<size_t>(a.rope_dim) * sizeof(float));
     rotate_halves(x + a.value_dim, a.rope_dim / 2, run.position + t, a.cos, a.sin);
+    if (!are_numbers(x, dim)) {  // the latent is the value: as in rope_store the rest of the key tells
+      fill(x, a.value_dim, 0.0f);
+      fill(x + a.value_dim, a.rope_dim, __builtin_nanf(""));
+    }
     alignas(64) bf16 rounded[kMaxLatentDim];
     round_head(x, dim, rounded);
     store_k(rounded, tiles, first + t, page);

@@ -129,6 +129,17 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
           .all_reduce_ns = run.all_reduce_ns};
 }
 
+std::vector<int32_t> Program::nan_sequences() const {
+  std::vector<int32_t> found;
+  const std::vector<LogitRow>& rows = step_.logit_rows;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const bool spoiled =
+        (rows[i].sample && !sampled_[i].usable) || (rows[i].target >= 0 && !sampled_[rows.size() + i].usable);
+    if (spoiled && (found.empty() || found.back() != rows[i].sequence)) found.push_back(rows[i].sequence);
+  }
+  return found;
+}
+
 void Program::run_nodes(Run& run, int thread) {
   int64_t last = thread == 0 ? now_ns() : 0, waited = 0;
   for (size_t i = 0; i < nodes_.size(); ++i) {

@@ -60,6 +60,10 @@ class Program {
   StepOutcome run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
                   std::span<const int32_t> targets);
 
+  // Of the last step's sequences, by their index in the plan, those with a row of logits that are not numbers. Rank 0
+  // alone knows.
+  std::vector<int32_t> nan_sequences() const;
+
   SlotTable& slots() { return slots_; }
   Step& step() { return step_; }
   const KvCache& kv() const { return kv_; }

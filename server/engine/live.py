@@ -13,6 +13,11 @@ from numaserve.server.tokenizer.stop import StopMatcher
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.workers.protocol import TokenLogprobs
 
+_NAN = (
+    "The model gave no usable output for this request: its logits are not numbers (NaN). The same tokens will give the "
+    "same; other requests are not affected."
+)
+
 
 class LiveRequest:
     """Detokenizes, looks for the end and feeds the stream. It ends in `_end` and nowhere else, once.
@@ -51,6 +56,10 @@ class LiveRequest:
 
     def advance(self, update: SequenceUpdate, now: float) -> None:
         """Take in what a step brought; the request may end here."""
+        if update.nan:
+            self._metrics.nan_logits()
+            self.fail(_NAN, now)
+            return
         if update.prompt_logprobs:
             self._prompt_logprobs += update.prompt_logprobs
         token = update.token

@@ -65,6 +65,9 @@ class RequestFamilies:
             "reason",
             (*FINISH_REASONS, *REFUSALS),
         )
+        self.nan_logits = series.one(
+            Counter, "numaserve_nan_logits_total", "Sequences ended because their logits were not numbers."
+        )
 
 
 class SchedulerFamilies:

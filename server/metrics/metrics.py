@@ -84,6 +84,10 @@ class Metrics:
         self._requests.output_length.observe(tokens)
         self._requests.decode_time.observe(decode_seconds)
 
+    def nan_logits(self) -> None:
+        """A sequence's logits were not numbers."""
+        self._requests.nan_logits.inc()
+
     def request_refused(self, reason: Refusal) -> None:
         """A request was turned away before it became a sequence."""
         self._requests.outcomes[reason].inc()

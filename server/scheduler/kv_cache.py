@@ -100,6 +100,18 @@ class KVCache:
         seq.pages = []
         seq.num_computed = 0
 
+    def trust(self, seq: Sequence, end: int) -> None:
+        """Position `end` - 1 of a running sequence gave logits that are numbers: so are all positions that it sees."""
+        node = _locked_node(seq)
+        while node.parent is not None and node.depth * self._config.page_size > end:
+            node = node.parent
+        self.tree.trust(node)
+
+    def forget(self, seq: Sequence) -> None:
+        """Let nobody find pages of a sequence whose logits were not numbers, but for those that others have had numbers
+        from: one client's prompt must not cost all others the prefix that they share."""
+        self.tree.hide(seq.cache_salt, seq.tokens)
+
     def flush(self) -> None:
         """Free every page that no running sequence uses."""
         self.allocator.free(self.tree.evict(self.tree.num_evictable))

@@ -15,7 +15,7 @@ from numaserve.server.scheduler.errors import SchedulerIntegrityError
 class Node:
     """One full page of tokens after those of `parent`. A root (depth 0) has no page and stands for one cache salt."""
 
-    __slots__ = ("children", "depth", "key", "locks", "page", "parent", "salt")
+    __slots__ = ("children", "depth", "key", "locks", "page", "parent", "salt", "trusted")
 
     def __init__(self, parent: Node | None, salt: str, key: tuple[int, ...] = (), page: int = -1) -> None:
         self.parent = parent
@@ -25,6 +25,7 @@ class Node:
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.children: dict[tuple[int, ...], Node] = {}
         self.locks = 0
+        self.trusted = False  # logits that are numbers have come of it, and so of its parents
 
 
 class RadixTree:
@@ -43,6 +44,7 @@ class RadixTree:
         self._roots: dict[str, Node] = {}
         self._evictable: OrderedDict[Node, None] = OrderedDict()
         self._num_pages = 0
+        self._num_hidden = 0
 
     @property
     def num_pages(self) -> int:
@@ -122,6 +124,35 @@ class RadixTree:
             if parent.parent is None and parent.locks == 0:
                 self._drop_empty_root(parent)
         return pages
+
+    def trust(self, node: Node) -> None:
+        """Logits that are numbers have come of `node` and its path."""
+        step: Node | None = node
+        while step is not None and not step.trusted:
+            step.trusted = True
+            step = step.parent
+
+    def hide(self, salt: str, tokens: Sequence[int]) -> None:
+        """Let nobody find the first page of `tokens` that is not trusted, nor any page after it.
+
+        Who holds such pages keeps them. The others are the first to be evicted.
+        """
+        parent, node = None, self._roots.get(salt)
+        while node is not None and (parent is None or node.trusted):
+            start = node.depth * self.page_size
+            parent, node = node, node.children.get(tuple(tokens[start : start + self.page_size]))
+        if parent is None or node is None:
+            return
+        # A key that no tokens have: locks, eviction and the count of pages need not know of it.
+        self._num_hidden += 1
+        del parent.children[node.key]
+        node.key = (-self._num_hidden,)
+        parent.children[node.key] = node
+        hidden = [node]
+        for step in hidden:
+            if step in self._evictable:
+                self._evictable.move_to_end(step, last=False)  # and its children go before it
+            hidden.extend(step.children.values())
 
     def path_pages(self, node: Node) -> list[int]:
         """The pages from the root to `node`, in token order."""

@@ -233,6 +233,19 @@ class Scheduler:
         seq.state = SequenceState.FINISHED
         del self._sequences[seq.request_id]
 
+    def _end_without_logits(self, seq: Sequence) -> SequenceUpdate:
+        """End a sequence whose logits are not numbers, and let its pages go with it.
+
+        The next plan may be under way, with `from_previous`. That is no harm: the worker goes on from the token that it
+        has put in the sample's place, which is one of the vocabulary, in pages that were the sequence's when that plan
+        was made, and the answer is dropped, as for every sequence that has ended. If that plan has admitted another
+        sequence to the same pages, it sees no more of the NaN than it has tokens in common, and ends by itself if need
+        be. A page's next first token clears it (in the kernels), so that a NaN stays nowhere.
+        """
+        self._end(seq)
+        self.kv.forget(seq)
+        return SequenceUpdate(seq, None, None, [], finished=True, nan=True)
+
     def _release(self, seq: Sequence) -> None:
         self.kv.release(seq)
         self.free_slots.append(seq.slot)
@@ -256,8 +269,12 @@ class Scheduler:
     def _apply_one(self, entry: Entry, answer: SeqResult) -> SequenceUpdate | None:
         seq = entry.seq
         seq.logprob_rows_received += entry.logprob_rows
+        seq.num_pending -= entry.sample
+        if answer.nan:
+            return self._end_without_logits(seq)
+        if seq.state is SequenceState.RUNNING and (entry.sample or entry.logprob_rows):
+            self.kv.trust(seq, entry.end)
         if entry.sample:
-            seq.num_pending -= 1
             seq.tokens.append(answer.token)
         finished = len(seq.tokens) >= seq.max_tokens and entry.end >= seq.prompt_len
         if finished:

@@ -116,6 +116,7 @@ class SequenceUpdate:
     logprobs: TokenLogprobs | None
     prompt_logprobs: list[TokenLogprobs]  # of the next prompt positions, from position 1 on, each once
     finished: bool  # the length is reached and the sequence released; stop tokens and strings are the caller's to find
+    nan: bool = False  # its logits were not numbers: it has ended, with nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,10 +106,15 @@ def instruction_sets() -> list[object]:
     return [pytest.param(name, marks=pytest.mark.amx if name == "amx" else ()) for name in _native.available_isas()]
 
 
+def tiny_model(name: str, **fields: object) -> hf.PreTrainedModel:
+    """One of `TINY_MODELS` or `EXPERT_MODELS` with random weights, and more `fields` in its configuration."""
+    config = _SIZES[name]({"max_position_embeddings": CONTEXT, **fields})
+    return checkpoints.randomise(hf.AutoModelForCausalLM.from_config(config).eval())
+
+
 def save_tiny_model(name: str, folder: Path) -> Path:
     """One of `TINY_MODELS` or `EXPERT_MODELS`, or `MXFP4_MODEL`, with random weights."""
-    config = _SIZES[name.removesuffix("-mxfp4")]({"max_position_embeddings": CONTEXT})
-    model = checkpoints.randomise(hf.AutoModelForCausalLM.from_config(config).eval())
+    model = tiny_model(name.removesuffix("-mxfp4"))
     return save_mxfp4(model, folder) if name == MXFP4_MODEL else checkpoints.save(model, folder)
 
 

@@ -29,6 +29,7 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    nan: bool = False
 
 
 class Traffic:
@@ -70,6 +71,7 @@ class Traffic:
         for update in self.scheduler.apply(self._group.receive()):
             answer = answers[update.sequence.request_id]
             answer.prompt_logprobs += update.prompt_logprobs
+            answer.nan = update.nan
             if update.token is not None:
                 answer.tokens.append(update.token)
                 answer.logprobs.append(update.logprobs)

@@ -44,6 +44,8 @@ from numaserve.workers.protocol import (
 
 VOCAB = 1000
 FIRST_TOKEN = 10  # smaller ids are special and are never sampled
+NAN_TOKEN = 9  # makes logits that are not numbers, from its position on
+LATE_NAN_TOKEN = 8  # the same, from the third position after it on
 PAGE_BYTES = 4 * PAGE_SIZE
 
 
@@ -110,12 +112,14 @@ class FakeModel:
             logprobs_of(context[: 4 * (seq.start + 1 + i)], token, max(0, slot.sampling.logprobs))
             for i, token in enumerate(seq.prompt_logprobs)
         ]
-        if not seq.sample:
-            return SeqResult(prompt_logprobs=echoed)
         context = context[: 4 * end]
+        known = array("i", context)
+        nan = (NAN_TOKEN in known or LATE_NAN_TOKEN in known[:-3]) and (seq.sample or bool(echoed))
+        if not seq.sample:
+            return SeqResult(prompt_logprobs=echoed, nan=nan)
         slot.sampled = next_token(context, slot.sampling)
         top = slot.sampling.logprobs
-        return SeqResult(slot.sampled, logprobs_of(context, slot.sampled, top) if top >= 0 else None, echoed)
+        return SeqResult(slot.sampled, logprobs_of(context, slot.sampled, top) if top >= 0 else None, echoed, nan)
 
 
 class Worker:

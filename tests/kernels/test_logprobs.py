@@ -60,7 +60,35 @@ def test_nan_is_not_among_the_top_ones(isa: str) -> None:
     logits = np.array([np.nan, 1.0, np.nan, 2.0], np.float32)
     row = kernel_ops.token_logprobs(isa, logits, 1, 4)
     assert row.top_ids == [3, 1]
-    assert np.isclose(row.logprob, np.log(1 / (1 + np.e)))
+
+
+@pytest.mark.parametrize("vocab", [1, 37, 1024, 5003])
+def test_a_row_with_a_nan_or_without_a_finite_maximum_is_told_of(
+    isa: str, rng: np.random.Generator, vocab: int
+) -> None:
+    logits = (rng.standard_normal(vocab) * 3).astype(np.float32)
+    assert _native.ops.usable(isa, logits, 0.0) == (True, True)
+    for place in {0, vocab // 2, vocab - 1}:
+        for poison in (np.nan, -np.nan, np.inf):
+            spoiled = logits.copy()
+            spoiled[place] = poison
+            assert _native.ops.usable(isa, spoiled, 0.0) == (False, False)
+    assert _native.ops.usable(isa, np.full(vocab, -np.inf, np.float32), 0.0) == (False, False)
+    extremes = np.where(np.arange(vocab) % 2 == 0, np.float32(3.4e38), np.float32(-3.4e38))
+    assert _native.ops.usable(isa, extremes, 0.0) == (True, True)
+    assert _native.ops.usable(isa, np.append(logits, np.float32(-np.inf)), 0.0) == (True, True)
+
+
+@pytest.mark.parametrize("bias", [np.nan, np.inf])
+def test_a_bias_that_is_no_number_does_not_speak_for_the_logits(isa: str, bias: float) -> None:
+    assert _native.ops.usable(isa, np.array([1.0, 2.0], np.float32), bias) == (True, True)
+    assert _native.ops.usable(isa, np.array([1.0, np.nan], np.float32), bias) == (False, False)
+
+
+def test_a_softcap_hides_no_nan(isa: str) -> None:
+    x = np.array([1.0, np.nan, 2.0], np.float32)
+    _native.ops.softcap(isa, x, 30.0)
+    assert np.isnan(x).tolist() == [False, True, False]
 
 
 def test_a_sample_reports_the_distribution_before_anything_changed_it(isa: str, rng: np.random.Generator) -> None:

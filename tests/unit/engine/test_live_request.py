@@ -71,6 +71,16 @@ def test_a_character_split_over_tokens_comes_when_it_is_whole() -> None:
     assert [chunk.text for chunk in chunks] == ["", "é", "", "", "€", "", "", "", "😀"]
 
 
+def test_logits_that_are_no_numbers_are_an_error_that_is_counted() -> None:
+    run = Run()
+    run.feed(b"ab")
+    run.live.advance(SequenceUpdate(run.sequence, None, None, [], finished=True, nan=True), 5.0)
+    with pytest.raises(GenerationFailed, match="not numbers"):
+        asyncio.run(run.chunks())
+    assert (run.ends, run.outcome("error")) == (1, 1)
+    assert run.metric("nan_logits_total") == 1
+
+
 def test_half_a_character_at_the_length_limit_is_not_lost() -> None:
     run = Run()
     run.feed("a€".encode()[:2], finish=True)

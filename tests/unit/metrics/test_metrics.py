@@ -44,6 +44,7 @@ def test_every_name_of_the_contract_is_there(metrics: Metrics) -> None:
         "numaserve_requests",
         "numaserve_retractions",
         "numaserve_request_outcomes",
+        "numaserve_nan_logits",
         "numaserve_step_seconds",
         "numaserve_step_stage_seconds",
         "numaserve_step_tokens",

@@ -17,6 +17,7 @@ from numaserve.workers.protocol import (
 )
 
 VOCABULARY = 3
+NAN_TOKEN = 3  # never sampled; logits from its position on are not numbers
 
 
 @dataclass
@@ -44,6 +45,10 @@ class Request:
             self.digests.append(digest)
             if position >= len(self.prompt) - 1:
                 self.truth.append(hash((digest, self.seed)) % VOCABULARY)
+
+    def is_nan(self, position: int) -> bool:
+        """Whether the logits of `position` are not numbers."""
+        return NAN_TOKEN in self.prompt[: position + 1]
 
     def sequence(self) -> Sequence:
         sampling = SamplingParams(seed=self.seed, repetition_penalty=1.5 if self.penalties else 1.0)
@@ -107,7 +112,8 @@ class SimulatedWorkers:
             slot.last_sample = token
             slot.output_history += [token] * request.penalties
         rows = [TokenLogprobs(row, -1.0) for row in plan.prompt_logprobs]
-        return SeqResult(token=token, prompt_logprobs=rows)
+        last = end - 1 if plan.sample else plan.start + len(rows) - 1
+        return SeqResult(token=token, prompt_logprobs=rows, nan=(plan.sample or bool(rows)) and request.is_nan(last))
 
     def write_garbage(self, plan: StepPlan) -> None:
         for seq in plan.seqs:
@@ -159,6 +165,10 @@ class Service:
         return updates
 
     def take_in(self, request: Request, update: SequenceUpdate) -> None:
+        if update.nan:
+            assert update.token is None and update.finished and not update.prompt_logprobs
+            request.ends.append("nan")
+            return
         request.rows += [row.token for row in update.prompt_logprobs]
         if update.token is not None:
             request.received.append(update.token)

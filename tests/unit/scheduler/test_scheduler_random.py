@@ -9,7 +9,7 @@ from numaserve.server.scheduler.errors import SequenceTooLong
 from numaserve.server.scheduler.integrity import check_integrity
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.protocol import StepPlan
-from scheduler_simulation import Request, Service
+from scheduler_simulation import NAN_TOKEN, Request, Service
 
 # Few tokens and few beginnings: most prompts share pages with others.
 beginnings = st.sampled_from([[0] * 24, [0, 1, 2] * 8, [1] * 24])
@@ -17,7 +17,7 @@ prompts = st.builds(
     lambda beginning, length, rest: beginning[:length] + rest,
     beginnings,
     st.integers(0, 16),
-    st.lists(st.integers(0, 2), min_size=1, max_size=6),
+    st.lists(st.sampled_from([0, 1, 2, 0, 1, 2, 0, 1, 2, NAN_TOKEN]), min_size=1, max_size=6),
 )
 configs = st.builds(
     SchedulerConfig,
@@ -125,6 +125,11 @@ def check_request(request: Request, config: SchedulerConfig) -> None:
     assert request.received == request.truth[len(request.prompt) :][: len(request.received)]
     expected_rows = request.prompt[1:] if request.prompt_logprobs else []
     assert request.rows == expected_rows[: len(request.rows)]
+    if NAN_TOKEN in request.prompt:
+        assert request.received == []
+        assert request.ends != ["length"] or request.max_new_tokens == 0
+    else:
+        assert request.ends != ["nan"]
     if request.ends == ["length"]:
         longest = min(len(request.prompt) + request.max_new_tokens, config.max_sequence_tokens)
         assert len(request.prompt) + len(request.received) == longest

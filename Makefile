@@ -1,7 +1,8 @@
 # Everything a user or developer runs. Needs Python >= 3.11 with venv, a C++20 compiler, and nothing else: CMake and
 # Ninja come as wheels.
 #
-#   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-slow    make lint    make bench    make asan    make tsan
+#   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-slow    make test-clients
+#   make lint    make bench    make asan    make tsan
 
 MODEL ?= demo
 TP ?=
@@ -32,7 +33,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install test test-slow lint format bench asan tsan install-service clean
+.PHONY: serve install test test-slow test-clients lint format bench asan tsan install-service clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -46,6 +47,10 @@ test: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
 
 test-slow: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/pytest -q -m slow --timeout 1800 $(PYTEST_ARGS)
+
+# Real clients and routers before real servers; needs Node.js and npm. Their environments are in build/clients.
+test-clients: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+	$(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) $(BIN)/python -m tests.clients $(CLIENTS)
 
 lint: $(STAMPS)/run $(STAMPS)/lint
 	$(BIN)/ruff check .

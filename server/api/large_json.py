@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import islice
 
 import msgspec
 from fastapi.responses import Response, StreamingResponse
@@ -13,7 +14,8 @@ _WHOLE_BYTES = 2**20  # an answer up to here is sent at once
 
 
 def json_pieces(fields: dict[str, object]) -> list[bytes]:
-    """The JSON object of `fields`, in pieces; lists of numbers or strings, and strings, are what may be long."""
+    """The JSON object of `fields`, in pieces; what may be long are strings, lists, and iterators, which become arrays
+    without ever being a list."""
     pieces: list[bytes] = []
     for name, value in fields.items():
         pieces.append((b"," if pieces else b"{") + msgspec.json.encode(name) + b":")
@@ -31,19 +33,25 @@ def pieces_response(pieces: list[bytes]) -> Response:
 
 def _value(value: object) -> Iterator[bytes]:
     if isinstance(value, str) and len(value) > _CHARACTERS:
-        yield from _joined(value, _CHARACTERS, b'"', b"")
+        yield from _inside(_slices(value, _CHARACTERS), b'"', b"", b'"')
     elif isinstance(value, list) and len(value) > _ITEMS:
-        yield from _joined(value, _ITEMS, b"[", b",")
+        yield from _inside(_slices(value, _ITEMS), b"[", b",", b"]")
+    elif isinstance(value, Iterator):
+        yield from _inside(iter(lambda: list(islice(value, _ITEMS)), []), b"[", b",", b"]")
     else:
         yield msgspec.json.encode(value)
 
 
-def _joined(value: Sequence[object], size: int, quote: bytes, separator: bytes) -> Iterator[bytes]:
-    """The pieces of a string or an array, each without the quotes or brackets that encoding puts around it."""
-    yield quote
-    for start in range(0, len(value), size):
-        yield (separator if start else b"") + msgspec.json.encode(value[start : start + size])[1:-1]
-    yield {b"[": b"]"}.get(quote, quote)
+def _slices(value: Sequence[object], size: int) -> Iterator[Sequence[object]]:
+    return (value[start : start + size] for start in range(0, len(value), size))
+
+
+def _inside(parts: Iterator[object], begin: bytes, separator: bytes, end: bytes) -> Iterator[bytes]:
+    """The parts of a string or an array, each without the quotes or brackets that encoding puts around it."""
+    yield begin
+    for number, part in enumerate(parts):
+        yield (separator if number else b"") + msgspec.json.encode(part)[1:-1]
+    yield end
 
 
 async def _each(pieces: list[bytes]) -> AsyncIterator[bytes]:

@@ -69,7 +69,7 @@ def _answer(context: ApiContext, tokens: list[int], *, with_texts: bool) -> Resp
         "tokens": tokens,
     }
     if with_texts:
-        fields["token_strs"] = [context.tokenizer.token_text(token) for token in tokens]
+        fields["token_strs"] = map(context.tokenizer.token_text, tokens)
     return pieces_response(json_pieces(fields))
 
 

@@ -152,6 +152,12 @@ def test_json_in_pieces_is_json(fields: dict[str, object]) -> None:
     assert max(map(len, pieces)) < 6 * 2**20
 
 
+@pytest.mark.parametrize("count", [0, 1, 65536, 200_000])
+def test_an_iterator_becomes_an_array(count: int) -> None:
+    pieces = json_pieces({"a": map(str, range(count)), "b": 1})
+    assert msgspec.json.decode(b"".join(pieces)) == {"a": list(map(str, range(count))), "b": 1}
+
+
 def test_a_large_answer_comes_whole_and_with_its_length() -> None:
     fields: dict[str, object] = {"text": "x" * 3_000_000}
 

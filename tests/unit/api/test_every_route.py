@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from api_fakes import MODEL, FakeEngine, make_context
+from app_routes import ROUTES
 from numaserve.server.api.app import create_app
 from numaserve.server.api.auth import OPEN_PATHS
 from starlette.testclient import TestClient
@@ -14,13 +15,6 @@ KEY = "key-of-a-test"
 DEEP = 100_000
 
 
-def _routes() -> list[tuple[str, str]]:
-    schema = create_app(make_context(FakeEngine())).openapi()
-    documented = [(method.upper(), path) for path, methods in schema["paths"].items() for method in methods]
-    return [*documented, ("GET", "/openapi.json"), ("GET", "/no/such/route"), ("OPTIONS", "/v1/models")]
-
-
-ROUTES = _routes()
 GUARDED = [(method, path) for method, path in ROUTES if path not in OPEN_PATHS]
 BODIES = [route for route in ROUTES if route[0] == "POST" and route[1] != "/flush_cache"]
 

@@ -99,14 +99,14 @@ def open_gguf(path: Path) -> GGUFFile:
 def _check_places(file: GGUFFile) -> None:
     """Raises `ValueError` unless tensors fill the file, one after the other and each on a multiple of the alignment, as
     llama.cpp writes them and asks for them: a tensor that is said to be of another type would be read all the same."""
-    expected = int(file.data_offset)
+    expected, before = int(file.data_offset), "the table of tensors"
     for tensor in file.tensors:
         dims = [int(dim) for dim in tensor.shape]
         end = int(tensor.data_offset) + int(tensor.n_bytes)
         if math.prod(dims) != tensor.n_elements or end > len(file.data):
             raise ValueError(f"tensor {tensor.name!r} of shape {dims} goes past the end of the file")
         if tensor.data_offset != expected:
-            raise ValueError(f"tensor {tensor.name!r} does not begin where the one before it ends")
-        expected = end + -end % int(file.alignment)
+            raise ValueError(f"{before} ends at byte {expected}, and what follows begins at {tensor.data_offset}")
+        expected, before = end + -end % int(file.alignment), f"tensor {tensor.name!r} of {tensor.tensor_type.name}"
     if file.tensors and len(file.data) > expected:
-        raise ValueError(f"{len(file.data) - expected} bytes follow its last tensor {file.tensors[-1].name!r}")
+        raise ValueError(f"{before} ends at byte {expected}, and is the last one of {len(file.data)} bytes")

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tests.clients.environments import environment_of
-from tests.clients.known_clients import CHECKS, CLIENTS, Client
+from tests.clients.known_clients import CHECKS, CLIENTS, SCRIPT, Client
 from tests.clients.recorder import Recorder
 from tests.clients.runs import Outcome, run_client
 from tests.e2e.real_server import RealServer
@@ -91,7 +91,7 @@ def _print_table(clients: Sequence[Client], outcomes: dict[str, Outcome]) -> Non
     print("|---" * (len(CHECKS) + 2) + "|")
     for client in clients:
         outcome = outcomes[client.name]
-        cells = [_cell(outcome.get(check)) for check in CHECKS]
+        cells = [_cell(outcome.get(check, outcome.get(SCRIPT))) for check in CHECKS]
         print(f"| {client.name} | {client.version} |", " | ".join(cells), "|")
     for name, outcome in outcomes.items():
         for check, failures in outcome.items():

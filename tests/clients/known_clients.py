@@ -17,6 +17,7 @@ CHECKS = (
     "both servers",
 )
 BOTH_SERVERS = CHECKS[-1]
+SCRIPT = "script"  # what fails where a script does not come to its end
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.clients.known_clients import BOTH_SERVERS, Client
+from tests.clients.known_clients import BOTH_SERVERS, SCRIPT, Client
 from tests.e2e.real_server import RealServer
 
 RUN_SECONDS = 900.0
@@ -28,7 +28,7 @@ def run_client(
     outcome = _run_script(command, {"urls": list(urls), "model": servers[0].model, "tokenizer": str(tokenizer)})
     if client.routes:
         idle = [server.url for server, count in zip(servers, before, strict=True) if _answered(server) == count]
-        outcome[BOTH_SERVERS] = [f"{url} got no request" for url in idle]
+        outcome[BOTH_SERVERS] = [f"{url} answered no request" for url in idle]
     return outcome
 
 
@@ -56,7 +56,7 @@ def _run_script(command: Sequence[str], setting: dict[str, object]) -> Outcome:
     outcome = _outcome(said.decode())
     if late or process.returncode != 0:
         reason = f"not done after {RUN_SECONDS:.0f} s" if late else f"the script ended with {process.returncode}"
-        outcome.setdefault("script", []).append(reason)
+        outcome[SCRIPT] = [reason]
     return outcome
 
 
@@ -82,4 +82,6 @@ def _outcome(said: str) -> Outcome:
 
 
 def _answered(server: RealServer) -> float:
-    return sum(value for name, value in server.metrics().items() if name.startswith("request_outcomes_total"))
+    samples = ((name.split(), value) for name, value in server.metrics().items())
+    reasons = {"stop", "length"}
+    return sum(value for (name, *labels), value in samples if name == "request_outcomes_total" and reasons & {*labels})

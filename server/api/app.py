@@ -18,6 +18,7 @@ from numaserve.server.api.health import health_router
 from numaserve.server.api.info import info_router
 from numaserve.server.api.middleware import HeaderLimit, RequestScope, RequireKey
 from numaserve.server.api.models import models_router
+from numaserve.server.api.openapi import describe
 from numaserve.server.api.paths import Paths
 from numaserve.server.api.root_path import StripRootPath
 from numaserve.server.api.tokenize import tokenize_router
@@ -51,6 +52,7 @@ def create_app(context: ApiContext) -> FastAPI:
         info_router(context),
     ):
         app.include_router(router)
+    describe(app, has_keys=context.api_keys is not None)
     _answer_errors(app, context)
     # The last one added is the outermost.
     app.add_middleware(BodyLimit, context=context)

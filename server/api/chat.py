@@ -13,10 +13,12 @@ from numaserve.server.api.body.route import body_route
 from numaserve.server.api.chat_schema import ChatRequest, TemplateArguments
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.disconnect import until_disconnect
-from numaserve.server.api.errors import bad_request, template_unavailable
+from numaserve.server.api.errors import ApiError, bad_request, template_unavailable
 from numaserve.server.api.generation import Generation
 from numaserve.server.api.logprobs import TokenNames, chat_logprobs
 from numaserve.server.api.messages import Conversation
+from numaserve.server.api.openapi import BODY_ERRORS
+from numaserve.server.api.response_models import EVENT_STREAM, ChatCompletion
 from numaserve.server.api.sampling import Wanted, generation_requests, output_limit
 from numaserve.server.api.streaming import json_response, respond
 from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
@@ -27,7 +29,7 @@ def chat_router(context: ApiContext) -> APIRouter:
     """The route of this file."""
     router = APIRouter(tags=["generation"], route_class=body_route(context.bodies))
 
-    @router.post("/v1/chat/completions")
+    @router.post("/v1/chat/completions", response_model=ChatCompletion, responses={200: EVENT_STREAM, **BODY_ERRORS})
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
         check_servable(context, body.model)
         record = record_of(request)
@@ -58,7 +60,7 @@ async def render(
     """Token ids of a conversation, by the model's own template. Raises `ApiError` and `QueueFull`."""
     check_text_length(context, conversation.characters, "messages")
     if conversation.needs_tools and not context.tokenizer.takes_tools:
-        raise bad_request("This model's chat template cannot write tool calls and their results.", "messages")
+        raise _template_refuses("This model's chat template cannot write tool calls and their results.")
     allowed = {} if arguments is None else arguments.model_dump(exclude_none=True)
 
     def write() -> str:
@@ -68,14 +70,18 @@ async def render(
     try:
         text = await context.text.render(write)
     except ChatTemplateError as error:
-        raise bad_request(f"The chat template does not take these messages: {error}", "messages") from error
+        raise _template_refuses(f"The chat template does not take these messages: {error}") from error
     except ChatTemplateUnavailable as error:
         raise template_unavailable(str(error)) from error
     with context.text.admit(len(text)) as turns:
         prompt = await encode_prompt(context, turns, text, "messages", add_special_tokens=False)
     if not prompt:
-        raise bad_request("The chat template makes an empty prompt of these messages.", "messages")
+        raise _template_refuses("The chat template makes an empty prompt of these messages.")
     return prompt
+
+
+def _template_refuses(message: str) -> ApiError:
+    return bad_request(message, "messages", "chat_template_refused")
 
 
 class _ChatAnswer:

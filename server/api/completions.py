@@ -18,6 +18,8 @@ from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import bad_request
 from numaserve.server.api.generation import Generation
 from numaserve.server.api.logprobs import CompletionLogprobs, TokenNames, joined
+from numaserve.server.api.openapi import BODY_ERRORS
+from numaserve.server.api.response_models import EVENT_STREAM, Completion
 from numaserve.server.api.sampling import Wanted, check_token_ids, generation_requests, output_limit
 from numaserve.server.api.streaming import json_response, respond
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
@@ -35,14 +37,14 @@ def completions_router(context: ApiContext) -> APIRouter:
     """The route of this file."""
     router = APIRouter(tags=["generation"], route_class=body_route(context.bodies))
 
-    @router.post("/v1/completions")
+    @router.post("/v1/completions", response_model=Completion, responses={200: EVENT_STREAM, **BODY_ERRORS})
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         check_servable(context, body.model)
         record = record_of(request)
         sequences = len(body.prompt) * (body.n or 1)
         if sequences > context.limits.max_sequences:
             message = f"{sequences} sequences are asked for at once; at most {context.limits.max_sequences} are served."
-            raise bad_request(message, "prompt")
+            raise bad_request(message, "prompt", "too_many_sequences")
         if context.log_prompts:
             record.prompt = body.prompt
         prompts = await until_disconnect(request, _prompts(context, body))
@@ -67,7 +69,9 @@ async def _prompts(context: ApiContext, body: CompletionRequest) -> list[_Prompt
     with context.text.admit(sum(map(len, body.prompt))) as turns:
         prompts = [await _prompt(context, body, given, turns) for given in body.prompt]
     if not all(prompt.tokens for prompt in prompts):
-        raise bad_request("A prompt is empty, and this model has no token that starts a text.", "prompt")
+        raise bad_request(
+            "A prompt is empty, and this model has no token that starts a text.", "prompt", "empty_prompt"
+        )
     return prompts
 
 

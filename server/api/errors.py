@@ -71,6 +71,11 @@ def tokenizer_failed() -> ApiError:
     return bad_request("The model's tokenizer cannot process this text.", None, "tokenizer_failed")
 
 
+def token_unknown(param: str, token: int, vocab_size: int) -> ApiError:
+    """The model has no row for a token id."""
+    return bad_request(f"'{param}' has token id {token}; ids are below {vocab_size}.", param, "token_unknown")
+
+
 def model_not_found(model: str) -> ApiError:
     """The request names another model than the one served."""
     return ApiError(404, f"The model '{model[:256]}' does not exist.", param="model", code="model_not_found")

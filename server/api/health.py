@@ -6,6 +6,8 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError
+from numaserve.server.api.openapi import errors
+from numaserve.server.api.response_models import Status, Version
 from numaserve.server.api.streaming import json_response
 
 
@@ -20,21 +22,21 @@ def health_router(context: ApiContext) -> APIRouter:
         message = "The server is loading, restarting or shutting down."
         return ApiError(503, message, kind="server_error", code="not_ready").response()
 
-    @router.get("/health")
+    @router.get("/health", response_model=Status, responses=errors(503))
     async def health() -> Response:
         return ready()
 
-    @router.get("/readyz")
+    @router.get("/readyz", response_model=Status, responses=errors(503))
     async def readyz() -> Response:
         return ready()
 
-    @router.get("/livez")
+    @router.get("/livez", response_model=Status, responses=errors(503))
     async def livez() -> Response:
         if context.engine.is_alive():
             return json_response({"status": "ok"})
         return ApiError(503, "The engine has given up.", kind="server_error", code="not_alive").response()
 
-    @router.get("/version")
+    @router.get("/version", response_model=Version, responses=errors())
     async def version() -> Response:
         return json_response({"version": context.version})
 

@@ -9,11 +9,16 @@ from datetime import UTC, datetime
 
 import msgspec
 from fastapi import APIRouter
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
+from numaserve.server.api.body.explain import CONFLICT
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, bad_request
+from numaserve.server.api.openapi import errors
+from numaserve.server.api.response_models import Flushed, Loads, ModelInfo, ServerInfo, TotalLoad
 from numaserve.server.api.streaming import json_response
 from numaserve.workers.protocol import RankProfile
+
+_INFO_ERRORS = errors(400, 409, 503)
 
 
 def info_router(context: ApiContext) -> APIRouter:
@@ -26,8 +31,8 @@ def info_router(context: ApiContext) -> APIRouter:
         "served_model_name": context.model_name,
     }
 
-    @router.get("/server_info")
-    @router.get("/get_server_info")
+    @router.get("/server_info", response_model=ServerInfo, responses=_INFO_ERRORS)
+    @router.get("/get_server_info", response_model=ServerInfo, responses=_INFO_ERRORS)
     async def server_info(profile: bool = False, ceilings: bool = False) -> Response:
         info = {
             "version": context.version,
@@ -39,11 +44,11 @@ def info_router(context: ApiContext) -> APIRouter:
         if profile:
             info["profile"] = [_figures(rank) for rank in await context.engine.profile(ceilings=ceilings)]
         elif ceilings:
-            raise bad_request("'ceilings' is a part of the profile; ask for 'profile=1' too.", "ceilings")
+            raise bad_request("'ceilings' is a part of the profile; ask for 'profile=1' too.", "ceilings", CONFLICT)
         return json_response(info)
 
-    @router.get("/model_info")
-    @router.get("/get_model_info")
+    @router.get("/model_info", response_model=ModelInfo, responses=errors())
+    @router.get("/get_model_info", response_model=ModelInfo, responses=errors())
     async def model_info() -> Response:
         limits = context.limits
         return json_response(
@@ -55,7 +60,7 @@ def info_router(context: ApiContext) -> APIRouter:
             }
         )
 
-    @router.get("/v1/loads")
+    @router.get("/v1/loads", response_model=Loads, responses=errors())
     async def loads() -> Response:
         load = context.engine.load()
         usage = load.tokens_used / load.token_capacity
@@ -71,19 +76,19 @@ def info_router(context: ApiContext) -> APIRouter:
         answer = {"timestamp": datetime.now(UTC).isoformat(), "version": context.version, "dp_rank_count": 1}
         return json_response({**answer, "loads": [{"dp_rank": 0, **figures}], "aggregate": _aggregate(figures)})
 
-    @router.get("/get_load")
+    @router.get("/get_load", response_model=TotalLoad, responses=errors())
     async def get_load() -> Response:
         load = context.engine.load()
         return json_response({"load": load.running + load.waiting})
 
-    @router.post("/flush_cache")
+    @router.post("/flush_cache", response_model=Flushed, responses=errors(409))
     async def flush_cache() -> Response:
         if await context.engine.flush_cache():
             return json_response({"success": True, "message": "Cache flushed."})
         message = "Requests are running; the cache was not flushed. Try again when the server is idle."
         raise ApiError(409, message, code="requests_running", refusal=None)
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=PlainTextResponse, responses=errors())
     async def metrics() -> Response:
         body, content_type = context.metrics.render()
         return Response(body, media_type=content_type)

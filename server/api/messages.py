@@ -13,7 +13,6 @@ from pydantic import (
     GetCoreSchemaHandler,
     StringConstraints,
     Tag,
-    field_validator,
     model_validator,
 )
 from pydantic_core import CoreSchema, core_schema
@@ -48,16 +47,15 @@ class CalledFunction(Strict):
     name: ShortText
     arguments: Text
 
-    @field_validator("arguments")
-    @classmethod
-    def _is_an_object(cls, arguments: str) -> str:
+    @model_validator(mode="after")
+    def _arguments_are_an_object(self) -> CalledFunction:
         try:
-            decoded = json.loads(arguments or "{}")
+            decoded = json.loads(self.arguments or "{}")
         except (ValueError, RecursionError):
             decoded = None
         if not isinstance(decoded, dict):
-            raise ValueError("not a JSON object")
-        return arguments
+            raise conflict("arguments", "'arguments' must be the text of a JSON object")
+        return self
 
 
 class ToolCall(Strict):

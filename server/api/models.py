@@ -6,6 +6,8 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from numaserve.server.api.answers import check_model
 from numaserve.server.api.context import ApiContext
+from numaserve.server.api.openapi import errors
+from numaserve.server.api.response_models import Model, ModelList
 from numaserve.server.api.streaming import json_response
 
 
@@ -25,11 +27,11 @@ def models_router(context: ApiContext) -> APIRouter:
         for name in context.model_names
     }
 
-    @router.get("/v1/models")
+    @router.get("/v1/models", response_model=ModelList, responses=errors())
     async def list_models() -> Response:
         return json_response({"object": "list", "data": list(models.values())})
 
-    @router.get("/v1/models/{name:path}")
+    @router.get("/v1/models/{name:path}", response_model=Model, responses=errors(404))
     async def retrieve_model(name: str) -> Response:
         check_model(context, name)
         return json_response(models[name])

@@ -6,8 +6,9 @@ import secrets
 from dataclasses import dataclass
 from typing import TypeVar
 
+from numaserve.server.api.body.explain import CONFLICT
 from numaserve.server.api.context import ApiContext
-from numaserve.server.api.errors import bad_request, context_length_exceeded
+from numaserve.server.api.errors import bad_request, context_length_exceeded, token_unknown
 from numaserve.server.api.schemas import SamplingFields
 from numaserve.server.engine.types import GenerationRequest
 from numaserve.workers.protocol import SamplingParams
@@ -50,7 +51,9 @@ def generation_requests(
 ) -> list[GenerationRequest]:
     """The `n` sequences of one prompt. Sequence i has seed `seed + i`, the seed being random when none was given."""
     if body.min_tokens is not None and body.min_tokens > wanted.output_limit:
-        raise bad_request("'min_tokens' is larger than the number of tokens that may be generated.", "min_tokens")
+        raise bad_request(
+            "'min_tokens' is larger than the number of tokens that may be generated.", "min_tokens", CONFLICT
+        )
     seed = secrets.randbits(63) if body.seed is None else body.seed
     eos = frozenset[int]() if body.ignore_eos else context.tokenizer.eos_token_ids
     stop_ids = eos | _stop_token_ids(body, context.vocab_size)
@@ -122,18 +125,18 @@ def _logit_bias(body: SamplingFields, vocab_size: int) -> dict[int, float]:
     bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
     for token in bias:
         if token >= vocab_size:
-            raise bad_request(f"'logit_bias' has token id {token}; ids are below {vocab_size}.", "logit_bias")
+            raise token_unknown("logit_bias", token, vocab_size)
     return bias
 
 
 def _stop_token_ids(body: SamplingFields, vocab_size: int) -> frozenset[int]:
     ids = frozenset(body.stop_token_ids or ())
     if ids and max(ids) >= vocab_size:
-        raise bad_request(f"'stop_token_ids' has {max(ids)}; token ids are below {vocab_size}.", "stop_token_ids")
+        raise token_unknown("stop_token_ids", max(ids), vocab_size)
     return ids
 
 
 def check_token_ids(tokens: list[int], vocab_size: int, param: str) -> None:
     """Raise `ApiError` unless every id is in the vocabulary."""
     if tokens and max(tokens) >= vocab_size:
-        raise bad_request(f"'{param}' has token id {max(tokens)}; ids are below {vocab_size}.", param)
+        raise token_unknown(param, max(tokens), vocab_size)

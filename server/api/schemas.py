@@ -97,11 +97,16 @@ def _whole_characters(value: str) -> str:
 Neutral = Any
 Unused = Annotated[Any, AfterValidator(lambda _value: None)]  # it may hold anything, and nothing of it is kept
 Text = Annotated[str, AfterValidator(_whole_characters)]
-Number = Annotated[float, BeforeValidator(_no_float_overflow)]
+# Behind a number's bounds, which the OpenAPI document would not have otherwise.
+no_overflow = BeforeValidator(_no_float_overflow)
 StopString = Annotated[Text, StringConstraints(min_length=1, max_length=1024)]
 StopStrings = Annotated[list[StopString], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
-LogitBias = dict[Annotated[str, StringConstraints(pattern=r"^[0-9]{1,10}$")], Annotated[Number, Field(ge=-100, le=100)]]
+_ID_PATTERN = r"^[0-9]{1,10}$"
+LogitBias = Annotated[
+    dict[Annotated[str, StringConstraints(pattern=_ID_PATTERN)], Annotated[float, Field(ge=-100, le=100), no_overflow]],
+    Field(max_length=MAX_LOGIT_BIAS, json_schema_extra={"propertyNames": {"pattern": _ID_PATTERN}}),
+]
 ShortText = Annotated[Text, StringConstraints(max_length=1024)]
 
 
@@ -119,20 +124,20 @@ class SamplingFields(Strict):
     model: ShortText | None = None
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
     max_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
-    temperature: Annotated[Number, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2), no_overflow] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopStrings | None = None
-    logit_bias: Annotated[LogitBias, Field(max_length=MAX_LOGIT_BIAS)] | None = None
-    presence_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[Number, Field(ge=-2, le=2)] | None = None
+    logit_bias: LogitBias | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
     # Extensions, with the names vLLM and SGLang use.
     top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # -1 and 0 are off
-    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[Number, Field(ge=0.01, le=100)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100), no_overflow] | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKEN_IDS)] | None = None
     ignore_eos: bool | None = None
     min_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None

@@ -13,6 +13,8 @@ from numaserve.server.api.context import ApiContext
 from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import ApiError, context_length_exceeded
 from numaserve.server.api.large_json import json_pieces, pieces_response
+from numaserve.server.api.openapi import BODY_ERRORS
+from numaserve.server.api.response_models import Detokenized, Tokenized
 from numaserve.server.api.sampling import check_token_ids
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
 from numaserve.server.text.work import TextTooLong
@@ -22,12 +24,12 @@ def tokenize_router(context: ApiContext) -> APIRouter:
     """The routes of this file."""
     router = APIRouter(tags=["tokens"], route_class=body_route(context.bodies))
 
-    @router.post("/tokenize")
+    @router.post("/tokenize", response_model=Tokenized, responses=BODY_ERRORS)
     async def tokenize(body: TokenizeRequest, request: Request) -> Response:
         check_model(context, body.model)
         return await until_disconnect(request, _tokenized(context, body))
 
-    @router.post("/detokenize")
+    @router.post("/detokenize", response_model=Detokenized, responses=BODY_ERRORS)
     async def detokenize(body: DetokenizeRequest, request: Request) -> Response:
         check_model(context, body.model)
         if len(body.tokens) > context.limits.text_tokens:

@@ -15,6 +15,8 @@ from numaserve.server.api.schemas import Strict
 from numaserve.server.api.unknown_fields import UnknownFields
 from pydantic import ValidationError
 
+_EXACT = 2**53  # beyond it a float is not the number that was written
+
 Body = TypeVar("Body", bound=Strict)
 
 
@@ -38,7 +40,7 @@ class Decoded(msgspec.Struct, frozen=True):
 def decode(model: type[Body], data: bytes, unknown: UnknownFields) -> Body:
     """The request in `data`. Raises `BodyProblem`."""
     try:
-        values = json.loads(data)
+        values = json.loads(data, parse_float=_number)
     except (ValueError, RecursionError):
         raise BodyProblem(NOT_JSON) from None
     try:
@@ -47,6 +49,12 @@ def decode(model: type[Body], data: bytes, unknown: UnknownFields) -> Body:
         # Neither links nor what was sent: of a long body either would take seconds.
         errors = error.errors(include_url=False, include_input=False)
         raise BodyProblem(explain([{**errors[0], "loc": ("body", *errors[0]["loc"])}])) from None
+
+
+def _number(text: str) -> float:
+    """A number with a point or an exponent. To JSON Schema 16.0 is an integer, and some languages write them so."""
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) <= _EXACT else value
 
 
 def to_data(body: Strict) -> dict[str, Any]:

@@ -16,6 +16,9 @@ class Problem:
     code: str | None = None
 
 
+# Of rules that JSON Schema cannot state, so that the OpenAPI document has none of them.
+CONFLICT = "conflicting_fields"
+
 NOT_JSON = Problem("The body is not valid JSON.", None)
 NOT_AN_OBJECT = Problem("The body must be a JSON object, sent with 'Content-Type: application/json'.", None)
 
@@ -28,7 +31,7 @@ def explain(errors: Sequence[Mapping[str, Any]]) -> Problem:
         return NOT_JSON
     location = param_of(first["loc"])
     if kind == "conflict":
-        return Problem(f"{first['msg']}.", _inside(location, first["ctx"]["param"]), "invalid_value")
+        return Problem(f"{first['msg']}.", _inside(location, first["ctx"]["param"]), CONFLICT)
     if kind == "unknown_field":
         param = _inside(location, first["ctx"]["name"][:64])
         meant = first["ctx"]["meant"]

@@ -1,0 +1,69 @@
+"""The OpenAPI document: FastAPI's, with the errors that are really answered and the keys that are really asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from numaserve.server.api.auth import OPEN_PATHS
+from numaserve.server.api.response_models import Error
+
+_SCHEME = "api_key"
+_REASONS = {
+    400: "The request is not valid, or does not fit the context.",
+    401: "There is no valid API key.",
+    403: "A page of another site asks, or the server is called by a foreign host name.",
+    404: "There is no such model or route.",
+    408: "The body did not arrive in time.",
+    409: "Requests are running.",
+    413: "The body is larger than the context can need.",
+    429: "The queue is full; Retry-After says when to come again.",
+    431: "There are too many headers.",
+    500: "The server failed.",
+    503: "The server is loading, restarting or shutting down.",
+}
+# What may come in between a client and any route, and any route with a body.
+_ALWAYS = (401, 403, 431, 500)
+_WITH_BODY = (400, 404, 408, 413, 429, 503)
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For a route's `responses`: the errors of its own, beside those that every route has."""
+    return {status: {"model": Error, "description": _REASONS[status]} for status in (*statuses, *_ALWAYS)}
+
+
+BODY_ERRORS = errors(*_WITH_BODY)
+
+
+def describe(app: FastAPI, *, has_keys: bool) -> None:
+    """Make `app` answer GET /openapi.json with the true document."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _mended(generate(), has_keys=has_keys)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign] # FastAPI's documented way
+
+
+def _mended(schema: dict[str, Any], *, has_keys: bool) -> dict[str, Any]:
+    for path, methods in schema["paths"].items():
+        for operation in methods.values():
+            # FastAPI's own, which is never answered: what it stands for is a 400 here.
+            operation["responses"].pop("422", None)
+            _give_errors_their_type(operation["responses"])
+            if has_keys and path not in OPEN_PATHS:
+                operation["security"] = [{_SCHEME: []}]
+    components = schema["components"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        components["schemas"].pop(name, None)
+    components["securitySchemes"] = {_SCHEME: {"type": "http", "scheme": "bearer"}}
+    return schema
+
+
+def _give_errors_their_type(responses: dict[str, Any]) -> None:
+    # FastAPI gives all answers of a route the type of the one that is no error.
+    for status, answer in responses.items():
+        if status != "200":
+            answer["content"] = {"application/json": next(iter(answer["content"].values()))}

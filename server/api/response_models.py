@@ -1,0 +1,228 @@
+"""The shapes of answers, for the OpenAPI document; answers are written as plain data and are not checked against these.
+
+OpenAI's reference for /v1, vLLM's for /tokenize and /detokenize, SGLang's for /v1/loads and /model_info.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ErrorDetail(BaseModel):
+    """`param` is the field to blame; `code` is for programs."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(BaseModel):
+    """Every answer other than 2xx."""
+
+    error: ErrorDetail
+
+
+class PromptTokensDetails(BaseModel):
+    """Where prompt tokens came from."""
+
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    """Tokens of all choices; a prompt counts once."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class TopLogprob(BaseModel):
+    """A token that could have come; its text may be ``\\xe2\\x82`` where its bytes are not a whole character."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob):
+    """A token that came."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    """An entry a token."""
+
+    content: list[TokenLogprob]
+    refusal: None
+
+
+class AssistantMessage(BaseModel):
+    """What the model said."""
+
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+FinishReason = Literal["stop", "length"]
+
+
+class ChatChoice(BaseModel):
+    """One of `n` answers."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+
+
+class _Answer(BaseModel):
+    id: str
+    created: int = Field(description="Seconds since 1970.")
+    model: str
+    system_fingerprint: str
+    usage: Usage
+
+
+class ChatCompletion(_Answer):
+    """The answer of /v1/chat/completions."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+
+
+class CompletionLogprobs(BaseModel):
+    """Columns, an entry a token. The first token of an echoed prompt has no log-probability."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    """Choice p * n + i is answer i to prompt p."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason
+
+
+class Completion(_Answer):
+    """The answer of /v1/completions."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+
+
+class Model(BaseModel):
+    """A name that requests may have."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    parent: str | None
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    """The names that requests may have."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Tokenized(BaseModel):
+    """The answer of /tokenize."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class Detokenized(BaseModel):
+    """The answer of /detokenize."""
+
+    prompt: str
+
+
+class Status(BaseModel):
+    """The answer of a probe."""
+
+    status: Literal["ok"]
+
+
+class Version(BaseModel):
+    """The version of numaserve."""
+
+    version: str
+
+
+class ServerInfo(BaseModel):
+    """Configuration, workers and counters; what is in it grows."""
+
+    model_config = ConfigDict(extra="allow")
+
+    version: str
+    model_path: str
+    served_model_name: str
+    served_model_names: list[str]
+
+
+class ModelInfo(BaseModel):
+    """What routers ask about the model."""
+
+    model_path: str
+    tokenizer_path: str
+    served_model_name: str
+    is_generation: bool
+    max_model_len: int
+    vocab_size: int
+
+
+class RankLoad(BaseModel):
+    """How busy the engine is."""
+
+    dp_rank: int
+    num_running_reqs: int
+    num_waiting_reqs: int
+    num_total_reqs: int
+    num_used_tokens: int
+    max_total_num_tokens: int
+    token_usage: float
+
+
+class Loads(BaseModel):
+    """The load of the one engine, and of all."""
+
+    timestamp: str
+    version: str
+    dp_rank_count: int
+    loads: list[RankLoad]
+    aggregate: dict[str, float]
+
+
+class TotalLoad(BaseModel):
+    """Running and waiting sequences together."""
+
+    load: int
+
+
+class Flushed(BaseModel):
+    """The cache is empty now."""
+
+    success: bool
+    message: str
+
+
+# Each event's data is a chunk: an answer with `delta` for `message`, or `text` so far; the last one is [DONE].
+EVENT_STREAM: dict[str, Any] = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}

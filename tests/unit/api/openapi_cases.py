@@ -1,0 +1,42 @@
+"""Random requests made from the OpenAPI document, and how they are judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import schemathesis
+from api_fakes import FakeEngine, make_context
+from numaserve.server.api.app import create_app
+from schemathesis.config import SchemathesisConfig
+from schemathesis.generation import GenerationMode
+
+# What JSON Schema cannot say: rules between fields, and what the model, its vocabulary and its context allow.
+BEYOND_THE_SCHEMA = {
+    "conflicting_fields",
+    "context_length_exceeded",
+    "token_unknown",
+    "too_many_sequences",
+    "empty_prompt",
+    "chat_template_refused",
+}
+_CONFIG = {
+    "checks": {
+        # Judged by `judge`, which knows the codes.
+        "positive_data_acceptance": {"enabled": False},
+        # A body that is too long is refused before it is looked into.
+        "negative_data_rejection": {"expected-statuses": ["400", "401", "403", "404", "405", "409", "413", "429"]},
+    }
+}
+
+schema = schemathesis.openapi.from_asgi(
+    "/openapi.json", create_app(make_context(FakeEngine())), config=SchemathesisConfig.from_dict(_CONFIG)
+)
+
+
+def judge(case: Any) -> None:
+    """Send one request. Raises where the answer is not what the document says."""
+    response = case.call_and_validate()
+    if case.meta.generation.mode == GenerationMode.POSITIVE and response.status_code == 400:
+        error = response.json()["error"]
+        # A bound of 63 bits is a float to those who make and check these values: 2^63 + 100 is no more than 2^63 - 1.
+        assert error["code"] in BEYOND_THE_SCHEMA or error["param"] == "seed", error

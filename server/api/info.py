@@ -14,7 +14,7 @@ from numaserve.server.api.body.explain import CONFLICT
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, bad_request
 from numaserve.server.api.openapi import errors
-from numaserve.server.api.response_models import Flushed, Loads, ModelInfo, ServerInfo, TotalLoad
+from numaserve.server.api.response_models import Flushed, Loads, ModelInfo, OlderRankLoad, ServerInfo
 from numaserve.server.api.streaming import json_response
 from numaserve.workers.protocol import RankProfile
 
@@ -76,10 +76,16 @@ def info_router(context: ApiContext) -> APIRouter:
         answer = {"timestamp": datetime.now(UTC).isoformat(), "version": context.version, "dp_rank_count": 1}
         return json_response({**answer, "loads": [{"dp_rank": 0, **figures}], "aggregate": _aggregate(figures)})
 
-    @router.get("/get_load", response_model=TotalLoad, responses=errors())
+    @router.get("/get_load", response_model=list[OlderRankLoad], responses=errors())
     async def get_load() -> Response:
+        # SGLang's shape. vllm-router asks here too, for one number in an object that vLLM does not give it either.
         load = context.engine.load()
-        return json_response({"load": load.running + load.waiting})
+        figures = {
+            "num_reqs": load.running + load.waiting,
+            "num_waiting_reqs": load.waiting,
+            "num_tokens": load.tokens_used,
+        }
+        return json_response([{"dp_rank": 0, **figures}])
 
     @router.post("/flush_cache", response_model=Flushed, responses=errors(409))
     async def flush_cache() -> Response:

@@ -211,10 +211,13 @@ class Loads(BaseModel):
     aggregate: dict[str, float]
 
 
-class TotalLoad(BaseModel):
-    """Running and waiting sequences together."""
+class OlderRankLoad(BaseModel):
+    """How busy the engine is, as SGLang told it before there was /v1/loads."""
 
-    load: int
+    dp_rank: int
+    num_reqs: int
+    num_waiting_reqs: int
+    num_tokens: int
 
 
 class Flushed(BaseModel):

@@ -36,5 +36,6 @@ def test_the_load_is_that_of_one_rank_and_of_all(client: TestClient) -> None:
     }
 
 
-def test_the_load_is_one_number_too(client: TestClient) -> None:
-    assert client.get("/get_load").json() == {"load": 4}
+def test_the_load_is_told_under_its_older_name(client: TestClient) -> None:
+    load = {"dp_rank": 0, "num_reqs": 4, "num_waiting_reqs": 1, "num_tokens": 64}
+    assert client.get("/get_load").json() == [load]

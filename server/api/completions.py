@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -134,7 +135,7 @@ class _CompletionAnswer:
         async with aclosing(generation.chunks()) as chunks:
             async for index, chunk in chunks:
                 choice = self._choices[index]
-                text, logprobs = self._contents(choice, chunk)
+                text, logprobs = await self._contents(choice, chunk)
                 choice.texts.append(text)
                 choice.parts += [] if logprobs is None else [logprobs]
                 choice.finish_reason = chunk.finish_reason or choice.finish_reason
@@ -151,23 +152,23 @@ class _CompletionAnswer:
         usage = StreamUsage(self._body, generation)
         async with aclosing(generation.chunks()) as chunks:
             async for index, chunk in chunks:
-                text, logprobs = self._contents(self._choices[index], chunk)
+                text, logprobs = await self._contents(self._choices[index], chunk)
                 if text or chunk.finish_reason is not None or (logprobs is not None and logprobs["tokens"]):
                     choice = self._choice(index, text, logprobs, chunk.finish_reason)
                     yield self._frame.wrap([choice], **usage.of_chunk(index))
         if usage.wanted:
             yield self._frame.wrap([], usage=generation.usage())
 
-    def _contents(self, choice: _Choice, chunk: GenerationChunk) -> tuple[str, dict[str, list[object]] | None]:
+    async def _contents(self, choice: _Choice, chunk: GenerationChunk) -> tuple[str, dict[str, list[object]] | None]:
         """Text and logprobs of a chunk; of the first with the echoed prompt before it."""
         text = chunk.text
         logprobs: list[dict[str, list[object]]] = []
         if self._echo and not choice.begun:
             text = choice.prompt.text + text
             if self._with_logprobs:
-                logprobs.append(
-                    choice.logprobs.prompt(choice.prompt.tokens[0], chunk.prompt_logprobs, choice.prompt.hidden)
-                )
+                # In a thread: of thousands of tokens, each with others beside it, it takes a second.
+                columns = partial(choice.logprobs.prompt, choice.prompt.tokens[0], chunk.prompt_logprobs)
+                logprobs.append(await asyncio.to_thread(columns, choice.prompt.hidden))
         choice.begun = True
         if not self._with_logprobs:
             return text, None

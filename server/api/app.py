@@ -12,10 +12,11 @@ from numaserve.server.api.body_limit import BodyLimit
 from numaserve.server.api.browsers import Browsers
 from numaserve.server.api.chat import chat_router
 from numaserve.server.api.completions import completions_router
-from numaserve.server.api.context import ApiContext, ApiLimits
+from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, from_engine, from_http, from_validation, tokenizer_failed
 from numaserve.server.api.health import health_router
 from numaserve.server.api.info import info_router
+from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.middleware import HeaderLimit, RequestScope, RequireKey
 from numaserve.server.api.models import models_router
 from numaserve.server.api.openapi import describe

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.schemas import Neutral, SamplingFields, Text, TokenId, TopLogprobs, conflict, neutral
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -42,7 +43,11 @@ Prompts = Annotated[
 class CompletionRequest(SamplingFields):
     """POST /v1/completions."""
 
-    contexts = 16
+    @classmethod
+    def most_tokens(cls, limits: ApiLimits) -> int:
+        """Of several prompts, few of which are as long as they may be."""
+        return 16 * limits.context_length
+
     prompt: Prompts
     echo: bool | None = None
     logprobs: TopLogprobs | None = None

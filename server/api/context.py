@@ -9,37 +9,12 @@ from functools import cached_property
 from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.body.route import Bodies
 from numaserve.server.api.browsers import BrowserRules
+from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.schemas import SamplingFields
 from numaserve.server.engine.types import EngineProtocol
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.text.work import TextWork
 from numaserve.server.tokenizer.types import TokenizerProtocol
-
-_ANSWERED_TOKENS = 2**18  # a book; their list, or their text where each is a long one, takes some 20 ms to make
-
-
-@dataclass(frozen=True)
-class ApiLimits:
-    """How much one request may ask for."""
-
-    context_length: int  # tokens of prompt and output together
-    vocab_size: int  # token ids the model has rows for
-    max_sequences: int = 512  # prompts x n of one request; more than the queue holds could never be admitted
-    max_body_bytes: int = 32 * 2**20
-    body_timeout_seconds: float = 60.0  # for the whole body to arrive
-    max_bytes_in_flight: int = 256 * 2**20  # of the bodies of all requests that are not yet answered
-    max_headers: int = 100
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens after which a long prompt is not counted further: what is counted in pieces is off by a few of them,
-        and what has twice as many does not fit whatever it is."""
-        return 2 * self.context_length
-
-    @property
-    def text_tokens(self) -> int:
-        """Tokens of the longest text that is tokenized, or turned back into text, for itself."""
-        return max(_ANSWERED_TOKENS, self.prompt_tokens)
 
 
 @dataclass(frozen=True)
@@ -66,8 +41,7 @@ class ApiContext:
     @cached_property
     def bodies(self) -> Bodies:
         """What decodes the bodies of requests."""
-        limits = self.limits
-        return Bodies(limits.context_length, limits.max_body_bytes, refuse_unknown=self.strict_fields)
+        return Bodies(self.limits, refuse_unknown=self.strict_fields)
 
     @cached_property
     def text(self) -> TextWork:

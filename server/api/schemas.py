@@ -6,8 +6,9 @@ values are accepted, or (d) unknown: ignored, which the answer says, or refused.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
+from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.unknown_fields import UnknownFields
 from numaserve.workers.protocol import MAX_LOGPROBS
 from pydantic import (
@@ -38,7 +39,11 @@ class Strict(BaseModel):
     Unknown fields are told to the `UnknownFields` that is the context of the validation; without one they are refused.
     """
 
-    contexts: ClassVar[int] = 1  # how many prompts of the longest length a body of this class may need to carry
+    @classmethod
+    def most_tokens(cls, limits: ApiLimits) -> int:
+        """How many tokens of text, or ids, a body of this class may need to carry."""
+        return limits.context_length
+
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False, frozen=True)
 
     @model_validator(mode="before")

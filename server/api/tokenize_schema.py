@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from numaserve.server.api.chat_schema import TemplateArguments
+from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.messages import Conversation
 from numaserve.server.api.schemas import ShortText, Strict, Text, TokenId, conflict
 from pydantic import model_validator
@@ -11,7 +12,11 @@ from pydantic import model_validator
 class TokenizeRequest(Strict):
     """A text, or a conversation as the chat endpoint would render it."""
 
-    contexts = 4
+    @classmethod
+    def most_tokens(cls, limits: ApiLimits) -> int:
+        """Of a text that need not fit the context."""
+        return limits.text_tokens
+
     model: ShortText | None = None
     prompt: Text | None = None
     messages: Conversation | None = None
@@ -30,7 +35,11 @@ class TokenizeRequest(Strict):
 class DetokenizeRequest(Strict):
     """Token ids to turn back into text."""
 
-    contexts = 4
+    @classmethod
+    def most_tokens(cls, limits: ApiLimits) -> int:
+        """Of a text that need not fit the context."""
+        return limits.text_tokens
+
     model: ShortText | None = None
     tokens: list[TokenId]
     skip_special_tokens: bool = False

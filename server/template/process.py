@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError
+from numaserve.server.confinement import confine
 from numaserve.server.template import ANSWER_HEAD, NOT_CONFINED
-from numaserve.server.template.confinement import confine
 from numaserve.server.template.environment import load_everything, make_environment
 
 MAX_ERROR_CHARS = 500

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from numaserve.server.api.limits import ApiLimits
+
 # English has some 4 bytes a token; JSON may write a character in 12, and runs of spaces or dashes make long tokens.
 _BYTES_PER_TOKEN = 64
 _BYTES_BESIDE = 1 << 20  # for everything that is no prompt
@@ -23,12 +25,11 @@ class BodyNeed:
     max_values: int
 
     @classmethod
-    def of(cls, contexts: int, context_length: int, max_bytes: int) -> BodyNeed:
-        """For prompts that fill `contexts` contexts of `context_length` tokens; `max_bytes` bounds it in any case."""
-        tokens = contexts * context_length
+    def of(cls, tokens: int, limits: ApiLimits) -> BodyNeed:
+        """For texts or prompts of so many tokens, within what `limits` allows any body."""
         return cls(
-            min(max_bytes, _BYTES_BESIDE + _BYTES_PER_TOKEN * tokens),
-            min(max(_MAX_VALUES, 2 * context_length), _VALUES_BESIDE + _VALUES_PER_TOKEN * tokens),
+            min(limits.max_body_bytes, _BYTES_BESIDE + _BYTES_PER_TOKEN * tokens),
+            min(max(_MAX_VALUES, 2 * limits.context_length), _VALUES_BESIDE + _VALUES_PER_TOKEN * tokens),
         )
 
 

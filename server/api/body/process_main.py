@@ -6,9 +6,9 @@ MessagePack. The process ends when its input does.
 
 from __future__ import annotations
 
-import resource
 import signal
 import sys
+from contextlib import suppress
 
 import msgspec
 from numaserve.server.api.body.decode import BodyProblem, Decoded, decode, to_data
@@ -18,6 +18,7 @@ from numaserve.server.api.completion_schema import CompletionRequest
 from numaserve.server.api.schemas import Strict
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
 from numaserve.server.api.unknown_fields import UnknownFields
+from numaserve.server.confinement import confine
 
 MODELS: dict[str, type[Strict]] = {
     model.__name__: model for model in (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
@@ -45,12 +46,19 @@ def answer(job: Job, data: bytes) -> Decoded:
     return Decoded(to_data(body), unknown.names, unknown.count)
 
 
+def _decode_once() -> None:
+    """Have done what libraries do at their first use, while files can be opened."""
+    msgspec.msgpack.encode(answer(Job(ChatRequest.__name__, False, 2), b"{}"))
+
+
 def main() -> None:
     """Serve until the input ends."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # they reach the whole group, while requests are still answered
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     source, sink = sys.stdin.buffer, sys.stdout.buffer
+    _decode_once()
+    with suppress(OSError):  # a kernel without filters; unlike a template, a body is no program
+        confine(_MEMORY_BYTES)
     while line := source.readline():
         job = msgspec.json.decode(line, type=Job)
         encoded = msgspec.msgpack.encode(answer(job, source.read(job.length)))

@@ -13,6 +13,7 @@ from numaserve.server.api.body.need import BodyNeed, count_values
 from numaserve.server.api.body.process import DecodingProcess
 from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import ApiError, from_problem
+from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.schemas import Strict
 from numaserve.server.api.unknown_fields import IgnoredFieldsLog, UnknownFields
 
@@ -24,9 +25,8 @@ INLINE_VALUES = 1 << 12
 class Bodies:
     """Decodes the bodies of one server's requests."""
 
-    def __init__(self, context_length: int, max_body_bytes: int, *, refuse_unknown: bool = False) -> None:
-        self._context_length = context_length
-        self._max_body_bytes = max_body_bytes
+    def __init__(self, limits: ApiLimits, *, refuse_unknown: bool = False) -> None:
+        self._limits = limits
         self._refuse_unknown = refuse_unknown
         self._process = DecodingProcess()
         self._log = IgnoredFieldsLog()
@@ -38,7 +38,7 @@ class Bodies:
     async def decode(self, model: type[Body], request: Request) -> Body:
         """The body of `request`, whose record gets the unknown fields. Raises `ApiError` and `QueueFull`."""
         data = await request.body()
-        need = BodyNeed.of(model.contexts, self._context_length, self._max_body_bytes)
+        need = BodyNeed.of(model.most_tokens(self._limits), self._limits)
         if len(data) > need.max_bytes:
             raise _too_large(f"{need.max_bytes} bytes")
         values = count_values(data, need.max_values)

@@ -7,16 +7,21 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from api_fakes import FakeEngine, make_context
+from api_fakes import VOCAB, FakeEngine, make_context
 from numaserve.server.api.app import ApiContext, create_app
 from numaserve.server.api.body.need import BodyNeed, count_values
 from numaserve.server.api.body.process import DecodingProcess
 from numaserve.server.api.body.route import INLINE_BYTES, INLINE_VALUES
 from numaserve.server.api.chat_schema import ChatRequest
+from numaserve.server.api.completion_schema import CompletionRequest
 from numaserve.server.api.errors import ApiError
+from numaserve.server.api.limits import ApiLimits
+from numaserve.server.api.schemas import Strict
+from numaserve.server.api.tokenize_schema import DetokenizeRequest
 from starlette.testclient import TestClient
 
 LONG = "x" * INLINE_BYTES
@@ -121,7 +126,7 @@ HOSTILE = {
     "empty lists": b'{"x":[' + b",".join([b"[]"] * (1 << 20)) + b"]}",
     "one-token prompts": b'{"prompt":[' + b",".join([b"[1]"] * (1 << 20)) + b"]}",
     "token ids": b'{"tokens":[' + b",".join([b"1"] * (1 << 21)) + b"]}",
-    "one long text": b'{"prompt":"' + b"x" * (1 << 24) + b'"}',
+    "one long text": b'{"prompt":"' + b"x" * (20 << 20) + b'"}',
 }
 
 
@@ -141,9 +146,15 @@ def test_counting_stops_where_enough_is_known() -> None:
 
 
 def test_a_longer_context_may_need_a_longer_body() -> None:
-    assert BodyNeed.of(1, 8192, 2**25).max_bytes < BodyNeed.of(1, 131072, 2**25).max_bytes
-    assert BodyNeed.of(16, 2**20, 2**25).max_bytes == 2**25
-    assert BodyNeed.of(1, 2**22, 2**25).max_values > 2**22  # a prompt of so many token ids
+    def need(context_length: int, model: type[Strict] = ChatRequest) -> BodyNeed:
+        limits = ApiLimits(context_length, VOCAB)
+        return BodyNeed.of(model.most_tokens(limits), limits)
+
+    assert need(8192).max_bytes < need(131072).max_bytes
+    assert need(8192).max_bytes < need(8192, CompletionRequest).max_bytes
+    assert need(2**20, CompletionRequest).max_bytes == 2**25
+    assert need(2**22).max_values > 2**22  # a prompt of so many token ids
+    assert need(8192, DetokenizeRequest).max_values > ApiLimits(8192, VOCAB).text_tokens
 
 
 def test_a_process_that_was_killed_is_started_again() -> None:
@@ -179,5 +190,20 @@ def test_a_process_that_hangs_is_killed_and_the_next_body_is_decoded() -> None:
         finally:
             process.close()
             patient.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_process_is_left_what_decoding_needs() -> None:
+    async def scenario() -> None:
+        process = DecodingProcess()
+        try:
+            await process.decode(ChatRequest, b"{}", refuse_unknown=False)
+            assert process._process is not None
+            status = Path(f"/proc/{process._process.pid}/status").read_text()
+            assert "NoNewPrivs:\t1" in status
+            assert "Seccomp:\t2" in status
+        finally:
+            process.close()
 
     asyncio.run(scenario())

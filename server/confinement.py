@@ -1,7 +1,8 @@
-"""Takes from this process what rendering a template does not need. For Linux on x86-64.
+"""Takes from this process what computing an answer does not need. For Linux on x86-64.
 
-Jinja's sandbox is Python, and so is what it guards: whoever gets past it is a program in this process. The kernel then
-lets that program compute and answer, and nothing else.
+For processes that work on what is not trusted: templates of checkpoints, long bodies of requests. Jinja's sandbox is
+Python, and so is what it guards: whoever gets past it is a program in this process. The kernel then lets that program
+compute and answer, and nothing else.
 """
 
 from __future__ import annotations

@@ -48,6 +48,11 @@ class ApiContext:
         """Where all tokenizing goes. As many requests may be in a lane of it as the engine takes."""
         return TextWork(self.tokenizer, max_requests=self.limits.max_sequences)
 
+    def close(self) -> None:
+        """End the threads and processes that work on requests; what waits for them is refused."""
+        self.text.close()
+        self.bodies.close()
+
     @property
     def model_names(self) -> tuple[str, ...]:
         """Every name that a request may have."""

@@ -59,16 +59,16 @@ class HttpServer(uvicorn.Server):
         self._tls = tls
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._text = context.text
+        self._context = context
 
     async def run_until_stopped(self) -> None:
         """Serve until `stop`."""
         await self.serve()
 
     def stop(self) -> None:
-        """Finish the answers that are being written, then end. Clients that do not read them do not delay it, and texts
-        that wait to be tokenized are refused."""
-        self._text.close()
+        """Finish the answers that are being written, then end. Clients that do not read them do not delay it, and
+        requests that wait to be decoded or tokenized are refused."""
+        self._context.close()
         self.should_exit = True
         self._stop.set()
 

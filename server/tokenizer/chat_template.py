@@ -8,20 +8,14 @@ any check that could be put into the front end. Only the kernel can stop that, a
 from __future__ import annotations
 
 import json
-import os
 import signal
-import struct
-import subprocess
 import sys
 import threading
 import time
-import weakref
-from contextlib import suppress
-from typing import IO, cast
 
 import msgspec
+from numaserve.server.child_process import ChildProcess, Ended, TooLate
 from numaserve.server.template import ANSWER_HEAD, NOT_CONFINED
-from numaserve.server.tokenizer.pipes import TooLate, receive, send
 from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
 
 CPU_SECONDS = 2.0  # per rendering; usual templates take well under a millisecond
@@ -32,7 +26,6 @@ MAX_CHARS = 4_000_000  # several times the text that fits the longest context
 MEMORY_BYTES = 512 * 2**20
 
 _COMMAND = (sys.executable, "-P", "-m", "numaserve.server.template.process")
-_REAPING_SECONDS = 5.0
 
 
 class ChatTemplate:
@@ -83,11 +76,11 @@ class ChatTemplate:
         self._closed = True
         self._process.kill()
         with self._lock:
-            self._stop()
+            self._process.stop()
 
     def _ask(self, line: bytes) -> tuple[bool, str] | None:
         """Whether the child made a text, and that or its complaint; None when it died without an answer."""
-        if not self._stop.alive and not self._closed:
+        if self._process.is_stopped and not self._closed:
             self._start()
         if self._closed:  # asked after the start: `close` may not have seen the new process
             raise ChatTemplateUnavailable("The server is shutting down.")
@@ -95,47 +88,32 @@ class ChatTemplate:
         try:
             answer = self._exchange(process, line, time.monotonic() + self._seconds)
         except TooLate:
-            self._stop()
+            process.stop()
             message = f"The chat template's process did not answer within {self._seconds:g} s. Try again."
             raise ChatTemplateUnavailable(message) from None
         if answer is not None:
             return answer
-        self._stop()
+        process.stop()
         if process.returncode == -signal.SIGPROF:
             raise ChatTemplateError(f"the chat template ran for more than {self._cpu_seconds:g} s of processor time")
         if process.returncode == NOT_CONFINED:
             raise ChatTemplateError("chat templates need a kernel that takes seccomp filters, and this one does not")
         return None
 
-    def _exchange(self, process: subprocess.Popen[bytes], line: bytes, deadline: float) -> tuple[bool, str] | None:
-        assert process.stdin is not None and process.stdout is not None  # noqa: S101 - pipes were asked for
+    def _exchange(self, process: ChildProcess, line: bytes, deadline: float) -> tuple[bool, str] | None:
         try:
-            send(process.stdin, self._unsent_config + line, deadline)
+            process.send(self._unsent_config + line, deadline)
             self._unsent_config = b""
-            success, size = ANSWER_HEAD.unpack(receive(process.stdout, ANSWER_HEAD.size, deadline))
-            data = receive(process.stdout, size, deadline) if size <= self._max_bytes else b""
-            return (success, data.decode("utf-8", "surrogatepass")) if len(data) == size else None
-        except (BrokenPipeError, struct.error, UnicodeDecodeError):
+            success, size = ANSWER_HEAD.unpack(process.receive(ANSWER_HEAD.size, deadline))
+            if size > self._max_bytes:
+                return None
+            return success, process.receive(size, deadline).decode("utf-8", "surrogatepass")
+        except (Ended, UnicodeDecodeError):
             return None
 
     def _start(self) -> None:
-        # A preloaded allocator or sanitizer reserves more address space than the child may have.
-        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-        process = subprocess.Popen(_COMMAND, 0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        for pipe in (process.stdin, process.stdout):
-            os.set_blocking(cast(IO[bytes], pipe).fileno(), False)
-        self._process = process
-        self._stop = weakref.finalize(self, _stop, self._process)
+        self._process = ChildProcess(_COMMAND)
         self._unsent_config = self._config
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Kill and reap the child, which keeps nothing that is worth a farewell."""
-    process.kill()
-    with suppress(subprocess.TimeoutExpired):  # only a kernel in trouble keeps a killed process
-        process.wait(_REAPING_SECONDS)
-    for pipe in (process.stdin, process.stdout):
-        cast(IO[bytes], pipe).close()
 
 
 def flatten_content(messages: list[dict[str, object]]) -> list[dict[str, object]]:

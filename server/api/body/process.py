@@ -7,18 +7,16 @@ The process is started for the first long body: usual ones are decoded in the ev
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
-import threading
-import weakref
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import msgspec
 from numaserve.server.api.body.decode import Decoded
 from numaserve.server.api.errors import ApiError
 from numaserve.server.api.schemas import Strict
-from numaserve.server.engine.types import QueueFull
+from numaserve.server.child_process import ChildProcess, Ended, TooLate
+from numaserve.server.engine.types import NotReady, QueueFull
 
 _MAX_WAITING = 64
 _DEADLINE_S = 20.0  # of one body; the longest takes under a second of processor time
@@ -31,15 +29,17 @@ class DecodingProcess:
     def __init__(self, deadline_s: float = _DEADLINE_S) -> None:
         self._deadline_s = deadline_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="decode")
-        self._process: subprocess.Popen[bytes] | None = None
-        self._stop: weakref.finalize[[subprocess.Popen[bytes]], DecodingProcess] | None = None
+        self._process: ChildProcess | None = None
         self._waiting = 0
+        self._closed = False
 
     async def decode(self, model: type[Strict], data: bytes, *, refuse_unknown: bool) -> Decoded:
-        """Decode `data`. Raises `QueueFull`, and `ApiError` when the process is stuck or dies of the body.
+        """Decode `data`. Raises `QueueFull`, `ApiError` when the process is stuck or dies of the body, and `NotReady`
+        once this is closed.
 
         When the caller is cancelled, a body that waits is dropped; one that is being decoded is decoded for nobody.
         """
+        self._check_open()
         if self._waiting >= _MAX_WAITING:
             raise QueueFull(f"{self._waiting} long requests wait to be decoded, which is as many as may.", 1)
         head = msgspec.json.encode({"model": model.__name__, "refuse_unknown": refuse_unknown, "length": len(data)})
@@ -55,49 +55,47 @@ class DecodingProcess:
         return msgspec.msgpack.decode(answer, type=Decoded)
 
     def close(self) -> None:
-        """End the process; also done when the object goes away or the interpreter exits."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        self._end()
+        """End the process, and with it the body that is being decoded; those that wait are not. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._process is not None:
+            self._process.kill()
+        self._thread.submit(self._end)
+        self._thread.shutdown(wait=False)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NotReady("The server is shutting down.")
 
     def _ask(self, head: bytes, data: bytes) -> bytes | None:
-        # A process that was killed between two bodies is no fault of this one, which hence gets a second process.
-        return self._ask_once(head, data) or self._ask_once(head, data)
+        """The encoded answer, or None when there is none. Raises `NotReady`."""
+        try:
+            # A process that was killed between two bodies is no fault of this one, which hence gets a second process.
+            return self._ask_once(head, data) or self._ask_once(head, data)
+        except TooLate:
+            return None
 
     def _ask_once(self, head: bytes, data: bytes) -> bytes | None:
-        """The encoded answer, or None when the process ended without one or did not answer in time."""
-        process = self._running()
-        assert process.stdin is not None and process.stdout is not None  # noqa: S101 - pipes were asked for
-        deadline = threading.Timer(self._deadline_s, process.kill)
-        deadline.start()
+        self._check_open()
+        process, deadline = self._running(), time.monotonic() + self._deadline_s
         try:
-            process.stdin.write(head)
-            process.stdin.write(data)
-            process.stdin.flush()
-            length = process.stdout.read(8)
-            answer = process.stdout.read(int.from_bytes(length, "little"))
-            if answer:
-                return answer
-        except BrokenPipeError:
-            pass
-        finally:
-            deadline.cancel()
-        self._end()
-        return None
-
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            self._process = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            self._stop = weakref.finalize(self, _stop, self._process)
-        return self._process
+            self._check_open()  # again: `close` may not have seen a new process
+            process.send(head, deadline)
+            process.send(data, deadline)
+            return process.receive(int.from_bytes(process.receive(8, deadline), "little"), deadline)
+        except BaseException as error:
+            self._end()
+            if isinstance(error, Ended):
+                return None
+            raise
 
     def _end(self) -> None:
-        if self._stop is not None:
-            self._stop()
+        if self._process is not None:
+            self._process.stop()
         self._process = None
 
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Kill and reap the process, which keeps nothing that is worth a farewell."""
-    process.kill()
-    with suppress(BrokenPipeError):
-        process.communicate()
+    def _running(self) -> ChildProcess:
+        if self._process is None:
+            self._process = ChildProcess(_COMMAND)
+        return self._process

@@ -22,6 +22,7 @@ from numaserve.server.api.errors import ApiError
 from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.schemas import Strict
 from numaserve.server.api.tokenize_schema import DetokenizeRequest
+from numaserve.server.engine.types import NotReady
 from starlette.testclient import TestClient
 
 LONG = "x" * INLINE_BYTES
@@ -48,7 +49,7 @@ def context(engine: FakeEngine) -> ApiContext:
 def client(context: ApiContext) -> Iterator[TestClient]:
     with TestClient(create_app(context), raise_server_exceptions=False) as client:
         yield client
-    context.bodies.close()
+    context.close()
 
 
 def post(client: TestClient, path: str, body: dict[str, Any]) -> Any:
@@ -190,6 +191,26 @@ def test_a_process_that_hangs_is_killed_and_the_next_body_is_decoded() -> None:
         finally:
             process.close()
             patient.close()
+
+    asyncio.run(scenario())
+
+
+def test_closing_ends_a_body_that_is_being_decoded_and_those_that_wait() -> None:
+    async def scenario() -> None:
+        process = DecodingProcess()
+        assert (await process.decode(ChatRequest, b"{}", refuse_unknown=False)).problem is not None
+        child = process._process
+        assert child is not None
+        os.kill(child.pid, signal.SIGSTOP)
+        waiting = [asyncio.create_task(process.decode(ChatRequest, b"{}", refuse_unknown=False)) for _ in range(2)]
+        await asyncio.sleep(0)
+        process.close()
+        for each in (*waiting, process.decode(ChatRequest, b"{}", refuse_unknown=False)):
+            with pytest.raises(NotReady):
+                await each
+        while process._process is not None:
+            await asyncio.sleep(0.001)
+        assert child.returncode == -signal.SIGKILL
 
     asyncio.run(scenario())
 

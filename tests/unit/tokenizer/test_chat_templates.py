@@ -149,7 +149,7 @@ def test_the_process_can_be_killed_between_two_conversations(make: MakeTemplate)
 
 def test_the_process_goes_with_the_template(make: MakeTemplate) -> None:
     template = ChatTemplate("x")
-    process = template._process
+    process = template._process._popen
     del template
     assert process.returncode == -signal.SIGKILL
 

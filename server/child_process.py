@@ -1,0 +1,100 @@
+"""A process of ours that computes what must not hold up, or harm, this one: asked through pipes, until a deadline."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import time
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import IO, cast
+
+_CHUNK = 2**20  # bytes
+_REAPING_SECONDS = 5.0
+
+
+class TooLate(Exception):
+    """The process did not do its part in time."""
+
+
+class Ended(Exception):
+    """The process ended before it had done its part."""
+
+
+class ChildProcess:
+    """A process that `command` started. It ends with `stop`, with this object, or when the interpreter exits.
+
+    Deadlines are times of `time.monotonic()`. Pipes that block, beside a timer that kills, were rejected: nothing would
+    tell a process that is late from one that has ended.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        # A preloaded allocator or sanitizer reserves more address space than a confined process may have.
+        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        self._popen = subprocess.Popen(command, 0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self._input, self._output = cast(IO[bytes], self._popen.stdin), cast(IO[bytes], self._popen.stdout)
+        for pipe in (self._input, self._output):
+            os.set_blocking(pipe.fileno(), False)
+        self._stop = weakref.finalize(self, _stop, self._popen)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """As that of `subprocess.Popen`; known after `stop`."""
+        return self._popen.returncode
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return not self._stop.alive
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Write all of `data`. Raises `TooLate` and `Ended`."""
+        rest = memoryview(data)
+        try:
+            while rest:
+                _wait(self._input, select.POLLOUT, deadline)
+                rest = rest[os.write(self._input.fileno(), rest[:_CHUNK]) :]
+        except BrokenPipeError:
+            raise Ended from None
+
+    def receive(self, size: int, deadline: float) -> bytes:
+        """Read `size` bytes. Raises `TooLate` and `Ended`."""
+        data = bytearray()
+        while len(data) < size:
+            _wait(self._output, select.POLLIN, deadline)
+            chunk = os.read(self._output.fileno(), min(_CHUNK, size - len(data)))
+            if not chunk:
+                raise Ended
+            data += chunk
+        return bytes(data)
+
+    def kill(self) -> None:
+        """Make it end, from any thread; whoever sends or receives sees that it has ended."""
+        self._popen.kill()
+
+    def stop(self) -> None:
+        """Kill and reap it: it keeps nothing that is worth a farewell. May be called twice."""
+        self._stop()
+
+
+def _wait(pipe: IO[bytes], event: int, deadline: float) -> None:
+    # poll, as select knows no descriptors beyond 1023.
+    poll = select.poll()
+    poll.register(pipe, event)
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        raise TooLate
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):  # only a kernel in trouble keeps a killed process
+        process.wait(_REAPING_SECONDS)
+    for pipe in (process.stdin, process.stdout):
+        cast(IO[bytes], pipe).close()

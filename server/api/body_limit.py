@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from numaserve.server.api.context import ApiContext
-from numaserve.server.api.errors import CLIENT_CLOSED_REQUEST, ApiError
+from numaserve.server.api.errors import ApiError, client_left, rate_limited
 from numaserve.server.api.heap import HeapTrimmer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -43,7 +43,8 @@ class BodyLimit:
 
     def _take(self, count: int) -> None:
         if count > self._left:
-            raise _too_many()
+            # Not 503: routers and load balancers take that for a server that is ill.
+            raise rate_limited("The server holds as many bytes of requests as it may. Try again later.", close=True)
         self._left -= count
 
     def _give_back(self, count: int) -> None:
@@ -79,7 +80,7 @@ class _Body:
             raise _too_slow() from None
         if message["type"] == "http.disconnect":
             # Not left to Starlette and FastAPI: their exceptions end in a cycle of references that keeps the body.
-            raise _departed()
+            raise client_left()
         self._received += len(message.get("body", b""))
         self._complete = not message.get("more_body", False)
         if self._received > self._max_bytes:
@@ -100,19 +101,3 @@ def _too_large(limit: int) -> ApiError:
 def _too_slow() -> ApiError:
     message = "The body did not arrive in time."
     return ApiError(408, message, code="request_timeout", headers={"Connection": "close"})
-
-
-def _departed() -> ApiError:
-    return ApiError(CLIENT_CLOSED_REQUEST, "The client left before its request was complete.", refusal=None)
-
-
-def _too_many() -> ApiError:
-    # Not 503: routers and load balancers take that for a server that is ill.
-    return ApiError(
-        429,
-        "The server holds as many bytes of requests as it may. Try again later.",
-        kind="rate_limit_error",
-        code="rate_limit_exceeded",
-        headers={"Retry-After": "1", "Connection": "close"},
-        refusal="queue_full",
-    )

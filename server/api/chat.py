@@ -34,8 +34,6 @@ def chat_router(context: ApiContext) -> APIRouter:
         check_servable(context, body.model)
         record = record_of(request)
         prompt = await until_disconnect(request, render(context, body.messages, body.chat_template_kwargs))
-        if isinstance(prompt, Response):
-            return prompt
         if context.log_prompts:
             record.prompt = body.messages.messages
         limit = output_limit(len(prompt), body.output_limit, None, context.limits.context_length, "messages")

@@ -49,8 +49,6 @@ def completions_router(context: ApiContext) -> APIRouter:
         if context.log_prompts:
             record.prompt = body.prompt
         prompts = await until_disconnect(request, _prompts(context, body))
-        if isinstance(prompts, Response):
-            return prompts
         answer = _CompletionAnswer(context, body, prompts)
         requests = [_requests(context, body, prompt.tokens, f"{answer.id}-{i}") for i, prompt in enumerate(prompts)]
         generation = await Generation.admit(context.engine, requests, record, drop_output=body.max_tokens == 0)

@@ -7,14 +7,13 @@ from collections.abc import Coroutine
 from typing import TypeVar
 
 from fastapi import Request
-from fastapi.responses import Response
-from numaserve.server.api.errors import CLIENT_CLOSED_REQUEST
+from numaserve.server.api.errors import client_left
 
 T = TypeVar("T")
 
 
-async def until_disconnect(request: Request, work: Coroutine[object, object, T]) -> T | Response:
-    """The result of `work`, which is cancelled when the client leaves; then a `Response` that nobody reads.
+async def until_disconnect(request: Request, work: Coroutine[object, object, T]) -> T:
+    """The result of `work`. Raises `ApiError` when the client leaves; `work` is cancelled then.
 
     The body must have been read already: the next message the client can cause is its disconnect.
     """
@@ -22,7 +21,9 @@ async def until_disconnect(request: Request, work: Coroutine[object, object, T])
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        return await task if task.done() else Response(status_code=CLIENT_CLOSED_REQUEST)
+        if not task.done():
+            raise client_left()
+        return await task
     finally:
         for each in (task, gone):
             each.cancel()

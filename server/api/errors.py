@@ -12,8 +12,6 @@ from numaserve.server.api.body.explain import Problem, explain
 from numaserve.server.engine.types import Busy, EngineError, NotReady, QueueFull, RequestTooLong
 from numaserve.server.metrics.labels import Refusal
 
-CLIENT_CLOSED_REQUEST = 499  # a status that nobody reads; it tells the log why there was no other answer
-
 
 class ApiError(HTTPException):
     """An answer other than 2xx. `refusal` is the reason it is counted under, None for one that is not counted.
@@ -92,6 +90,19 @@ def unauthorized() -> ApiError:
     )
 
 
+def client_left() -> ApiError:
+    """An answer that nobody reads; its status tells the log why there was no other one."""
+    return ApiError(499, "The client left before its request was answered.", refusal=None)
+
+
+def rate_limited(message: str, *, retry_after: int = 1, close: bool = False) -> ApiError:
+    """Too much at once: to be sent again after so many seconds, over another connection with `close`."""
+    headers = {"Retry-After": str(retry_after)} | ({"Connection": "close"} if close else {})
+    return ApiError(
+        429, message, kind="rate_limit_error", code="rate_limit_exceeded", headers=headers, refusal="queue_full"
+    )
+
+
 def not_ready(message: str) -> ApiError:
     """Loading, restarting or draining."""
     return ApiError(503, message, kind="server_error", code="not_ready", refusal="not_ready")
@@ -116,14 +127,7 @@ def internal_error() -> ApiError:
 def from_engine(error: EngineError) -> ApiError:
     """What the engine refused or could not finish."""
     if isinstance(error, QueueFull):
-        return ApiError(
-            429,
-            str(error),
-            kind="rate_limit_error",
-            code="rate_limit_exceeded",
-            headers={"Retry-After": str(error.retry_after)},
-            refusal="queue_full",
-        )
+        return rate_limited(str(error), retry_after=error.retry_after)
     if isinstance(error, NotReady):
         return not_ready(str(error))
     if isinstance(error, RequestTooLong):

@@ -11,7 +11,7 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from numaserve.server.api.disconnect import until_disconnect
-from numaserve.server.api.errors import from_engine, internal_error
+from numaserve.server.api.errors import ApiError, from_engine, internal_error
 from numaserve.server.api.generation import Generation
 from numaserve.server.engine.types import EngineError
 from starlette.types import Message, Receive, Scope, Send
@@ -50,6 +50,9 @@ class EventStream(StreamingResponse):
         writer = _Writer(send, head, self._ping_seconds)
         try:
             await until_disconnect(Request(scope, receive), self._write(writer))
+        except ApiError:  # what else fails after the beginning is an event
+            if not writer.started:
+                raise
         finally:
             await writer.close()
             await self._payloads.aclose()

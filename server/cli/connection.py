@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import httptools
-from numaserve.server.api.errors import ApiError, bad_request
+from numaserve.server.api.errors import ApiError, bad_request, rate_limited
 from numaserve.server.cli.client_transport import ClientTransport
 from numaserve.server.cli.descriptors import max_connections
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -71,8 +71,7 @@ class LimitedProtocol(HttpToolsProtocol):
         )
         super().connection_made(cast(asyncio.Transport, self._client))
         if len(self.connections) > limits.connections:
-            message = "The server has too many connections. Try again later."
-            self._refuse(ApiError(429, message, code="rate_limit_exceeded", headers={"Retry-After": "1"}))
+            self._refuse(rate_limited("The server has too many connections. Try again later."))
             return
         self._start_head_timer()
 
@@ -125,7 +124,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self._in_message = True
         if len(self.pipeline) >= self._limits.requests_ahead:
-            raise ApiError(429, "Too many requests were sent without waiting for answers.", code="rate_limit_exceeded")
+            raise rate_limited("Too many requests were sent without waiting for answers.")
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:

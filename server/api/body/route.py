@@ -49,11 +49,7 @@ class Bodies:
         try:
             if len(data) <= INLINE_BYTES and values <= INLINE_VALUES:
                 return decode(model, data, unknown)
-            work = self._decode_elsewhere(model, data, unknown)
-            decoded = await until_disconnect(request, work)
-            if isinstance(decoded, Response):
-                raise ApiError(decoded.status_code, "The client has left.", refusal=None)
-            return decoded
+            return await until_disconnect(request, self._decode_elsewhere(model, data, unknown))
         except BodyProblem as error:
             raise from_problem(error.problem) from None
         finally:

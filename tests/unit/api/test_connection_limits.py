@@ -70,6 +70,7 @@ def test_too_many_connections_are_told_to_come_back() -> None:
                 assert (await exchange(connection, COMPLETE))[0] == 200
             status, body = await answer_of((await connect())[0])
             assert (status, body["error"]["code"]) == (429, "rate_limit_exceeded")
+            assert body["error"]["type"] == "rate_limit_error"
             held[0][1].close()
             await held[0][1].wait_closed()
             while (await exchange(await connect(), COMPLETE))[0] == 429:

@@ -9,11 +9,13 @@ import secrets
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from numaserve.server.api.unknown_fields import UnknownFields
-from starlette.requests import Request
-from starlette.types import Scope
+
+if TYPE_CHECKING:  # the log needs this file long before the HTTP side is imported
+    from starlette.requests import Request
+    from starlette.types import Scope
 
 _SAFE_ID = re.compile(rb"[A-Za-z0-9._:\-]{1,128}")
 _logger = logging.getLogger("numaserve.request")
@@ -43,7 +45,7 @@ class RequestRecord:
     request_id: str
     method: str
     started: float = field(default_factory=time.perf_counter)
-    status: int = 0  # 0 when the client left before an answer
+    status: int = 0  # 0 until an answer begins
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0

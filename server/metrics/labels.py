@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from numaserve.server.engine.types import FinishReason
 
@@ -12,9 +12,9 @@ Phase = Literal["prefill", "decode", "mixed"]
 Stage = Literal["schedule", "send", "native", "all_reduce", "receive", "detokenize"]
 Refusal = Literal["invalid", "unauthorized", "too_large", "too_long", "queue_full", "not_ready"]
 
-PAGE_STATES: tuple[PageState, ...] = ("free", "cached", "active")
-REQUEST_STATES: tuple[RequestState, ...] = ("waiting", "running")
-PHASES: tuple[Phase, ...] = ("prefill", "decode", "mixed")
-STAGES: tuple[Stage, ...] = ("schedule", "send", "native", "all_reduce", "receive", "detokenize")
-FINISH_REASONS: tuple[FinishReason, ...] = ("stop", "length", "abort", "error")
-REFUSALS: tuple[Refusal, ...] = ("invalid", "unauthorized", "too_large", "too_long", "queue_full", "not_ready")
+PAGE_STATES: tuple[PageState, ...] = get_args(PageState)
+REQUEST_STATES: tuple[RequestState, ...] = get_args(RequestState)
+PHASES: tuple[Phase, ...] = get_args(Phase)
+STAGES: tuple[Stage, ...] = get_args(Stage)
+FINISH_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
+REFUSALS: tuple[Refusal, ...] = get_args(Refusal)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from api_fakes import FakeEngine, make_context
 from numaserve.server.api.app import create_app
 
 
-def _routes() -> list[tuple[str, str]]:
-    schema = create_app(make_context(FakeEngine())).openapi()
-    documented = [(method.upper(), path) for path, methods in schema["paths"].items() for method in methods]
-    return [*documented, ("GET", "/openapi.json"), ("GET", "/no/such/route"), ("OPTIONS", "/v1/models")]
+def operations(*keys: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """What the OpenAPI document of a server with `keys` says of each method and path."""
+    paths = create_app(make_context(FakeEngine(), keys=keys)).openapi()["paths"]
+    return {(method.upper(), path): each for path, methods in paths.items() for method, each in methods.items()}
 
 
-ROUTES = _routes()
+DOCUMENTED = list(operations())
+ROUTES = [*DOCUMENTED, ("GET", "/openapi.json"), ("GET", "/no/such/route"), ("OPTIONS", "/v1/models")]

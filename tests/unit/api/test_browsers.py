@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from api_fakes import FakeEngine, make_context
+from app_routes import ROUTES
 from numaserve.server.api.app import create_app
 from numaserve.server.api.browsers import BrowserRules
 from starlette.testclient import TestClient
@@ -20,15 +21,6 @@ def app_client(rules: BrowserRules, *, keys: tuple[str, ...] = ()) -> TestClient
 
 
 LOCAL = app_client(BrowserRules(open_locally=True))
-ROUTES = [
-    *(
-        (method.upper(), path)
-        for path, methods in create_app(make_context(FakeEngine())).openapi()["paths"].items()
-        for method in methods
-    ),
-    ("GET", "/openapi.json"),
-    ("GET", "/no/such/route"),
-]
 FOREIGN_PAGES = [
     {"Origin": "https://evil.example"},
     {"Origin": "null"},

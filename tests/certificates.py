@@ -6,9 +6,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
-trustme = pytest.importorskip("trustme")
+import trustme
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,7 @@ def read_sampling_defaults(model: Path) -> SamplingFields:
         return SamplingFields.model_validate({key: values[key] for key in _KEYS if key in values})
     except ValidationError as error:
         first = error.errors()[0]
-        raise _unusable(path, f"{first['loc'][0]} is {str(first['input'])[:80]}: {first['msg']}") from None
-
-
-def _unusable(path: Path, why: str) -> OperatorError:
-    return OperatorError(f"{path} cannot be used: {why}; correct it, or give --generation-config none")
+        raise OperatorError(
+            f"{path} cannot be used: {first['loc'][0]} is {str(first['input'])[:80]}: {first['msg']}; correct it, or "
+            "give --generation-config none"
+        ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numaserve.server.api.access_log import record_of
@@ -15,7 +16,7 @@ from numaserve.server.api.context import ApiContext
 from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import ApiError, bad_request, template_unavailable
 from numaserve.server.api.generation import Generation
-from numaserve.server.api.logprobs import TokenNames, chat_logprobs
+from numaserve.server.api.logprobs import TokenNames, chat_entries
 from numaserve.server.api.messages import Conversation
 from numaserve.server.api.openapi import BODY_ERRORS
 from numaserve.server.api.response_models import EVENT_STREAM, ChatCompletion
@@ -101,12 +102,13 @@ class _ChatAnswer:
     async def complete(self, generation: Generation) -> Response:
         """The whole answer at once."""
         texts: list[list[str]] = [[] for _ in range(self._choices)]
-        logprobs: list[list[TokenLogprobs]] = [[] for _ in range(self._choices)]
+        logprobs: list[list[msgspec.Raw]] = [[] for _ in range(self._choices)]
         reasons: list[str | None] = [None] * self._choices
         async with aclosing(generation.chunks()) as chunks:
             async for index, chunk in chunks:
                 texts[index].append(chunk.text)
-                logprobs[index] += chunk.logprobs
+                # Chunk by chunk: those of a long answer together would hold the event loop for a second at its end.
+                logprobs[index] += self._entries(chunk.logprobs)
                 reasons[index] = chunk.finish_reason or reasons[index]
         choices: list[dict[str, object]] = [
             {
@@ -130,7 +132,8 @@ class _ChatAnswer:
                     first = self._choice(index, {"role": "assistant", "content": "", "refusal": None})
                     yield self._frame.wrap([first], **usage.of_chunk(index, begins=True))
                 if chunk.text or (self._with_logprobs and chunk.logprobs):
-                    content = self._choice(index, {"content": chunk.text}, self._logprobs(chunk.logprobs))
+                    logprobs = self._logprobs(self._entries(chunk.logprobs))
+                    content = self._choice(index, {"content": chunk.text}, logprobs)
                     yield self._frame.wrap([content], **usage.of_chunk(index))
                 if chunk.finish_reason is not None:
                     last = self._choice(index, {}, finish_reason=chunk.finish_reason)
@@ -138,8 +141,11 @@ class _ChatAnswer:
         if usage.wanted:
             yield self._frame.wrap([], usage=generation.usage())
 
-    def _logprobs(self, tokens: list[TokenLogprobs]) -> dict[str, object] | None:
-        return chat_logprobs(self._names, tokens) if self._with_logprobs else None
+    def _entries(self, tokens: list[TokenLogprobs]) -> list[msgspec.Raw]:
+        return chat_entries(self._names, tokens) if self._with_logprobs else []
+
+    def _logprobs(self, entries: list[msgspec.Raw]) -> dict[str, object] | None:
+        return {"content": entries, "refusal": None} if self._with_logprobs else None
 
     @staticmethod
     def _choice(

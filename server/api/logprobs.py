@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
+import msgspec
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.workers.protocol import TokenLogprobs
 
@@ -34,8 +35,11 @@ class TokenNames:
             return prefix + "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def chat_logprobs(names: TokenNames, tokens: Sequence[TokenLogprobs]) -> dict[str, object]:
-    """The `logprobs` of a chat choice, or of one chunk of it."""
+def chat_entries(names: TokenNames, tokens: Sequence[TokenLogprobs]) -> list[msgspec.Raw]:
+    """What the `logprobs` of a chat choice say of each token.
+
+    As JSON already: of an answer that is collected, the objects would take ten times the memory until its end.
+    """
 
     def entry(token: int, logprob: float) -> dict[str, object]:
         return {
@@ -44,16 +48,19 @@ def chat_logprobs(names: TokenNames, tokens: Sequence[TokenLogprobs]) -> dict[st
             "bytes": list(names.bytes_of(token)),
         }
 
-    content = [
-        {
-            **entry(item.token, item.logprob),
-            "top_logprobs": [
-                entry(token, logprob) for token, logprob in zip(item.top_ids, item.top_logprobs, strict=True)
-            ],
-        }
+    return [
+        msgspec.Raw(
+            msgspec.json.encode(
+                {
+                    **entry(item.token, item.logprob),
+                    "top_logprobs": [
+                        entry(token, logprob) for token, logprob in zip(item.top_ids, item.top_logprobs, strict=True)
+                    ],
+                }
+            )
+        )
         for item in tokens
     ]
-    return {"content": content, "refusal": None}
 
 
 class CompletionLogprobs:

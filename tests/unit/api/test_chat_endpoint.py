@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from api_fakes import CONTEXT, EOS, MODEL, REPLY, TURN, FakeEngine
 from numaserve.server.api.chat_schema import ChatRequest
+from numaserve.server.api.logprobs import TokenNames, chat_entries
+from numaserve.workers.protocol import TokenLogprobs
 from starlette.testclient import TestClient
 
 USER = [{"role": "user", "content": "hi"}]
@@ -67,6 +71,21 @@ def test_a_stream_with_usage_ends_with_a_chunk_without_choices(client: TestClien
     assert all(chunk["usage"] is None for chunk in chunks[:-1])
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"]["completion_tokens"] == len(REPLY.encode()) + 1
+
+
+def test_the_logprobs_of_a_long_answer_are_not_left_to_its_end(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+
+    def entries(names: TokenNames, tokens: Sequence[TokenLogprobs]) -> list[msgspec.Raw]:
+        written.append(len(tokens))
+        return chat_entries(names, tokens)
+
+    monkeypatch.setattr("numaserve.server.api.chat.chat_entries", entries)
+    answer = chat(client, logprobs=True, top_logprobs=2).json()
+    assert len(answer["choices"][0]["logprobs"]["content"]) == sum(written)
+    assert max(written) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

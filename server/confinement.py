@@ -11,6 +11,7 @@ import ctypes
 import errno
 import os
 import resource
+import signal
 import struct
 
 # Numbers of x86-64's system calls. Memory, signals and timers, clocks, the pipes, the end.
@@ -72,6 +73,12 @@ _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, _PR_SET_NO_NEW_PRIVS = 22, 2, 38
 
 class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def ignore_ends_of_the_group() -> None:
+    """Ignore SIGINT and SIGTERM: they may be sent to the whole group, while the server still answers requests."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def confine(memory_bytes: int) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from numaserve.server.api.context import ApiContext
-from numaserve.server.api.errors import ApiError, client_left, rate_limited
+from numaserve.server.api.errors import ApiError, client_left, rate_limited, too_large, too_slow
 from numaserve.server.api.heap import HeapTrimmer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -72,19 +72,19 @@ class _Body:
         if self._complete:
             return await self._receive()
         if self._too_large:
-            raise _too_large(self._max_bytes)
+            raise self._beyond_limit()
         try:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
-            raise _too_slow() from None
+            raise too_slow("The body") from None
         if message["type"] == "http.disconnect":
             # Not left to Starlette and FastAPI: their exceptions end in a cycle of references that keeps the body.
             raise client_left()
         self._received += len(message.get("body", b""))
         self._complete = not message.get("more_body", False)
         if self._received > self._max_bytes:
-            raise _too_large(self._max_bytes)
+            raise self._beyond_limit()
         # As it arrives, not as announced: otherwise announcing would be enough to use the budget up.
         more = self._received - FREE_BYTES - self.counted
         if more > 0:
@@ -92,12 +92,5 @@ class _Body:
             self.counted += more
         return message
 
-
-def _too_large(limit: int) -> ApiError:
-    message = f"The body is larger than {limit} bytes."
-    return ApiError(413, message, code="request_too_large", refusal="too_large", headers={"Connection": "close"})
-
-
-def _too_slow() -> ApiError:
-    message = "The body did not arrive in time."
-    return ApiError(408, message, code="request_timeout", headers={"Connection": "close"})
+    def _beyond_limit(self) -> ApiError:
+        return too_large(f"The body is larger than {self._max_bytes} bytes.", close=True)

@@ -103,6 +103,22 @@ def rate_limited(message: str, *, retry_after: int = 1, close: bool = False) -> 
     )
 
 
+def too_slow(what: str) -> ApiError:
+    """`what`, a part of the request, did not arrive in time: its rest is not waited for."""
+    return ApiError(408, f"{what} did not arrive in time.", code="request_timeout", headers={"Connection": "close"})
+
+
+def too_large(message: str, *, close: bool = False) -> ApiError:
+    """The body is longer than any may be, or than this one needs to be; its rest is not read with `close`."""
+    headers = {"Connection": "close"} if close else None
+    return ApiError(413, message, code="request_too_large", headers=headers, refusal="too_large")
+
+
+def too_many_headers(limit: int) -> ApiError:
+    """More headers than `limit`."""
+    return ApiError(431, f"The request has more than {limit} headers.")
+
+
 def not_ready(message: str) -> ApiError:
     """Loading, restarting or draining."""
     return ApiError(503, message, kind="server_error", code="not_ready", refusal="not_ready")

@@ -11,7 +11,7 @@ import logging
 from numaserve.server.api.access_log import RequestRecord, request_id_of, route_of
 from numaserve.server.api.auth import OPEN_PATHS
 from numaserve.server.api.context import ApiContext
-from numaserve.server.api.errors import ApiError, internal_error, unauthorized
+from numaserve.server.api.errors import internal_error, too_many_headers, unauthorized
 from numaserve.server.api.unknown_fields import HEADER as IGNORED_HEADER
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -88,5 +88,4 @@ class HeaderLimit:
         if scope["type"] != "http" or len(scope["headers"]) <= self._limits.max_headers:
             await self._app(scope, receive, send)
             return
-        error = ApiError(431, f"The request has more than {self._limits.max_headers} headers.")
-        await error.response()(scope, receive, send)
+        await too_many_headers(self._limits.max_headers).response()(scope, receive, send)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import httptools
-from numaserve.server.api.errors import ApiError, bad_request, rate_limited
+from numaserve.server.api.errors import ApiError, bad_request, rate_limited, too_many_headers, too_slow
 from numaserve.server.cli.client_transport import ClientTransport
 from numaserve.server.cli.descriptors import max_connections
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -132,7 +132,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if not self._in_head:
             return
         if len(self.headers) >= self._limits.head_fields:
-            raise ApiError(431, f"The request has more than {self._limits.head_fields} headers.")
+            raise too_many_headers(self._limits.head_fields)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -254,7 +254,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _too_slow(self) -> None:
         self._head_timer = None
-        self._refuse(ApiError(408, "The request's headers did not arrive in time.", code="request_timeout"))
+        self._refuse(too_slow("The request's headers"))
 
     def _refuse(self, error: ApiError) -> None:
         """Answer the request that arrives with an error, where an answer is possible, and close the connection."""

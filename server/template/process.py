@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError
-from numaserve.server.confinement import confine
+from numaserve.server.confinement import confine, ignore_ends_of_the_group
 from numaserve.server.template import ANSWER_HEAD, NOT_CONFINED
 from numaserve.server.template.environment import load_everything, make_environment
 
@@ -58,8 +58,7 @@ def _answer(work: Callable[[], str]) -> tuple[bool, str]:
 
 def main() -> None:
     """Serve renderings until the input ends."""
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signal_number, signal.SIG_IGN)  # sent to the whole group on shutdown, while requests still drain
+    ignore_ends_of_the_group()
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     load_everything()
     source, sink = sys.stdin.buffer, sys.stdout.buffer

@@ -6,7 +6,6 @@ MessagePack. The process ends when its input does.
 
 from __future__ import annotations
 
-import signal
 import sys
 from contextlib import suppress
 
@@ -18,7 +17,7 @@ from numaserve.server.api.completion_schema import CompletionRequest
 from numaserve.server.api.schemas import Strict
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
 from numaserve.server.api.unknown_fields import UnknownFields
-from numaserve.server.confinement import confine
+from numaserve.server.confinement import confine, ignore_ends_of_the_group
 
 MODELS: dict[str, type[Strict]] = {
     model.__name__: model for model in (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
@@ -47,14 +46,13 @@ def answer(job: Job, data: bytes) -> Decoded:
 
 
 def _decode_once() -> None:
-    """Have done what libraries do at their first use, while files can be opened."""
+    """Let libraries do what they do at their first use, while files can still be opened."""
     msgspec.msgpack.encode(answer(Job(ChatRequest.__name__, False, 2), b"{}"))
 
 
 def main() -> None:
     """Serve until the input ends."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # they reach the whole group, while requests are still answered
+    ignore_ends_of_the_group()
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     _decode_once()
     with suppress(OSError):  # a kernel without filters; unlike a template, a body is no program

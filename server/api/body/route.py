@@ -12,7 +12,7 @@ from numaserve.server.api.body.decode import Body, BodyProblem, decode, from_dat
 from numaserve.server.api.body.need import BodyNeed, count_values
 from numaserve.server.api.body.process import DecodingProcess
 from numaserve.server.api.disconnect import until_disconnect
-from numaserve.server.api.errors import ApiError, from_problem
+from numaserve.server.api.errors import from_problem, too_large
 from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.schemas import Strict
 from numaserve.server.api.unknown_fields import IgnoredFieldsLog, UnknownFields
@@ -20,6 +20,8 @@ from numaserve.server.api.unknown_fields import IgnoredFieldsLog, UnknownFields
 # Up to here decoding takes a few milliseconds, whatever the body is; passing it to the process takes about one.
 INLINE_BYTES = 1 << 17
 INLINE_VALUES = 1 << 12
+
+_BEYOND_NEED = "The body has more than {}, which is more than the longest context needs."
 
 
 class Bodies:
@@ -40,10 +42,10 @@ class Bodies:
         data = await request.body()
         need = BodyNeed.of(model.most_tokens(self._limits), self._limits)
         if len(data) > need.max_bytes:
-            raise _too_large(f"{need.max_bytes} bytes")
+            raise too_large(_BEYOND_NEED.format(f"{need.max_bytes} bytes"))
         values = count_values(data, need.max_values)
         if values > need.max_values:
-            raise _too_large(f"{need.max_values} values and separators")
+            raise too_large(_BEYOND_NEED.format(f"{need.max_values} values and separators"))
         unknown = UnknownFields(self._refuse_unknown)
         record_of(request).unknown_fields = unknown
         try:
@@ -92,8 +94,3 @@ class _BodyRequest(Request):
 
     async def json(self) -> Any:
         return await self._bodies.decode(self._model, self)
-
-
-def _too_large(limit: str) -> ApiError:
-    message = f"The body has more than {limit}, which is more than the longest context needs."
-    return ApiError(413, message, code="request_too_large", refusal="too_large")

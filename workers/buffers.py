@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from numaserve.kernels import Vector
 
 PAD = 32
-TILE_ROWS = 16  # that a product's tile of activations has, and reads, however many of them are wanted
+ACTIVATION_TILE_ROWS = 16  # that a product reads at once, however many of them are wanted
 CACHE_LINE = 64
 ALIGNMENT = 4096
 PARTIAL_EXTRA = 16  # floats that follow the values of a partial result of attention: its maximum, its sum, and padding

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from numaserve.kernels import PackedMatrix, Program, Vector
-from numaserve.workers.buffers import TILE_ROWS, Operand, Partial, Quantized, Tensor
+from numaserve.workers.buffers import ACTIVATION_TILE_ROWS, Operand, Partial, Quantized, Tensor
 from numaserve.workers.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class MoeOperations(Recorder):
         copies = min(routing.top_k, len(weights.experts))  # of a token, if all its experts are on this rank
         # The tiles of an expert begin with its first row, not at a multiple of their own height: those of the last one
         # may end after the last row of all.
-        routed = rows * copies + TILE_ROWS - 1
+        routed = rows * copies + ACTIVATION_TILE_ROWS - 1
         token = self._source(x, *weights.gate_up[:1])
         by_expert = _Source(_rows_like(token.x, routed), token.widened)
         shared_token = self._source(x, *([shared.gate_up] if shared else []))

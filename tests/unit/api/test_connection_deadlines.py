@@ -66,12 +66,14 @@ def test_of_the_body_of_an_answered_request_only_so_much_is_discarded() -> None:
 
 def test_a_request_that_ends_after_its_answer_leaves_the_connection_usable() -> None:
     async def scenario() -> None:
-        async with listening(ConnectionLimits(linger_seconds=0.3)) as connect:
+        async with listening(ConnectionLimits(linger_seconds=60)) as connect:
             connection = await connect()
             for _ in range(3):
                 assert (await exchange(connection, REFUSED % len(BODY)))[0] == 404
+                (served,) = connect.connections
+                assert served._client._linger_timer is not None
                 assert (await exchange(connection, BODY + GET))[0] == 200
-            await asyncio.sleep(0.4)
+                assert served._client._linger_timer is None  # which would close it
             assert (await exchange(connection, GET))[0] == 200
 
     asyncio.run(scenario())

@@ -44,6 +44,7 @@ from numaserve.workers.protocol import (
 
 VOCAB = 1000
 FIRST_TOKEN = 10  # smaller ids are special and are never sampled
+# With --nan: a random prompt of another test must not hold one of them by chance.
 NAN_TOKEN = 9  # makes logits that are not numbers, from its position on
 LATE_NAN_TOKEN = 8  # the same, from the third position after it on
 PAGE_BYTES = 4 * PAGE_SIZE
@@ -89,7 +90,8 @@ class Slot:
 
 
 class FakeModel:
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, *, nan: bool) -> None:
+        self._nan = nan
         self._kv = bytearray(launch.num_pages * PAGE_BYTES)
         self._slots: dict[int, Slot] = {}
 
@@ -114,7 +116,8 @@ class FakeModel:
         ]
         context = context[: 4 * end]
         known = array("i", context)
-        nan = (NAN_TOKEN in known or LATE_NAN_TOKEN in known[:-3]) and (seq.sample or bool(echoed))
+        spoiled = self._nan and (NAN_TOKEN in known or LATE_NAN_TOKEN in known[:-3])
+        nan = spoiled and (seq.sample or bool(echoed))
         if not seq.sample:
             return SeqResult(prompt_logprobs=echoed, nan=nan)
         slot.sampled = next_token(context, slot.sampling)
@@ -140,7 +143,7 @@ class Worker:
         if launch.ring_fd >= 0:
             os.fstat(launch.ring_fd)  # it has been inherited
         self.load()
-        model = FakeModel(launch)
+        model = FakeModel(launch, nan=self.options.nan)
         self.send(Ready(self.rank, "fake", 1000 + self.rank, 2000, 3000, 0))
         self.send(WorkerStats(self.rank, 1500 + self.rank, 0))
         count = 0
@@ -239,6 +242,7 @@ def main() -> None:
     parser.add_argument("--die-loading", action="store_true")
     parser.add_argument("--garbage", action="store_true")
     parser.add_argument("--no-profile", action="store_true", help="never answer a request for a profile")
+    parser.add_argument("--nan", action="store_true", help="let two tokens make logits that are not numbers")
     parser.add_argument("--slow-end", action="store_true", help="have much to do still when told to end")
     for fault in ("die-at-step", "hang-at-step", "fail-step", "wrong-at-step"):
         parser.add_argument(f"--{fault}", type=int, default=-1)

@@ -9,6 +9,7 @@ from fake_worker import LATE_NAN_TOKEN, NAN_TOKEN, expected_tokens
 from harness import GREEDY, Options, Server, events_of, gather, run, serving, until
 
 SHARED = list(range(20, 90))
+NAN = ("--nan",)
 SPOILED = [*SHARED, NAN_TOKEN, 11]
 
 
@@ -25,7 +26,7 @@ async def is_served(server: Server, prompt: list[int], count: int = 8) -> None:
 @pytest.mark.parametrize("overlap", [True, False])
 def test_one_request_gets_500_and_those_beside_it_their_answers(overlap: bool) -> None:
     async def scenario() -> None:
-        async with serving(Options(ranks=2, overlap=overlap)) as server:
+        async with serving(Options(ranks=2, overlap=overlap, faults=NAN)) as server:
             good = [[*SHARED, token] for token in range(30, 36)]
             jobs = [server.complete(prompt=prompt, max_tokens=20) for prompt in good]
             spoiled, *answers = await gather(server.complete(prompt=SPOILED, max_tokens=20), *jobs)
@@ -46,7 +47,7 @@ def test_one_request_gets_500_and_those_beside_it_their_answers(overlap: bool) -
 @pytest.mark.parametrize("overlap", [True, False])
 def test_a_stream_that_has_begun_ends_with_an_error_event(overlap: bool) -> None:
     async def scenario() -> None:
-        async with serving(Options(overlap=overlap)) as server:
+        async with serving(Options(overlap=overlap, faults=NAN)) as server:
             prompt = [*SHARED, LATE_NAN_TOKEN]
             answer = await server.complete(prompt=prompt, max_tokens=9, stream=True)
             assert answer.status_code == 200
@@ -62,7 +63,7 @@ def test_a_stream_that_has_begun_ends_with_an_error_event(overlap: bool) -> None
 
 def test_a_stream_that_has_not_begun_gets_500() -> None:
     async def scenario() -> None:
-        async with serving(Options()) as server:
+        async with serving(Options(faults=NAN)) as server:
             answer = await server.complete(prompt=SPOILED, max_tokens=5, stream=True)
             assert answer.status_code == 500
             assert answer.json()["error"]["code"] == "generation_failed"
@@ -73,7 +74,7 @@ def test_a_stream_that_has_not_begun_gets_500() -> None:
 @pytest.mark.parametrize("max_tokens", [0, 4])
 def test_an_echo_of_what_is_no_number_is_an_error_and_no_broken_json(max_tokens: int) -> None:
     async def scenario() -> None:
-        async with serving(Options()) as server:
+        async with serving(Options(faults=NAN)) as server:
             answer = await server.complete(prompt=SPOILED, max_tokens=max_tokens, echo=True, logprobs=2)
             assert answer.status_code == 500
             assert answer.json()["error"]["code"] == "generation_failed"
@@ -83,7 +84,7 @@ def test_an_echo_of_what_is_no_number_is_an_error_and_no_broken_json(max_tokens:
 
 def test_its_pages_are_not_served_to_anybody() -> None:
     async def scenario() -> None:
-        async with serving(Options()) as server:
+        async with serving(Options(faults=NAN)) as server:
             for _ in range(2):
                 assert (await server.complete(prompt=SPOILED, max_tokens=5)).status_code == 500
             assert server.metric("prefix_cache_hits_tokens_total") == 0
@@ -98,7 +99,7 @@ def test_its_pages_are_not_served_to_anybody() -> None:
 
 def test_a_client_that_has_left_leaves_nothing() -> None:
     async def scenario() -> None:
-        async with serving(Options(faults=("--step-ms", "20"))) as server:
+        async with serving(Options(faults=(*NAN, "--step-ms", "20"))) as server:
             job = asyncio.create_task(server.complete(prompt=SPOILED, max_tokens=5))
             await until(lambda: server.engine.server_info()["steps"] > 0)
             job.cancel()

@@ -73,8 +73,15 @@ def info_router(context: ApiContext) -> APIRouter:
             "token_usage": round(usage, 4),
         }
         # One engine is one data-parallel rank to SGLang's routers.
+        aggregate = {
+            "total_running_reqs": load.running,
+            "total_waiting_reqs": load.waiting,
+            "total_reqs": load.running + load.waiting,
+            "total_used_tokens": load.tokens_used,
+            "avg_token_usage": figures["token_usage"],
+        }
         answer = {"timestamp": datetime.now(UTC).isoformat(), "version": context.version, "dp_rank_count": 1}
-        return json_response({**answer, "loads": [{"dp_rank": 0, **figures}], "aggregate": _aggregate(figures)})
+        return json_response({**answer, "loads": [{"dp_rank": 0, **figures}], "aggregate": aggregate})
 
     @router.get("/get_load", response_model=list[OlderRankLoad], responses=errors())
     async def get_load() -> Response:
@@ -100,13 +107,6 @@ def info_router(context: ApiContext) -> APIRouter:
         return Response(body, media_type=content_type)
 
     return router
-
-
-def _aggregate(figures: dict[str, float]) -> dict[str, float]:
-    totals = ("num_running_reqs", "num_waiting_reqs", "num_total_reqs", "num_used_tokens")
-    return {f"total_{name.removeprefix('num_').removeprefix('total_')}": figures[name] for name in totals} | {
-        "avg_token_usage": figures["token_usage"]
-    }
 
 
 def _figures(profile: RankProfile) -> dict[str, object]:

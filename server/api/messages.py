@@ -118,9 +118,9 @@ class Message(Strict):
             return "\n".join(part.text for part in self.content)
         return self.content or ""
 
-    def for_template(self) -> dict[str, object]:
+    def for_template(self) -> dict[str, Any]:
         """What the chat template sees."""
-        message: dict[str, object] = {"role": _ROLES.get(self.role, self.role), "content": self.text}
+        message: dict[str, Any] = {"role": _ROLES.get(self.role, self.role), "content": self.text}
         if self.name is not None:
             message["name"] = self.name
         if self.tool_calls:
@@ -140,11 +140,9 @@ class Conversation(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, messages: list[Message]) -> Conversation:
         """What is left of `messages` when they have been checked."""
-        return cls(
-            [message.for_template() for message in messages],
-            sum(len(message.text) for message in messages),
-            any(message.needs_tools for message in messages),
-        )
+        shown = [message.for_template() for message in messages]
+        characters = sum(len(message["content"]) for message in shown)
+        return cls(shown, characters, any(message.needs_tools for message in messages))
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:

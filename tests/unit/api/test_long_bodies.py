@@ -15,6 +15,7 @@ from api_fakes import VOCAB, FakeEngine, make_context
 from numaserve.server.api.app import ApiContext, create_app
 from numaserve.server.api.body.need import BodyNeed, count_values
 from numaserve.server.api.body.process import DecodingProcess
+from numaserve.server.api.body.process_main import MODELS
 from numaserve.server.api.body.route import INLINE_BYTES, INLINE_VALUES
 from numaserve.server.api.chat_schema import ChatRequest
 from numaserve.server.api.completion_schema import CompletionRequest
@@ -228,3 +229,11 @@ def test_the_process_is_left_what_decoding_needs() -> None:
             process.close()
 
     asyncio.run(scenario())
+
+
+def test_the_process_knows_the_body_of_every_route(context: ApiContext) -> None:
+    paths = create_app(context).openapi()["paths"]
+    operations = [operation for methods in paths.values() for operation in methods.values()]
+    bodies = [operation["requestBody"]["content"] for operation in operations if "requestBody" in operation]
+    named = {content["application/json"]["schema"]["$ref"].rpartition("/")[2] for content in bodies}
+    assert named == set(MODELS)

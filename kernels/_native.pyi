@@ -139,7 +139,7 @@ class RopeTable:
 QuantizedPlace = tuple[Place, int, int]  # columns, group
 
 class Program:
-    """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.ProgramBuilder`."""
+    """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.builder`."""
 
     def __init__(
         self,

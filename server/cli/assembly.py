@@ -20,7 +20,7 @@ from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm import create_segment
-from numaserve.workers.plan import GroupPlan
+from numaserve.workers.planning.plan import GroupPlan
 
 if TYPE_CHECKING:
     from numaserve.server.cli.http import HttpServer

@@ -26,7 +26,7 @@ from numaserve.workers.bench.group import Say, launches_of, run_ranks
 from numaserve.workers.bench.reading import checkpoint_files, read_seconds
 from numaserve.workers.bench.rows import Figure, Row, Times
 from numaserve.workers.bench.tasks import Loaded, LoadModel
-from numaserve.workers.plan import GroupPlan
+from numaserve.workers.planning.plan import GroupPlan
 from numaserve.workers.protocol import WeightsCache
 
 _LOADS = 3

@@ -15,9 +15,9 @@ from numaserve.server.cli.planning import plan_options
 from numaserve.server.config import load_config
 from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config import load_model_config
-from numaserve.workers.plan import GroupPlan, make_plan
-from numaserve.workers.topology import read_topology
+from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.planning.plan import GroupPlan, make_plan
+from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.hub import resolve_model
 
 Model = Annotated[

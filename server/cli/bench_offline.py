@@ -29,9 +29,9 @@ from numaserve.server.profiling.table import ceilings_view, phase_view
 from numaserve.workers.bench.group import launches_of, run_ranks
 from numaserve.workers.bench.rows import Row
 from numaserve.workers.bench.tasks import RunSteps, StepsRan
-from numaserve.workers.models.config import load_model_config
-from numaserve.workers.roofline.efficiency import load_efficiencies
-from numaserve.workers.topology import read_topology
+from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.planning.roofline.efficiency import load_efficiencies
+from numaserve.workers.planning.topology import read_topology
 
 
 def bench_offline(

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from numaserve.workers.bench.tasks import Phase as Measured
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.roofline.efficiency import Efficiencies
+from numaserve.workers.planning.roofline.estimate import step_model
+from numaserve.workers.planning.roofline.measured import machine_of
+from numaserve.workers.planning.roofline.operations import StepWork
+from numaserve.workers.planning.roofline.predict import RankMachine, decode_step, prefill_steps
+from numaserve.workers.planning.topology import Topology
 from numaserve.workers.protocol import Launch
-from numaserve.workers.roofline.efficiency import Efficiencies
-from numaserve.workers.roofline.estimate import step_model
-from numaserve.workers.roofline.measured import machine_of
-from numaserve.workers.roofline.operations import StepWork
-from numaserve.workers.roofline.predict import RankMachine, decode_step, prefill_steps
-from numaserve.workers.topology import Topology
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from numaserve.server.cli.model_argument import served_name
 from numaserve.server.cli.planning import plan_options
 from numaserve.server.config import load_config
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config import load_model_config
-from numaserve.workers.topology import read_topology
+from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.hub import resolve_model
 from rich.console import Console
 
@@ -66,10 +66,10 @@ def plan(
     # Other commands do without the native kernels.
     from numaserve.configs import EFFICIENCIES  # noqa: PLC0415
     from numaserve.server.cli.plan_view import plan_record, plan_view  # noqa: PLC0415
-    from numaserve.workers.roofline.efficiency import load_efficiencies  # noqa: PLC0415
-    from numaserve.workers.roofline.estimate import Load, make_estimate  # noqa: PLC0415
-    from numaserve.workers.roofline.machine import load_machine  # noqa: PLC0415
-    from numaserve.workers.roofline.measured import measure  # noqa: PLC0415
+    from numaserve.workers.planning.roofline.efficiency import load_efficiencies  # noqa: PLC0415
+    from numaserve.workers.planning.roofline.estimate import Load, make_estimate  # noqa: PLC0415
+    from numaserve.workers.planning.roofline.machine import load_machine  # noqa: PLC0415
+    from numaserve.workers.planning.roofline.measured import measure  # noqa: PLC0415
 
     lines = JsonLines(json, "--json")
     with _configuration(model, shape) as (name, path):

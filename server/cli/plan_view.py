@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from numaserve.workers.plan import PlanOptions, format_bytes
-from numaserve.workers.roofline.efficiency import Efficiencies
-from numaserve.workers.roofline.estimate import Estimate
-from numaserve.workers.roofline.memory import NodeMemory
-from numaserve.workers.roofline.predict import Cost, Phase
+from numaserve.workers.planning.plan import PlanOptions, format_bytes
+from numaserve.workers.planning.roofline.efficiency import Efficiencies
+from numaserve.workers.planning.roofline.estimate import Estimate
+from numaserve.workers.planning.roofline.memory import NodeMemory
+from numaserve.workers.planning.roofline.predict import Cost, Phase
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Column, Table

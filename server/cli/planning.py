@@ -7,7 +7,7 @@ from pathlib import Path
 
 from numaserve.server.config import ServeConfig
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.plan import GIB, PlanOptions
+from numaserve.workers.planning.plan import GIB, PlanOptions
 from numaserve.workers.protocol import WeightFormats, WeightsCache
 
 

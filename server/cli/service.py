@@ -36,9 +36,9 @@ from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import EngineCallbacks
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
-from numaserve.workers.models.config import load_model_config
-from numaserve.workers.plan import make_plan
-from numaserve.workers.topology import read_topology
+from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.planning.plan import make_plan
+from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.hub import resolve_model
 

@@ -9,10 +9,10 @@ from numaserve.server.cli.instruction_set import instruction_set
 from numaserve.server.cli.model_argument import served_name
 from numaserve.server.cli.planning import plan_options
 from numaserve.server.config import load_config
-from numaserve.workers.models.config import load_model_config
-from numaserve.workers.placement import place_ranks
-from numaserve.workers.plan import GroupPlan, format_bytes, make_plan
-from numaserve.workers.topology import Topology, format_cpu_list, read_topology
+from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.planning.placement import place_ranks
+from numaserve.workers.planning.plan import GroupPlan, format_bytes, make_plan
+from numaserve.workers.planning.topology import Topology, format_cpu_list, read_topology
 from numaserve.workers.weights.hub import resolve_model
 from rich.console import Console
 from rich.table import Table

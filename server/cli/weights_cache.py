@@ -10,7 +10,7 @@ from datetime import datetime
 import typer
 from numaserve.server.cli.planning import weights_cache_folder
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.plan import format_bytes
+from numaserve.workers.planning.plan import format_bytes
 from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.folder import CacheFile, CacheFolder
 from numaserve.workers.weights.cache.format import read_table

@@ -16,7 +16,7 @@ _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM
 # systemd's notification socket belongs to the main process; a worker that wrote to it would feed the watchdog.
 _NOT_INHERITED = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID"})
 
-DEFAULT_COMMAND: tuple[str, ...] = (sys.executable, "-m", "numaserve.workers.main")
+DEFAULT_COMMAND: tuple[str, ...] = (sys.executable, "-m", "numaserve.workers.process.main")
 
 
 def worker_environment(base: Mapping[str, str]) -> dict[str, str]:

@@ -17,9 +17,9 @@ import checkpoints
 import torch
 import transformers as hf
 from numaserve.server.tokenizer import load_tokenizer
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.program.recorder import INTEGER_GROUPS
 from numaserve.workers.protocol import AS_PUBLISHED, ActivationDtype, WeightFormats
-from numaserve.workers.recorder import INTEGER_GROUPS
 from numaserve.workers.weights.hub import resolve_model
 from numaserve.workers.weights.sharding import weight_bytes
 from parity import POSITIONS, Distance, Texts, served_scores, transformers_scores

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import zmq
 from numaserve.shm_comm import Segment, create_segment
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.protocol import (
     AS_PUBLISHED,
     Failure,
@@ -128,7 +128,7 @@ class RankGroup:
             endpoint = f"ipc://{folder}/rank{launch.rank}.sock"
             socket.bind(endpoint)
             self._sockets.append(socket)
-            command = [sys.executable, "-m", "numaserve.workers.main", "--rank", str(launch.rank)]
+            command = [sys.executable, "-m", "numaserve.workers.process.main", "--rank", str(launch.rank)]
             self._processes.append(
                 subprocess.Popen(
                     [*command, "--endpoint", endpoint, "--lifeline-fd", str(lifeline)],

@@ -14,7 +14,7 @@ import pytest
 import torch
 import transformers as hf
 from fake_quantization import play_inputs
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.protocol import ActivationDtype, WeightFormats
 from parity import Distance, served_scores, transformers_scores
 from published import LAYOUTS

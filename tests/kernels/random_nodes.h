@@ -1,7 +1,8 @@
 // Random matrices and the nodes that every layer is made of, for a Program that has no model behind it.
 //
-// What workers/recorder.py does for a real model, with one difference: buffers share no memory and lie apart, and what
-// lies between them is poisoned for the address sanitizer. So are the pages of the KV cache that no sequence holds.
+// What workers/program/recorder.py does for a real model, with one difference: buffers share no memory and lie apart,
+// and what lies between them is poisoned for the address sanitizer. So are the pages of the KV cache that no sequence
+// holds.
 #pragma once
 
 #include <sanitizer/asan_interface.h>
@@ -111,7 +112,7 @@ class RandomNodes {
             .head_dim = shape_.head_dim,
             .value_dim = shape_.value_dim};
   }
-  // Sequences are divided where every rank has heads, as workers/context_parallel.py has it.
+  // Sequences are divided where every rank has heads, as workers/program/context_parallel.py has it.
   ContextParallel parallel() const {
     ContextParallel parallel;
     if (shape_.divided_from == 0 || model_.world() < 2) return parallel;

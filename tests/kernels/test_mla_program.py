@@ -10,7 +10,7 @@ import kernel_reference as reference
 import numpy as np
 import pytest
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
-from numaserve.workers.program import ProgramBuilder, ProgramLimits, RankShape
+from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits, RankShape
 from numaserve.workers.protocol import ActivationDtype
 
 PAGE = reference.PAGE

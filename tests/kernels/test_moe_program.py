@@ -11,10 +11,10 @@ import kernel_reference as reference
 import numpy as np
 import pytest
 from numaserve.kernels import PackedMatrix, Team, Vector
-from numaserve.workers.buffers import Buffer
 from numaserve.workers.models.spec import MoeConfig
-from numaserve.workers.program import ProgramBuilder, ProgramLimits, RankShape
-from numaserve.workers.program_moe import MoeOperations
+from numaserve.workers.program.buffers import Buffer
+from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits, RankShape
+from numaserve.workers.program.experts import MoeOperations
 from numaserve.workers.protocol import ActivationDtype
 from numaserve.workers.weights.weights import DenseMlp, MoeWeights
 

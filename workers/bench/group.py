@@ -15,7 +15,7 @@ import msgspec
 from numaserve.shm_comm import Segment, create_segment
 from numaserve.workers.bench.tasks import Answer, Failed, Line, Status, Task
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.plan import GroupPlan
+from numaserve.workers.planning.plan import GroupPlan
 from numaserve.workers.protocol import Launch
 
 Say = Callable[[str], None]

@@ -8,7 +8,6 @@ from functools import partial
 from typing import get_args
 
 from numaserve.kernels import Team
-from numaserve.workers import numa
 from numaserve.workers.bench.attention import bench_decode, bench_prefill
 from numaserve.workers.bench.barrier import bench_barrier
 from numaserve.workers.bench.experts import bench_experts
@@ -18,9 +17,10 @@ from numaserve.workers.bench.programs import FORMATS, Format
 from numaserve.workers.bench.rows import Effort, Rows
 from numaserve.workers.bench.small_ops import bench_rows, bench_sampler
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.placement import RankCores, place_ranks
+from numaserve.workers.planning.placement import RankCores, place_ranks
+from numaserve.workers.planning.topology import read_topology
+from numaserve.workers.process import numa
 from numaserve.workers.protocol import KvCacheDtype
-from numaserve.workers.topology import read_topology
 
 KV_DTYPES: tuple[KvCacheDtype, ...] = get_args(KvCacheDtype)
 OPERATIONS = ("gemm", "experts", "attention", "latent", "small", "barrier")

@@ -40,8 +40,8 @@ def _answer(task: Task) -> Line:
 
 
 def _load(launch: Launch) -> Loaded:
-    from numaserve.workers.model import RankModel  # noqa: PLC0415
-    from numaserve.workers.node import NodeContext  # noqa: PLC0415
+    from numaserve.workers.process.model import RankModel  # noqa: PLC0415
+    from numaserve.workers.process.node import NodeContext  # noqa: PLC0415
 
     node = NodeContext.enter(launch)
     begin = time.perf_counter()

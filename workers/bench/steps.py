@@ -14,8 +14,8 @@ from functools import partial
 import numpy as np
 from numaserve.workers.bench.tasks import Phase, RunSteps, StepsRan
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.model import RankModel
-from numaserve.workers.node import NodeContext
+from numaserve.workers.process.model import RankModel
+from numaserve.workers.process.node import NodeContext
 from numaserve.workers.protocol import PAGE_SIZE, Ceilings, ProfileRequest, SamplingParams, SeqPlan, SlotInit, StepPlan
 
 _GREEDY = SamplingParams(temperature=0.0)

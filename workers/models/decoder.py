@@ -9,8 +9,8 @@ from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.weights.weights import DenseMlp, MlaWeights, MoeWeights
 
 if TYPE_CHECKING:
-    from numaserve.workers.buffers import Operand, Partial
-    from numaserve.workers.program import ProgramBuilder
+    from numaserve.workers.program.buffers import Operand, Partial
+    from numaserve.workers.program.builder import ProgramBuilder
     from numaserve.workers.weights.weights import Weights
 
 

@@ -4,15 +4,15 @@ corrected, within the best groups."""
 from __future__ import annotations
 
 from numaserve.workers.models import decoder
-from numaserve.workers.models.family import Family
-from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.mla_config import (
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.latent import (
     LATENT_DEFAULTS,
     SHARED_EXPERTS,
     read_deepseek,
     read_deepseek_experts,
     read_groups,
 )
+from numaserve.workers.models.family import Family
 from numaserve.workers.models.spec import ModelConfig, MoeConfig
 
 _DEFAULTS = LATENT_DEFAULTS | {

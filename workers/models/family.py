@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from numaserve.workers.models.fields import Fields
+from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.spec import ModelConfig, MoeConfig
 
 if TYPE_CHECKING:
     # The front end reads configurations and must not need the native modules for it.
-    from numaserve.workers.program import ProgramBuilder
+    from numaserve.workers.program.builder import ProgramBuilder
     from numaserve.workers.weights.weights import Weights
 
 

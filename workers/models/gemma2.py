@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from numaserve.workers.models import decoder
-from numaserve.workers.models.family import Family, LayerNames
-from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.hf_config import (
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import (
     read_activation,
     read_common,
     read_layer_count,
     read_layer_kinds,
     read_sliding_window,
 )
+from numaserve.workers.models.family import Family, LayerNames
 from numaserve.workers.models.spec import LayerKind, ModelConfig
 
 NAMES = LayerNames(

@@ -6,11 +6,11 @@ The text part of the multimodal checkpoints is served too; their vision tower is
 from __future__ import annotations
 
 from numaserve.workers.models import decoder
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import read_common, read_head_dim, read_layer_count, read_layer_kinds
+from numaserve.workers.models.config.rope import rope_from
 from numaserve.workers.models.family import Family
-from numaserve.workers.models.fields import Fields
 from numaserve.workers.models.gemma2 import NAMES, gemma_values
-from numaserve.workers.models.hf_config import read_common, read_head_dim, read_layer_count, read_layer_kinds
-from numaserve.workers.models.rope_config import rope_from
 from numaserve.workers.models.spec import LayerKind, ModelConfig, RopeConfig
 
 # Published multimodal checkpoints spell out only what differs from these.

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from numaserve.workers.models import decoder
-from numaserve.workers.models.family import Family, MoeNames
-from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.hf_config import (
+from numaserve.workers.models.config.experts import read_experts
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import (
     MAX_INTERMEDIATE,
     read_common,
     read_head_dim,
@@ -18,8 +18,8 @@ from numaserve.workers.models.hf_config import (
     read_layer_kinds,
     read_sliding_window,
 )
-from numaserve.workers.models.moe_config import read_experts
-from numaserve.workers.models.rope_config import read_rope
+from numaserve.workers.models.config.rope import read_rope
+from numaserve.workers.models.family import Family, MoeNames
 from numaserve.workers.models.spec import LayerKind, ModelConfig, MoeConfig
 
 _ROPE = {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from numaserve.workers.models import decoder
-from numaserve.workers.models.family import Family, MoeNames
-from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.hf_config import (
+from numaserve.workers.models.config.experts import read_experts
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import (
     MAX_INTERMEDIATE,
     read_common,
     read_head_dim,
@@ -13,8 +13,8 @@ from numaserve.workers.models.hf_config import (
     read_layer_kinds,
     read_sliding_window,
 )
-from numaserve.workers.models.moe_config import read_experts
-from numaserve.workers.models.rope_config import read_rope
+from numaserve.workers.models.config.rope import read_rope
+from numaserve.workers.models.family import Family, MoeNames
 from numaserve.workers.models.spec import ModelConfig, MoeConfig
 
 _DEFAULTS = {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "num_local_experts": 8, "num_experts_per_tok": 2}

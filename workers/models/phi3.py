@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from numaserve.workers.models import decoder
-from numaserve.workers.models.family import Family, LayerNames
-from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.hf_config import (
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import (
     read_common,
     read_head_dim,
     read_layer_count,
     read_layer_kinds,
     read_sliding_window,
 )
-from numaserve.workers.models.rope_config import read_rope
+from numaserve.workers.models.config.rope import read_rope
+from numaserve.workers.models.family import Family, LayerNames
 from numaserve.workers.models.spec import ModelConfig, RopeKind
 
 # Early checkpoints say "su" and "yarn" where longrope is meant.

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from numaserve.workers.models import decoder
-from numaserve.workers.models.family import Family
-from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.hf_config import (
+from numaserve.workers.models.config.experts import read_qwen_moe
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import (
     MAX_INTERMEDIATE,
     read_common,
     read_layer_count,
     read_layer_kinds,
     read_sliding_window,
 )
-from numaserve.workers.models.moe_config import read_qwen_moe
+from numaserve.workers.models.family import Family
 from numaserve.workers.models.spec import LayerKind, ModelConfig
 
 _DEFAULTS = {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from numaserve.workers.models import decoder
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import read_common
 from numaserve.workers.models.family import Family
-from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.hf_config import read_common
 from numaserve.workers.models.qwen2 import read_late_window
 from numaserve.workers.models.spec import ModelConfig
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from numaserve.workers.models import decoder
+from numaserve.workers.models.config.experts import read_qwen_moe
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import read_common, read_layer_count, read_sliding_window
 from numaserve.workers.models.family import Family
-from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.hf_config import read_common, read_layer_count, read_sliding_window
-from numaserve.workers.models.moe_config import read_qwen_moe
 from numaserve.workers.models.spec import ModelConfig
 
 _DEFAULTS = {"num_key_value_heads": 4, "num_experts_per_tok": 8, "moe_intermediate_size": 768}

@@ -10,12 +10,12 @@ from numaserve.configs import EFFICIENCIES
 from numaserve.server.cli.bench_planned import Planned
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.bench.tasks import Phase
-from numaserve.workers.models.config import load_model_config
-from numaserve.workers.plan import PlanOptions, make_plan
+from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.planning.plan import PlanOptions, make_plan
+from numaserve.workers.planning.roofline.efficiency import load_efficiencies
+from numaserve.workers.planning.roofline.estimate import Load, make_estimate
+from numaserve.workers.planning.roofline.machine import Machine
 from numaserve.workers.protocol import Ceilings, RankProfile, WeightFormats
-from numaserve.workers.roofline.efficiency import load_efficiencies
-from numaserve.workers.roofline.estimate import Load, make_estimate
-from numaserve.workers.roofline.machine import Machine
 
 NOTHING = RankProfile(0, 0, 0, 0, 0, [])
 INT8 = WeightFormats("int8", activations="bf16")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from numaserve.workers.topology import format_cpu_list
+from numaserve.workers.planning.topology import format_cpu_list
 
 GIB = 1 << 30
 

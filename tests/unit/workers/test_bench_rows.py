@@ -12,7 +12,7 @@ from numaserve.workers.bench.reading import checkpoint_files, read_seconds
 from numaserve.workers.bench.rows import Ceiling, Effort, Row, Times, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.protocol import Ceilings
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 

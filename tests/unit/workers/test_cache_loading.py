@@ -12,7 +12,7 @@ from pathlib import Path
 import checkpoints
 import pytest
 from numaserve.kernels import Team
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats, WeightsCache
 from numaserve.workers.weights.cache import key as key_module
 from numaserve.workers.weights.cache.background import BackgroundWriter
@@ -27,7 +27,7 @@ LOAD_IN_ANOTHER_PROCESS = """
 import sys
 from pathlib import Path
 from numaserve.kernels import Team
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.protocol import AS_PUBLISHED, WeightsCache
 from numaserve.workers.weights.cache.loading import RankLoader
 path, cache = Path(sys.argv[1]), WeightsCache(sys.argv[2], 1 << 30)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from numaserve.workers.context_parallel import context_parallel
+from numaserve.workers.program.context_parallel import context_parallel
 
 LATENT, KEY = 512, 576
 SLOT = 16 << 20

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numaserve.kernels import Team
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import MoeConfig
 from numaserve.workers.models.stored import Stored
-from numaserve.workers.plan import make_plan
+from numaserve.workers.planning.plan import make_plan
 from numaserve.workers.protocol import AS_PUBLISHED, WeightFormat, WeightFormats, WeightsCache
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.cache import key as key_module

@@ -13,7 +13,7 @@ import torch
 import transformers as hf
 from numaserve.kernels import Team
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.protocol import BF16_WEIGHTS
 from test_mla_loading import exchanged_keys

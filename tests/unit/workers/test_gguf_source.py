@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 import pytest
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.family import Family
 from numaserve.workers.models.registry import FAMILIES, GGUF_ARCHITECTURES
 from numaserve.workers.models.rope import frequencies

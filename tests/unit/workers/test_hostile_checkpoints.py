@@ -13,7 +13,7 @@ import gguf
 import numpy as np
 import pytest
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.weights.gguf_file import open_gguf
 from numaserve.workers.weights.gguf_names import expert_names

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.weights.mapped import RELEASE_BYTES
 from numaserve.workers.weights.quantized.layouts import parts_of
@@ -53,7 +53,7 @@ LOAD = """
 import json, os, sys
 from pathlib import Path
 from numaserve.kernels import Team
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.protocol import WeightFormats
 from numaserve.workers.weights import loader, mapped
 from numaserve.workers.weights.checkpoint import open_source

@@ -11,7 +11,7 @@ import checkpoints
 import numpy as np
 import pytest
 from numaserve.kernels import Team
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.weights import loader, mapped
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.mapped import MappedFile, ReadFiles

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.protocol import PAGE_SIZE
 from numaserve.workers.weights.sharding import kv_bytes_per_page
 from test_model_config import write

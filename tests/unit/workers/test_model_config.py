@@ -8,7 +8,7 @@ import checkpoints
 import pytest
 import transformers as hf
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.registry import ARCHITECTURES
 
 LLAMA: dict[str, Any] = {

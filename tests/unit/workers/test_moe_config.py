@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from test_model_config import LLAMA, write
 
 MIXTRAL: dict[str, Any] = LLAMA | {

@@ -11,7 +11,7 @@ import pytest
 import torch
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.stored import Stored
 from numaserve.workers.protocol import WeightFormats
 from numaserve.workers.weights import loader

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from numaserve.workers import numa
+from numaserve.workers.process import numa
 
 PAGES = 64
 NBYTES = PAGES * mmap.PAGESIZE

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines import GIB, one_node, three_uneven_clusters, two_sockets_with_hyperthreads
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.placement import place_ranks
-from numaserve.workers.topology import HugePages, Node, Topology, read_topology
+from numaserve.workers.planning.placement import place_ranks
+from numaserve.workers.planning.topology import HugePages, Node, Topology, read_topology
 
 
 def topology_of(*sizes: int) -> Topology:

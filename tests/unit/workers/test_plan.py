@@ -6,9 +6,9 @@ import pytest
 from machines import GIB
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig, MoeConfig, RopeConfig
-from numaserve.workers.plan import GroupPlan, PlanOptions, make_plan
+from numaserve.workers.planning.plan import GroupPlan, PlanOptions, make_plan
+from numaserve.workers.planning.topology import HugePages, Node, Topology
 from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype
-from numaserve.workers.topology import HugePages, Node, Topology
 from numaserve.workers.weights.sharding import kv_bytes_per_page, weight_bytes
 
 # The shape of SmolLM2-135M: 9 query heads and 3 KV heads do not divide by 2.

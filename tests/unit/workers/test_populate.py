@@ -8,8 +8,8 @@ import resource
 from itertools import count
 
 import pytest
-from numaserve.workers import populate
-from numaserve.workers.populate import Population
+from numaserve.workers.process import populate
+from numaserve.workers.process.populate import Population
 
 LAYERS, PAGES, PAGE_BYTES = 3, 40, 2 * mmap.PAGESIZE
 LAYER_BYTES = PAGES * PAGE_BYTES

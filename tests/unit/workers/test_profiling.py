@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from numaserve.kernels import Team, isa
-from numaserve.workers.profiling import by_operation, rank_ceilings
+from numaserve.workers.process.profiling import by_operation, rank_ceilings
 from numaserve.workers.protocol import (
     Ceilings,
     OperationProfile,
@@ -50,10 +50,10 @@ def test_ceilings_are_measured_with_what_memory_is_left(monkeypatch: pytest.Monk
         read.append(nbytes)
         return 1.0
 
-    monkeypatch.setattr("numaserve.workers.profiling.read_bandwidth", read_bandwidth)
+    monkeypatch.setattr("numaserve.workers.process.profiling.read_bandwidth", read_bandwidth)
     peaks = {"bf16": 2.0, "int8": 4.0}
-    monkeypatch.setattr("numaserve.workers.profiling.peak_flops", lambda _team, format: peaks[format])
-    monkeypatch.setattr("numaserve.workers.profiling._spare_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("numaserve.workers.process.profiling.peak_flops", lambda _team, format: peaks[format])
+    monkeypatch.setattr("numaserve.workers.process.profiling._spare_bytes", lambda: 1 << 20)
     team = Team([-1])
     ceilings = rank_ceilings(team, ["int8", "bf16", "int8"], teams=4)
     assert read == [1 << 18]

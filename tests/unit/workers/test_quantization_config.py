@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.quantization import read_quantization
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.quantization import read_quantization
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import MoeConfig
 from numaserve.workers.models.stored import Stored

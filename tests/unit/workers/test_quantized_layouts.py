@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.quantization import read_quantization
 from numaserve.workers.models.family import Family
-from numaserve.workers.models.fields import Fields
-from numaserve.workers.models.quantization import read_quantization
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.stored import Stored
 from numaserve.workers.weights.quantized.coded import CodedTensor, e4m3_values, requantized

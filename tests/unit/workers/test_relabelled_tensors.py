@@ -12,7 +12,7 @@ import gguf
 import pytest
 import torch
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.weights.checkpoint import check_checkpoint, open_source
 from numaserve.workers.weights.gguf_file import open_gguf

@@ -13,16 +13,16 @@ import pytest
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team
 from numaserve.workers.bench.programs import start_slot, step
 from numaserve.workers.bench.shapes import SHAPES
-from numaserve.workers.buffers import Operand, Tensor
-from numaserve.workers.model import rank_shape
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.program import ProgramBuilder, ProgramLimits
+from numaserve.workers.planning.roofline.operations import Operation, StepWork
+from numaserve.workers.planning.roofline.ranks import rank_operations
+from numaserve.workers.planning.roofline.shapes import ShapeSource
+from numaserve.workers.process.model import rank_shape
+from numaserve.workers.program.buffers import Operand, Tensor
+from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits
 from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype, WeightFormats
-from numaserve.workers.roofline.operations import Operation, StepWork
-from numaserve.workers.roofline.ranks import rank_operations
-from numaserve.workers.roofline.shapes import ShapeSource
 from numaserve.workers.weights.loader import lay_out
 from numaserve.workers.weights.matrices import packed_matrix
 from numaserve.workers.weights.sharding import make_shard

@@ -8,18 +8,18 @@ from dataclasses import replace
 import pytest
 from numaserve.configs import EFFICIENCIES
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.placement import place_ranks
-from numaserve.workers.plan import PlanOptions
+from numaserve.workers.planning.placement import place_ranks
+from numaserve.workers.planning.plan import PlanOptions
+from numaserve.workers.planning.roofline.efficiency import load_efficiencies
+from numaserve.workers.planning.roofline.estimate import Estimate, Load, make_estimate
+from numaserve.workers.planning.roofline.machine import load_machine
+from numaserve.workers.planning.roofline.memory import node_memory, remedies
+from numaserve.workers.planning.roofline.operations import Operation, StepWork
+from numaserve.workers.planning.roofline.predict import prefill_steps
+from numaserve.workers.planning.roofline.ranks import rank_operations
 from numaserve.workers.protocol import WeightFormats
-from numaserve.workers.roofline.efficiency import load_efficiencies
-from numaserve.workers.roofline.estimate import Estimate, Load, make_estimate
-from numaserve.workers.roofline.machine import load_machine
-from numaserve.workers.roofline.memory import node_memory, remedies
-from numaserve.workers.roofline.operations import Operation, StepWork
-from numaserve.workers.roofline.predict import prefill_steps
-from numaserve.workers.roofline.ranks import rank_operations
 
 HIDDEN, LAYERS, HEADS, EXPERTS, TOP_K, WIDTH, DENSE = 7168, 61, 128, 256, 8, 2048, 3
 CONFIG = {

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from numaserve.configs import EFFICIENCIES
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.roofline.efficiency import Curve, Efficiencies, load_efficiencies
-from numaserve.workers.roofline.operations import StepWork, attended, expected_share
+from numaserve.workers.planning.roofline.efficiency import Curve, Efficiencies, load_efficiencies
+from numaserve.workers.planning.roofline.operations import StepWork, attended, expected_share
 
 BARRIER = {"table": "barrier", "threads": 2, "team_ns": 100.0}
 

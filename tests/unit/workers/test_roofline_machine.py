@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from numaserve.configs import hosts, presets
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.roofline.machine import Machine, load_machine
+from numaserve.workers.planning.roofline.machine import Machine, load_machine
 
 TEXT = """
 name: two small nodes

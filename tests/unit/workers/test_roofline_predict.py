@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from numaserve.workers.roofline.efficiency import Curve, Efficiencies, RowCost
-from numaserve.workers.roofline.machine import Machine
-from numaserve.workers.roofline.operations import Amount, Kind, Operation, StepWork
-from numaserve.workers.roofline.predict import Model, Phase, RankMachine, decode_step, prefill_steps
+from numaserve.workers.planning.roofline.efficiency import Curve, Efficiencies, RowCost
+from numaserve.workers.planning.roofline.machine import Machine
+from numaserve.workers.planning.roofline.operations import Amount, Kind, Operation, StepWork
+from numaserve.workers.planning.roofline.predict import Model, Phase, RankMachine, decode_step, prefill_steps
 
 MACHINE = Machine(
     name="round numbers",

@@ -9,8 +9,8 @@ import checkpoints
 LOAD = """
 import sys
 from pathlib import Path
-from numaserve.workers import main
-from numaserve.workers.models.config import load_model_config
+from numaserve.workers.process import main
+from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.weights.checkpoint import open_source
 path = Path(sys.argv[1])
 source = open_source(path, load_model_config(path))

@@ -1,0 +1,69 @@
+"""DeepSeek's metadata in a GGUF file (architecture deepseek2), put in the words of config.json.
+
+Two generations of files: since llama.cpp absorbs the expansion of latents, `attention.key_length` and `value_length`
+are those of what it caches, `key_length_mla` and `value_length_mla` those of a head, and the file has `attn_k_b` and
+`attn_v_b` in place of `attn_kv_b`; before, the first two were those of a head. Rotated dimensions lie in pairs in both,
+as in DeepSeek's own checkpoints: the converter moves no rows.
+"""
+
+from __future__ import annotations
+
+from numaserve.workers.models.config.fields import Fields
+
+ARCHITECTURE = "deepseek2"
+_SOFTMAX, _SIGMOID = 1, 2  # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX and _SIGMOID
+_MAX_DIM = 2**12
+
+
+def has_sigmoid_scores(metadata: Fields) -> bool:
+    """Whether experts are chosen as in DeepSeek-V3, not as in V2. Files of V2 may not say."""
+    return metadata.values.get(f"{ARCHITECTURE}.expert_gating_func") == _SIGMOID
+
+
+def deepseek_values(metadata: Fields) -> dict[str, object]:
+    """The fields that other architectures do not have, or that they have another meaning for. What is missing is what
+    llama.cpp takes. Raises `OperatorError` for lengths of heads that do not fit each other."""
+
+    def get(key: str) -> object:
+        return metadata.values.get(f"{ARCHITECTURE}.{key}")
+
+    metadata.refuse(f"{ARCHITECTURE}.expert_gating_func", 0, _SOFTMAX, _SIGMOID)
+    metadata.refuse(f"{ARCHITECTURE}.attention.temperature_scale", 0.0)
+    rotated = metadata.integer(f"{ARCHITECTURE}.rope.dimension_count", 1, _MAX_DIM)
+    of_head = "_mla" if get("attention.key_length_mla") is not None else ""
+    key = metadata.integer(f"{ARCHITECTURE}.attention.key_length{of_head}", rotated + 1, _MAX_DIM)
+    layers = metadata.integer(f"{ARCHITECTURE}.block_count", 1, 2**16)
+    skipped = metadata.integer(f"{ARCHITECTURE}.nextn_predict_layers", 0, layers - 1, 0)
+    groups = metadata.integer(f"{ARCHITECTURE}.expert_group_count", 0, 2**10, 0) or 1
+    return {
+        "num_hidden_layers": layers - skipped,
+        "num_nextn_predict_layers": skipped,
+        "num_key_value_heads": get("attention.head_count"),  # the file has one: the latent
+        "head_dim": rotated,
+        "q_lora_rank": get("attention.q_lora_rank"),
+        "kv_lora_rank": get("attention.kv_lora_rank"),
+        "qk_rope_head_dim": rotated,
+        "qk_nope_head_dim": key - rotated,
+        "v_head_dim": get(f"attention.value_length{of_head}"),
+        "first_k_dense_replace": metadata.integer(f"{ARCHITECTURE}.leading_dense_block_count", 0, layers, 0),
+        "n_routed_experts": get("expert_count"),
+        "n_shared_experts": metadata.integer(f"{ARCHITECTURE}.expert_shared_count", 0, 2**10, 0),
+        "num_experts_per_tok": get("expert_used_count"),
+        "moe_intermediate_size": get("expert_feed_forward_length"),
+        "routed_scaling_factor": metadata.number(f"{ARCHITECTURE}.expert_weights_scale", 0.0, 1e6, 0.0) or 1.0,
+        "norm_topk_prob": metadata.flag(f"{ARCHITECTURE}.expert_weights_norm", False),
+        "topk_method": "noaux_tc" if has_sigmoid_scores(metadata) else _greedy(groups),
+        "n_group": groups,
+        "topk_group": metadata.integer(f"{ARCHITECTURE}.expert_group_used_count", 0, groups, 0) or 1,
+    }
+
+
+def mscale(metadata: Fields) -> dict[str, object]:
+    """Yarn's factors on the scores, which are one in all published models: a tenth of it, in single precision."""
+    tenth = metadata.optional_number(f"{ARCHITECTURE}.rope.scaling.yarn_log_multiplier", 0.0, 10.0)
+    both = None if tenth is None else round(10 * tenth, 6)
+    return {"mscale": both, "mscale_all_dim": both}
+
+
+def _greedy(groups: int) -> str:
+    return "greedy" if groups == 1 else "group_limited_greedy"

@@ -1,0 +1,51 @@
+"""Reads a model's configuration from a Hugging Face folder or a GGUF file, without torch and without any weight."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.files import is_there, read_json
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.gguf import load_gguf_config
+from numaserve.workers.models.config.quantization import read_quantization
+from numaserve.workers.models.registry import ARCHITECTURES, family_of
+from numaserve.workers.models.spec import ModelConfig, RopeConfig
+
+__all__ = ["ModelConfig", "RopeConfig", "load_model_config"]
+
+
+def load_model_config(path: Path) -> ModelConfig:
+    """The configuration of the model at `path`, a folder with config.json or a .gguf file.
+
+    Nothing in the checkpoint is executed: an `auto_map` is ignored. Raises `OperatorError` when the file cannot be
+    read, for an architecture or feature that is not supported, and for values out of range.
+    """
+    if path.is_dir():
+        return _load_hf_config(path)
+    if not path.is_file():
+        raise OperatorError(f"{path}: there is no such file or folder; give a model folder, a .gguf file or a hub id")
+    if path.suffix != ".gguf":
+        raise OperatorError(f"{path}: not a model; give the folder that holds config.json, or a .gguf file")
+    return load_gguf_config(path)
+
+
+def _load_hf_config(folder: Path) -> ModelConfig:
+    path = folder / "config.json"
+    if not is_there(path):
+        raise OperatorError(f"{path}: missing; give the folder of a whole checkpoint")
+    fields = Fields(read_json(path), str(path))
+    architectures = fields.values.get("architectures")
+    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
+        raise fields.error('architectures must name the model\'s class, such as ["LlamaForCausalLM"]')
+    architecture = architectures[0]
+    family = family_of(architecture, str(path), ARCHITECTURES)
+    config = family.configure(fields, architecture)
+    config = replace(config, stored=read_quantization(fields, config, family))
+    generation = folder / "generation_config.json"
+    if not is_there(generation):
+        return config
+    # Chat models often end a turn with a token that only this file names.
+    more = Fields(read_json(generation), str(generation)).token_ids("eos_token_id", config.vocab_size)
+    return replace(config, eos_token_ids=tuple(dict.fromkeys(config.eos_token_ids + more)))

@@ -1,0 +1,123 @@
+"""quant_method "compressed-tensors": what llm-compressor writes.
+
+`config_groups` have a scheme for the modules that their `targets` name: a class ("Linear"), a module, or "re:" and a
+pattern; `ignore` names modules in the same way. From quantization/quant_config.py and quant_args.py of
+compressed_tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.quantization_methods.fp8 import read_block
+from numaserve.workers.models.config.quantization_methods.gptq import CODES
+from numaserve.workers.models.config.quantization_methods.rules import Rule, pattern, read_bits, read_group, read_names
+from numaserve.workers.models.stored import REQUANTIZED_GROUP, ROW, CodeFormat, Stored
+
+_PACKED, _INTEGERS, _FLOATS, _NAIVE = "pack-quantized", "int-quantized", "float-quantized", "naive-quantized"
+_FORMATS = {name: name for name in (_PACKED, _INTEGERS, _FLOATS, _NAIVE, "mixed-precision")}
+_LINEAR = "Linear"
+_REORDERED = {"group", "dynamic"}
+
+Matcher = Callable[[Sequence[str]], bool]
+
+
+def compressed_tensors(fields: Fields) -> Rule:
+    """Raises `OperatorError` for sparsity, transforms, activations with fixed scales, and codes of other widths."""
+    _refuse_unsupported(fields)
+    default = fields.choice("format", _FORMATS, _PACKED)
+    groups = fields.child("config_groups")
+    named: list[tuple[Matcher, Stored]] = []
+    of_class: list[Stored] = []
+    for name in groups.values:
+        scheme = groups.child(name)
+        stored = _read_scheme(scheme, scheme.choice("format", _FORMATS, default))
+        targets = read_names(scheme, "targets")
+        if not targets:
+            raise scheme.error("targets is missing")
+        named.append((_matcher(scheme, targets), stored))
+        if _LINEAR in targets:
+            of_class.append(stored)
+    if not named:
+        raise fields.error("config_groups is missing")
+    ignored = read_names(fields, "ignore")
+    is_ignored = _matcher(fields, ignored)
+
+    def rule(names: Sequence[str]) -> Stored | None:
+        if _LINEAR in ignored or is_ignored(names):
+            return None
+        # A name or a pattern counts before a class.
+        found = (stored for matches, stored in named if matches(names))
+        return next(found, of_class[0] if of_class else None)
+
+    return rule
+
+
+def _refuse_unsupported(fields: Fields) -> None:
+    sparsity = fields.child("sparsity_config")
+    if sparsity.values:
+        sparsity.refuse("format", "dense")
+    if fields.child("transform_config").values.get("config_groups"):
+        raise fields.error("transform_config is not supported: take a checkpoint without transforms")
+    fields.refuse("kv_cache_scheme")
+
+
+def _matcher(fields: Fields, texts: Sequence[str]) -> Matcher:
+    """Of modules, and of "re:" and a pattern."""
+    modules = frozenset(texts)
+    patterns = [pattern(fields, text.removeprefix("re:")) for text in texts if text.startswith("re:")]
+
+    def matches(names: Sequence[str]) -> bool:
+        return not modules.isdisjoint(names) or any(each.match(name) for each in patterns for name in names)
+
+    return matches
+
+
+def _read_scheme(scheme: Fields, format: str) -> Stored:
+    scheme.refuse("output_activations")
+    weights = scheme.child("weights")
+    weights.refuse("dynamic", False)
+    quantized_input = _reads_quantized_input(scheme.child("input_activations"))
+    if weights.text("type", "int") == "float":
+        return _floats(weights, format)
+    bits = read_bits(weights, "num_bits", *CODES)
+    symmetric = weights.flag("symmetric", True)
+    group = _group(weights)
+    if format == _PACKED:
+        stored = Stored("packed", CODES[bits], group, bits=bits, symmetric=symmetric)
+        if weights.values.get("actorder") in _REORDERED and group != ROW:
+            return replace(stored, native="int8_group", group=REQUANTIZED_GROUP, reordered=True, source_group=group)
+        return stored
+    if format not in (_INTEGERS, _NAIVE) or bits != 8:
+        raise weights.error(f"{bits}-bit integers in format {format!r} are not supported; supported is {_PACKED}")
+    # Groups quantise the activations more finely, which a scheme without quantised activations may expect.
+    native: CodeFormat = "int8" if symmetric and group == ROW and quantized_input else "int8_group"
+    return Stored("int8", native, group, symmetric=symmetric)
+
+
+def _floats(weights: Fields, format: str) -> Stored:
+    read_bits(weights, "num_bits", 8)
+    if format not in (_FLOATS, _NAIVE):
+        raise weights.error(f"floats in format {format!r} are not supported; supported is {_FLOATS}")
+    weights.refuse("symmetric", True)
+    if weights.text("strategy", "tensor") == "block":
+        block_rows, columns = read_block(weights, "block_structure")
+        return Stored("fp8", "fp8", columns, block_rows=block_rows)
+    return Stored("fp8", "fp8", _group(weights))
+
+
+def _group(weights: Fields) -> int:
+    default = "group" if weights.has("group_size") else "tensor"
+    in_groups = weights.choice("strategy", {"tensor": False, "channel": False, "group": True}, default)
+    return read_group(weights, "group_size") if in_groups else ROW
+
+
+def _reads_quantized_input(activations: Fields) -> bool:
+    if not activations.values:
+        return False
+    if activations.values.get("dynamic") is not True:
+        raise activations.error("activations with fixed scales are not supported; supported are dynamic ones")
+    read_bits(activations, "num_bits", 8)
+    return True

@@ -1,0 +1,87 @@
+"""What the methods have in common: rules over module names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.stored import ROW, Stored
+
+# Given all names that a module may have: how it is stored, None where it is not quantised.
+Rule = Callable[[Sequence[str]], Stored | None]
+
+_MAX_NAMES = 2**16
+_MAX_PATTERN = 200
+_MAX_GROUP = 2**20
+# A quantifier after a group can take for ever, and each open one multiplies the time by the name's length.
+_REPEATED_GROUP = re.compile(r"\)[*+?{]")
+_OPEN_QUANTIFIER = re.compile(r"[*+{]")
+_MAX_OPEN_QUANTIFIERS = 4
+
+
+def read_names(fields: Fields, *keys: str) -> list[str]:
+    """The list of texts in the first of `keys` that is there; empty where none is."""
+    for key in keys:
+        value = fields.values.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, list) or len(value) > _MAX_NAMES or not all(isinstance(item, str) for item in value):
+            raise fields.error(f"{key} must be a list of module names")
+        return value
+    return []
+
+
+def read_group(fields: Fields, key: str, default: int | None = None) -> int:
+    """Columns that share a scale; `ROW` where the field is -1."""
+    group = fields.integer(key, -1, _MAX_GROUP, default)
+    if group == -1:
+        return ROW
+    if group % 32 or group == 0:
+        raise fields.error(f"{key}={group} is not supported; supported are multiples of 32, and -1 for whole rows")
+    return group
+
+
+def read_bits(fields: Fields, key: str, *supported: int) -> int:
+    """Bits of a code."""
+    bits = fields.integer(key, 1, 64)
+    if bits not in supported:
+        raise fields.error(f"{key}={bits} is not supported; supported are {' and '.join(map(str, supported))}")
+    return bits
+
+
+def pattern(fields: Fields, text: str) -> re.Pattern[str]:
+    """A regular expression from a configuration. Raises `OperatorError` for one that could run for ever."""
+    quantifiers = len(_OPEN_QUANTIFIER.findall(text))
+    if len(text) > _MAX_PATTERN or _REPEATED_GROUP.search(text) or quantifiers > _MAX_OPEN_QUANTIFIERS:
+        raise fields.error(f"the pattern {text[:60]!r} is too involved to be matched safely")
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise fields.error(f"the pattern {text[:60]!r} is not a regular expression ({error})") from error
+
+
+class Modules:
+    """A list of modules, looked up by parts of a name: with hundreds of entries and ten thousands of experts, comparing
+    each with each would take minutes."""
+
+    def __init__(self, modules: Iterable[str]) -> None:
+        self._modules = frozenset(modules)
+
+    def __bool__(self) -> bool:
+        return bool(self._modules)
+
+    def contains(self, names: Sequence[str]) -> bool:
+        """Whether one of `names` is a module of the list, lies in one, or ends with one."""
+        return any(self._covers(name) for name in names)
+
+    def _covers(self, name: str) -> bool:
+        if name in self._modules:
+            return True
+        dots = [index for index, letter in enumerate(name) if letter == "."]
+        return any(name[:dot] in self._modules or name[dot + 1 :] in self._modules for dot in dots)
+
+
+def is_head(names: Sequence[str]) -> bool:
+    """Whether these are the names of the output head, which most methods leave as it is."""
+    return "lm_head" in names

@@ -1,0 +1,105 @@
+"""Reads the rotary embedding's parameters, in the older spelling (`rope_theta`, `rope_scaling`) and the newer one
+(`rope_parameters`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.spec import RopeConfig, RopeKind
+
+_KINDS: Mapping[str, RopeKind] = {
+    "default": "default",
+    "linear": "linear",
+    "llama3": "llama3",
+    "yarn": "yarn",
+    "longrope": "longrope",
+}
+MAX_POSITION = 2**26
+_MAX_FACTOR = 1e6
+
+
+def read_rope(
+    fields: Fields, head_dim: int, *, kinds: Mapping[str, RopeKind] = _KINDS, default_theta: float = 10000.0
+) -> RopeConfig:
+    """The rotary embedding of a model with one kind of it. `kinds` are the names the family knows."""
+    rope = fields.child("rope_scaling" if fields.has("rope_scaling") else "rope_parameters")
+    theta = fields.number("rope_theta", 1.0, 1e12, default_theta)
+    partial = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
+    return rope_from(fields, rope, head_dim, theta=theta, partial=partial, kinds=kinds)
+
+
+def rope_from(
+    model: Fields,
+    rope: Fields,
+    head_dim: int,
+    *,
+    theta: float,
+    partial: float = 1.0,
+    kinds: Mapping[str, RopeKind] = _KINDS,
+) -> RopeConfig:
+    """The rotary embedding that the object `rope` describes; `theta` and `partial` count where it is silent.
+
+    Raises `OperatorError` for a kind that is not in `kinds` and for values out of range.
+    """
+    key = "rope_type" if rope.has("rope_type") else "type"
+    kind = rope.choice(key, kinds, "default")
+    rotary_dim = int(head_dim * rope.number("partial_rotary_factor", 0.0, 1.0, partial))
+    if rotary_dim < 2 or rotary_dim % 2:
+        raise rope.error(f"{rotary_dim} rotated dimensions of a head are not supported; it must be an even number")
+    theta = rope.number("rope_theta", 1.0, 1e12, theta)
+    if kind == "default":
+        return RopeConfig(theta=theta, rotary_dim=rotary_dim)
+    if kind == "linear":
+        return RopeConfig("linear", theta, rotary_dim, factor=rope.number("factor", 1.0, _MAX_FACTOR))
+    max_position = model.integer("max_position_embeddings", 1, MAX_POSITION)
+    # Phi-3 keeps the original length beside the rope object, and transformers lets that one win.
+    holder = model if model.has("original_max_position_embeddings") else rope
+    original = holder.integer("original_max_position_embeddings", 2, MAX_POSITION, max_position)
+    if kind == "llama3":
+        return _llama3(rope, theta, rotary_dim, original)
+    factor = rope.number("factor", 0.0, _MAX_FACTOR, max_position / original)
+    attention_factor = rope.optional_number("attention_factor", 0.0, 100.0)
+    if kind == "longrope":
+        return RopeConfig(
+            "longrope",
+            theta,
+            rotary_dim,
+            factor=factor,
+            attention_factor=attention_factor,
+            original_max_position=original,
+            short_factor=rope.numbers("short_factor", rotary_dim // 2, 1e-3, _MAX_FACTOR),
+            long_factor=rope.numbers("long_factor", rotary_dim // 2, 1e-3, _MAX_FACTOR),
+        )
+    if factor == 0.0 or theta == 1.0:
+        raise rope.error("yarn needs a factor above 0 and a rope_theta above 1")
+    return RopeConfig(
+        "yarn",
+        theta,
+        rotary_dim,
+        factor=factor,
+        attention_factor=attention_factor,
+        original_max_position=original,
+        # 0 means the default here, as it does in transformers.
+        beta_fast=rope.number("beta_fast", 0.0, 1e4, 32.0) or 32.0,
+        beta_slow=rope.number("beta_slow", 0.0, 1e4, 1.0) or 1.0,
+        mscale=rope.optional_number("mscale", 0.0, 100.0),
+        mscale_all_dim=rope.optional_number("mscale_all_dim", 0.0, 100.0),
+        truncate=rope.flag("truncate", True),
+    )
+
+
+def _llama3(rope: Fields, theta: float, rotary_dim: int, original: int) -> RopeConfig:
+    low = rope.number("low_freq_factor", 1e-3, 1e3)
+    high = rope.number("high_freq_factor", 1e-3, 1e3)
+    if low >= high:
+        raise rope.error(f"low_freq_factor={low:g} must be below high_freq_factor={high:g}")
+    return RopeConfig(
+        "llama3",
+        theta,
+        rotary_dim,
+        factor=rope.number("factor", 1.0, _MAX_FACTOR),
+        original_max_position=original,
+        low_freq_factor=low,
+        high_freq_factor=high,
+    )

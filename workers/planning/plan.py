@@ -1,0 +1,305 @@
+"""Which cores and how much memory each rank gets, decided before any weight is read.
+
+The plan needs only the model's configuration and the machine's topology, so that an impossible wish is answered at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.placement import RankCores, place_ranks
+from numaserve.workers.planning.topology import Topology
+from numaserve.workers.protocol import AS_PUBLISHED, PAGE_SIZE, KvCacheDtype, Launch, WeightFormats, WeightsCache
+from numaserve.workers.weights.sharding import MATRIX_PAD, Shard, kv_bytes_per_page, make_shard, round_up, weight_bytes
+
+MIB = 1 << 20
+GIB = 1 << 30
+RING_SLOTS = 3
+LOGIT_ROWS_UNIT = 16
+MIN_LOGIT_ROWS = 64
+PROCESS_BYTES = 256 * MIB  # interpreter, libraries and message buffers of a worker
+USEFUL_CONTEXT = 1024  # a default context is not reduced below this
+MEMORY_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What the operator may wish for. None leaves the choice to the plan."""
+
+    model: str  # what the workers open: a folder or a .gguf file
+    max_running_requests: int
+    max_step_tokens: int  # prompt and output tokens in one step
+    mem_fraction_static: float
+    step_deadline_s: float
+    tp: int | None = None
+    threads_per_worker: int | None = None
+    reserve_core: bool = False
+    context_length: int | None = None
+    kv_cache_gib: float | None = None  # of all ranks together
+    formats: WeightFormats = AS_PUBLISHED
+    weights_cache: WeightsCache | None = None
+    kv_cache_dtype: KvCacheDtype = "bf16"
+    expert_parallel: bool = False
+    context_parallel_from: int | None = None
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """One rank's cores and memory; `scratch_bytes` is an estimate and includes the rank's part of the ring."""
+
+    rank: int
+    node: int
+    cpus: tuple[int, ...]
+    weight_bytes: int
+    kv_bytes: int
+    scratch_bytes: int
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """Everything the supervisor needs to start the workers."""
+
+    launches: list[Launch]  # by rank; ring_fd is -1 and ring_nonce 0 until a ring exists
+    ring_lanes: int  # threads that every rank has
+    ring_slot_bytes: int
+    ranks: list[RankPlan]
+    num_pages: int
+    context_length: int
+    max_step_tokens: int
+    max_logit_rows: int  # positions of one step whose logits are computed
+    front_end_cpus: tuple[int, ...]  # kept for the front end; empty without a reserved core
+    notes: tuple[str, ...]  # what the operator may want to know about the choices made
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Memory that some ranks share: a node's, or what a cgroup limit leaves."""
+
+    name: str
+    free_bytes: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RankNeeds:
+    """Bytes by rank."""
+
+    weights: list[int]
+    scratch: list[int]
+    per_page: list[int]
+
+
+def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> GroupPlan:
+    """Plan the worker group. Raises `OperatorError` for too few cores, too little memory, too long a context, or no
+    experts to divide."""
+    placement = place_ranks(topology, options.tp, options.threads_per_worker, options.reserve_core)
+    ranks = placement.ranks
+    shares = [len(rank.cpus) for rank in ranks]
+    if options.expert_parallel:
+        check_experts(model, len(ranks))
+    slot_bytes = _ring_slot_bytes(options, model, shares)
+    needs = rank_needs(options, model, shares)
+    fitting = _pages_that_fit(options, _pools(topology, ranks), needs)
+    context, context_notes = _choose_context(options, model, fitting, sum(needs.per_page))
+    num_pages = min(fitting, options.max_running_requests * pages_of(context) + 1)
+    tokens = _step_tokens(options)
+    launches = [
+        Launch(
+            rank=rank,
+            world_size=len(ranks),
+            model=options.model,
+            cpus=[list(each.cpus) for each in ranks],
+            nodes=[each.node for each in ranks],
+            weights=shares,
+            num_pages=num_pages,
+            context_length=context,
+            max_running_requests=options.max_running_requests,
+            max_step_tokens=tokens,
+            max_logit_rows=max_logit_rows(options.max_running_requests),
+            ring_fd=-1,
+            ring_nonce=0,
+            step_deadline_s=options.step_deadline_s,
+            formats=options.formats,
+            weights_cache=options.weights_cache,
+            kv_cache_dtype=options.kv_cache_dtype,
+            expert_parallel=options.expert_parallel,
+            context_parallel_from=options.context_parallel_from,
+        )
+        for rank in range(len(ranks))
+    ]
+    rank_plans = [
+        RankPlan(rank, each.node, each.cpus, needs.weights[rank], needs.per_page[rank] * num_pages, needs.scratch[rank])
+        for rank, each in enumerate(ranks)
+    ]
+    return GroupPlan(
+        launches=launches,
+        ring_lanes=min(shares),
+        ring_slot_bytes=slot_bytes,
+        ranks=rank_plans,
+        num_pages=num_pages,
+        context_length=context,
+        max_step_tokens=tokens,
+        max_logit_rows=max_logit_rows(options.max_running_requests),
+        front_end_cpus=placement.front_end_cpus,
+        notes=(*model.notes, *placement.notes, *context_notes),
+    )
+
+
+def max_logit_rows(max_running_requests: int) -> int:
+    """Rows of logits that one step may produce."""
+    return round_up(max(max_running_requests, MIN_LOGIT_ROWS), LOGIT_ROWS_UNIT)
+
+
+def format_bytes(nbytes: int) -> str:
+    """Bytes as an operator reads them: MiB below one GiB."""
+    return f"{nbytes / GIB:.1f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.0f} MiB"
+
+
+def check_experts(model: ModelConfig, ranks: int) -> None:
+    """Raises `OperatorError` where `ranks` ranks cannot have experts of their own."""
+    if not model.moe_layers:
+        raise OperatorError("--expert-parallel is for models with experts, and this one has none: leave it out")
+    if ranks < 2:
+        raise OperatorError(
+            "--expert-parallel gives each rank some of the experts, and there is one rank: set --tp to 2 or more, or"
+            " leave it out"
+        )
+
+
+def _step_tokens(options: PlanOptions) -> int:
+    """Every running request must find room for its next token in a step."""
+    return max(options.max_step_tokens, options.max_running_requests)
+
+
+def _ring_slot_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence[int]) -> int:
+    """The largest message of a step: the residual stream of all tokens, what one rank makes of their latents, or its
+    logits, all fp32."""
+    tokens = _step_tokens(options)
+    shards = [make_shard(model, shares, rank) for rank in range(len(shares))]
+    latents = round_up(max(len(each.latents) for each in shards), MATRIX_PAD)
+    logits = max_logit_rows(options.max_running_requests) * max(len(each.vocab) for each in shards)
+    return round_up(4 * max(tokens * max(model.hidden_size, latents), logits), MEMORY_PAGE)
+
+
+def rank_needs(options: PlanOptions, model: ModelConfig, shares: Sequence[int]) -> RankNeeds:
+    """What each rank needs; `shares` are their cores. Raises `OperatorError` for formats that cannot be had."""
+    ranks = range(len(shares))
+    slot_bytes = _ring_slot_bytes(options, model, shares) if len(shares) > 1 else 0
+    # Besides the ring's slots, queries of all ranks' heads: narrower than the results that a slot has for as many
+    # sequences.
+    exchanged = RING_SLOTS * slot_bytes + (slot_bytes if model.mla else 0)
+    return RankNeeds(
+        weights=[
+            weight_bytes(model, shares, rank, options.formats, expert_parallel=options.expert_parallel)
+            for rank in ranks
+        ],
+        scratch=[PROCESS_BYTES + exchanged + _activation_bytes(options, model, shares, rank) for rank in ranks],
+        per_page=[kv_bytes_per_page(model, shares, rank, options.kv_cache_dtype) for rank in ranks],
+    )
+
+
+def _activation_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence[int], rank: int) -> int:
+    """An upper estimate of a step's intermediate results, as if no two of them shared memory."""
+    shard = make_shard(model, shares, rank, expert_parallel=options.expert_parallel)
+    tokens = _step_tokens(options)
+    attention = _attention_columns(model, shard)
+    per_token = 4 * (3 * model.hidden_size + attention + _mlp_columns(model, shard))
+    # Rank 0 gathers the logits of all ranks.
+    columns = model.vocab_size if rank == 0 else len(shard.vocab)
+    return tokens * per_token + 2 * 4 * max_logit_rows(options.max_running_requests) * columns
+
+
+def _attention_columns(model: ModelConfig, shard: Shard) -> int:
+    """Of a token, in a layer's attention; of a latent one as heads' queries, absorbed ones, results and values."""
+    heads, mla = len(shard.q_heads), model.mla
+    if mla is None:
+        return (heads * 2 + len(shard.kv_heads) * 2) * model.head_dim
+    per_head = mla.query_dim + mla.nope_dim + mla.cache_dim + mla.kv_lora_rank + model.head_dim
+    return heads * per_head + mla.cache_dim + 2 * (mla.q_lora_rank or 0)
+
+
+def _mlp_columns(model: ModelConfig, shard: Shard) -> int:
+    """Of a token, in a layer's MLP; of a mixture of experts also its rows for each of its experts, all of which may be
+    on this rank, and their scores."""
+    dense = 3 * len(shard.intermediate) if len(model.moe_layers) < model.num_layers else 0
+    moe = model.moe
+    if moe is None or not model.moe_layers:
+        return dense
+    routed = min(moe.top_k, len(shard.experts)) * (2 * model.hidden_size + 3 * len(shard.expert_intermediate))
+    return max(dense, routed + 3 * len(shard.shared_intermediate) + moe.num_experts)
+
+
+def _pools(topology: Topology, ranks: Sequence[RankCores]) -> list[_Pool]:
+    pools = [
+        _Pool(f"node {node.id}", node.free_bytes, members)
+        for node in topology.nodes
+        if (members := tuple(rank for rank, each in enumerate(ranks) if each.node == node.id))
+    ]
+    if topology.cgroup_free_bytes is not None:
+        pools.append(_Pool("the cgroup's memory limit", topology.cgroup_free_bytes, tuple(range(len(ranks)))))
+    return pools
+
+
+def _pages_that_fit(options: PlanOptions, pools: Sequence[_Pool], needs: RankNeeds) -> int:
+    """KV pages that every pool can hold next to weights and scratch, or as many as `kv_cache_gib` asks for."""
+    fitting: list[int] = []
+    for pool in pools:
+        usable = int(pool.free_bytes * options.mem_fraction_static)
+        weights = sum(needs.weights[rank] for rank in pool.ranks)
+        scratch = sum(needs.scratch[rank] for rank in pool.ranks)
+        left = usable - weights - scratch
+        page = sum(needs.per_page[rank] for rank in pool.ranks)
+        if left < 2 * page:
+            raise OperatorError(
+                f"too little memory on {pool.name}: weights of {format_bytes(weights)} and scratch of"
+                f" {format_bytes(scratch)} do not fit {format_bytes(usable)} ({options.mem_fraction_static:.0%} of what"
+                " is free); free some memory, raise --mem-fraction-static, spread over more nodes with --tp, or take"
+                " a smaller model"
+            )
+        if page:
+            fitting.append(left // page)
+    most = min(fitting)
+    if options.kv_cache_gib is None:
+        return most
+    total = sum(needs.per_page)
+    wanted = int(options.kv_cache_gib * GIB) // total
+    if wanted > most:
+        raise OperatorError(
+            f"--kv-cache-gib {options.kv_cache_gib:g} does not fit next to the weights: lower it to at most"
+            f" {most * total / GIB:.2f}, or raise --mem-fraction-static"
+        )
+    return wanted
+
+
+def _choose_context(
+    options: PlanOptions, model: ModelConfig, pages: int, bytes_per_page: int
+) -> tuple[int, tuple[str, ...]]:
+    """The context length, and what to tell about it. One sequence of full length and one spare page must fit."""
+    wanted = options.context_length or model.max_position
+    if wanted > model.max_position:
+        raise OperatorError(
+            f"--context-length {wanted} is more than the model's {model.max_position}: lower it to at most that"
+        )
+    holds = max(pages - 1, 0) * PAGE_SIZE
+    if wanted <= holds:
+        return wanted, ()
+    needed = format_bytes((pages_of(wanted) + 1) * bytes_per_page)
+    remedy = "raise --kv-cache-gib" if options.kv_cache_gib else "free some memory or raise --mem-fraction-static"
+    if options.context_length is not None or holds < min(USEFUL_CONTEXT, wanted):
+        shorter = f", or set --context-length to at most {holds}" if holds >= PAGE_SIZE else ""
+        raise OperatorError(
+            f"the KV cache holds {holds} tokens, but a sequence of {wanted} needs {needed}: {remedy}{shorter}"
+        )
+    note = (
+        f"the context is {holds} tokens instead of the model's {wanted}, for that is what the KV cache holds: {remedy}"
+    )
+    return holds, (note,)
+
+
+def pages_of(tokens: int) -> int:
+    """Pages of KV cache that a sequence takes."""
+    return -(-tokens // PAGE_SIZE)

@@ -1,0 +1,160 @@
+"""How near to the ceilings each kind of operation comes: read from what ``numaserve bench kernels --json`` wrote.
+
+An operation's time is its bound, of reading or of computing, divided by the fraction of the ceiling that was measured
+where that bound was the ceiling. Between measured numbers of rows fractions are interpolated over their logarithm;
+beyond them the nearest counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from numaserve.workers.bench.experts import EXPERT_SHAPES
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.planning.roofline.operations import Kind, expected_share
+
+BEST = 1.0  # where nothing was measured
+_SMALL = "small operations"
+_STAND_IN = {"mxfp4": "int4/32"}  # codes of as many bits, widened by a table of as many entries
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Fractions over numbers of rows, rising."""
+
+    points: Sequence[tuple[float, float]]
+
+    def at(self, rows: float) -> float:
+        """The fraction for so many rows."""
+        points = self.points
+        if rows <= points[0][0]:
+            return points[0][1]
+        for (low, first), (high, second) in itertools.pairwise(points):
+            if rows <= high:
+                part = math.log(rows / low) / math.log(high / low)
+                return first + part * (second - first)
+        return points[-1][1]
+
+
+@dataclass(frozen=True)
+class RowCost:
+    """Of a row-wise operation: what it takes besides its bytes, and how many of them a core goes through in a second,
+    by the rows that it has to itself. Of a few rows that come from its caches it is many times more."""
+
+    fixed_s: float
+    core_bytes_s: Curve
+
+
+_UNKNOWN = RowCost(0.0, Curve([(1.0, 4e9)]))
+
+
+@dataclass(frozen=True)
+class Efficiencies:
+    """By kind, what weights are held in, and what bounds: "read" or "flops"."""
+
+    source: str
+    curves: Mapping[tuple[Kind, str, str], Curve]
+    row_costs: Mapping[str, RowCost]
+    barrier_s: float = 0.0
+    _found: dict[tuple[Kind, str, str], Curve | None] = field(default_factory=dict, repr=False)
+
+    def of(self, kind: Kind, weights: str, bound: str, rows: float) -> float:
+        """The fraction of that ceiling; the same format with other groups stands in for one that was not measured, then
+        one that is like it, then bf16."""
+        key = (kind, weights, bound)
+        if key not in self._found:
+            self._found[key] = self._nearest(*key)
+        curve = self._found[key]
+        return BEST if curve is None else curve.at(max(rows, 1.0))
+
+    def _nearest(self, kind: Kind, weights: str, bound: str) -> Curve | None:
+        format = weights.partition("/")[0]
+        # Experts are products too, of fewer rows each.
+        for like in (kind, "gemm") if kind == "experts" else (kind,):
+            for fits in (weights, format):
+                for key, curve in self.curves.items():
+                    if key[0] == like and key[2] == bound and fits in {key[1], key[1].partition("/")[0]}:
+                        return curve
+        return None if weights == "bf16" else self._nearest(kind, _STAND_IN.get(format, "bf16"), bound)
+
+    def row_cost(self, name: str) -> RowCost:
+        """Of the operation of that name, or of one like it."""
+        return self.row_costs.get(name) or self.row_costs.get("rms_norm") or _UNKNOWN
+
+
+def load_efficiencies(path: Path) -> Efficiencies:
+    """Read the lines of a file. Raises `OperatorError` for one that is not what the benchmark writes."""
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        if not rows or not all(isinstance(row, dict) for row in rows):
+            raise ValueError("no measurements")
+        return _efficiencies(rows, str(rows[0].get("processor", "")))
+    except OSError as error:
+        raise OperatorError(f"--efficiencies: cannot read {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise OperatorError(
+            f"--efficiencies {path}: {error!r}; expected what `numaserve bench kernels --json FILE` writes"
+        ) from None
+
+
+def _efficiencies(rows: Sequence[Mapping[str, Any]], source: str) -> Efficiencies:
+    points: dict[tuple[Kind, str, str], dict[float, list[float]]] = {}
+    for kind, weights, count, row in _products(rows):
+        if row.get("of_ceiling"):
+            by_rows = points.setdefault((kind, weights, row["ceiling"]), {})
+            # More than the ceiling is noise: both were not measured in the same moment.
+            by_rows.setdefault(count, []).append(min(row["of_ceiling"], BEST))
+    curves = {key: Curve(sorted((count, mean(each)) for count, each in found.items())) for key, found in points.items()}
+    barriers = [row for row in rows if row["table"] == "barrier"]
+    barrier_s = min((row["team_ns"] for row in barriers), default=0.0) * 1e-9
+    threads = max((row["threads"] for row in barriers), default=1)
+    return Efficiencies(source, curves, dict(_row_costs(rows, threads)), barrier_s)
+
+
+def _products(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Kind, str, float, Mapping[str, Any]]]:
+    for row in rows:
+        table = str(row["table"]).partition(",")[0]
+        if table == "gemm":
+            yield "gemm", row["format"], row["M"], row
+        elif table == "experts" and row["operation"] in ("moe_gate_up", "moe_down"):
+            routing = EXPERT_SHAPES[row["model"]].routing
+            read = routing.num_experts * expected_share(routing.num_experts, routing.top_k, row["M"])
+            yield "experts", row["format"], row["M"] * routing.top_k / read, row
+        elif table == "attention":
+            yield "attention", row["kv"], row["new"], row
+        elif table == "latent attention" and row["operation"] != "mla_store":
+            yield "latent", "bf16", row["new"], row
+
+
+def _row_costs(rows: Iterable[Mapping[str, Any]], threads: int) -> Iterator[tuple[str, RowCost]]:
+    measured: dict[str, dict[int, list[tuple[float, float]]]] = {}
+    for row in rows:
+        name, _, method = str(row.get("operation", "")).partition(", ")
+        experts = str(row["table"]).startswith("experts") and name in ("moe_route", "moe_combine")
+        if row["table"] != _SMALL and not experts:
+            continue
+        if method not in ("", "greedy"):
+            continue
+        count = row["M"] if experts else row["rows"]
+        # Samplers are measured by the row.
+        seconds, repeated = row["best_us"] * 1e-6, count if method else 1
+        found = measured.setdefault(name, {}).setdefault(count, [])
+        found.append((seconds * repeated, row["gb_s"] * 1e9 * seconds * repeated))
+    for name, by_count in measured.items():
+        yield name, _row_cost({count: min(found) for count, found in by_count.items()}, threads)
+
+
+def _row_cost(measured: Mapping[int, tuple[float, float]], threads: int) -> RowCost:
+    """From seconds and bytes by number of rows. What one row takes beyond its bytes is fixed."""
+    few = min(measured)
+    many = {count: found for count, found in measured.items() if count >= threads and count > few} or measured
+    rates = Curve(sorted((count / threads, nbytes / seconds / threads) for count, (seconds, nbytes) in many.items()))
+    seconds, nbytes = measured[few]
+    return RowCost(max(seconds - nbytes / rates.at(1) / min(few, threads), 0.0), rates)

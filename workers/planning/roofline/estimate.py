@@ -1,0 +1,130 @@
+"""The whole estimate of a model on a host: memory of its nodes, and what its steps take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.placement import place_ranks
+from numaserve.workers.planning.plan import PlanOptions, check_experts
+from numaserve.workers.planning.roofline.efficiency import Efficiencies
+from numaserve.workers.planning.roofline.machine import Machine
+from numaserve.workers.planning.roofline.memory import NodeMemory, node_memory, remedies
+from numaserve.workers.planning.roofline.predict import Model, Phase, RankMachine, decode_step, prefill_steps
+from numaserve.workers.planning.roofline.ranks import rank_operations
+from numaserve.workers.planning.topology import Topology
+from numaserve.workers.protocol import Launch
+
+STEP_S = 150e-6  # of a step: its plan is decoded and laid out, its result told; measured with `numaserve bench offline`
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked for: `batch` prompts of `input_len` tokens, and answers of `output_len`."""
+
+    input_len: int
+    output_len: int
+    batch: int
+
+    @property
+    def context(self) -> int:
+        """Tokens of a sequence in the end."""
+        return self.input_len + self.output_len
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`prefill` is of one prompt, `decode` of a step of the whole batch in the middle of the answers. TTFT is that of
+    the last prompt of the batch."""
+
+    machine: Machine
+    load: Load
+    cores: list[int]  # by rank
+    memory: list[NodeMemory]
+    remedies: list[str]  # empty where the model fits
+    prefill: Phase
+    decode: Phase
+    notes: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every node has the memory."""
+        return all(node.fits for node in self.memory)
+
+    @property
+    def ttft_s(self) -> float:
+        """Seconds to the first token."""
+        return self.prefill.seconds * self.load.batch
+
+    @property
+    def tpot_s(self) -> float:
+        """Seconds for each further one."""
+        return self.decode.seconds
+
+    @property
+    def output_tokens_s(self) -> float:
+        """Tokens a second of all sequences while they decode."""
+        return self.load.batch / self.tpot_s
+
+
+def step_model(
+    options: PlanOptions | Launch, config: ModelConfig, ranks: Sequence[RankMachine], efficiencies: Efficiencies
+) -> Model:
+    """What predicts steps of the ranks, each with its part of the machine. Raises `OperatorError` for formats that
+    cannot be had."""
+    operations = [
+        rank_operations(
+            config,
+            [rank.cores for rank in ranks],
+            rank,
+            options.formats,
+            options.kv_cache_dtype,
+            expert_parallel=options.expert_parallel,
+            context_parallel_from=options.context_parallel_from,
+        )
+        for rank in range(len(ranks))
+    ]
+    return Model(ranks, operations, efficiencies, STEP_S)
+
+
+def make_estimate(
+    options: PlanOptions,
+    config: ModelConfig,
+    topology: Topology,
+    *,
+    machine: Machine,
+    efficiencies: Efficiencies,
+    load: Load,
+) -> Estimate:
+    """Raises `OperatorError` for too few cores, too long a context, and formats that cannot be had."""
+    context = options.context_length or load.context
+    if max(context, load.context) > config.max_position:
+        raise OperatorError(
+            f"{max(context, load.context)} tokens are more than the model's {config.max_position}: lower --input-len,"
+            " --output-len or --context-length"
+        )
+    placement = place_ranks(topology, options.tp, options.threads_per_worker, options.reserve_core)
+    ranks = placement.ranks
+    shares = [len(rank.cpus) for rank in ranks]
+    if options.expert_parallel:
+        check_experts(config, len(ranks))
+    memory = node_memory(options, config, topology, ranks, context)
+    fits = all(node.fits for node in memory)
+    on_node = {node.id: sum(len(rank.cpus) for rank in ranks if rank.node == node.id) for node in topology.nodes}
+    machines = [
+        RankMachine(machine, len(rank.cpus), machine.node_read_gb_s * 1e9 * len(rank.cpus) / on_node[rank.node])
+        for rank in ranks
+    ]
+    model = step_model(options, config, machines, efficiencies)
+    return Estimate(
+        machine,
+        load,
+        shares,
+        memory,
+        [] if fits else list(remedies(options, config, topology, ranks, context)),
+        model.phase("prefill", prefill_steps(load.input_len, options.max_step_tokens)),
+        model.phase("decode", [decode_step(load.batch, load.input_len + load.output_len // 2)]),
+        (*config.notes, *placement.notes),
+    )

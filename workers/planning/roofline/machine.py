@@ -1,0 +1,78 @@
+"""A host as the roofline model sees it: what its cores can read, compute and exchange at best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from numaserve.configs import hosts
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.files import SETTINGS_BYTES, read_text
+from numaserve.workers.planning.plan import GIB
+from numaserve.workers.planning.topology import HugePages, Node, Topology
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+Positive = Annotated[float, Field(gt=0)]
+INT8_FORMATS = frozenset({"int8", "int8_group", "int4", "mxfp4"})  # multiplied in int8, unless widened to bf16
+
+
+def _with_dashes(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class Machine(BaseModel):
+    """Of a host, or of what one socket of it has. Keys in files have dashes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_with_dashes, populate_by_name=True)
+
+    name: str = Field(min_length=1)
+    node_cores: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]  # of each NUMA node
+    node_memory_gib: Positive
+    node_read_gb_s: Positive  # from its own memory, all its cores together
+    core_gflop_s: dict[Literal["bf16", "int8"], Positive]
+    link_gb_s: Positive  # what one node fetches from others meanwhile all do
+    meeting_us: Positive  # of ranks with each other
+    barrier_us: Positive  # of a node's threads
+
+    @field_validator("core_gflop_s")
+    @classmethod
+    def _has_both(cls, value: dict[str, float]) -> dict[str, float]:
+        if len(value) != 2:
+            raise ValueError("must have both, bf16 and int8")
+        return value
+
+    def peak(self, cores: int, computes: str) -> float:
+        """Operations a second of some cores, on operands of that format."""
+        return self.core_gflop_s["int8" if computes in INT8_FORMATS else "bf16"] * cores * 1e9
+
+    def topology(self) -> Topology:
+        """As if its memory was all free, and this process might use all of it."""
+        first, nodes = 0, []
+        for index, cores in enumerate(self.node_cores):
+            memory = int(self.node_memory_gib * GIB)
+            nodes.append(Node(index, tuple(range(first, first + cores)), (), memory, memory))
+            first += cores
+        return Topology(tuple(nodes), None, HugePages("always", ()), None)
+
+
+def load_machine(name: str) -> Machine:
+    """The shipped host, or the file, of that name. Raises `OperatorError` with one line that says what is wrong."""
+    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else hosts().get(name)
+    if path is None:
+        raise OperatorError(f"--host {name}: expected this, {', '.join(hosts())}, or a .yaml file")
+    try:
+        return Machine.model_validate(_read(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        keys = ", ".join(_with_dashes(each) for each in Machine.model_fields)
+        hint = f"unknown key; the keys are {keys}" if first["type"] == "extra_forbidden" else first["msg"]
+        raise OperatorError(f"{path}: {key}: {hint}") from None
+
+
+def _read(path: Path) -> Any:
+    try:
+        return yaml.safe_load(read_text(path, SETTINGS_BYTES))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise OperatorError(f"{path} is not a YAML file: {' '.join(str(error).split())}") from None

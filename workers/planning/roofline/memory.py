@@ -1,0 +1,107 @@
+"""Whether a model fits the memory of a host's nodes, and what would make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.placement import RankCores
+from numaserve.workers.planning.plan import PlanOptions, format_bytes, pages_of, rank_needs
+from numaserve.workers.planning.topology import Topology
+from numaserve.workers.protocol import WeightFormats
+
+_NARROWER: tuple[WeightFormats, ...] = (WeightFormats("int8"), WeightFormats("int4"))
+
+
+@dataclass(frozen=True)
+class NodeMemory:
+    """Bytes of one node: of all ranks on it, and what may be used of it."""
+
+    node: int
+    ranks: int
+    weights: int
+    kv_cache: int
+    scratch: int
+    usable: int
+
+    @property
+    def needed(self) -> int:
+        """All together."""
+        return self.weights + self.kv_cache + self.scratch
+
+    @property
+    def fits(self) -> bool:
+        """Whether that is there."""
+        return self.needed <= self.usable
+
+
+def node_memory(
+    options: PlanOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores], context: int
+) -> list[NodeMemory]:
+    """What each node holds when `max_running_requests` sequences of `context` tokens are kept. Raises `OperatorError`
+    where the checkpoint cannot be had in the formats asked for."""
+    needs = rank_needs(options, model, [len(rank.cpus) for rank in ranks])
+    pages = options.max_running_requests * pages_of(context) + 1
+    found = []
+    for node in topology.nodes:
+        own = [rank for rank, each in enumerate(ranks) if each.node == node.id]
+        found.append(
+            NodeMemory(
+                node.id,
+                len(own),
+                sum(needs.weights[rank] for rank in own),
+                sum(needs.per_page[rank] for rank in own) * pages,
+                sum(needs.scratch[rank] for rank in own),
+                int(node.free_bytes * options.mem_fraction_static),
+            )
+        )
+    return found
+
+
+def remedies(
+    options: PlanOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores], context: int
+) -> Iterator[str]:
+    """What would make the model fit where it does not, one thing each."""
+
+    def fits(other: PlanOptions, tokens: int = context) -> bool:
+        return all(node.fits for node in node_memory(other, model, topology, ranks, tokens))
+
+    for formats in _NARROWER:
+        narrower = replace(options, formats=replace_linear(options.formats, formats))
+        try:
+            if fits(narrower):
+                yield f"--quantization {formats.linear}"
+                break
+        except OperatorError:  # the checkpoint is quantised already
+            break
+    fewer = [count for count in _halves(options.max_running_requests) if fits(_with_requests(options, count))]
+    if fewer:
+        yield f"--max-running-requests {fewer[0]}"
+    shorter = [tokens for tokens in _halves(context) if fits(options, tokens)]
+    if shorter:
+        yield f"a context of {shorter[0]} tokens"
+    # Latents are cached in bf16 only.
+    if options.kv_cache_dtype == "bf16" and model.mla is None and fits(replace(options, kv_cache_dtype="int8")):
+        yield "--kv-cache-dtype int8"
+    short = [node.needed - node.usable for node in node_memory(options, model, topology, ranks, context)]
+    yield f"{format_bytes(max(short))} more memory on the node that lacks most of it"
+    idle = {node.id for node in topology.nodes} - {rank.node for rank in ranks}
+    if idle:
+        yield f"--tp {len(topology.nodes)}, for {len(idle)} of the nodes hold nothing"
+
+
+def replace_linear(formats: WeightFormats, other: WeightFormats) -> WeightFormats:
+    """The same with the matrices of layers in another format."""
+    return WeightFormats(other.linear, formats.lm_head, formats.activations)
+
+
+def _with_requests(options: PlanOptions, count: int) -> PlanOptions:
+    return replace(options, max_running_requests=count)
+
+
+def _halves(value: int) -> Iterator[int]:
+    while value > 1:
+        value //= 2
+        yield value

@@ -1,0 +1,173 @@
+"""Time of a model's steps on a machine: each operation at its bound, as far as its kernel comes near to it.
+
+An operation takes the longer of reading and of computing; operations follow each other. A step takes as long as the
+rank that has the most to do: the others wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+from numaserve.workers.planning.roofline.efficiency import Efficiencies
+from numaserve.workers.planning.roofline.machine import Machine
+from numaserve.workers.planning.roofline.operations import Amount, Operation, StepWork
+
+Bound = Literal["read", "flops", "cores", "ranks"]
+
+
+@dataclass(frozen=True)
+class RankMachine:
+    """A rank's part of the machine."""
+
+    machine: Machine
+    cores: int
+    read_bytes_s: float
+
+    def bound_s(self, amount: Amount, computes: str) -> float:
+        """Seconds that reading or computing takes at least."""
+        return max(amount.nbytes / self.read_bytes_s, amount.flops / self.machine.peak(self.cores, computes))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """An operation, or all of one name, of one rank in some steps."""
+
+    name: str
+    weights: str
+    calls: int
+    nbytes: float
+    flops: float
+    fetched: float
+    seconds: float
+    bound_s: float
+    bound: Bound
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Some steps: what the slowest rank does in them, by operation, and the seconds that they take."""
+
+    name: str
+    steps: int
+    rank: int
+    costs: list[Cost]
+    seconds: float
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes of weights and KV cache that the rank reads."""
+        return sum(cost.nbytes for cost in self.costs)
+
+    @property
+    def bound_s(self) -> float:
+        """Seconds of reading and computing at the ceilings."""
+        return sum(cost.bound_s for cost in self.costs)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The roofline model of a group of ranks."""
+
+    ranks: Sequence[RankMachine]
+    operations: Sequence[Sequence[Operation]]  # by rank
+    efficiencies: Efficiencies
+    step_s: float = 0.0  # of a step, outside of its operations
+
+    def phase(self, name: str, steps: Sequence[StepWork]) -> Phase:
+        """What those steps take."""
+        by_rank = [self._costs(rank, steps) for rank in range(len(self.ranks))]
+        totals = [sum(cost.seconds for cost in costs) for costs in by_rank]
+        slowest = max(range(len(totals)), key=totals.__getitem__)
+        return Phase(name, len(steps), slowest, by_rank[slowest], totals[slowest] + self.step_s * len(steps))
+
+    def _costs(self, rank: int, steps: Sequence[StepWork]) -> list[Cost]:
+        machine = self.ranks[rank]
+        found = [self._cost(machine, each, step) for step in steps for each in self.operations[rank]]
+        found.sort(key=lambda cost: (cost.name, cost.weights))
+        merged = [_merged(list(group)) for _, group in groupby(found, key=lambda cost: (cost.name, cost.weights))]
+        return sorted(merged, key=lambda cost: -cost.seconds)
+
+    def _cost(self, machine: RankMachine, operation: Operation, step: StepWork) -> Cost:
+        amount = operation.amount(step)
+        if operation.kind in ("rows", "sample", "exchange"):
+            seconds, bound = self._row_wise(machine, operation, amount)
+        else:
+            seconds, bound = self._product(machine, operation, amount)
+        return Cost(
+            operation.name,
+            operation.weights,
+            1,
+            amount.nbytes,
+            amount.flops,
+            amount.fetched,
+            seconds,
+            machine.bound_s(amount, operation.computes),
+            bound,
+        )
+
+    def _product(self, machine: RankMachine, operation: Operation, amount: Amount) -> tuple[float, Bound]:
+        if amount.rows == 0:
+            return 0.0, "read"
+
+        def of(bound: str) -> float:
+            return self.efficiencies.of(operation.kind, operation.weights, bound, amount.rows)
+
+        # The ceiling of widened weights was measured in their own format too.
+        computes = operation.weights.partition("/")[0] if operation.kind in ("gemm", "experts") else "bf16"
+        read = amount.nbytes / machine.read_bytes_s / of("read")
+        compute = amount.flops / machine.machine.peak(machine.cores, computes) / of("flops")
+        return max((read, "read"), (compute, "flops"))[0] + self._barrier(
+            machine
+        ), "read" if read > compute else "flops"
+
+    def _row_wise(self, machine: RankMachine, operation: Operation, amount: Amount) -> tuple[float, Bound]:
+        if amount.rows == 0:
+            return 0.0, "cores"
+        cost = self.efficiencies.row_cost(operation.name)
+        # Whole pieces go to cores: the busiest has one more than others.
+        share = -(-amount.pieces // machine.cores) / amount.pieces
+        nbytes = amount.touched * share + (amount.repeated if amount.rows < machine.cores else 0.0)
+        rate = cost.core_bytes_s.at(max(amount.rows / machine.cores, 1.0))
+        cores = cost.fixed_s + nbytes / rate + self._barrier(machine)
+        ranks = amount.meetings * machine.machine.meeting_us * 1e-6
+        ranks += amount.fetched / (machine.machine.link_gb_s * 1e9)
+        return cores + ranks, "ranks" if ranks > cores else "cores"
+
+    def _barrier(self, machine: RankMachine) -> float:
+        """By how much a barrier takes longer than where the efficiencies were measured, which have theirs in them."""
+        return max(machine.machine.barrier_us * 1e-6 - self.efficiencies.barrier_s, 0.0)
+
+
+def prefill_steps(input_len: int, chunk: int) -> list[StepWork]:
+    """A prompt in chunks, as the scheduler cuts it."""
+    return [
+        StepWork([(start, min(chunk, input_len - start))], int(start + chunk >= input_len))
+        for start in range(0, input_len, chunk)
+    ]
+
+
+def decode_step(batch: int, context: int) -> StepWork:
+    """One more token for each sequence that has `context` of them."""
+    return StepWork([(context, 1)] * batch, batch)
+
+
+def _merged(costs: Iterable[Cost]) -> Cost:
+    """One row of operations that are alike; what bounds most of their time counts."""
+    each = list(costs)
+    by_bound: dict[Bound, float] = {}
+    for cost in each:
+        by_bound[cost.bound] = by_bound.get(cost.bound, 0.0) + cost.seconds
+    return Cost(
+        each[0].name,
+        each[0].weights,
+        len(each),
+        sum(cost.nbytes for cost in each),
+        sum(cost.flops for cost in each),
+        sum(cost.fetched for cost in each),
+        sum(cost.seconds for cost in each),
+        sum(cost.bound_s for cost in each),
+        max(by_bound, key=by_bound.__getitem__),
+    )

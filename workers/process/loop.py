@@ -1,0 +1,196 @@
+"""The worker's loop: a message in, a native step, a message out.
+
+Nothing else runs in this process, but for the packed weights' way to the cache after a first start, and the first touch
+of the KV cache while there is no message.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import psutil
+import zmq
+from numaserve.shm_comm import RingError
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.process.model import RankModel
+from numaserve.workers.process.node import NodeContext
+from numaserve.workers.protocol import (
+    Failure,
+    FromWorker,
+    Launch,
+    LoadProgress,
+    ProfileRequest,
+    ProtocolError,
+    Ready,
+    Shutdown,
+    StepPlan,
+    StepResult,
+    ToWorker,
+    WorkerStats,
+    decode_to_worker,
+    encode,
+)
+
+logger = logging.getLogger(__name__)
+
+_STATS_INTERVAL_S = 5.0
+_PROGRESS_STEPS = 50  # messages that a whole load sends at most
+
+
+class Orphaned(Exception):
+    """The front end is gone."""
+
+
+class Mailbox:
+    """The worker's socket. The front end's end of `lifeline_fd` closes when it goes, by SIGKILL too."""
+
+    def __init__(self, endpoint: str, lifeline_fd: int) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.setsockopt(zmq.LINGER, 1000)
+        self._socket.connect(endpoint)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._lifeline = zmq.Poller()
+        if lifeline_fd >= 0:
+            for poller in (self._poller, self._lifeline):
+                poller.register(lifeline_fd, zmq.POLLIN)
+
+    def receive(self, meanwhile: Callable[[], bool] = lambda: False) -> ToWorker:
+        """Wait for the next message; frames that are none are dropped. Raises `Orphaned`.
+
+        While none is there, `meanwhile` is called until it is False.
+        """
+        while True:
+            # A plan that already waits is taken without a poll: that is the usual case when the front end is ahead.
+            try:
+                return decode_to_worker(self._socket.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                pass
+            except ProtocolError as error:
+                logger.warning("dropped a frame: %s", error)
+                continue
+            ready = self._poller.poll(0)
+            while not ready:
+                ready = self._poller.poll(0 if meanwhile() else None)
+            if any(each is not self._socket for each, _ in ready):
+                raise Orphaned
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the front end is gone."""
+        return bool(self._lifeline.poll(0))
+
+    def send(self, message: FromWorker) -> None:
+        """Send a message."""
+        self._socket.send(encode(message))
+
+    def close(self) -> None:
+        """Close the socket after what was sent has left, at most a second later."""
+        self._context.destroy(linger=1000)
+
+
+def serve(mailbox: Mailbox, rank: int) -> int:
+    """A worker's whole life; returns its exit status. Raises `Orphaned`."""
+    launch = mailbox.receive()
+    if not isinstance(launch, Launch) or launch.rank != rank:
+        mailbox.send(Failure(rank, -1, "the first message to a worker must be its launch"))
+        return 1
+    try:
+        model = _load(mailbox, launch)
+    except (OperatorError, OSError, RingError, MemoryError) as error:
+        mailbox.send(Failure(rank, -1, str(error) or type(error).__name__))
+        return 2 if isinstance(error, OperatorError) else 1
+    model.cache_weights()
+    try:
+        return _Loop(mailbox, model, rank).run()
+    finally:
+        model.close()
+
+
+def _load(mailbox: Mailbox, launch: Launch) -> RankModel:
+    node = NodeContext.enter(launch)
+    sent = -1
+
+    def report(done: int, total: int) -> None:
+        nonlocal sent
+        step = done * _PROGRESS_STEPS // max(total, 1)
+        if step != sent:
+            sent = step
+            mailbox.send(LoadProgress(launch.rank, done, total))
+
+    model = RankModel(launch, node, report)
+    mailbox.send(
+        Ready(
+            rank=launch.rank,
+            isa=model.isa,
+            rss_bytes=_rss_bytes(),
+            weight_bytes=model.weight_bytes,
+            kv_bytes=model.kv_bytes,
+            misplaced_pages=model.misplaced_pages(),
+            weights_from=model.loaded.origin,
+            weights_ns=round(model.loaded.seconds * 1e9),
+        )
+    )
+    return model
+
+
+class _Loop:
+    def __init__(self, mailbox: Mailbox, model: RankModel, rank: int) -> None:
+        self._mailbox = mailbox
+        self._model = model
+        self._rank = rank
+        self._kv_population = model.kv_population()
+        self._next_stats = time.monotonic() + _STATS_INTERVAL_S
+
+    def run(self) -> int:
+        while True:
+            try:
+                message = self._mailbox.receive(self._kv_population.advance)
+            except Orphaned:
+                # The last plan may have reached other ranks only, which then wait for this one.
+                self._model.abandon("the front end is gone")
+                raise
+            if isinstance(message, Shutdown):
+                return 0
+            if isinstance(message, ProfileRequest):
+                self._mailbox.send(self._model.profile(message))
+                continue
+            if not isinstance(message, StepPlan):
+                continue
+            try:
+                self._step(message)
+            except RingError as error:
+                self._mailbox.send(Failure(self._rank, -1, str(error)))
+                return 1
+            self._send_stats()
+
+    def _step(self, plan: StepPlan) -> None:
+        for seq in plan.seqs:
+            if seq.pages:
+                self._kv_population.use(max(seq.pages))
+        begin = time.monotonic_ns()
+        try:
+            answer = self._model.run(plan)
+        except (ValueError, TypeError, OverflowError) as error:
+            # Every rank refuses the same plan for the same reason, before any collective: they stay in step. The last
+            # two are of numbers that fit no native integer.
+            self._mailbox.send(Failure(self._rank, plan.step_id, str(error)))
+            return
+        worker_ns = time.monotonic_ns() - begin
+        self._mailbox.send(
+            StepResult(plan.step_id, self._rank, answer.seqs, answer.native_ns, answer.all_reduce_ns, worker_ns)
+        )
+
+    def _send_stats(self) -> None:
+        now = time.monotonic()
+        if now < self._next_stats:
+            return
+        self._next_stats = now + _STATS_INTERVAL_S
+        self._mailbox.send(WorkerStats(self._rank, _rss_bytes(), self._model.misplaced_pages()))
+
+
+def _rss_bytes() -> int:
+    return int(psutil.Process().memory_info().rss)

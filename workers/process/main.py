@@ -1,0 +1,53 @@
+"""Entry point of a worker process: ``python -m numaserve.workers.process.main --rank R --endpoint ipc://...``.
+
+Started by the supervisor, never by hand: everything else comes as the first message.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import gc
+import signal
+import sys
+from pathlib import Path
+
+from numaserve.workers.log_lines import set_up_logging
+from numaserve.workers.process.loop import Mailbox, Orphaned, serve
+
+
+def main() -> int:
+    """Run a worker; returns its exit status."""
+    parser = argparse.ArgumentParser(description="A numaserve worker; started by `numaserve serve`.")
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--endpoint", required=True, help="ZeroMQ endpoint of the front end")
+    parser.add_argument("--lifeline-fd", type=int, default=-1, help="read end of the front end's pipe")
+    arguments = parser.parse_args()
+    set_up_logging()
+    faulthandler.enable()  # a crash in native code tells where in Python it was called
+    # A step is one native call: the default action ends the process at once, in the middle of one too. Python's own
+    # handler would wait for it to return.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # A collection in the middle of serving would delay a step of every rank; the loop makes no reference cycles.
+    gc.disable()
+    mailbox = Mailbox(arguments.endpoint, arguments.lifeline_fd)
+    try:
+        return serve(mailbox, arguments.rank)
+    except Orphaned:
+        return 1
+    finally:
+        mailbox.close()
+        if mailbox.is_orphaned:
+            _remove_socket(Path(arguments.endpoint.removeprefix("ipc://")))
+
+
+def _remove_socket(path: Path) -> None:
+    """What the front end would have done, had it not been killed: the last rank to go removes the directory."""
+    path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""A rank's model: its packed weights and the Program that runs them, and the translation of plans into native calls."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from numaserve.kernels import Program
+from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.models.registry import FAMILIES
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.process.node import NodeContext
+from numaserve.workers.process.populate import Population
+from numaserve.workers.process.profiling import by_operation, rank_ceilings
+from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits, RankShape
+from numaserve.workers.protocol import (
+    PAGE_SIZE,
+    Launch,
+    OperationProfile,
+    ProfileRequest,
+    RankProfile,
+    SeqPlan,
+    SeqResult,
+    SlotInit,
+    StepPlan,
+    TokenLogprobs,
+)
+from numaserve.workers.weights.cache.background import BackgroundWriter
+from numaserve.workers.weights.cache.loading import RankLoader
+from numaserve.workers.weights.sharding import kv_bytes_per_page, make_shard, weight_bytes
+from numaserve.workers.weights.weights import Weights
+
+# Token, its log-probability, the most likely tokens and theirs.
+NativeLogprobs = tuple[int, float, list[int], list[float]]
+# Index in the plan, what was sampled, what the wanted next token got.
+NativeRow = tuple[int, NativeLogprobs | None, NativeLogprobs | None]
+
+
+@dataclass
+class StepAnswer:
+    """What a step gave: one result per sequence of the plan, and nanoseconds inside the native call."""
+
+    seqs: list[SeqResult]
+    native_ns: int
+    all_reduce_ns: int
+
+
+class RankModel:
+    """The model of one rank, ready to run plans."""
+
+    def __init__(self, launch: Launch, node: NodeContext, report: Callable[[int, int], None]) -> None:
+        """Load and build; `report(done, total)` gets bytes of packed weights. Raises `OperatorError` for a checkpoint
+        that cannot be served."""
+        path = Path(launch.model)
+        config = load_model_config(path)
+        self.weight_bytes = weight_bytes(
+            config, launch.weights, launch.rank, launch.formats, expert_parallel=launch.expert_parallel
+        )
+        page_bytes = kv_bytes_per_page(config, launch.weights, launch.rank, launch.kv_cache_dtype)
+        self.kv_bytes = page_bytes * launch.num_pages
+        self._num_layers = config.num_layers
+        self._launch = launch
+        self._node = node
+        loader = RankLoader(
+            path,
+            config,
+            launch.weights,
+            launch.rank,
+            # Whole pages: a slot's page table, not the context length, is what a plan's positions are checked against.
+            positions=_pages_per_slot(launch) * PAGE_SIZE,
+            formats=launch.formats,
+            cache=launch.weights_cache,
+            expert_parallel=launch.expert_parallel,
+        )
+        self.loaded = loader.load(node.team, lambda done: report(done, self.weight_bytes))
+        self._weights = self.loaded.weights
+        self._program = _build(launch, node, config, self._weights)
+        self._cache_writer: BackgroundWriter | None = None
+        self._steps = 0
+        self._wants_logprobs = [False] * launch.max_running_requests
+
+    @property
+    def isa(self) -> str:
+        """Instruction set in use."""
+        return self._program.isa
+
+    def cache_weights(self) -> None:
+        """Begin to write the packed weights to the cache, unless they are there or it is off."""
+        if self.loaded.save is not None:
+            cpus = self._launch.cpus[self._launch.rank]
+            self._cache_writer = BackgroundWriter(self.loaded.save, lambda: self._steps, cpus)
+
+    def close(self) -> None:
+        """End what runs in the background."""
+        if self._cache_writer is not None:
+            self._cache_writer.stop()
+
+    def abandon(self, reason: str) -> None:
+        """End the steps of the other ranks, which cannot go on without this one."""
+        if self._node.ring is not None:
+            self._node.ring.abort(reason)
+
+    def profile(self, request: ProfileRequest) -> RankProfile:
+        """What the steps since load have cost. With `ceilings` it measures those first, as all other ranks must now."""
+        ceilings, operations = None, self.operations()
+        if request.ceilings:
+            # Those that weights are widened from too: a plan knows what fraction of their peak that reaches.
+            formats = {each.format for each in operations} | {each.format for each in self._weights.matrices}
+            ceilings = rank_ceilings(self._node.team, formats, teams=self._launch.world_size)
+        return RankProfile(request.request_id, self._launch.rank, *self._program.totals, operations, ceilings)
+
+    def operations(self) -> list[OperationProfile]:
+        """What the operations of the Program have cost since load."""
+        return by_operation(self._program.totals[0], self._program.profile())
+
+    def kv_population(self) -> Population:
+        """What touches the KV cache's memory ahead of its use."""
+        address, nbytes = self._program.kv_memory  # with what rounds it up, or none on a rank without heads
+        layer_bytes = min(nbytes, self.kv_bytes) // self._num_layers
+        return Population(address, layer_bytes, self._num_layers, self._launch.num_pages)
+
+    def misplaced_pages(self) -> int:
+        """Memory pages of weights and KV cache that lie on another node than the rank's."""
+        weights = [(matrix.address, matrix.nbytes) for matrix in self._weights.matrices]
+        return self._node.misplaced_pages([*weights, self._program.kv_memory])
+
+    def run(self, plan: StepPlan) -> StepAnswer:
+        """Run one step. Raises `ValueError`, `TypeError` or `OverflowError` for a plan that cannot be run, `RingError`
+        when a peer is gone."""
+        self._steps += 1
+        try:
+            for seq in plan.seqs:
+                if seq.init is not None:
+                    self._init_slot(seq.slot, seq.init)
+                if seq.pages:
+                    self._program.append_pages(seq.slot, seq.pages)
+            sequences = np.array([_native_row(seq) for seq in plan.seqs], dtype=np.int32).reshape(-1, 6)
+            tokens = _concatenated(seq.tokens for seq in plan.seqs)
+            targets = _concatenated(seq.prompt_logprobs for seq in plan.seqs)
+            rows, native_ns, all_reduce_ns = self._program.step(sequences, tokens, targets)
+        except Exception:
+            # Whether a plan can be run shows when all of it has been looked at. To look at it twice, first without
+            # changing anything, would cost each step what a refusal alone should cost.
+            self._program.revert()
+            raise
+        return StepAnswer(self._results(plan, rows) if self._launch.rank == 0 else [], native_ns, all_reduce_ns)
+
+    def _init_slot(self, slot: int, init: SlotInit) -> None:
+        s = init.sampling
+        self._program.init_slot(
+            slot,
+            s.temperature,
+            s.top_k,
+            s.top_p,
+            s.min_p,
+            s.repetition_penalty,
+            s.presence_penalty,
+            s.frequency_penalty,
+            s.seed,
+            list(s.logit_bias),
+            list(s.logit_bias.values()),
+            s.logprobs,
+            s.min_position,
+            s.suppress,
+            s.has_penalties,
+            init.prompt_history,
+            init.output_history,
+        )
+
+    def _results(self, plan: StepPlan, rows: list[NativeRow]) -> list[SeqResult]:
+        for seq in plan.seqs:
+            if seq.init is not None:
+                self._wants_logprobs[seq.slot] = seq.init.sampling.logprobs >= 0
+        tokens = [-1] * len(plan.seqs)
+        logprobs: list[TokenLogprobs | None] = [None] * len(plan.seqs)
+        prompts: list[list[TokenLogprobs]] = [[] for _ in plan.seqs]
+        for index, sampled, target in rows:
+            if sampled is not None:
+                tokens[index] = sampled[0]
+                if self._wants_logprobs[plan.seqs[index].slot]:
+                    logprobs[index] = TokenLogprobs(*sampled)
+            if target is not None:
+                prompts[index].append(TokenLogprobs(*target))
+        results = [SeqResult(*result) for result in zip(tokens, logprobs, prompts, strict=True)]
+        for index in self._program.nan_sequences:
+            results[index] = msgspec.structs.replace(results[index], nan=True)
+        return results
+
+
+def rank_shape(config: ModelConfig, shares: Sequence[int], rank: int) -> RankShape:
+    """What `rank` holds of the model; `shares` are the ranks' weights."""
+    shards = [make_shard(config, shares, each) for each in range(len(shares))]
+    heads = [len(each.q_heads) for each in shards]
+    return RankShape(
+        q_heads=len(shards[rank].q_heads),
+        kv_heads=len(shards[rank].kv_heads),
+        head_dim=config.mla.cache_dim if config.mla else config.head_dim,
+        value_dim=config.mla.kv_lora_rank if config.mla else 0,
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        vocab_bounds=[each.vocab.start for each in shards] + [config.vocab_size],
+        head_bounds=list(itertools.accumulate(heads, initial=0)),
+        latent_bounds=[0, *(each.latents.stop for each in shards)] if config.mla and config.mla.q_lora_rank else [],
+    )
+
+
+def _build(launch: Launch, node: NodeContext, config: ModelConfig, weights: Weights) -> Program:
+    shape = rank_shape(config, launch.weights, launch.rank)
+    limits = ProgramLimits(
+        max_step_tokens=launch.max_step_tokens,
+        max_logit_rows=launch.max_logit_rows,
+        max_slots=launch.max_running_requests,
+        pages_per_slot=_pages_per_slot(launch),
+        num_pages=launch.num_pages,
+        kv_cache_dtype=launch.kv_cache_dtype,
+        context_parallel_from=launch.context_parallel_from,
+    )
+    builder = ProgramBuilder(
+        shape=shape,
+        limits=limits,
+        team=node.team,
+        ring=node.ring,
+        activation_dtype=launch.formats.activations,
+    )
+    FAMILIES[config.family].forward(builder, config, weights)
+    return builder.build()
+
+
+def _pages_per_slot(launch: Launch) -> int:
+    return -(-launch.context_length // PAGE_SIZE)
+
+
+def _native_row(seq: SeqPlan) -> tuple[int, int, int, bool, bool, int]:
+    count = 1 if seq.from_previous else len(seq.tokens)
+    return (seq.slot, seq.start, count, seq.from_previous, seq.sample, len(seq.prompt_logprobs))
+
+
+def _concatenated(parts: Iterable[list[int]]) -> npt.NDArray[np.int32]:
+    return np.fromiter(itertools.chain.from_iterable(parts), dtype=np.int32)

@@ -1,0 +1,47 @@
+"""Everything a rank holds on its node, made in the one order that puts it there.
+
+Cores first, then the memory policy, then the thread team, then the ring: whatever is allocated afterwards (weights, KV
+cache, scratch) is on the node without further ado, and is verified to be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from numaserve.kernels import Team
+from numaserve.shm_comm import Ring
+from numaserve.workers.process import numa
+from numaserve.workers.protocol import Launch
+
+# Asking the kernel for the node of every page of a large model would take seconds; a sample of this many tells.
+_SAMPLED_PAGES = 1024  # a fraction of a millisecond: a step may wait for it
+
+
+@dataclass
+class NodeContext:
+    """A rank's cores, threads and ring. `ring` is None with one rank."""
+
+    node: int
+    team: Team
+    ring: Ring | None
+
+    @classmethod
+    def enter(cls, launch: Launch) -> NodeContext:
+        """Move the calling process to its node. Raises `OSError` when a core may not be used, `RingError` when the
+        ring's segment is not the one meant."""
+        node = launch.nodes[launch.rank]
+        numa.bind_memory_to(node)
+        team = Team(launch.cpus[launch.rank])
+        ring = None
+        if launch.world_size > 1:
+            ring = Ring(launch.ring_fd, launch.rank, launch.ring_nonce, launch.world_size)
+            ring.set_deadline(launch.step_deadline_s)
+            offset, nbytes = ring.part_range(launch.rank)
+            numa.bind_range(ring.base_address + offset, nbytes, node)
+            ring.prefault()
+        return cls(node=node, team=team, ring=ring)
+
+    def misplaced_pages(self, ranges: Iterable[tuple[int, int]]) -> int:
+        """Memory pages of ``(address, nbytes)`` that lie on another node, extrapolated from a sample."""
+        return numa.misplaced_pages(ranges, self.node, sample=_SAMPLED_PAGES)

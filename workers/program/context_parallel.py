@@ -1,0 +1,54 @@
+"""From which length on ranks divide the latents of a sequence; see kernels/runtime/context_parallel.h."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from numaserve.workers.program.buffers import PARTIAL_EXTRA, Buffer
+
+_BF16, _FP32 = 2, 4
+# What a rank could have read while two collectives wait for the slowest one.
+_MEETING_BYTES = 1 << 20
+# The exchange goes through another rank's memory, latents lie in one's own: a byte of it counts as so many.
+_EXCHANGE_COST = 2
+
+
+@dataclass(frozen=True)
+class ContextParallel:
+    """How a Program divides sequences. All ranks come to the same."""
+
+    head_bounds: list[int]  # world size + 1 boundaries of the ranks' heads
+    from_tokens: int  # of a sequence, from which on one new token has it divided
+    max_rows: int  # sequences of a step
+
+    @property
+    def heads(self) -> int:
+        """Of all ranks."""
+        return self.head_bounds[-1]
+
+
+def context_parallel(
+    head_bounds: Sequence[int], head_dim: int, value_dim: int, slot_bytes: int, from_tokens: int | None
+) -> ContextParallel | None:
+    """How ranks with those heads divide latents of `head_dim`, or None where they cannot: one rank has no heads, and no
+    cache. `from_tokens` None: from where it moves fewer bytes. `slot_bytes` are those of the ring."""
+    world = len(head_bounds) - 1
+    if world < 2 or any(begin == end for begin, end in pairwise(head_bounds)):
+        return None
+    heads = head_bounds[-1]
+    max_rows = slot_bytes // Buffer(heads, value_dim + PARTIAL_EXTRA, _FP32).nbytes
+    if from_tokens is None:
+        from_tokens = _break_even(head_bounds, head_dim, value_dim)
+    return ContextParallel(list(head_bounds), from_tokens, max_rows)
+
+
+def _break_even(head_bounds: Sequence[int], head_dim: int, value_dim: int) -> int:
+    """Tokens of a sequence from which on each rank reads less of its latents than it exchanges for one token."""
+    world, heads = len(head_bounds) - 1, head_bounds[-1]
+    own = max(end - begin for begin, end in pairwise(head_bounds))
+    queries = (own + 2 * heads) * head_dim * _BF16  # own ones are written, all read and written
+    results = (heads + world * own) * (value_dim + PARTIAL_EXTRA) * _FP32  # of all heads written, of own ones read
+    saved = head_dim * _BF16 * (world - 1) / world
+    return int((_EXCHANGE_COST * (queries + results) + _MEETING_BYTES) / saved) + 1

@@ -1,1 +1,1 @@
-"""The command line: the one place that puts the parts of the program together."""
+"""The commands of ``numaserve``."""

@@ -28,7 +28,7 @@ def bench_kernels(
     """Measure the operations of a step one by one, beside what the cores of a rank can read and compute."""
     # Other commands do without the native kernels.
     from numaserve.server.cli.bench_report import MachineReport  # noqa: PLC0415
-    from numaserve.server.cli.instruction_set import instruction_set  # noqa: PLC0415
+    from numaserve.server.service.instruction_set import instruction_set  # noqa: PLC0415
     from numaserve.workers.bench import kernels  # noqa: PLC0415
     from numaserve.workers.bench.rows import Rows  # noqa: PLC0415
 

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 from numaserve.server.cli.config_option import config_option
-from numaserve.server.cli.model_argument import served_name
-from numaserve.server.cli.planning import plan_options
 from numaserve.server.config import load_config
+from numaserve.server.service.model_argument import served_name
+from numaserve.server.service.planning import plan_options
 from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from numaserve.server.bench.options import DatasetName, Traffic, Workload
-from numaserve.server.cli.key_sources import client_key
+from numaserve.server.service.key_sources import client_key
 from numaserve.workers.errors import OperatorError
 
 Model = Annotated[str | None, typer.Option(help="Name in the API. Default: the only one that is served.")]

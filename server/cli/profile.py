@@ -8,10 +8,10 @@ from typing import Annotated
 
 import msgspec
 import typer
-from numaserve.server.cli.key_sources import client_key
 from numaserve.server.profiling.measure import one_stream, watch
 from numaserve.server.profiling.remote import Remote
 from numaserve.server.profiling.table import WIDTH, ceilings_view, phase_view
+from numaserve.server.service.key_sources import client_key
 from numaserve.workers.errors import OperatorError
 from rich.console import Console
 

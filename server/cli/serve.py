@@ -63,6 +63,6 @@ def serve(
     options = {key: value for key, value in locals().items() if key != "config"}
     serve_config = load_config(options, config)
     # Mistakes in the options are told, and other commands run, without importing the engine.
-    from numaserve.server.cli.service import run_service  # noqa: PLC0415
+    from numaserve.server.service.service import run_service  # noqa: PLC0415
 
     run_service(serve_config)

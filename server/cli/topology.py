@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from numaserve.server.cli.instruction_set import instruction_set
-from numaserve.server.cli.model_argument import served_name
-from numaserve.server.cli.planning import plan_options
 from numaserve.server.config import load_config
+from numaserve.server.service.instruction_set import instruction_set
+from numaserve.server.service.model_argument import served_name
+from numaserve.server.service.planning import plan_options
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.planning.placement import place_ranks
 from numaserve.workers.planning.plan import GroupPlan, format_bytes, make_plan

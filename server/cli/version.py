@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-
 import typer
-
-
-def installed_version() -> str:
-    """The version of the installed distribution."""
-    try:
-        return importlib.metadata.version("numaserve")
-    except importlib.metadata.PackageNotFoundError:  # a source tree on the path
-        return "0+source"
+from numaserve.server.version import installed_version
 
 
 def version() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import typer
-from numaserve.server.cli.planning import weights_cache_folder
+from numaserve.server.service.planning import weights_cache_folder
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.planning.plan import format_bytes
 from numaserve.workers.weights.cache.errors import CacheError

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from api_fakes import REPLY, FakeEngine, make_context
 from numaserve.server.api.app import ApiContext
-from numaserve.server.cli.connection import ConnectionLimits, LimitedProtocol
-from numaserve.server.cli.http import HttpServer
+from numaserve.server.service.connection import ConnectionLimits, LimitedProtocol
+from numaserve.server.service.http import HttpServer
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 from api_fakes import FakeEngine, make_context
-from numaserve.server.cli.client_transport import ClientTransport
-from numaserve.server.cli.connection import ConnectionLimits
+from numaserve.server.service.client_transport import ClientTransport
+from numaserve.server.service.connection import ConnectionLimits
 from raw_clients import BODY, CHUNKED, GET, HEAD, answer_of, exchange, is_closed, listening, pour
 
 REFUSED = b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"

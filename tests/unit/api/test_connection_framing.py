@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from api_fakes import REPLY, FakeEngine, make_context
-from numaserve.server.cli.connection import ConnectionLimits
+from numaserve.server.service.connection import ConnectionLimits
 from raw_clients import (
     BODY,
     CHUNKED,

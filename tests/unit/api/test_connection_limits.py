@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from numaserve.server.cli.connection import ConnectionLimits
+from numaserve.server.service.connection import ConnectionLimits
 from raw_clients import COMPLETE, GET, HEAD, answer_of, exchange, is_served, listening
 
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 from api_fakes import MODEL, REPLY, FakeEngine, make_context
-from numaserve.server.cli.connection import ConnectionLimits
+from numaserve.server.service.connection import ConnectionLimits
 from raw_clients import BODY, COMPLETE, GET, HEAD, Connection, answer_of, is_closed, is_served, listening, pour
 
 LIMITS = ConnectionLimits(requests_ahead=4, head_bytes=1 << 14, linger_bytes=1 << 16)

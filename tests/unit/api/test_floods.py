@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 from api_fakes import FakeEngine, make_context
 from app_routes import ROUTES
-from numaserve.server.cli.connection import ConnectionLimits
+from numaserve.server.service.connection import ConnectionLimits
 from raw_clients import Connect, exchange, listening, pour
 
 KEY = b"key-of-a-test"

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 from api_fakes import FakeEngine, make_context
-from numaserve.server.cli.connection import ConnectionLimits
-from numaserve.server.cli.http import HttpServer
+from numaserve.server.service.connection import ConnectionLimits
+from numaserve.server.service.http import HttpServer
 
 Client = tuple[socket.socket, asyncio.Task[None]]
 
@@ -36,7 +36,7 @@ async def a_client(server: HttpServer, listener: socket.socket) -> AsyncIterator
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numaserve.server.cli.http._LAST_CHUNKS_S", 3600.0)
+    monkeypatch.setattr("numaserve.server.service.http._LAST_CHUNKS_S", 3600.0)
 
 
 @pytest.mark.usefixtures("patient")
@@ -59,7 +59,7 @@ async def _stall(client: socket.socket, server: HttpServer) -> None:
 
 
 def test_a_client_that_does_not_read_is_cut_off_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numaserve.server.cli.http._LAST_CHUNKS_S", 0.05)
+    monkeypatch.setattr("numaserve.server.service.http._LAST_CHUNKS_S", 0.05)
 
     async def scenario() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:

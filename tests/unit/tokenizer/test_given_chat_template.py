@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from numaserve.server.cli.chat_template_file import load_tokenizer_with
+from numaserve.server.service.chat_template_file import load_tokenizer_with
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.workers.errors import OperatorError
 from tokenizer_builders import write_byte_level_gguf, write_folder

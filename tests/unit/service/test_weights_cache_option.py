@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from numaserve.server.cli.planning import plan_options
 from numaserve.server.config import load_config
+from numaserve.server.service.planning import plan_options
 from numaserve.workers.protocol import WeightsCache
 
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import httptools
 from numaserve.server.api.errors import ApiError, bad_request, rate_limited, too_many_headers, too_slow
-from numaserve.server.cli.client_transport import ClientTransport
-from numaserve.server.cli.descriptors import max_connections
+from numaserve.server.service.client_transport import ClientTransport
+from numaserve.server.service.descriptors import max_connections
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 

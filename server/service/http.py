@@ -12,8 +12,8 @@ from typing import cast
 
 import uvicorn
 from numaserve.server.api.app import ApiContext, create_app
-from numaserve.server.cli.connection import ConnectionLimits, LimitedProtocol
-from numaserve.server.cli.listen import BACKLOG
+from numaserve.server.service.connection import ConnectionLimits, LimitedProtocol
+from numaserve.server.service.listen import BACKLOG
 
 # For what is in buffers when the engine has ended: until a client that reads has it, however far away it is.
 _LAST_CHUNKS_S = 1.0

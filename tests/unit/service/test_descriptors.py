@@ -4,7 +4,7 @@ import resource
 from collections.abc import Iterator
 
 import pytest
-from numaserve.server.cli.descriptors import check_descriptors, max_connections
+from numaserve.server.service.descriptors import check_descriptors, max_connections
 from numaserve.workers.errors import OperatorError
 
 

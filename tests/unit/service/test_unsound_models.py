@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import special_files
 import tiny_model
-from numaserve.server.cli import service
 from numaserve.server.cli.main import main
+from numaserve.server.service import service
 
 WHOLE = [
     "config.json",

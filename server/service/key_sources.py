@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from numaserve.server.api.auth import ApiKeys, read_keys
-from numaserve.server.cli.environment_key import take_environment_key
-from numaserve.server.cli.secret_file import find_secret_file
+from numaserve.server.service.environment_key import take_environment_key
+from numaserve.server.service.secret_file import find_secret_file
 
 
 class KeySources:

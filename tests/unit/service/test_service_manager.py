@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from numaserve.server.cli.loading import LoadingDisplay
-from numaserve.server.cli.systemd import ServiceManager, watchdog_seconds
+from numaserve.server.service.loading import LoadingDisplay
+from numaserve.server.service.systemd import ServiceManager, watchdog_seconds
 
 
 @pytest.fixture

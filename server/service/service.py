@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, NoReturn
 
 import uvloop
 from numaserve.server.api.schemas import SamplingFields
-from numaserve.server.cli.announce import announce
-from numaserve.server.cli.assembly import Checked, make_engine, make_http_server
-from numaserve.server.cli.chat_template_file import load_tokenizer_with
-from numaserve.server.cli.descriptors import check_descriptors
-from numaserve.server.cli.instruction_set import instruction_set
-from numaserve.server.cli.key_sources import KeySources
-from numaserve.server.cli.listen import Listener, bind_listener
-from numaserve.server.cli.loading import LoadingDisplay
-from numaserve.server.cli.logs import set_up_logging
-from numaserve.server.cli.planning import plan_options
-from numaserve.server.cli.reload import Reloader
-from numaserve.server.cli.sampling_defaults import read_sampling_defaults
-from numaserve.server.cli.systemd import ServiceManager, watchdog_seconds
-from numaserve.server.cli.tls import find_certificate
-from numaserve.server.cli.unix_socket import bind_unix_listener
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import EngineCallbacks
+from numaserve.server.service.announce import announce
+from numaserve.server.service.assembly import Checked, make_engine, make_http_server
+from numaserve.server.service.chat_template_file import load_tokenizer_with
+from numaserve.server.service.descriptors import check_descriptors
+from numaserve.server.service.instruction_set import instruction_set
+from numaserve.server.service.key_sources import KeySources
+from numaserve.server.service.listen import Listener, bind_listener
+from numaserve.server.service.loading import LoadingDisplay
+from numaserve.server.service.logs import set_up_logging
+from numaserve.server.service.planning import plan_options
+from numaserve.server.service.reload import Reloader
+from numaserve.server.service.sampling_defaults import read_sampling_defaults
+from numaserve.server.service.systemd import ServiceManager, watchdog_seconds
+from numaserve.server.service.tls import find_certificate
+from numaserve.server.service.unix_socket import bind_unix_listener
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
 from numaserve.workers.models.config.load import load_model_config
@@ -43,7 +43,7 @@ from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.hub import resolve_model
 
 if TYPE_CHECKING:
-    from numaserve.server.cli.http import HttpServer
+    from numaserve.server.service.http import HttpServer
 
 EXIT_OK = 0
 EXIT_FAILED = 1

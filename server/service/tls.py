@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 from typing import NoReturn
 
-from numaserve.server.cli.secret_file import find_secret_file
+from numaserve.server.service.secret_file import find_secret_file
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import SETTINGS_BYTES, read_file
 

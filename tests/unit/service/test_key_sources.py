@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from numaserve.server.cli.key_sources import KeySources, client_key, find_key_file
+from numaserve.server.service.key_sources import KeySources, client_key, find_key_file
 from numaserve.workers.errors import OperatorError
 
 
@@ -98,7 +98,7 @@ def test_a_variable_without_a_usable_key_is_refused_and_gone(
 def test_the_block_that_the_kernel_shows_does_not_have_the_key_either() -> None:
     program = """
 import pathlib, subprocess
-from numaserve.server.cli.environment_key import take_environment_key
+from numaserve.server.service.environment_key import take_environment_key
 assert take_environment_key() == "hunter2"
 print(pathlib.Path("/proc/self/environ").read_text())
 print(subprocess.run(["env"], capture_output=True, text=True, check=True).stdout)

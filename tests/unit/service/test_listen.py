@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from numaserve.server.cli.listen import bind_listener
+from numaserve.server.service.listen import bind_listener
 from numaserve.workers.errors import OperatorError
 
 

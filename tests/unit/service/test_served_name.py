@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from numaserve.server.cli.model_argument import served_name
+from numaserve.server.service.model_argument import served_name
 
 
 def test_a_local_model_is_called_like_its_folder_or_file(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from numaserve.server.cli.listen import BACKLOG, Listener
-from numaserve.server.cli.tls import Certificate
+from numaserve.server.service.listen import BACKLOG, Listener
+from numaserve.server.service.tls import Certificate
 from numaserve.workers.errors import OperatorError
 
 # Whoever is in the socket's group may connect: how a proxy of another user gets in, without letting everybody in.

@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 
-from numaserve.server.cli.listen import Listener
+from numaserve.server.service.listen import Listener
 
 
 def announce(name: str, listener: Listener, *, needs_key: bool) -> None:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from numaserve.server.cli.sampling_defaults import read_sampling_defaults
+from numaserve.server.service.sampling_defaults import read_sampling_defaults
 from numaserve.workers.errors import OperatorError
 
 

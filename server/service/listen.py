@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from types import TracebackType
 
-from numaserve.server.cli.tls import Certificate
+from numaserve.server.service.tls import Certificate
 from numaserve.workers.errors import OperatorError
 
 BACKLOG = 2048

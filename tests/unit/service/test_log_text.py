@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 
-from numaserve.server.cli.logs import TextFormatter
+from numaserve.server.service.logs import TextFormatter
 
 
 def test_fields_follow_the_message_and_cannot_forge_a_line() -> None:

@@ -6,8 +6,8 @@ import logging
 import sys
 from collections.abc import Callable
 
-from numaserve.server.cli.key_sources import KeySources
-from numaserve.server.cli.tls import Certificate
+from numaserve.server.service.key_sources import KeySources
+from numaserve.server.service.tls import Certificate
 from numaserve.workers.errors import OperatorError
 
 _log = logging.getLogger(__name__)

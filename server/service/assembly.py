@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from numaserve.server.api.schemas import SamplingFields
-from numaserve.server.cli.key_sources import KeySources
-from numaserve.server.cli.listen import Listener
-from numaserve.server.cli.model_argument import served_name
-from numaserve.server.cli.version import installed_version
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import Engine, EngineCallbacks, EngineConfig
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.server.service.key_sources import KeySources
+from numaserve.server.service.listen import Listener
+from numaserve.server.service.model_argument import served_name
 from numaserve.server.tokenizer.types import TokenizerProtocol
+from numaserve.server.version import installed_version
 from numaserve.shm_comm import create_segment
 from numaserve.workers.planning.plan import GroupPlan
 
 if TYPE_CHECKING:
-    from numaserve.server.cli.http import HttpServer
+    from numaserve.server.service.http import HttpServer
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def make_http_server(checked: Checked, engine: Engine, listener: Listener) -> Ht
     from numaserve.server.api.browsers import BrowserRules  # noqa: PLC0415
     from numaserve.server.api.context import ApiContext  # noqa: PLC0415 the workers are loading by now
     from numaserve.server.api.limits import ApiLimits  # noqa: PLC0415
-    from numaserve.server.cli.connection import ConnectionLimits  # noqa: PLC0415
-    from numaserve.server.cli.http import HttpServer  # noqa: PLC0415
+    from numaserve.server.service.connection import ConnectionLimits  # noqa: PLC0415
+    from numaserve.server.service.http import HttpServer  # noqa: PLC0415
 
     config = checked.config
     context = ApiContext(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from certificates import Files, make_certificate
-from numaserve.server.cli.tls import Certificate, find_certificate
+from numaserve.server.service.tls import Certificate, find_certificate
 from numaserve.workers.errors import OperatorError
 
 

@@ -1,4 +1,4 @@
-"""The README names every option, metric and request field, and none that does not exist."""
+"""The documentation names every option, metric and request field, and none that does not exist."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from numaserve.server.metrics.metrics import Metrics
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.models.registry import ARCHITECTURES, GGUF_ARCHITECTURES
 
-README = (Path(__file__).parents[3] / "README.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
 
 
-def section(title: str) -> str:
-    return README.split(f"## {title}\n")[1].split("\n## ")[0]
+def section(page: str, title: str | None = None) -> str:
+    text = (DOCS / f"{page}.md").read_text()
+    return text if title is None else text.split(f"## {title}\n")[1].split("\n## ")[0]
 
 
 def option_rows() -> dict[str, str]:
     """Option to the default that its row of the table gives."""
-    rows = re.findall(r"^\| (`--.*?) \| (.*?) \|", section("Options of `numaserve serve`"), re.MULTILINE)
+    rows = re.findall(r"^\| (`--.*?) \| (.*?) \|", section("options"), re.MULTILINE)
     return {option: default.strip("`") for names, default in rows for option in re.findall(r"`(--[a-z-]+)`", names)}
 
 
@@ -58,42 +59,42 @@ def test_the_defaults_in_the_table_are_the_real_ones(key: str) -> None:
 
 def test_every_command_is_named() -> None:
     for command in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
-        assert f"`numaserve {command}" in README
+        assert f"`numaserve {command}" in section("options")
 
 
 @pytest.mark.parametrize("name", ["kernels", "ring", "offline", "load"])
 def test_every_option_of_a_measurement_is_named(name: str) -> None:
     command = typer.main.get_command(app).commands["bench"].commands[name]  # type: ignore[attr-defined]
     options = {each.opts[0] for each in command.params if each.opts[0].startswith("--")}
-    text = section("Benchmarking")
+    text = section("benchmarking")
     assert {each for each in options if f"`{each}" not in text} <= {"--json"}
     assert "--json FILE" in text
 
 
 def test_every_shape_is_named() -> None:
-    assert set(SHAPES) <= set(re.findall(r"`([\w.-]+)`", section("Benchmarking")))
+    assert set(SHAPES) <= set(re.findall(r"`([\w.-]+)`", section("benchmarking")))
 
 
 def test_every_metric_is_in_the_table_and_every_name_in_it_is_a_metric() -> None:
-    named = set(re.findall(r"`((?:numaserve|process|vllm)[_:]\w+)(?:\{[a-z_,]+\})?`", section("Metrics")))
+    named = set(re.findall(r"`((?:numaserve|process|vllm)[_:]\w+)(?:\{[a-z_,]+\})?`", section("operations", "Metrics")))
     assert named == metric_names()
 
 
 def test_every_value_of_a_label_is_in_the_table() -> None:
     values = {*FINISH_REASONS, *REFUSALS, *PHASES, *STAGES, *PAGE_STATES, *REQUEST_STATES}
-    assert values <= set(re.findall(r"`(\w+)`", section("Metrics")))
+    assert values <= set(re.findall(r"`(\w+)`", section("operations", "Metrics")))
 
 
 @pytest.mark.parametrize("request_type", [ChatRequest, CompletionRequest])
 def test_every_field_of_a_request_is_named(request_type: type[ChatRequest | CompletionRequest]) -> None:
-    named = set(re.findall(r"`(\w+)[.`]", section("API")))
+    named = set(re.findall(r"`(\w+)[.`]", section("api")))
     assert set(request_type.model_fields) <= named
 
 
 def test_every_architecture_is_in_the_table() -> None:
-    named = set(re.findall(r"`([\w-]+)`", section("Models and formats")))
+    named = set(re.findall(r"`([\w-]+)`", section("models", "Families")))
     assert {*ARCHITECTURES, *GGUF_ARCHITECTURES} <= named
 
 
 def test_every_preset_is_named() -> None:
-    assert set(presets()) <= set(re.findall(r"`([\w.-]+)`", section("Options of `numaserve serve`")))
+    assert set(presets()) <= set(re.findall(r"`([\w.-]+)`", section("options")))

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from numaserve.server.bench.goodput import parse_goodput
-from numaserve.server.bench.options import Traffic, Workload, parse_rates
 from numaserve.server.cli import bench_options as shared
 from numaserve.server.cli.bench_load import bench_load
 from numaserve.server.cli.bench_machine import bench_kernels, bench_ring
 from numaserve.server.cli.bench_offline import bench_offline
+from numaserve.server.loadtest.goodput import parse_goodput
+from numaserve.server.loadtest.options import Traffic, Workload, parse_rates
 from numaserve.workers.errors import OperatorError
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from numaserve.server.bench.stats import Summary
+    from numaserve.server.loadtest.stats import Summary
 
 EXIT_FAILED = 1
 _WIDTH = 120
@@ -63,7 +63,7 @@ def bench_serve(
         raise OperatorError(f"unexpected argument: {more_goodput[0]}")
     limits = parse_goodput([*(goodput or []), *(more_goodput or [])])
     # Imported here, as other commands do without an HTTP client and numpy.
-    from numaserve.server.bench import session  # noqa: PLC0415
+    from numaserve.server.loadtest import session  # noqa: PLC0415
 
     output = session.Output(_console(), output_file, output_details, plot)
     _finish(session.bench_serve(base_url, workload, traffic, rates=rates, limits=limits, output=output))
@@ -90,7 +90,7 @@ def bench_compare(
     rates = parse_rates([request_rate] if request_rate else [])
     if len(rates) > 1:
         raise OperatorError("servers are compared at one --request-rate")
-    from numaserve.server.bench import session  # noqa: PLC0415
+    from numaserve.server.loadtest import session  # noqa: PLC0415
 
     output = session.Output(_console(), output_file, output_details)
     rate = rates[0] if rates else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from numaserve.server.bench.options import DatasetName, Traffic, Workload
+from numaserve.server.loadtest.options import DatasetName, Traffic, Workload
 from numaserve.server.service.key_sources import client_key
 from numaserve.workers.errors import OperatorError
 

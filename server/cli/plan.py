@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from numaserve.server.bench.report import JsonLines
 from numaserve.server.cli.bench_options import EfficienciesFile
 from numaserve.server.cli.config_option import config_option
 from numaserve.server.config import load_config
+from numaserve.server.loadtest.report import JsonLines
 from numaserve.server.service.model_argument import served_name
 from numaserve.server.service.planning import plan_options
 from numaserve.workers.errors import OperatorError

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from fake_worker import VOCAB
 from harness import Options, Server, run, serving
-from numaserve.server.bench.options import DatasetName, Traffic, Workload
-from numaserve.server.bench.session import Output, bench_compare, bench_serve
-from numaserve.server.bench.stats import Summary
 from numaserve.server.cli.main import main
+from numaserve.server.loadtest.options import DatasetName, Traffic, Workload
+from numaserve.server.loadtest.session import Output, bench_compare, bench_serve
+from numaserve.server.loadtest.stats import Summary
 from rich.console import Console
 
 WORKLOAD = Workload(num_prompts=12, random_input_len=40, random_output_len=9)

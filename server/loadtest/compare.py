@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numaserve.server.bench.report import number
-from numaserve.server.bench.stats import Summary
+from numaserve.server.loadtest.report import number
+from numaserve.server.loadtest.stats import Summary
 from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text

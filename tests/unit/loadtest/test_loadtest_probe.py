@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import pytest
 from aiohttp import web
-from numaserve.server.bench.client import Client, Dialect
-from numaserve.server.bench.options import Traffic
-from numaserve.server.bench.probe import Probed, probe
-from numaserve.server.bench.requests import BenchRequest
-from numaserve.server.bench.target import Target, open_target
+from numaserve.server.loadtest.client import Client, Dialect
+from numaserve.server.loadtest.options import Traffic
+from numaserve.server.loadtest.probe import Probed, probe
+from numaserve.server.loadtest.requests import BenchRequest
+from numaserve.server.loadtest.target import Target, open_target
 from numaserve.workers.errors import OperatorError
 
 T = TypeVar("T")

@@ -8,10 +8,10 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from numaserve.server.bench.options import Traffic
-from numaserve.server.bench.requests import BenchRequest, Outcome, Prompt
-from numaserve.server.bench.stream import StreamError, StreamReader
-from numaserve.server.bench.target import Target, describe, message_of
+from numaserve.server.loadtest.options import Traffic
+from numaserve.server.loadtest.requests import BenchRequest, Outcome, Prompt
+from numaserve.server.loadtest.stream import StreamError, StreamReader
+from numaserve.server.loadtest.target import Target, describe, message_of
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from numaserve.server.bench.requests import Outcome
+from numaserve.server.loadtest.requests import Outcome
 
 _DONE = b"[DONE]"
 _LONGEST_MESSAGE = 300

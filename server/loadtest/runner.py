@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numaserve.server.bench.arrivals import arrivals_of
-from numaserve.server.bench.client import Client
-from numaserve.server.bench.dataset import make_requests
-from numaserve.server.bench.load import Done, run_load
-from numaserve.server.bench.options import DatasetName, Traffic, Workload
-from numaserve.server.bench.probe import Probed, probe
-from numaserve.server.bench.prompts import CountTokens, TokenFiller, WordFiller, estimate_tokens, random_prompt
-from numaserve.server.bench.requests import BenchRequest, Outcome
-from numaserve.server.bench.target import Target
+from numaserve.server.loadtest.arrivals import arrivals_of
+from numaserve.server.loadtest.client import Client
+from numaserve.server.loadtest.dataset import make_requests
+from numaserve.server.loadtest.load import Done, run_load
+from numaserve.server.loadtest.options import DatasetName, Traffic, Workload
+from numaserve.server.loadtest.probe import Probed, probe
+from numaserve.server.loadtest.prompts import CountTokens, TokenFiller, WordFiller, estimate_tokens, random_prompt
+from numaserve.server.loadtest.requests import BenchRequest, Outcome
+from numaserve.server.loadtest.target import Target
 from numaserve.workers.errors import OperatorError
 
 _WARMUP_OUTPUT = 16

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numaserve.server.bench.arrivals import arrivals_of
-from numaserve.server.bench.dataset import make_requests
-from numaserve.server.bench.options import DatasetName, Workload
-from numaserve.server.bench.prompts import TokenFiller
-from numaserve.server.bench.requests import BenchRequest
+from numaserve.server.loadtest.arrivals import arrivals_of
+from numaserve.server.loadtest.dataset import make_requests
+from numaserve.server.loadtest.options import DatasetName, Workload
+from numaserve.server.loadtest.prompts import TokenFiller
+from numaserve.server.loadtest.requests import BenchRequest
 from numaserve.workers.errors import OperatorError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from numaserve.server.bench.requests import Outcome
-from numaserve.server.bench.stream import StreamError, StreamReader
+from numaserve.server.loadtest.requests import Outcome
+from numaserve.server.loadtest.stream import StreamError, StreamReader
 
 DONE = b"data: [DONE]\n\n"
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numaserve.server.bench.requests import BenchRequest
+from numaserve.server.loadtest.requests import BenchRequest
 
 
 def poisson_arrivals(count: int, rate: float, rng: np.random.Generator) -> list[float]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numaserve.server.bench.dataset_files import read_sharegpt, read_trace
-from numaserve.server.bench.options import DatasetName, Workload
-from numaserve.server.bench.prompts import CountTokens, Filler, Piece
-from numaserve.server.bench.requests import BenchRequest
+from numaserve.server.loadtest.dataset_files import read_sharegpt, read_trace
+from numaserve.server.loadtest.options import DatasetName, Workload
+from numaserve.server.loadtest.prompts import CountTokens, Filler, Piece
+from numaserve.server.loadtest.requests import BenchRequest
 from numaserve.workers.errors import OperatorError
 
 DEFAULT_PROMPTS = 100

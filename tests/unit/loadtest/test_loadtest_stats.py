@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numaserve.server.bench.compare import ratios
-from numaserve.server.bench.goodput import is_good, parse_goodput
-from numaserve.server.bench.requests import Outcome
-from numaserve.server.bench.stats import Latency, Summary, latency_of, summarize
+from numaserve.server.loadtest.compare import ratios
+from numaserve.server.loadtest.goodput import is_good, parse_goodput
+from numaserve.server.loadtest.requests import Outcome
+from numaserve.server.loadtest.stats import Latency, Summary, latency_of, summarize
 from numaserve.workers.errors import OperatorError
 
 

@@ -11,10 +11,10 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from numaserve.server.bench.compare import ratio_view, ratios
-from numaserve.server.bench.options import Traffic, Workload
-from numaserve.server.bench.plot import check_plot, write_plot
-from numaserve.server.bench.report import (
+from numaserve.server.loadtest.compare import ratio_view, ratios
+from numaserve.server.loadtest.options import Traffic, Workload
+from numaserve.server.loadtest.plot import check_plot, write_plot
+from numaserve.server.loadtest.report import (
     JsonLines,
     Setting,
     json_details,
@@ -23,8 +23,8 @@ from numaserve.server.bench.report import (
     summary_view,
     sweep_table,
 )
-from numaserve.server.bench.requests import Outcome
-from numaserve.server.bench.stats import Summary, summarize
+from numaserve.server.loadtest.requests import Outcome
+from numaserve.server.loadtest.stats import Summary, summarize
 from numaserve.workers.errors import OperatorError
 from rich.console import Console, RenderableType
 

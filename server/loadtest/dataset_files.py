@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from numaserve.server.bench.options import Workload
-from numaserve.server.bench.prompts import CountTokens, Filler, Piece
-from numaserve.server.bench.requests import BenchRequest, Prompt
+from numaserve.server.loadtest.options import Workload
+from numaserve.server.loadtest.prompts import CountTokens, Filler, Piece
+from numaserve.server.loadtest.requests import BenchRequest, Prompt
 from numaserve.workers.errors import OperatorError
 
 TRACE_BLOCK = 512  # tokens that one of `hash_ids` stands for, as in Mooncake's traces

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 
-from numaserve.server.bench.requests import BenchRequest, Outcome
+from numaserve.server.loadtest.requests import BenchRequest, Outcome
 
 Complete = Callable[[BenchRequest], Awaitable[Outcome]]
 Done = Callable[[Outcome], None]

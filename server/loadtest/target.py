@@ -9,8 +9,8 @@ from typing import Any
 
 import aiohttp
 import msgspec
-from numaserve.server.bench.options import Traffic
-from numaserve.server.bench.stream import error_text
+from numaserve.server.loadtest.options import Traffic
+from numaserve.server.loadtest.stream import error_text
 from numaserve.workers.errors import OperatorError
 
 _VERSION = re.compile(r"/v\d+$")

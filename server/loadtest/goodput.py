@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from numaserve.server.bench.requests import Outcome
+from numaserve.server.loadtest.requests import Outcome
 from numaserve.workers.errors import OperatorError
 
 OBJECTIVES = ("ttft", "tpot", "e2el")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from numaserve.server.bench.report import TITLES, rate_text
-from numaserve.server.bench.stats import Summary
+from numaserve.server.loadtest.report import TITLES, rate_text
+from numaserve.server.loadtest.stats import Summary
 from numaserve.workers.errors import OperatorError
 
 if TYPE_CHECKING:

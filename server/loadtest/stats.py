@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numaserve.server.bench.goodput import is_good
-from numaserve.server.bench.requests import Outcome
+from numaserve.server.loadtest.goodput import is_good
+from numaserve.server.loadtest.requests import Outcome
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-from numaserve.server.bench.requests import Prompt
+from numaserve.server.loadtest.requests import Prompt
 
 Piece = TypeVar("Piece", int, str)
 CountTokens = Callable[[str], Awaitable[int]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from numaserve.server.bench.requests import Outcome
+from numaserve.server.loadtest.requests import Outcome
 from rich import progress as rich_progress
 from rich.console import Console
 

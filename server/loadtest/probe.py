@@ -7,11 +7,11 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-from numaserve.server.bench.client import Client, Dialect
-from numaserve.server.bench.options import Traffic
-from numaserve.server.bench.prompts import random_prompt
-from numaserve.server.bench.requests import BenchRequest
-from numaserve.server.bench.target import Target
+from numaserve.server.loadtest.client import Client, Dialect
+from numaserve.server.loadtest.options import Traffic
+from numaserve.server.loadtest.prompts import random_prompt
+from numaserve.server.loadtest.requests import BenchRequest
+from numaserve.server.loadtest.target import Target
 from numaserve.workers.errors import OperatorError
 
 # How servers refuse a field or an endpoint that they do not know. 500: some fail on a prompt of token ids.

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from numaserve.server.bench.options import DatasetName, Workload, default_rate, parse_rates
 from numaserve.server.cli.main import main
+from numaserve.server.loadtest.options import DatasetName, Workload, default_rate, parse_rates
 from numaserve.workers.errors import OperatorError
 
 SERVE = ("bench", "serve", "--base-url", "http://127.0.0.1:1")
@@ -86,9 +86,9 @@ def test_the_bare_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_the_client_needs_neither_torch_nor_the_engine() -> None:
     code = (
-        "import sys, numaserve.server.bench.session;"
+        "import sys, numaserve.server.loadtest.session;"
         "print(*[name for name in sys.modules if name.startswith(('torch', 'numaserve.'))])"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    ours = [name for name in shown if not name.startswith("numaserve.server.bench")]
+    ours = [name for name in shown if not name.startswith("numaserve.server.loadtest")]
     assert set(ours) <= {"numaserve.server", "numaserve.workers", "numaserve.workers.errors"}

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numaserve.server.bench.dataset import make_requests
-from numaserve.server.bench.options import DatasetName, Workload
-from numaserve.server.bench.prompts import FIRST_ID, WORDS, TokenFiller, WordFiller, estimate_tokens
-from numaserve.server.bench.requests import BenchRequest
+from numaserve.server.loadtest.dataset import make_requests
+from numaserve.server.loadtest.options import DatasetName, Workload
+from numaserve.server.loadtest.prompts import FIRST_ID, WORDS, TokenFiller, WordFiller, estimate_tokens
+from numaserve.server.loadtest.requests import BenchRequest
 
 RANDOM = Workload(num_prompts=20, random_input_len=50, random_output_len=10)
 SHARED = Workload(

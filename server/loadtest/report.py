@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from numaserve.server.bench.options import Traffic, Workload
-from numaserve.server.bench.requests import Outcome
-from numaserve.server.bench.stats import LATENCIES, Latency, Summary
+from numaserve.server.loadtest.options import Traffic, Workload
+from numaserve.server.loadtest.requests import Outcome
+from numaserve.server.loadtest.stats import LATENCIES, Latency, Summary
 from numaserve.workers.errors import OperatorError
 from rich.console import Group
 from rich.table import Column, Table

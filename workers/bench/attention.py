@@ -18,7 +18,7 @@ from numaserve.workers.bench.programs import (
 )
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES
-from numaserve.workers.process.profiling import rank_ceilings
+from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype
 
 _HIDDEN = 32  # of the program; what comes before attention does not matter

@@ -24,7 +24,7 @@ from numaserve.workers.bench.programs import (
 )
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
 from numaserve.workers.models.spec import MoeConfig
-from numaserve.workers.process.profiling import rank_ceilings
+from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.protocol import PAGE_SIZE
 from numaserve.workers.weights.weights import DenseMlp, MoeWeights
 

@@ -21,7 +21,7 @@ from numaserve.workers.bench.programs import (
 )
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES, Shape
-from numaserve.workers.process.profiling import rank_ceilings
+from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.protocol import PAGE_SIZE
 
 # Up to so many rows, reading the weights is what takes the time, so that each product has to find its own in memory.

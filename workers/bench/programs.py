@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 from numaserve.kernels import PackedMatrix, Program, Team, Vector
-from numaserve.workers.process.profiling import MIN_READ_BYTES, last_level_cache_bytes
+from numaserve.workers.planning.ceilings import MIN_READ_BYTES, last_level_cache_bytes
 from numaserve.workers.program.buffers import Operand, Residual
 from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits, RankShape
 from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype

@@ -21,10 +21,10 @@ from numaserve.shm_comm import Ring, create_segment
 from numaserve.workers.bench.group import Say, run_ranks
 from numaserve.workers.bench.rows import Figure, Row, Rows
 from numaserve.workers.bench.tasks import Reduced, UseRing
+from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.planning.placement import place_ranks
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.process import numa
-from numaserve.workers.process.profiling import rank_ceilings
 
 SIZES = [4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]
 Collective = Callable[[npt.NDArray[np.float32]], object]

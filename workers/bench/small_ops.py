@@ -19,7 +19,7 @@ from numaserve.workers.bench.programs import (
 )
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES
-from numaserve.workers.process.profiling import rank_ceilings
+from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.protocol import PAGE_SIZE
 
 _LAYERS = 4

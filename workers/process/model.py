@@ -14,9 +14,9 @@ from numaserve.kernels import Program
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.populate import Population
-from numaserve.workers.process.profiling import by_operation, rank_ceilings
 from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits, RankShape
 from numaserve.workers.protocol import (
     PAGE_SIZE,
@@ -35,6 +35,8 @@ from numaserve.workers.weights.cache.loading import RankLoader
 from numaserve.workers.weights.sharding import kv_bytes_per_page, make_shard, weight_bytes
 from numaserve.workers.weights.weights import Weights
 
+# Name, format, nanoseconds, of which waiting for other ranks, bytes of weights, bytes read, operations.
+NodeProfile = tuple[str, str, int, int, int, int, int]
 # Token, its log-probability, the most likely tokens and theirs.
 NativeLogprobs = tuple[int, float, list[int], list[float]]
 # Index in the plan, what was sampled, what the wanted next token got.
@@ -242,3 +244,11 @@ def _native_row(seq: SeqPlan) -> tuple[int, int, int, bool, bool, int]:
 
 def _concatenated(parts: Iterable[list[int]]) -> npt.NDArray[np.int32]:
     return np.fromiter(itertools.chain.from_iterable(parts), dtype=np.int32)
+
+
+def by_operation(steps: int, nodes: Iterable[NodeProfile]) -> list[OperationProfile]:
+    """The nodes of one name and format together, in order of first use. Every node runs once a step."""
+    rows: dict[tuple[str, str], list[tuple[int, ...]]] = {}
+    for name, format, *figures in nodes:
+        rows.setdefault((name, format), []).append((steps, *figures))
+    return [OperationProfile(*key, *map(sum, zip(*each, strict=True))) for key, each in rows.items()]

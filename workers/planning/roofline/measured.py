@@ -6,10 +6,10 @@ from typing import Literal
 
 from numaserve.kernels import barrier_ns
 from numaserve.workers.bench.kernels import enter_node
+from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.planning.plan import GIB
 from numaserve.workers.planning.roofline.machine import INT8_FORMATS, Machine
 from numaserve.workers.planning.topology import Topology
-from numaserve.workers.process.profiling import rank_ceilings
 from numaserve.workers.protocol import Ceilings
 
 _FORMATS: tuple[Literal["bf16"], Literal["int8"]] = ("bf16", "int8")

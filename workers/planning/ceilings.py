@@ -1,4 +1,4 @@
-"""Where the time of steps goes, and what a rank's cores can do at best: the denominators of profiles and benchmarks."""
+"""The ceilings of a rank: what its cores read and compute at best, measured. Profiles and benchmarks divide by them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,9 @@ from pathlib import Path
 
 from numaserve.kernels import Team, isa, peak_flops, read_bandwidth
 from numaserve.workers.planning.topology import read_topology
-from numaserve.workers.protocol import Ceilings, OperationProfile
+from numaserve.workers.protocol import Ceilings
 
 MIN_READ_BYTES = 512 << 20
-
-# Name, format, nanoseconds, of which waiting for other ranks, bytes of weights, bytes read, operations.
-NodeProfile = tuple[str, str, int, int, int, int, int]
-
-
-def by_operation(steps: int, nodes: Iterable[NodeProfile]) -> list[OperationProfile]:
-    """The nodes of one name and format together, in order of first use. Every node runs once a step."""
-    rows: dict[tuple[str, str], list[tuple[int, ...]]] = {}
-    for name, format, *figures in nodes:
-        rows.setdefault((name, format), []).append((steps, *figures))
-    return [OperationProfile(*key, *map(sum, zip(*each, strict=True))) for key, each in rows.items()]
 
 
 def rank_ceilings(team: Team, formats: Iterable[str] = ("bf16",), *, teams: int = 1) -> Ceilings:

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from numaserve.kernels import Team, isa
-from numaserve.workers.process.profiling import by_operation, rank_ceilings
+from numaserve.workers.process.model import by_operation
 from numaserve.workers.protocol import (
     Ceilings,
     OperationProfile,
@@ -41,20 +40,3 @@ def test_a_request_for_a_profile_is_a_message_to_a_worker_only() -> None:
     assert decode_to_worker(encode(request)) == request
     with pytest.raises(ProtocolError):
         decode_from_worker(encode(request))
-
-
-def test_ceilings_are_measured_with_what_memory_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-
-    def read_bandwidth(_team: Team, nbytes: int) -> float:
-        read.append(nbytes)
-        return 1.0
-
-    monkeypatch.setattr("numaserve.workers.process.profiling.read_bandwidth", read_bandwidth)
-    peaks = {"bf16": 2.0, "int8": 4.0}
-    monkeypatch.setattr("numaserve.workers.process.profiling.peak_flops", lambda _team, format: peaks[format])
-    monkeypatch.setattr("numaserve.workers.process.profiling._spare_bytes", lambda: 1 << 20)
-    team = Team([-1])
-    ceilings = rank_ceilings(team, ["int8", "bf16", "int8"], teams=4)
-    assert read == [1 << 18]
-    assert ceilings == Ceilings(isa(), 1, 1.0, peaks)

@@ -19,7 +19,7 @@ from tests.clients.environments import environment_of
 from tests.clients.known_clients import CHECKS, CLIENTS, SCRIPT, Client
 from tests.clients.recorder import Recorder
 from tests.clients.runs import Outcome, run_client
-from tests.e2e.real_server import RealServer
+from tests.support.real_server import RealServer
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / "build" / "clients"
 RECORDED = Path(__file__).with_name("recorded")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.clients.known_clients import BOTH_SERVERS, SCRIPT, Client
-from tests.e2e.real_server import RealServer
+from tests.support.real_server import RealServer
 
 RUN_SECONDS = 900.0
 

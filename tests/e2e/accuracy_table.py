@@ -1,4 +1,4 @@
-"""Prints what each published layout loses on the demo model: `python tests/e2e/accuracy_table.py [LAYOUT ...]`.
+"""Prints what each published layout loses on the demo model: `python -m tests.e2e.accuracy_table [LAYOUT ...]`.
 
 Teacher-forced on 500 tokens of text. The demo's weights are those of a Q4_1 file, expanded to bf16: rounding them to
 Q4_1 once more loses little, and to other formats of 4 bits what is lost between two grids. GGUF files keep the
@@ -13,29 +13,29 @@ import sys
 import tempfile
 from pathlib import Path
 
-import checkpoints
 import torch
 import transformers as hf
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.program.recorder import INTEGER_GROUPS
 from numaserve.workers.protocol import AS_PUBLISHED, ActivationDtype, WeightFormats
-from numaserve.workers.weights.hub import resolve_model
 from numaserve.workers.weights.sharding import weight_bytes
-from parity import POSITIONS, Distance, Texts, served_scores, transformers_scores
-from published import LAYOUTS
-from published_checkpoints import save_published
+
+from tests.support import checkpoints
+from tests.support.demo import ALICE, demo_model
+from tests.support.parity import POSITIONS, Distance, Texts, served_scores, transformers_scores
+from tests.support.published import LAYOUTS
+from tests.support.published_checkpoints import save_published
 
 
 def _demo() -> tuple[hf.PreTrainedModel, Texts]:
-    path = resolve_model("demo")
+    path = demo_model()
     logging.getLogger("transformers").setLevel(logging.ERROR)
     model = hf.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16)
     del model.config.quantization_config  # the file's own, which saved models would carry
     wide = hf.AutoModelForCausalLM.from_config(model.config, dtype=torch.float32).eval()
     wide.load_state_dict({name: value.float() for name, value in model.state_dict().items()})
-    text = Path(__file__).with_name("alice.txt").read_text()
-    return wide, [load_tokenizer(path).encode(text)[: POSITIONS + 1]]
+    return wide, [load_tokenizer(path).encode(ALICE)[: POSITIONS + 1]]
 
 
 def _cells(distance: Distance) -> str:

@@ -1,11 +1,12 @@
-"""Prints the parity of every family on 1, 2 and 3 ranks: `python tests/e2e/parity_table.py`, about a minute."""
+"""Prints the parity of every family on 1, 2 and 3 ranks: `python -m tests.e2e.parity_table`, about a minute."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
 
-from parity import DEMO, HAS_DEMO, NAMES, Distance, make_subject
+from tests.support.demo import HAS_DEMO
+from tests.support.parity import DEMO, NAMES, Distance, make_subject
 
 
 def _share(distance: Distance) -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from numaserve.workers.protocol import RankProfile
-from rank_group import RankGroup
-from same_bits import (
+
+from tests.support.rank_group import RankGroup
+from tests.support.same_bits import (
     CONTEXT,
     FEW_PAGES,
     instruction_sets,
@@ -16,7 +17,7 @@ from same_bits import (
     save_tiny_model,
     scheduler_config,
 )
-from traffic import Answer, Traffic, one_by_one
+from tests.support.traffic import Answer, Traffic, one_by_one
 
 FROM = 200  # tokens: some requests begin below and end above
 NEVER = CONTEXT + 1

@@ -7,7 +7,6 @@ from math import inf, nan
 from pathlib import Path
 from typing import Any
 
-import checkpoints
 import msgspec
 import pytest
 import transformers as hf
@@ -22,7 +21,9 @@ from numaserve.workers.protocol import (
     StepPlan,
     encode,
 )
-from rank_group import RankGroup
+
+from tests.support import checkpoints
+from tests.support.rank_group import RankGroup
 
 VOCAB = checkpoints.VOCAB
 # The context is no multiple of a page, so that its last page has positions past the end.

@@ -6,13 +6,14 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import checkpoints
 import numpy as np
 import pytest
 import torch
 from numaserve.workers.protocol import BF16_WEIGHTS, KvCacheDtype, WeightFormats
-from same_bits import GREEDY, QUANTIZED, SAMPLED, make_group, scheduler_config, tiny_model
-from traffic import Request, Traffic, one_by_one
+
+from tests.support import checkpoints
+from tests.support.same_bits import GREEDY, QUANTIZED, SAMPLED, make_group, scheduler_config, tiny_model
+from tests.support.traffic import Request, Traffic, one_by_one
 
 SPOILED = 77  # its embedding is NaN
 SHARED = 70  # tokens that all prompts begin with: two pages, and a part of the third

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from checkpoints import LATENT_CASES, MOE_CASES
-from parity import DEMO, HAS_DEMO, NAMES, make_subject
+
+from tests.support.checkpoints import LATENT_CASES, MOE_CASES
+from tests.support.demo import HAS_DEMO
+from tests.support.parity import DEMO, NAMES, make_subject
 
 ALLOWED = 1.1
 

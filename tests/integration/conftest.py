@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import tiny_model
 from fake_worker import VOCAB
 from served import Serve
+
+from tests.support import tiny_model
 
 SCRIPT = Path(__file__).with_name("serve_fake.py")
 

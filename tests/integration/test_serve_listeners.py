@@ -14,8 +14,9 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from certificates import Files, make_certificate
 from served import Serve, announced_url, completion
+
+from tests.support.certificates import Files, make_certificate
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ import ssl
 from pathlib import Path
 
 import pytest
-from certificates import Files, make_certificate
 from numaserve.server.service.tls import Certificate, find_certificate
 from numaserve.workers.errors import OperatorError
+
+from tests.support.certificates import Files, make_certificate
 
 
 @pytest.fixture

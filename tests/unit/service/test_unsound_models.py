@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import special_files
-import tiny_model
 from numaserve.server.cli.main import main
 from numaserve.server.service import service
+
+from tests.support import special_files, tiny_model
 
 WHOLE = [
     "config.json",

@@ -1,10 +1,8 @@
-"""Makes the tiny checkpoints of the end-to-end tests importable here, and keeps their matrix products on one thread."""
+"""Keeps matrix products on one thread."""
 
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +10,6 @@ import pytest
 if TYPE_CHECKING:
     from numaserve.kernels import Team
 
-sys.path.append(str(Path(__file__).parents[2] / "e2e"))
 # Tests run in as many processes as there are cores: libraries that start a thread for each core only get in each
 # other's way. Read when numpy and torch are imported, which test modules do after this file.
 for library in ("OMP", "OPENBLAS", "MKL"):

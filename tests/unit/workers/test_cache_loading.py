@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import checkpoints
 import pytest
 from numaserve.kernels import Team
 from numaserve.workers.models.config.load import load_model_config
@@ -19,8 +18,10 @@ from numaserve.workers.weights.cache.background import BackgroundWriter
 from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
 from numaserve.workers.weights.sharding import weight_bytes
-from published import LAYOUTS
-from published_checkpoints import save_published, small_llama, small_qwen2_moe
+
+from tests.support import checkpoints
+from tests.support.published import LAYOUTS
+from tests.support.published_checkpoints import save_published, small_llama, small_qwen2_moe
 
 SHARES = [2, 1]
 LOAD_IN_ANOTHER_PROCESS = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import checkpoints
 import numpy as np
 import pytest
 import torch
@@ -27,11 +26,13 @@ from numaserve.workers.weights.formats import MatrixFormat, MoeFormats, layer_fo
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import MoeWeights, Weights
 from numpy_builder import run_group
-from published_checkpoints import save_published, small_qwen2_moe
 from safetensors.torch import load_file
 from test_plan import OPTIONS, SMALL, machine
 from test_quantized_loading import TOKENS
 from test_sharding import moe_config
+
+from tests.support import checkpoints
+from tests.support.published_checkpoints import save_published, small_qwen2_moe
 
 pytestmark = pytest.mark.usefixtures("numpy_vectors")
 

@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 import pytest
-import special_files
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import open_file, read_file, read_json, read_text
+
+from tests.support import special_files
 
 SMALL = 1 << 20
 REASONS = {

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import gguf
-import k_quants
 import numpy as np
 import pytest
-from checkpoints import GGUF_BLOCKS
 from gguf import GGMLQuantizationType
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.stored import GGUF_BLOCKS as STORED
 from numaserve.workers.weights.quantized.coded import CodedTensor
 from numaserve.workers.weights.quantized.gguf_blocks import decode
 from numaserve.workers.weights.source import RawTensor
+
+from tests.support import k_quants
+from tests.support.checkpoints import GGUF_BLOCKS
 
 ROWS, COLUMNS = 6, 512
 Bytes = k_quants.Bytes

@@ -6,7 +6,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import checkpoints
 import gguf
 import pytest
 import torch
@@ -18,6 +17,8 @@ from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.protocol import BF16_WEIGHTS
 from test_mla_loading import exchanged_keys
 from test_quantized_loading import assert_same_logits, load
+
+from tests.support import checkpoints
 
 FORMS = pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
 

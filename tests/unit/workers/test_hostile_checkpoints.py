@@ -8,7 +8,6 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-import checkpoints
 import gguf
 import numpy as np
 import pytest
@@ -20,6 +19,8 @@ from numaserve.workers.weights.gguf_names import expert_names
 from numaserve.workers.weights.gguf_source import GGUFSource
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.tensors import check_tensors
+
+from tests.support import checkpoints
 
 CASE = "llama-untied"
 

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import checkpoints
 import numpy as np
 import pytest
 import torch
@@ -23,6 +22,8 @@ from numaserve.workers.weights.source import RawTensor
 from numaserve.workers.weights.weights import Weights
 from numpy_builder import run_group
 from safetensors.torch import load_file, save_file
+
+from tests.support import checkpoints
 
 TOKENS = np.random.default_rng(0).integers(0, checkpoints.VOCAB, 80)
 POSITIONS = 200

@@ -20,7 +20,8 @@ from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.weights.mapped import RELEASE_BYTES
 from numaserve.workers.weights.quantized.layouts import parts_of
 from numaserve.workers.weights.tensors import layer_shapes
-from published import LAYOUTS
+
+from tests.support.published import LAYOUTS
 
 HIDDEN, EXPERTS, WIDTH, VOCAB = 1024, 8, 4096, 512
 CONFIG: dict[str, Any] = {

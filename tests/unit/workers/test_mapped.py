@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import checkpoints
 import numpy as np
 import pytest
 from numaserve.kernels import Team
@@ -17,7 +16,9 @@ from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.mapped import MappedFile, ReadFiles
 from numaserve.workers.weights.sharding import make_shard
 from numaserve.workers.weights.source import RawTensor
-from published_checkpoints import save_published, small_llama, small_qwen2_moe
+
+from tests.support import checkpoints
+from tests.support.published_checkpoints import save_published, small_llama, small_qwen2_moe
 
 SIZE = 1 << 20
 

@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import checkpoints
 import pytest
 import torch
 import transformers as hf
@@ -15,6 +14,8 @@ from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.protocol import PAGE_SIZE
 from numaserve.workers.weights.sharding import kv_bytes_per_page
 from test_model_config import write
+
+from tests.support import checkpoints
 
 # As published, without what has no meaning here.
 DEEPSEEK_R1: dict[str, Any] = {

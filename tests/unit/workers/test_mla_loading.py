@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import checkpoints
 import numpy as np
 import pytest
 import torch
@@ -17,10 +16,12 @@ from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import MlaWeights, Weights
-from published_checkpoints import save_published, small_deepseek
 from safetensors.torch import load_file
 from test_loader import edit_tensors
 from test_quantized_loading import assert_same_logits
+
+from tests.support import checkpoints
+from tests.support.published_checkpoints import save_published, small_deepseek
 
 
 @pytest.fixture(scope="module")

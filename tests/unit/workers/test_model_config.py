@@ -4,12 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import checkpoints
 import pytest
 import transformers as hf
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.registry import ARCHITECTURES
+
+from tests.support import checkpoints
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

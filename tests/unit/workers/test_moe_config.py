@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import checkpoints
 import pytest
 import torch
 import transformers as hf
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config
 from test_model_config import LLAMA, write
+
+from tests.support import checkpoints
 
 MIXTRAL: dict[str, Any] = LLAMA | {
     "architectures": ["MixtralForCausalLM"],

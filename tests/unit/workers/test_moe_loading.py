@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import checkpoints
 import gguf
 import numpy as np
 import pytest
@@ -21,11 +20,13 @@ from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import DenseMlp, MoeWeights, Weights
-from published import LAYOUTS
-from published_checkpoints import edit_config, save_published, small_qwen2_moe
 from safetensors.torch import load_file
 from test_loader import edit_tensors
 from test_quantized_loading import assert_same_logits
+
+from tests.support import checkpoints
+from tests.support.published import LAYOUTS
+from tests.support.published_checkpoints import edit_config, save_published, small_qwen2_moe
 
 pytestmark = pytest.mark.usefixtures("numpy_vectors")
 

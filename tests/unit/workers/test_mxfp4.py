@@ -19,11 +19,12 @@ from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.weights import MoeWeights
-from published_checkpoints import edit_config
-from published_mxfp4 import CONFIG, mxfp4, save_mxfp4, small_gpt_oss
 from safetensors.torch import load_file, save_file
 from test_loader import edit_tensors
 from test_moe_loading import half_of, load
+
+from tests.support.published_checkpoints import edit_config
+from tests.support.published_mxfp4 import CONFIG, mxfp4, save_mxfp4, small_gpt_oss
 
 pytestmark = pytest.mark.usefixtures("numpy_vectors")
 

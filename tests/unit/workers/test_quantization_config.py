@@ -11,8 +11,9 @@ from numaserve.workers.models.config.quantization import read_quantization
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import MoeConfig
 from numaserve.workers.models.stored import Stored
-from published import LAYOUTS
 from test_sharding import config
+
+from tests.support.published import LAYOUTS
 
 AWQ, GPTQ, FP8 = (LAYOUTS[name].config for name in ("awq", "gptq", "fp8 blocks"))
 W4A16, W8A8, AUTO_ROUND = (LAYOUTS[name].config for name in ("w4a16", "w8a8", "auto-round gptq"))

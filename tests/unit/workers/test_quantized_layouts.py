@@ -17,9 +17,10 @@ from numaserve.workers.models.stored import Stored
 from numaserve.workers.weights.quantized.coded import CodedTensor, e4m3_values, requantized
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix, parts_of
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
-from published import LAYOUTS, Published, Values, gptq
 from safetensors.torch import save_file
 from test_sharding import config
+
+from tests.support.published import LAYOUTS, Published, Values, gptq
 
 SHAPE = (40, 320)
 LLAMA: Family = FAMILIES["llama"]

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import checkpoints
 import numpy as np
 import pytest
 import torch
@@ -22,9 +21,11 @@ from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import Weights
 from numpy_builder import run_group
-from published import LAYOUTS, rounded_anew
-from published_checkpoints import edit_config, save_published, small_llama
 from safetensors.torch import load_file, save_file
+
+from tests.support import checkpoints
+from tests.support.published import LAYOUTS, rounded_anew
+from tests.support.published_checkpoints import edit_config, save_published, small_llama
 
 pytestmark = pytest.mark.usefixtures("numpy_vectors")
 

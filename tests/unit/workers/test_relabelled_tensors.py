@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import checkpoints
 import gguf
 import pytest
 import torch
@@ -18,10 +17,12 @@ from numaserve.workers.weights.checkpoint import check_checkpoint, open_source
 from numaserve.workers.weights.gguf_file import open_gguf
 from numaserve.workers.weights.source import RawTensor
 from numaserve.workers.weights.tensors import check_tensors
-from published import LAYOUTS
-from published_checkpoints import save_published, small_llama
-from published_mxfp4 import save_mxfp4, small_gpt_oss
 from safetensors.torch import load_file, save_file
+
+from tests.support import checkpoints
+from tests.support.published import LAYOUTS
+from tests.support.published_checkpoints import save_published, small_llama
+from tests.support.published_mxfp4 import save_mxfp4, small_gpt_oss
 
 SIZES = {
     **dict.fromkeys(["U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "BOOL"], 1),

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import checkpoints
 import numpy as np
 import pytest
 import torch
@@ -10,6 +9,8 @@ from numaserve.workers.models.rope import frequencies, rope_tables
 from numaserve.workers.models.spec import RopeConfig
 from transformers import Gemma3TextConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from tests.support import checkpoints
 
 SCALINGS: dict[str, dict[str, object]] = {
     "linear": {"factor": 4.0},

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import checkpoints
+from tests.support import checkpoints
 
 LOAD = """
 import sys

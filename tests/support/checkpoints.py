@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import gguf_latent
 import torch
 import transformers as hf
-from k_quants import fitting, quantize
+
+from tests.support import gguf_latent
+from tests.support.k_quants import fitting, quantize
 
 VOCAB = 499
 MAX_POSITION = 512

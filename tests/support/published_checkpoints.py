@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import checkpoints
 import torch
 import transformers as hf
-from published import LAYOUTS, rounded_anew
 from safetensors.torch import load_file, save_file
+
+from tests.support import checkpoints
+from tests.support.published import LAYOUTS, rounded_anew
 
 # 9 heads of 64 on 2 or 3 ranks begin where no group of 128 does; the MLP is divided at whole groups.
 SIZES = checkpoints.sizes(576, 9, 3, 640, tie_word_embeddings=False)

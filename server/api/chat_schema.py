@@ -18,20 +18,29 @@ class TemplateArguments(Strict):
     """The arguments a request may pass to the chat template. The template itself is never the request's."""
 
     enable_thinking: bool | None = None
+    """Whether the template asks the model to think first."""
 
 
 class ChatRequest(SamplingFields):
     """POST /v1/chat/completions."""
 
     messages: Conversation
+    """The turns so far."""
     max_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
+    """Tokens to generate at most; all that fit unless set."""
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
+    """OpenAI's newer name for `max_tokens`."""
     logprobs: bool | None = None
+    """Give log-probabilities of the answer's tokens."""
     top_logprobs: TopLogprobs | None = None
+    """And so many of the likeliest beside each; needs `logprobs`."""
     chat_template_kwargs: TemplateArguments | None = None
+    """The arguments of the chat template that a request may set."""
 
-    parallel_tool_calls: bool | None = None  # without effect where there are no tools
+    parallel_tool_calls: bool | None = None
+    """Without effect where there are no tools."""
     tools: Annotated[list[dict[str, object]], AfterValidator(_whether_any)] | None = None
+    """Not supported; taken where `tool_choice` is `none`."""
     tool_choice: Annotated[Neutral, neutral("none", "auto")] = None
     functions: Annotated[Neutral, neutral([])] = None
     function_call: Annotated[Neutral, neutral("none", "auto")] = None

@@ -49,10 +49,14 @@ class CompletionRequest(SamplingFields):
         return 16 * limits.context_length
 
     prompt: Prompts
+    """A text, token ids, or a list of either."""
     echo: bool | None = None
+    """Begin the answer with the prompt."""
     logprobs: TopLogprobs | None = None
+    """Log-probabilities of the tokens, and so many of the likeliest; with `echo` the prompt's too."""
 
-    best_of: Annotated[int, Field(ge=1, le=20)] | None = None  # as many as are returned: nothing to choose from
+    best_of: Annotated[int, Field(ge=1, le=20)] | None = None
+    """As many as `n`: there is nothing to choose from."""
     suffix: Annotated[Neutral, neutral("")] = None
     add_special_tokens: Annotated[Neutral, neutral(True)] = None
 

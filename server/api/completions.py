@@ -40,6 +40,7 @@ def completions_router(context: ApiContext) -> APIRouter:
 
     @router.post("/v1/completions", response_model=Completion, responses={200: EVENT_STREAM, **BODY_ERRORS})
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
+        """A text, continued; OpenAI's shapes, streaming and not."""
         check_servable(context, body.model)
         record = record_of(request)
         sequences = len(body.prompt) * (body.n or 1)

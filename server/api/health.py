@@ -24,20 +24,24 @@ def health_router(context: ApiContext) -> APIRouter:
 
     @router.get("/health", response_model=Status, responses=errors(503))
     async def health() -> Response:
+        """200 when requests are served, otherwise 503: loading, restarting, draining."""
         return ready()
 
     @router.get("/readyz", response_model=Status, responses=errors(503))
     async def readyz() -> Response:
+        """200 when requests are served, otherwise 503: loading, restarting, draining."""
         return ready()
 
     @router.get("/livez", response_model=Status, responses=errors(503))
     async def livez() -> Response:
+        """503 only when the server has given up."""
         if context.engine.is_alive():
             return json_response({"status": "ok"})
         return ApiError(503, "The engine has given up.", kind="server_error", code="not_alive").response()
 
     @router.get("/version", response_model=Version, responses=errors())
     async def version() -> Response:
+        """The server's version."""
         return json_response({"version": context.version})
 
     return router

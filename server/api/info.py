@@ -34,6 +34,7 @@ def info_router(context: ApiContext) -> APIRouter:
     @router.get("/server_info", response_model=ServerInfo, responses=_INFO_ERRORS)
     @router.get("/get_server_info", response_model=ServerInfo, responses=_INFO_ERRORS)
     async def server_info(profile: bool = False, ceilings: bool = False) -> Response:
+        """Configuration, workers and live counters; with `profile=1` what the steps have cost."""
         info = {
             "version": context.version,
             **model,
@@ -50,6 +51,7 @@ def info_router(context: ApiContext) -> APIRouter:
     @router.get("/model_info", response_model=ModelInfo, responses=errors())
     @router.get("/get_model_info", response_model=ModelInfo, responses=errors())
     async def model_info() -> Response:
+        """Which model is served, its context and its vocabulary."""
         limits = context.limits
         return json_response(
             {
@@ -62,6 +64,7 @@ def info_router(context: ApiContext) -> APIRouter:
 
     @router.get("/v1/loads", response_model=Loads, responses=errors())
     async def loads() -> Response:
+        """Running and waiting sequences and use of the KV cache, as SGLang's routers ask for it."""
         load = context.engine.load()
         usage = load.tokens_used / load.token_capacity
         figures = {
@@ -85,6 +88,7 @@ def info_router(context: ApiContext) -> APIRouter:
 
     @router.get("/get_load", response_model=list[OlderRankLoad], responses=errors())
     async def get_load() -> Response:
+        """The same in SGLang's older shape."""
         # SGLang's shape. vllm-router asks here too, for one number in an object that vLLM does not give it either.
         load = context.engine.load()
         figures = {
@@ -96,6 +100,7 @@ def info_router(context: ApiContext) -> APIRouter:
 
     @router.post("/flush_cache", response_model=Flushed, responses=errors(409))
     async def flush_cache() -> Response:
+        """Forget cached prefixes; 409 while requests run."""
         if await context.engine.flush_cache():
             return json_response({"success": True, "message": "Cache flushed."})
         message = "Requests are running; the cache was not flushed. Try again when the server is idle."
@@ -103,6 +108,7 @@ def info_router(context: ApiContext) -> APIRouter:
 
     @router.get("/metrics", response_class=PlainTextResponse, responses=errors())
     async def metrics() -> Response:
+        """The metrics, for Prometheus."""
         body, content_type = context.metrics.render()
         return Response(body, media_type=content_type)
 

@@ -29,10 +29,12 @@ def models_router(context: ApiContext) -> APIRouter:
 
     @router.get("/v1/models", response_model=ModelList, responses=errors())
     async def list_models() -> Response:
+        """The one model served, under each of its names."""
         return json_response({"object": "list", "data": list(models.values())})
 
     @router.get("/v1/models/{name:path}", response_model=Model, responses=errors(404))
     async def retrieve_model(name: str) -> Response:
+        """The model under one of its names."""
         check_model(context, name)
         return json_response(models[name])
 

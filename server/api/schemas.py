@@ -44,7 +44,10 @@ class Strict(BaseModel):
         """How many tokens of text, or ids, a body of this class may need to carry."""
         return limits.context_length
 
-    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False, frozen=True)
+    # What stands below a field is its description: in the OpenAPI document, and in the documentation's tables.
+    model_config = ConfigDict(
+        extra="ignore", strict=True, allow_inf_nan=False, frozen=True, use_attribute_docstrings=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -65,7 +68,7 @@ class neutral:
         return core_schema.no_info_after_validator_function(self._check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"enum": [None, *self._values]}
+        return {"enum": [None, *self._values], "description": "Not supported; these values change nothing."}
 
     def _check(self, value: object) -> object:
         if value is None or any(type(value) is type(item) and value == item for item in self._values):
@@ -100,7 +103,7 @@ def _whole_characters(value: str) -> str:
 
 
 Neutral = Any
-Unused = Annotated[Any, AfterValidator(lambda _value: None)]  # it may hold anything, and nothing of it is kept
+Unused = Annotated[Any, AfterValidator(lambda _value: None), Field(description="Without effect, whatever it holds.")]
 Text = Annotated[str, AfterValidator(_whole_characters)]
 # Behind a number's bounds, which the OpenAPI document would not have otherwise.
 no_overflow = BeforeValidator(_no_float_overflow)
@@ -116,50 +119,83 @@ ShortText = Annotated[Text, StringConstraints(max_length=1024)]
 
 
 class StreamOptions(Strict):
-    """`include_obfuscation` pads events against traffic analysis; it changes no result and is not done here."""
+    """What a stream brings beside its text."""
 
     include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None  # vLLM's: with `include_usage`, usage so far is in every chunk
+    """Usage comes in a chunk of its own, the last one."""
+    continuous_usage_stats: bool | None = None
+    """vLLM's: with `include_usage`, usage so far is in every chunk."""
     include_obfuscation: bool | None = None
+    """Without effect: events are not padded against traffic analysis."""
 
 
 class SamplingFields(Strict):
     """How to sample, when to stop and how to send it."""
 
     model: ShortText | None = None
+    """A served name; another one is a 404."""
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    """Choices; 1 unless set."""
     max_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
+    """Tokens to generate at most; 16 unless set. 0 scores the prompt only."""
     temperature: Annotated[float, Field(ge=0, le=2), no_overflow] | None = None
+    """0 is greedy; 1 unless set."""
     top_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
+    """1 unless set."""
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    """Random unless set. Choice i of `n` has `seed` + i."""
     stop: StopStrings | None = None
+    """A string or some, which may span tokens and are not part of the answer."""
     logit_bias: LogitBias | None = None
+    """What is added to the logits of token ids, which are its keys."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
+    """Taken off the logit of every token that was generated; 0 unless set."""
     frequency_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
+    """Taken off once for each time that it was generated; 0 unless set."""
     stream: bool | None = None
+    """Answer in events, as the tokens come."""
     stream_options: StreamOptions | None = None
+    """Of a stream only."""
 
     # Extensions, with the names vLLM and SGLang use.
-    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None  # -1 and 0 are off
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None
+    """Extension: sample from so many tokens; -1 and 0, the default, from all."""
     min_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
+    """Extension: the least probability, as a part of the largest one; 0 unless set."""
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100), no_overflow] | None = None
+    """Extension: divides positive logits of tokens that came, multiplies others; 1 unless set."""
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKEN_IDS)] | None = None
+    """Extension: tokens that end the answer."""
     ignore_eos: bool | None = None
+    """Extension: go on behind the model's own end."""
     min_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
+    """Extension: nothing ends the answer before so many."""
     skip_special_tokens: bool | None = None
+    """Extension: leave special tokens out of the text; true unless set."""
     cache_salt: Annotated[Text, StringConstraints(max_length=256)] | None = None
+    """Extension: cached prefixes are shared only with requests of the same salt."""
 
     # Without effect on the result.
     user: ShortText | None = None
+    """Without effect."""
     metadata: Annotated[dict[ShortText, ShortText], Field(max_length=MAX_METADATA)] | None = None
+    """Without effect."""
     safety_identifier: ShortText | None = None
+    """Without effect."""
     prompt_cache_key: ShortText | None = None
+    """Without effect."""
     prompt_cache_retention: ShortText | None = None
-    request_id: ShortText | None = None  # the X-Request-Id header names a request here
-    spaces_between_special_tokens: bool | None = None  # only tokenizers in Python know the difference
-    separate_reasoning: bool | None = None  # what a model thinks is part of its text here
+    """Without effect."""
+    request_id: ShortText | None = None
+    """Without effect: the X-Request-Id header names a request here."""
+    spaces_between_special_tokens: bool | None = None
+    """Without effect: only tokenizers in Python know the difference."""
+    separate_reasoning: bool | None = None
+    """Without effect: what a model thinks is part of its text here."""
     stream_reasoning: bool | None = None
+    """Without effect."""
     include_reasoning: bool | None = None
+    """Without effect."""
 
     # Known from vLLM and SGLang, and not supported. Routers send the neutral values with every request.
     no_stop_trim: Annotated[Neutral, neutral(False)] = None

@@ -18,12 +18,19 @@ class TokenizeRequest(Strict):
         return limits.text_tokens
 
     model: ShortText | None = None
+    """A served name; another one is a 404."""
     prompt: Text | None = None
+    """A text; or else `messages`."""
     messages: Conversation | None = None
+    """A conversation, as the chat endpoint would render it."""
     add_special_tokens: bool = True
+    """Of a text: as the model's tokenizer adds them."""
     add_generation_prompt: bool = True
+    """Of a conversation: end where an answer begins."""
     chat_template_kwargs: TemplateArguments | None = None
+    """As for the chat endpoint."""
     return_token_strs: bool = False
+    """The tokens' texts too."""
 
     @model_validator(mode="after")
     def _one_of_two(self) -> TokenizeRequest:
@@ -41,5 +48,8 @@ class DetokenizeRequest(Strict):
         return limits.text_tokens
 
     model: ShortText | None = None
+    """A served name; another one is a 404."""
     tokens: list[TokenId]
+    """Token ids."""
     skip_special_tokens: bool = False
+    """Leave special tokens out of the text."""

@@ -2,7 +2,7 @@
 # Ninja come as wheels.
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-slow    make test-clients
-#   make lint    make bench    make asan    make tsan
+#   make lint    make bench    make asan    make tsan    make docs    make docs-serve
 
 MODEL ?= demo
 TP ?=
@@ -33,7 +33,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install test test-slow test-clients lint format bench asan tsan install-service clean
+.PHONY: serve install test test-slow test-clients lint format bench asan tsan docs docs-site docs-serve install-service clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -80,6 +80,21 @@ define native_tests
 	PATH="$(abspath $(BIN)):$$PATH" ctest --preset $(1) --no-tests=error
 endef
 
+# --- documentation ----------------------------------------------------------------------------------------------------
+
+# Writes the tables of README.md and docs/ that come from the code; a test fails where they are not fresh.
+docs: $(STAMPS)/install
+	$(BIN)/python -m tests.documentation
+
+# The same pages as a site, in build/site/site; a broken link is an error.
+docs-site: $(STAMPS)/install $(STAMPS)/docs
+	$(BIN)/python -m tests.documentation.site build/site
+	cd build/site && $(abspath $(BIN))/zensical build --strict
+
+DOCS_ADDRESS ?= 127.0.0.1:8001
+docs-serve: docs-site
+	cd build/site && $(abspath $(BIN))/zensical serve --dev-addr $(DOCS_ADDRESS)
+
 # --- the service: needs root, see deploy/numaserve.service ------------------------------------------------------------
 
 PREFIX ?= /opt/numaserve
@@ -125,7 +140,7 @@ $(STAMPS)/install: $(SOURCES) $(STAMPS)/run $(STAMPS)/build
 	PATH="$(abspath $(BIN)):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(PIP) install --no-deps --no-build-isolation --force-reinstall .
 	@touch $@
 
-$(STAMPS)/test $(STAMPS)/lint: $(STAMPS)/%: pyproject.toml $(STAMPS)/venv
+$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs: $(STAMPS)/%: pyproject.toml $(STAMPS)/venv
 	$(REQUIREMENTS) $* > $@.txt
 	$(PIP) install -r $@.txt
 	@touch $@

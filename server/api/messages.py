@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema, core_schema
 
 MAX_MESSAGES = 16384
 MAX_TOOL_CALLS = 128
-_ROLES = {"developer": "system"}  # OpenAI's newer name for it; templates know the older one
+_ROLES = {"developer": "system"}  # templates know the older one
 
 
 class TextPart(Strict):
@@ -81,10 +81,11 @@ class Message(Strict):
     say nothing to the model are taken whatever they hold."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
+    """Who speaks; `developer` is OpenAI's newer name for `system`."""
     content: Content | None = None
     """A text, or a list of parts that are text; null for the assistant only."""
     name: Annotated[Text, StringConstraints(max_length=256)] | None = None
-    """Who speaks, for templates that write it."""
+    """The speaker's, for templates that write it."""
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS)] | None = None
     """Of the assistant, for templates that write them."""
     tool_call_id: ShortText | None = None

@@ -22,7 +22,7 @@ class RequestFamilies:
             buckets=buckets.REQUEST,
         )
         self.inter_token_latency = series.one(
-            Histogram, "numaserve_inter_token_latency_seconds", "Gap between two tokens.", buckets=buckets.GAP
+            Histogram, "numaserve_inter_token_latency_seconds", "Each gap between two tokens.", buckets=buckets.GAP
         )
         self.e2e_latency = series.one(
             Histogram,
@@ -46,12 +46,15 @@ class RequestFamilies:
             Histogram, "numaserve_decode_time_seconds", "First token to finished.", buckets=buckets.REQUEST
         )
         self.prompt_length = series.one(
-            Histogram, "numaserve_request_prompt_tokens", "Prompts of scheduled requests.", buckets=buckets.LENGTH
+            Histogram,
+            "numaserve_request_prompt_tokens",
+            "Lengths of the prompts of scheduled requests.",
+            buckets=buckets.LENGTH,
         )
         self.output_length = series.one(
             Histogram,
             "numaserve_request_generation_tokens",
-            "Outputs of sequences that ended with at least one token.",
+            "Lengths of the outputs of sequences that ended with at least one token.",
             buckets=buckets.LENGTH,
         )
         self.prompt_tokens = series.one(
@@ -61,12 +64,14 @@ class RequestFamilies:
         self.outcomes = series.each(
             Counter,
             "numaserve_request_outcomes_total",
-            "Sequences ended and requests refused.",
+            "Sequences that ended (stop to error) and requests that were refused (invalid to not_ready).",
             "reason",
             (*FINISH_REASONS, *REFUSALS),
         )
         self.nan_logits = series.one(
-            Counter, "numaserve_nan_logits_total", "Sequences ended because their logits were not numbers."
+            Counter,
+            "numaserve_nan_logits_total",
+            "Sequences ended because the model's logits were not numbers (NaN); they count as error too.",
         )
 
 
@@ -78,8 +83,18 @@ class SchedulerFamilies:
         self.retractions = series.one(
             Counter, "numaserve_retractions_total", "Sequences sent back to the queue for want of KV pages."
         )
-        self.kv_pages = series.each(Gauge, "numaserve_kv_pages", "Pages of the KV cache.", "state", PAGE_STATES)
-        self.kv_usage = series.one(Gauge, "numaserve_kv_usage_ratio", "Active pages of the KV cache over all.")
+        self.kv_pages = series.each(
+            Gauge,
+            "numaserve_kv_pages",
+            "Pages of the KV cache; cached ones are kept for their prefix only.",
+            "state",
+            PAGE_STATES,
+        )
+        self.kv_usage = series.one(
+            Gauge,
+            "numaserve_kv_usage_ratio",
+            "Active pages of the KV cache over all, 0 to 1: cached ones are given up as soon as they are needed.",
+        )
         self.cache_queries = series.one(
             Counter, "numaserve_prefix_cache_queries_tokens_total", "Prompt tokens looked up in the prefix cache."
         )
@@ -92,7 +107,7 @@ class WorkerFamilies:
     """Steps, and the processes that run them."""
 
     def __init__(self, series: Series) -> None:
-        self.info = series.one(Info, "numaserve", "What is being served.")
+        self.info = series.one(Info, "numaserve", "What is being served; always 1.")
         self.step = series.each(
             Histogram,
             "numaserve_step_seconds",
@@ -119,7 +134,7 @@ class WorkerFamilies:
         self.misplaced = series.by(
             Gauge,
             "numaserve_worker_misplaced_pages",
-            "Memory pages of weights and KV on another NUMA node than the worker's.",
+            "Memory pages of weights and KV on another NUMA node than the worker's; should be 0.",
             "rank",
         )
         self.rss = series.by(Gauge, "numaserve_worker_rss_bytes", "Resident memory of the worker.", "rank")
@@ -129,7 +144,11 @@ class CommonFamilies:
     """What dashboards, autoscalers and gateways read of any server, under the names that vLLM gave it."""
 
     def __init__(self, series: Series) -> None:
-        self.running = series.one(Gauge, "vllm:num_requests_running", "Sequences that run.")
-        self.waiting = series.one(Gauge, "vllm:num_requests_waiting", "Sequences that wait.")
-        self.kv_usage = series.one(Gauge, "vllm:kv_cache_usage_perc", "KV cache in use; 1 is all of it.")
-        self.cache_config = series.one(Info, "vllm:cache_config", "Sizes of the KV cache.")
+        self.running = series.one(Gauge, "vllm:num_requests_running", "As numaserve_requests of state running.")
+        self.waiting = series.one(Gauge, "vllm:num_requests_waiting", "As numaserve_requests of state waiting.")
+        self.kv_usage = series.one(Gauge, "vllm:kv_cache_usage_perc", "As numaserve_kv_usage_ratio.")
+        self.cache_config = series.one(
+            Info,
+            "vllm:cache_config",
+            "Tokens in a page, pages, format of the KV cache, whether prefixes are reused; always 1.",
+        )

@@ -1,0 +1,174 @@
+"""The tables of routes, from the OpenAPI document, and of requests' fields, from their schemas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from numaserve.server.api.app import create_app
+from numaserve.server.api.chat_schema import ChatRequest
+from numaserve.server.api.completion_schema import CompletionRequest
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.limits import ApiLimits
+from numaserve.server.api.messages import Message
+from numaserve.server.api.schemas import MAX_INT, SamplingFields
+from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
+from numaserve.server.metrics.metrics import Metrics
+from pydantic import BaseModel
+
+from tests.documentation.tables import code, table
+
+_UNHEEDED, _REFUSED = "Without effect", "Not supported"
+Schema = Mapping[str, Any]
+
+
+def routes() -> str:
+    """Each route, with the others that answer the same beside it."""
+    # Nothing is asked of the engine and the tokenizer before a request comes.
+    unused: Any = None
+    context = ApiContext(unused, unused, Metrics("m"), "m", "m", "0", ApiLimits(32, 32, 1, 1, 1.0))
+    paths: dict[str, list[str]] = {}
+    for path, methods in create_app(context).openapi()["paths"].items():
+        for method, operation in methods.items():
+            paths.setdefault(operation["description"], []).append(f"{method.upper()} {path}")
+    paths["The schema of all this, answers and errors too."] = ["GET /openapi.json"]
+    return table(
+        ("endpoint", "answer"), ((code(*sorted(names, key=len)), text.rstrip(".")) for text, names in paths.items())
+    )
+
+
+def common_fields() -> str:
+    """What both completion endpoints serve."""
+    return _table(SamplingFields, _served(SamplingFields))
+
+
+def chat_fields() -> str:
+    """What only /v1/chat/completions serves, or serves in a way of its own."""
+    return _table(ChatRequest, _own(ChatRequest))
+
+
+def completion_fields() -> str:
+    """What only /v1/completions serves."""
+    return _table(CompletionRequest, _own(CompletionRequest))
+
+
+def message_fields() -> str:
+    """What a message of a conversation may hold."""
+    return _table(Message, _properties(Message))
+
+
+def tokenize_fields() -> str:
+    """The fields of /tokenize."""
+    return _table(TokenizeRequest, _properties(TokenizeRequest))
+
+
+def detokenize_fields() -> str:
+    """The fields of /detokenize."""
+    return _table(DetokenizeRequest, _properties(DetokenizeRequest))
+
+
+def unheeded_fields() -> str:
+    """What is accepted without effect, and why."""
+    why: dict[str, list[str]] = {}
+    for name, schema in _all_fields().items():
+        text = schema.get("description", "")
+        if text.startswith(_UNHEEDED):
+            why.setdefault(text.removeprefix(_UNHEEDED).lstrip(": ").rstrip("."), []).append(name)
+    return table(("field", "why"), ((code(*names), text or "it changes no result") for text, names in why.items()))
+
+
+def refused_fields() -> str:
+    """What is known and not supported, by the values that are accepted."""
+    chat, completion = _refused(ChatRequest), _refused(CompletionRequest)
+    rows = []
+    for accepted in dict.fromkeys([*chat.values(), *completion.values()]):
+        both = [name for name in chat if chat[name] == accepted == completion.get(name)]
+        alone = ([name for name in of if of[name] == accepted and name not in both] for of in (chat, completion))
+        rows.append((accepted, code(*both), *(code(*names) for names in alone)))
+    return table(("accepted", "both endpoints", "chat", "completions"), rows)
+
+
+def _properties(model: type[BaseModel]) -> dict[str, Schema]:
+    return dict(model.model_json_schema()["properties"])
+
+
+def _all_fields() -> dict[str, Schema]:
+    return _properties(CompletionRequest) | _properties(ChatRequest)
+
+
+def _served(model: type[BaseModel]) -> dict[str, Schema]:
+    return {
+        name: schema
+        for name, schema in _properties(model).items()
+        if not schema.get("description", "").startswith((_UNHEEDED, _REFUSED))
+    }
+
+
+def _own(model: type[BaseModel]) -> dict[str, Schema]:
+    common = _properties(SamplingFields)
+    return {name: schema for name, schema in _served(model).items() if common.get(name) != schema}
+
+
+def _refused(model: type[BaseModel]) -> dict[str, str]:
+    return {
+        name: _accepted(schema)
+        for name, schema in _properties(model).items()
+        if schema.get("description", "").startswith(_REFUSED)
+    }
+
+
+def _accepted(schema: Schema) -> str:
+    if "enum" not in schema:
+        return str(schema["description"]).split("; ")[1].rstrip(".")
+    # 1 and 1.0 are two to Python's checks and one to a client.
+    return code(
+        *dict.fromkeys(json.dumps(int(each) if each == 1.0 and each is not True else each) for each in schema["enum"])
+    )
+
+
+def _table(model: type[BaseModel], fields: Mapping[str, Schema]) -> str:
+    whole = model.model_json_schema()
+    rows = [row for name, schema in fields.items() for row in _rows(name, schema, whole.get("$defs", {}))]
+    needed = {code(name) for name in whole.get("required", ())}
+    shown = ((name, takes, f"{note}; must be given" if name in needed else note) for name, takes, note in rows)
+    return table(("field", "takes", "meaning"), shown)
+
+
+def _rows(name: str, schema: Schema, definitions: Mapping[str, Schema]) -> Iterator[tuple[str, str, str]]:
+    takes = next((each for each in schema.get("anyOf", ()) if each.get("type") != "null"), schema)
+    yield code(name), _takes(takes), schema.get("description", "").rstrip(".")
+    if "$ref" in takes:
+        for inner, of_inner in definitions[takes["$ref"].rpartition("/")[2]]["properties"].items():
+            yield from _rows(f"{name}.{inner}", of_inner, definitions)
+
+
+def _takes(schema: Schema, ending: str = "") -> str:
+    """What a value may be; with the `ending` of the plural what several may be."""
+    if "enum" in schema:
+        return code(*(json.dumps(each) for each in schema["enum"]))
+    if "oneOf" in schema:
+        return ", or ".join(_takes(each, ending) for each in schema["oneOf"])
+    kind = "object" if "$ref" in schema else schema.get("type")
+    if kind in {"integer", "number"}:
+        return _range(schema, ending)
+    words = {"array": "list", "string": "text", "object": "object", "boolean": "true or false", None: "anything"}
+    return words[kind] + (ending if kind != "boolean" else "") + _extent(schema)
+
+
+def _extent(schema: Schema) -> str:
+    if "items" in schema:
+        most = f"at most {schema['maxItems']} " if "maxItems" in schema else ""
+        return f" of {most}{_takes(schema['items'], 's')}"
+    for key, unit in (("maxLength", "characters"), ("maxProperties", "keys")):
+        if key in schema:
+            return f" of at most {schema[key]} {unit}"
+    return ""
+
+
+def _range(schema: Schema, ending: str) -> str:
+    least, most = schema.get("minimum"), schema.get("maximum")
+    kind = ("whole number" if schema["type"] == "integer" else "number") + ending
+    if most is None or most >= MAX_INT:
+        return f"{kind} from {least}" if least is not None and least > -MAX_INT else f"{kind} of 64 bits"
+    return f"{kind}, {least} to {most}"

@@ -1,0 +1,40 @@
+"""The table of metrics, from the registry that /metrics shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from numaserve.server.metrics.metrics import Metrics
+from prometheus_client.metrics_core import Metric
+
+from tests.documentation.tables import code, table
+
+_OF_ALL = {"model_name", "engine", "le"}  # told once, above the table
+_BY_WORKER = {"rank"}  # whose values are as many as there are workers
+_OF_LIBRARY = "process_"  # whose names and texts are not this project's
+_SUFFIX = {"counter": "_total", "info": "_info"}
+
+
+def metrics() -> str:
+    """Each metric with its labels, and their values where they are words."""
+    shown = Metrics("m")
+    shown.worker(0, up=True, rss_bytes=0, misplaced_pages=0)
+    shown.describe(version="", model="", isa="", tp=0)
+    shown.describe_cache(page_size=0, num_pages=0, dtype="", prefix_cache=True)
+    ours = (metric for metric in shown.registry.collect() if not metric.name.startswith(_OF_LIBRARY))
+    return table(("metric", "kind", "meaning"), map(_row, ours))
+
+
+def _row(metric: Metric) -> tuple[str, str, str]:
+    values: dict[str, list[str]] = {}
+    for sample in metric.samples:
+        for label, value in _own_labels(sample.labels).items():
+            if value not in values.setdefault(label, []):
+                values[label].append(value)
+    name = metric.name + _SUFFIX.get(metric.type, "") + (f"{{{','.join(values)}}}" if values else "")
+    words = [code(*each) for label, each in values.items() if label not in _BY_WORKER and metric.type != "info"]
+    return code(name), metric.type, ": ".join([metric.documentation.rstrip("."), *words])
+
+
+def _own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    return {label: value for label, value in labels.items() if label not in _OF_ALL}

@@ -1,0 +1,54 @@
+"""The tables of what the package carries: model families, presets, hosts and shapes of models."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import yaml
+from numaserve.configs import hosts, presets
+from numaserve.workers.bench.shapes import SHAPES
+from numaserve.workers.models.registry import ARCHITECTURES, GGUF_ARCHITECTURES
+
+from tests.documentation.tables import code, table
+
+
+def families() -> str:
+    """Each family, the architectures that it runs, and what its module says of it."""
+    gguf: dict[str, list[str]] = {}
+    for architecture, family in GGUF_ARCHITECTURES.items():
+        for name in family.architectures:
+            gguf.setdefault(name, []).append(architecture)
+    rows = {}
+    for architecture, family in ARCHITECTURES.items():
+        head, _, note = _about(family.name).partition(": ")
+        row = (head.rstrip("."), code(*family.architectures), code(*gguf.get(architecture, ())), note.rstrip("."))
+        rows[family.name] = row
+    return table(("family", "`architectures` in config.json", "GGUF architecture", "what is its own"), rows.values())
+
+
+def shipped_presets() -> str:
+    """Each file that `--config` knows by name, with the reasons that stand in it."""
+    return table(("preset", "what it is for"), ((code(name), _comment(path)) for name, path in presets().items()))
+
+
+def shipped_hosts() -> str:
+    """Each file that `numaserve plan --host` knows by name."""
+    names = {name: yaml.safe_load(path.read_text())["name"] for name, path in hosts().items()}
+    return table(("host", "what it is"), ((code(name), what) for name, what in names.items()))
+
+
+def shapes() -> str:
+    """Their names."""
+    return code(*SHAPES) + "\n"
+
+
+def _about(family: str) -> str:
+    text = importlib.import_module(f"numaserve.workers.models.{family}").__doc__ or ""
+    return " ".join(text.split("\n\n")[0].split())
+
+
+def _comment(path: Path) -> str:
+    lines = re.match(r"(?:#.*\n)+", path.read_text())
+    return " ".join(line.lstrip("# ") for line in lines[0].splitlines()).rstrip(".") if lines else ""

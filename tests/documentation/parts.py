@@ -1,0 +1,62 @@
+"""Which parts of which page are written from the code, and how they are put there.
+
+A part stands between two comments, that Markdown does not show:
+
+    <!-- generated: routes -->
+    ...
+    <!-- end -->
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from tests.documentation import api, metrics, options, packages
+
+ROOT = Path(__file__).resolve().parents[2]
+_PART = re.compile(r"(?P<begin><!-- generated: (?P<name>[\w -]+) -->\n)(?P<text>.*?)(?P<end><!-- end -->\n)", re.DOTALL)
+PARTS: Mapping[str, Callable[[], str]] = {
+    "families": packages.families,
+    "options of topology": partial(options.options, "topology"),
+    "options of plan": partial(options.options, "plan"),
+    "options of profile": partial(options.options, "profile"),
+    "commands": options.commands,
+    "presets": packages.shipped_presets,
+    "hosts": packages.shipped_hosts,
+    "shapes": packages.shapes,
+    "bench commands": partial(options.commands, "bench"),
+    **{
+        f"options of bench {name}": partial(
+            options.options, "bench", name, beside=("bench", "serve") if name == "compare" else ()
+        )
+        for name in options.names("bench")
+    },
+    "routes": api.routes,
+    "fields of both": api.common_fields,
+    "fields of chat": api.chat_fields,
+    "fields of completions": api.completion_fields,
+    "fields of a message": api.message_fields,
+    "fields of tokenize": api.tokenize_fields,
+    "fields of detokenize": api.detokenize_fields,
+    "fields without effect": api.unheeded_fields,
+    "fields that are refused": api.refused_fields,
+    "metrics": metrics.metrics,
+}
+
+
+def pages() -> list[Path]:
+    """The files of the documentation."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def renewed(page: str) -> str:
+    """The text of a page with its generated parts as they should be. Raises `KeyError` for a part that nobody makes."""
+    return _PART.sub(lambda part: part["begin"] + "\n" + PARTS[part["name"]]() + "\n" + part["end"], page)
+
+
+def named_in(page: str) -> set[str]:
+    """The generated parts of a page."""
+    return {part["name"] for part in _PART.finditer(page)}

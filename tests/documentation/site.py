@@ -1,0 +1,43 @@
+"""``python -m tests.documentation.site FOLDER``: lays out what the site is built of.
+
+The site's first page is README.md, which GitHub shows above the folder that the site begins in: links are turned. All
+other pages are links to the files of docs/, so that a page that is edited is seen at once.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from tests.documentation.parts import ROOT, pages
+
+DOCS = ROOT / "docs"
+_PICTURE = re.compile(r"!\[[^]]*\]\(([^)]+)\)")
+_LINK = re.compile(r"(?<=\]\()(?P<target>[^)#:]+)(?=[)#])")
+_TURNED = {"CONTRIBUTING.md": "contributing.md", "LICENSE": "https://www.apache.org/licenses/LICENSE-2.0"}
+
+
+def lay_out(folder: Path) -> None:
+    """Make `folder` anew. Raises `FileNotFoundError` for a picture that is not there, which no builder looks for."""
+    for page in pages():
+        for picture in _PICTURE.findall(page.read_text()):
+            (page.parent / picture).resolve(strict=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    shown = folder / "docs"
+    (shown / "images").mkdir(parents=True)
+    shutil.copy(DOCS / "zensical.toml", folder)
+    for file in [*DOCS.glob("*.md"), *DOCS.glob("images/*.svg")]:
+        (shown / file.relative_to(DOCS)).symlink_to(file)
+    for name, page_of_site in (("README.md", "index.md"), ("CONTRIBUTING.md", "contributing.md")):
+        (shown / page_of_site).write_text(_LINK.sub(_turned, (ROOT / name).read_text()))
+
+
+def _turned(link: re.Match[str]) -> str:
+    target = link["target"].removeprefix("docs/")
+    return _TURNED.get(target, target)
+
+
+if __name__ == "__main__":
+    lay_out(Path(sys.argv[1]))

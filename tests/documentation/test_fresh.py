@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+from tests.documentation.parts import PARTS, ROOT, named_in, pages, renewed
+
+
+def test_the_generated_parts_of_the_documentation_are_fresh() -> None:
+    texts = {page.relative_to(ROOT): page.read_text() for page in pages()}
+    stale = [str(name) for name, text in texts.items() if renewed(text) != text]
+    assert not stale, "run `make docs`"
+    assert sorted(part for text in texts.values() for part in named_in(text)) == sorted(PARTS)

@@ -29,6 +29,7 @@ void add_store(Program& p, const PlaceTuple& q, const PlaceTuple& kv, const Plac
   node->nope_dim = nope_dim;
   node->cos = rope.cos.data();
   node->sin = rope.sin.data();
+  node->positions = rope.positions;
   node->norm = norm.padded.data();
   node->eps = eps;
   p.add(std::move(node));

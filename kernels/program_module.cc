@@ -166,6 +166,7 @@ void add_rope_store(Program& p, const PlaceTuple& qkv, const PlaceTuple& q, int6
   auto node = std::make_unique<RopeStoreNode>(place(qkv), place(q), p.heads(), p.kv().layer(layer));
   node->cos = rope.cos.data();
   node->sin = rope.sin.data();
+  node->positions = rope.positions;
   node->rot_dim = 2 * rope.half;
   node->q_norm = data_or_null(q_norm);
   node->k_norm = data_or_null(k_norm);
@@ -280,6 +281,7 @@ void bind_program(nb::module_& m) {
       .def_prop_ro("isa", [](const Program& self) { return std::string(self.table().name); });
   bind_moe(program);
   bind_mla(program);
+  bind_describe(program);
 }
 
 }  // namespace numaserve

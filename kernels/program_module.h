@@ -27,6 +27,9 @@ void bind_moe(nanobind::class_<Program>& program);
 // Adds the nodes of multi-head latent attention to Program.
 void bind_mla(nanobind::class_<Program>& program);
 
+// Adds what a Program is made of to it, for comparing two.
+void bind_describe(nanobind::class_<Program>& program);
+
 using Floats = nanobind::ndarray<const float, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 using Table = nanobind::ndarray<const float, nanobind::ndim<2>, nanobind::c_contig, nanobind::device::cpu>;
 using PlaceTuple = std::tuple<int64_t, int64_t, int32_t>;         // offset, ld, collective

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from numaserve.server.api.app import create_app
+from numaserve.server.api.body.process_main import MODELS
 from numaserve.server.api.chat_schema import ChatRequest
 from numaserve.server.api.completion_schema import CompletionRequest
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.messages import Message
 from numaserve.server.api.schemas import MAX_INT, SamplingFields
-from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
 from numaserve.server.metrics.metrics import Metrics
 from pydantic import BaseModel
 
@@ -23,15 +23,21 @@ _UNHEEDED, _REFUSED = "Without effect", "Not supported"
 Schema = Mapping[str, Any]
 
 
-def routes() -> str:
-    """Each route, with the others that answer the same beside it."""
+def _operations() -> Iterator[tuple[str, str, Schema]]:
+    """Method, path and what the OpenAPI document says of them."""
     # Nothing is asked of the engine and the tokenizer before a request comes.
     unused: Any = None
     context = ApiContext(unused, unused, Metrics("m"), "m", "m", "0", ApiLimits(32, 32, 1, 1, 1.0))
-    paths: dict[str, list[str]] = {}
     for path, methods in create_app(context).openapi()["paths"].items():
         for method, operation in methods.items():
-            paths.setdefault(operation["description"], []).append(f"{method.upper()} {path}")
+            yield method.upper(), path, operation
+
+
+def routes() -> str:
+    """Each route, with the others that answer the same beside it."""
+    paths: dict[str, list[str]] = {}
+    for method, path, operation in _operations():
+        paths.setdefault(operation["description"], []).append(f"{method} {path}")
     paths["The schema of all this, answers and errors too."] = ["GET /openapi.json"]
     return table(
         ("endpoint", "answer"), ((code(*sorted(names, key=len)), text.rstrip(".")) for text, names in paths.items())
@@ -58,14 +64,17 @@ def message_fields() -> str:
     return _table(Message, _properties(Message))
 
 
-def tokenize_fields() -> str:
-    """The fields of /tokenize."""
-    return _table(TokenizeRequest, _properties(TokenizeRequest))
-
-
-def detokenize_fields() -> str:
-    """The fields of /detokenize."""
-    return _table(DetokenizeRequest, _properties(DetokenizeRequest))
+def other_fields() -> str:
+    """The fields of every other route that takes a body, each below a heading."""
+    bodies = {
+        operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]: path
+        for _, path, operation in _operations()
+        if "requestBody" in operation
+    }
+    others = {name: model for name, model in MODELS.items() if not issubclass(model, SamplingFields)}
+    return "\n".join(
+        f"### Of `{bodies[name]}`\n\n{_table(model, _properties(model))}" for name, model in others.items()
+    )
 
 
 def unheeded_fields() -> str:

@@ -1,7 +1,7 @@
 """``python -m tests.documentation.site FOLDER``: lays out what the site is built of.
 
-The site's first page is README.md, which GitHub shows above the folder that the site begins in: links are turned. All
-other pages are links to the files of docs/, so that a page that is edited is seen at once.
+The site's first page is README.md, which lies above the folder that the site begins in: its links are turned. Links to
+the files of docs/ instead of copies would be no help while writing: zensical does not see that such a file has changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def lay_out(folder: Path) -> None:
     (shown / "images").mkdir(parents=True)
     shutil.copy(DOCS / "zensical.toml", folder)
     for file in [*DOCS.glob("*.md"), *DOCS.glob("images/*.svg")]:
-        (shown / file.relative_to(DOCS)).symlink_to(file)
+        shutil.copy(file, shown / file.relative_to(DOCS))
     for name, page_of_site in (("README.md", "index.md"), ("CONTRIBUTING.md", "contributing.md")):
         (shown / page_of_site).write_text(_LINK.sub(_turned, (ROOT / name).read_text()))
 

@@ -9,10 +9,9 @@ from dataclasses import replace
 
 from numaserve.server.api.access_log import RequestRecord
 from numaserve.server.engine.types import (
+    EndReason,
     EngineProtocol,
-    FinishReason,
     GenerationChunk,
-    GenerationFailed,
     GenerationRequest,
     GenerationStream,
 )
@@ -95,8 +94,6 @@ class Generation:
         await _close(self._streams)
 
     def _count(self, index: int, chunk: GenerationChunk) -> GenerationChunk:
-        if chunk.finish_reason in ("abort", "error"):
-            raise GenerationFailed("The server ended this generation before it was complete.")
         if chunk.finish_reason is not None:
             self._running -= 1
             self._record.finish_reason = chunk.finish_reason
@@ -106,7 +103,7 @@ class Generation:
         if chunk.token_ids:
             self._record.saw_output()
         if self._drop_output:
-            reason: FinishReason | None = "length" if chunk.finish_reason else None
+            reason: EndReason | None = "length" if chunk.finish_reason else None
             return replace(chunk, text="", token_ids=[], logprobs=[], finish_reason=reason)
         self._completion_tokens[index] += len(chunk.token_ids)
         return chunk

@@ -178,11 +178,6 @@ class Engine:
         """loading, serving, restarting, draining, stopped or failed."""
         return "draining" if self._draining and self._state in ("serving", "restarting") else self._state
 
-    @property
-    def worker_pids(self) -> list[int]:
-        """Process ids by rank; empty while there is no group."""
-        return self._supervisor.pids
-
     async def start(self) -> None:
         """Start the workers and wait until they serve.
 

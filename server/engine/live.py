@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numaserve.server.engine.stream import Stream
-from numaserve.server.engine.types import FinishReason, GenerationChunk, GenerationFailed, GenerationRequest
+from numaserve.server.engine.types import EndReason, FinishReason, GenerationChunk, GenerationFailed, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.tokenizer.detokenizer import IncrementalDetokenizer
@@ -126,7 +126,7 @@ class LiveRequest:
         if chunk.stop_reason is not None:
             chunk.finish_reason = "stop"
 
-    def _flush_text(self, chunk: GenerationChunk, reason: FinishReason) -> None:
+    def _flush_text(self, chunk: GenerationChunk, reason: EndReason) -> None:
         chunk.finish_reason = reason
         text = self._detokenizer.flush()
         if self._stops is None:

@@ -7,7 +7,8 @@ from typing import Literal, Protocol
 
 from numaserve.workers.protocol import RankProfile, SamplingParams, TokenLogprobs
 
-FinishReason = Literal["stop", "length", "abort", "error"]
+EndReason = Literal["stop", "length"]  # of an answer
+FinishReason = Literal[EndReason, "abort", "error"]  # of a request
 
 
 class EngineError(Exception):
@@ -63,7 +64,7 @@ class GenerationChunk:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # on the first chunk, for positions 1..
-    finish_reason: FinishReason | None = None
+    finish_reason: EndReason | None = None
     stop_reason: int | str | None = None  # the token id or string that ended it
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache
 

@@ -21,7 +21,6 @@ class ModelInfo(msgspec.Struct):
     """What `GET /get_model_info` says of the model."""
 
     served_model_name: str
-    max_model_len: int
     vocab_size: int
 
 

@@ -55,11 +55,6 @@ class Scheduler:
         self._next_step = 0
         self._retractions = 0
 
-    @property
-    def has_sequences(self) -> bool:
-        """Whether any sequence has not ended yet."""
-        return bool(self._sequences)
-
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence. Raises `SequenceTooLong` when it could never run, `ValueError` for an id in use."""
         if seq.request_id in self._sequences:
@@ -79,19 +74,16 @@ class Scheduler:
         self.waiting.append(seq)
 
     def finish(self, request_id: str) -> bool:
-        """End a sequence (a stop token or string was found): its full pages stay cached, the rest is free at once.
+        """End a sequence, running or waiting, because a stop was found or nobody wants it any more.
 
-        False when there is none of this id any more: an end by length, or an abort, may have been faster.
+        Its full pages stay cached, the rest is free at once, and results in flight for it are dropped. False when there
+        is none of this id any more: an end by length may have been faster.
         """
         seq = self._sequences.get(request_id)
         if seq is None:
             return False
         self._end(seq)
         return True
-
-    def abort(self, request_id: str) -> bool:
-        """End a sequence that nobody wants any more, running or waiting; results in flight for it are dropped."""
-        return self.finish(request_id)
 
     def schedule(self) -> StepPlan | None:
         """The next plan, to be sent at once; None when there is nothing to run before the next result."""

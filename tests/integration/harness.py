@@ -117,13 +117,18 @@ class Server:
         return {state: self.metric("kv_pages", state=state) for state in ("free", "cached", "active")}
 
 
+def pids_of(engine: Engine) -> list[int]:
+    """Process ids of the workers by rank; empty while there is no group."""
+    return [worker["pid"] for worker in engine.server_info()["workers"]]
+
+
 @asynccontextmanager
 async def running_engine(options: Options) -> AsyncIterator[Engine]:
     """Only the engine; checks that it leaves no process behind."""
     engine = make_engine(options, Metrics("fake"))
     try:
         await engine.start()
-        pids = engine.worker_pids
+        pids = pids_of(engine)
         yield engine
     finally:
         await engine.stop()

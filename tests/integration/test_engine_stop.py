@@ -22,6 +22,7 @@ from harness import (
     gather,
     generate,
     make_engine,
+    pids_of,
     process_exists,
     run,
     running_engine,
@@ -57,7 +58,7 @@ def test_draining_finishes_what_runs_and_refuses_the_rest() -> None:
             for i, chunks in enumerate(await gather(*jobs)):
                 assert tokens_of(chunks) == expected_tokens([10 + i], GREEDY, 50)
             assert await drained
-            assert engine.worker_pids == []
+            assert pids_of(engine) == []
 
     run(scenario())
 
@@ -126,7 +127,7 @@ def test_no_file_and_no_descriptor_is_left_after_restarts_and_stop(sockets: Path
             assert len(list(sockets.iterdir())) == 1
             assert all(path.stat().st_mode & 0o777 == 0o700 for path in sockets.iterdir())
             for _ in range(2):
-                os.kill(engine.worker_pids[1], signal.SIGKILL)
+                os.kill(pids_of(engine)[1], signal.SIGKILL)
                 await until(lambda: not engine.is_ready())
                 await until(engine.is_ready)
             assert len(list(sockets.iterdir())) == 1
@@ -157,13 +158,13 @@ def test_strangers_at_the_sockets_change_nothing(sockets: Path) -> None:
 
 FRONT_END = """
 import asyncio
-from harness import Options, make_engine
+from harness import Options, make_engine, pids_of
 from numaserve.server.metrics.metrics import Metrics
 
 async def main():
     engine = make_engine(Options(ranks=2), Metrics("fake"))
     await engine.start()
-    print(*engine.worker_pids, flush=True)
+    print(*pids_of(engine), flush=True)
     await asyncio.sleep(3600)
 
 asyncio.run(main())
@@ -212,8 +213,8 @@ def test_stopping_while_loading_leaves_no_process(sockets: Path) -> None:
     async def scenario() -> None:
         engine = make_engine(Options(ranks=2), Metrics("fake"))
         starting = asyncio.create_task(engine.start())
-        await until(lambda: len(engine.worker_pids) == 2)
-        pids = engine.worker_pids
+        await until(lambda: len(pids_of(engine)) == 2)
+        pids = pids_of(engine)
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting

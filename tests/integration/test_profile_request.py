@@ -8,7 +8,7 @@ import signal
 from typing import Any
 
 import pytest
-from harness import Options, Server, gather, generate, run, running_engine, serving, until
+from harness import Options, Server, gather, generate, pids_of, run, running_engine, serving, until
 from numaserve.server.engine.types import NotReady
 
 
@@ -67,7 +67,7 @@ def test_a_worker_that_dies_ends_the_wait_for_its_profile() -> None:
         async with running_engine(Options(ranks=2, faults=["--no-profile"])) as engine:
             asked = asyncio.create_task(engine.profile())
             await asyncio.sleep(0)
-            os.kill(engine.worker_pids[1], signal.SIGKILL)
+            os.kill(pids_of(engine)[1], signal.SIGKILL)
             with pytest.raises(NotReady, match="worker 1"):
                 await asked
             with pytest.raises(NotReady, match="restarting"):

@@ -17,6 +17,7 @@ from harness import (
     gather,
     generate,
     make_engine,
+    pids_of,
     process_exists,
     run,
     running_engine,
@@ -47,7 +48,7 @@ async def _stream_text(server: Server, count: int = 1000) -> str:
 def test_death_in_mid_stream_ends_it_with_an_error_and_the_server_serves_again(victim: int) -> None:
     async def scenario() -> None:
         async with serving(Options(ranks=2, faults=SLOW)) as server:
-            first_life = server.engine.worker_pids
+            first_life = pids_of(server.engine)
             stream = asyncio.create_task(_stream_text(server))
             await until(lambda: server.metric("generation_tokens_total") > 3)
             os.kill(first_life[victim], signal.SIGKILL)
@@ -56,7 +57,7 @@ def test_death_in_mid_stream_ends_it_with_an_error_and_the_server_serves_again(v
             assert f"worker {victim} was ended by SIGKILL" in last["error"]["message"]
             assert "send it again" in last["error"]["message"]
             await _serves_again(server)
-            assert not set(first_life) & set(server.engine.worker_pids)
+            assert not set(first_life) & set(pids_of(server.engine))
             assert not any(map(process_exists, first_life))
             assert server.metric("request_outcomes_total", reason="error") == 1
             assert server.metric("worker_up", rank=str(victim)) == 1
@@ -70,7 +71,7 @@ def test_queued_requests_outlive_a_death_and_running_ones_get_500() -> None:
             jobs = [asyncio.create_task(server.complete(prompt=[10 + i], max_tokens=100)) for i in range(5)]
             await until(lambda: server.metric("generation_tokens_total") > 3)
             await until(lambda: server.engine.server_info()["waiting"] == 3)
-            os.kill(server.engine.worker_pids[0], signal.SIGKILL)
+            os.kill(pids_of(server.engine)[0], signal.SIGKILL)
             statuses = sorted(answer.status_code for answer in await gather(*jobs))
             assert statuses == [200, 200, 200, 500, 500]
 
@@ -80,7 +81,7 @@ def test_queued_requests_outlive_a_death_and_running_ones_get_500() -> None:
 def test_requests_during_a_restart_get_503() -> None:
     async def scenario() -> None:
         async with serving(Options()) as server:
-            os.kill(server.engine.worker_pids[0], signal.SIGKILL)
+            os.kill(pids_of(server.engine)[0], signal.SIGKILL)
             await until(lambda: not server.engine.is_ready())
             answer = await server.complete(prompt=[11], max_tokens=1)
             assert answer.status_code == 503
@@ -100,7 +101,7 @@ def test_three_deaths_in_a_minute_are_the_end() -> None:
                 assert answer.status_code == 500
             assert "SIGKILL" in await asyncio.wait_for(server.given_up, 10)
             assert not server.engine.is_alive()
-            assert server.engine.worker_pids == []
+            assert pids_of(server.engine) == []
             assert (await server.client.get("/livez")).status_code == 503
             assert (await server.complete(prompt=[11], max_tokens=1)).status_code == 503
 
@@ -122,11 +123,11 @@ def test_a_worker_that_hangs_is_a_worker_that_died(tmp_path: Path) -> None:
 def test_a_failed_step_ends_its_requests_only() -> None:
     async def scenario() -> None:
         async with running_engine(Options(ranks=2, faults=("--fail-step", "3", "--fault-rank", "0"))) as engine:
-            pids = engine.worker_pids
+            pids = pids_of(engine)
             with pytest.raises(GenerationFailed, match="this step failed on purpose"):
                 await generate(engine, [11, 12], 10)
             assert tokens_of(await generate(engine, [11, 12], 10)) == expected_tokens([11, 12], GREEDY, 10)
-            assert engine.worker_pids == pids
+            assert pids_of(engine) == pids
 
     run(scenario())
 
@@ -163,7 +164,7 @@ def test_a_worker_that_cannot_load_says_so_to_whoever_starts_it(faults: tuple[st
         with pytest.raises(GroupFailed, match=message):
             await engine.start()
         assert not engine.is_alive()
-        assert engine.worker_pids == []
+        assert pids_of(engine) == []
         with pytest.raises(NotReady):
             await generate(engine, [11], 1)
 

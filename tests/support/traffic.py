@@ -55,7 +55,7 @@ class Traffic:
                     name, request.prompt, request.sampling, request.max_new_tokens, request.prompt_logprobs
                 )
             )
-        while self.scheduler.has_sequences:
+        while self.scheduler.running or self.scheduler.waiting:
             self._step(answers)
         # A plan may be in flight whose sequences have all ended.
         while self.scheduler.in_flight:

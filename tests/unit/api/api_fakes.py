@@ -13,8 +13,8 @@ from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.browsers import BrowserRules
 from numaserve.server.engine.types import (
     Busy,
+    EndReason,
     EngineError,
-    FinishReason,
     GenerationChunk,
     GenerationRequest,
     Load,
@@ -97,13 +97,13 @@ class FakeStream:
 
     def _next(self) -> GenerationChunk:
         token = self._tokens[self._sent]
-        reason: FinishReason | None = None
+        reason: EndReason | None = None
         if token in self._request.stop_token_ids:
             reason = "stop"
         elif self._sent + 1 == min(self._request.max_new_tokens, len(self._tokens)):
             reason = "length"
         text = self._decoder.decode(bytes([token]) if token < 256 else b"")
-        chunk = GenerationChunk(text, [token], finish_reason=self._engine.finish_reason or reason)
+        chunk = GenerationChunk(text, [token], finish_reason=reason)
         if self._request.sampling.logprobs >= 0:
             chunk.logprobs = [self._logprobs(token)]
         if self._sent == 0:
@@ -137,7 +137,6 @@ class FakeEngine:
     failure: Exception = field(default_factory=lambda: EngineError("unused"))
     fail_after: int | None = None
     pause_after: int | None = None
-    finish_reason: FinishReason | None = None
     cached_tokens: int = 0
     admitted: list[GenerationRequest] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)

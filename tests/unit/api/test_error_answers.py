@@ -86,14 +86,6 @@ def test_a_failure_in_mid_stream_is_an_event(client: TestClient, engine: FakeEng
     assert done == "data: [DONE]"
 
 
-@pytest.mark.parametrize("reason", ["abort", "error"])
-def test_a_generation_the_server_ended_is_no_answer(client: TestClient, engine: FakeEngine, reason: Any) -> None:
-    engine.finish_reason = reason
-    answer = complete(client)
-    assert answer.status_code == 500
-    assert answer.json()["error"]["code"] == "generation_failed"
-
-
 def test_when_one_of_n_fails_the_others_are_aborted(client: TestClient, engine: FakeEngine) -> None:
     engine.fail_after = 2
     engine.failure = GenerationFailed("A worker died.")

@@ -199,7 +199,7 @@ class Service:
     def drain(self, max_steps: int = 5000) -> None:
         """Run until nobody is left; a scheduler that stands still fails here."""
         for _ in range(max_steps):
-            if not self.scheduler.has_sequences and not self.sent:
+            if not self.scheduler.running and not self.scheduler.waiting and not self.sent:
                 return
             plan = self.schedule()
             assert plan is not None or self.sent, "nothing runs, nothing is awaited, and sequences are left"

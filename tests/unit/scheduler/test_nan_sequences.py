@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from numaserve.server.scheduler.integrity import check_integrity
 from numaserve.server.scheduler.sequence import SchedulerConfig
+from scheduler_integrity import check_integrity
 from scheduler_simulation import NAN_TOKEN, Request, Service
 
 PAGE = 4
@@ -133,6 +133,6 @@ def test_rows_of_the_prompt_that_are_no_numbers_end_a_sequence_at_once() -> None
     assert server.schedule()
     (update,) = server.receive()
     assert update.nan
-    assert not server.scheduler.has_sequences
+    assert not server.scheduler.running and not server.scheduler.waiting
     assert request.rows == []
     check_integrity(server.scheduler)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from numaserve.server.scheduler.errors import ResultMismatch, SchedulerIntegrityError, SequenceTooLong
-from numaserve.server.scheduler.integrity import check_integrity
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.protocol import SeqResult, StepPlan, StepResult
+from scheduler_integrity import check_integrity
 from scheduler_simulation import Request, Service
 
 PAGE = 4
@@ -53,7 +53,7 @@ def test_a_long_prefill_crosses_once_in_chunks_of_the_budget() -> None:
     server = service()
     server.add([0] * 40, 1)
     plans = []
-    while server.scheduler.has_sequences:
+    while server.scheduler.running or server.scheduler.waiting:
         plans.append(server.schedule())
         server.receive()
     assert [lengths(plan) for plan in plans] == [[16], [16], [8]]
@@ -258,7 +258,7 @@ def test_a_prompt_that_can_never_fit_is_refused(prompt: list[int], max_new_token
     request.prompt_len = len(prompt)
     with pytest.raises(SequenceTooLong, match="can be served here"):
         server.scheduler.add(request)
-    assert not server.scheduler.has_sequences
+    assert not server.scheduler.running and not server.scheduler.waiting
 
 
 def test_an_id_in_use_is_refused() -> None:

@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from numaserve.server.scheduler.errors import SequenceTooLong
-from numaserve.server.scheduler.integrity import check_integrity
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.protocol import StepPlan
+from scheduler_integrity import check_integrity
 from scheduler_simulation import NAN_TOKEN, Request, Service
 
 # Few tokens and few beginnings: most prompts share pages with others.
@@ -76,7 +76,8 @@ class RandomService(RuleBasedStateMachine):
 
     @rule()
     def receive(self) -> None:
-        if len(self.service.sent) > self.service.ahead or not self.service.scheduler.has_sequences:
+        nobody_left = not self.service.scheduler.running and not self.service.scheduler.waiting
+        if len(self.service.sent) > self.service.ahead or nobody_left:
             self.flush_one()
 
     @precondition(lambda self: self.service.sent)

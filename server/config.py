@@ -10,19 +10,12 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from numaserve.configs import presets
+from numaserve.server.model_options import ModelKeys
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import SETTINGS_BYTES, is_there, read_text
-from numaserve.workers.protocol import KvCacheDtype
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings, settings_of
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -63,16 +56,13 @@ Names = Annotated[tuple[NonBlank, ...], BeforeValidator(_as_tuple)]
 
 
 class ServeConfig(BaseModel):
-    """Every option of ``numaserve serve``. A key is the option's name with underscores."""
+    """Every option of ``numaserve serve``. A key is the option's name with underscores; `KEYS` lists them all."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 
     model: NonBlank = Field(description="Hugging Face folder, .gguf file, hub id, or 'demo'.")
     tp: int | None = Field(None, ge=1, le=64, description="Tensor-parallel ranks. Default: one per usable NUMA node.")
-    expert_parallel: bool = Field(False, description="Give each rank whole experts instead of columns of every one.")
-    context_parallel_from: int | None = Field(
-        None, ge=1, description="Tokens of a sequence from which on ranks divide its latents. Default: as it pays."
-    )
+    settings: ModelSettings = Field(DEFAULT_SETTINGS, description="Of the model; keys of their own, see `KEYS`.")
     host: NonBlank = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
     root_path: UrlPrefix | None = Field(None, description="Prefix under which a proxy shows the server, as in /llm.")
@@ -87,7 +77,6 @@ class ServeConfig(BaseModel):
     max_queued_requests: int = Field(512, ge=0, le=1 << 20, description="Waiting requests; beyond, clients get 429.")
     chunked_prefill_size: int = Field(512, ge=16, le=8192, description="Tokens in one step, prompt and output.")
     kv_cache_gib: float | None = Field(None, gt=0, le=1 << 14, description="KV cache of all ranks together, in GiB.")
-    kv_cache_dtype: KvCacheDtype = Field("bf16", description="Keep the KV cache in bf16, int8 or fp8_e4m3.")
     mem_fraction_static: float = Field(
         0.85, gt=0, le=0.98, description="Part of a node's free memory for weights and KV cache."
     )
@@ -99,13 +88,6 @@ class ServeConfig(BaseModel):
         "model", description="Whose sampling defaults apply: the model's, from generation_config.json, or none."
     )
     dtype: Literal["auto", "bfloat16"] = Field("auto", description="auto or bfloat16, which mean the same.")
-    quantization: Literal["int8", "int4", "fp8", "bf16"] | None = Field(
-        None, description="Quantise a checkpoint that is not: int8, int4 or fp8; or expand one that is: bf16."
-    )
-    activation_dtype: Literal["int8", "bf16"] = Field(
-        "bf16", description="What 4-bit and 8-bit weights in groups are multiplied by: bf16 or int8."
-    )
-    quantize_lm_head: bool = Field(False, description="Quantise the output head too.")
     api_key_file: Path | None = Field(None, description="File of API keys, one a line. Default: no key is asked for.")
     log_level: LogLevel = Field("info", description="debug, info, warning or error.")
     threads_per_worker: int | None = Field(None, ge=1, le=1024, description="At most so many cores for each rank.")
@@ -127,12 +109,13 @@ class ServeConfig(BaseModel):
     strict_fields: bool = Field(False, description="Refuse requests with fields that the server does not know.")
     log_prompts: bool = Field(False, description="Write prompts to the log.")
 
-    @field_validator("quantize_lm_head")
-    @classmethod
-    def _needs_a_format(cls, value: bool, info: ValidationInfo) -> bool:
-        if value and info.data.get("quantization") is None:
-            raise ValueError("needs 'quantization' to be set too")
-        return value
+
+# What a configuration file may set, by name: the server's own keys, and those of the model's settings.
+KEYS: Mapping[str, FieldInfo] = {
+    key: field
+    for name, own in ServeConfig.model_fields.items()
+    for key, field in (ModelKeys.model_fields.items() if name == "settings" else [(name, own)])
+}
 
 
 def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServeConfig:
@@ -144,11 +127,16 @@ def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServeCo
     values: dict[str, Any] = {} if file is None else _read_yaml(file)
     given = {key: value for key, value in options.items() if value is not None and value != []}
     where = {**dict.fromkeys(values, f"{file}: "), **dict.fromkeys(given, "")}
+    values |= given
+    # First: where a key is missing, it is often because it was misspelt.
+    for key in values:
+        if key not in KEYS:
+            raise OperatorError(where[key] + _unknown(key))
     try:
-        return ServeConfig.model_validate({**values, **given})
+        of_model = ModelKeys.model_validate({key: values.pop(key) for key in ModelKeys.model_fields if key in values})
+        return ServeConfig.model_validate(values | {"settings": settings_of(of_model.model_dump())})
     except ValidationError as error:
-        # A misspelt key first: what is missing then is often just that.
-        first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+        first = error.errors()[0]
         key = str(first["loc"][0])
         raise OperatorError(where.get(key, "") + _explain(key, first)) from None
 
@@ -179,12 +167,14 @@ def _file_or_preset(file: Path) -> Path:
     return file if file.exists() else presets().get(str(file), file)
 
 
+def _unknown(key: str) -> str:
+    close = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.5)
+    hint = f"did you mean '{close[0]}'?" if close else "the keys are " + ", ".join(KEYS)
+    return f"unknown key '{key}': {hint}"
+
+
 def _explain(key: str, error: Any) -> str:
     """One line for a pydantic error on a top-level key."""
-    if error["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(key, ServeConfig.model_fields, n=1, cutoff=0.5)
-        hint = f"did you mean '{close[0]}'?" if close else "the keys are " + ", ".join(ServeConfig.model_fields)
-        return f"unknown key '{key}': {hint}"
     if error["type"] == "missing":
         return f"'{key}' is not set: name it on the command line or in the configuration file"
     allowed = _allowed_range(key)
@@ -196,12 +186,12 @@ def _explain(key: str, error: Any) -> str:
 def _allowed_range(key: str) -> str:
     """The bounds of a numeric key, as in 'between 1 and 64'."""
     bounds: dict[str, Any] = {}
-    for constraint in ServeConfig.model_fields[key].metadata:
+    for constraint in KEYS[key].metadata:
         for name in ("ge", "gt", "le"):
             if hasattr(constraint, name):
                 bounds[name] = getattr(constraint, name)
     if "ge" in bounds:
-        return f"between {bounds['ge']} and {bounds['le']}"
+        return f"between {bounds['ge']} and {bounds['le']}" if "le" in bounds else f"at least {bounds['ge']}"
     if "gt" in bounds:
         return f"above {bounds['gt']} and at most {bounds['le']}"
     return ""

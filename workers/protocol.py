@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Literal, TypeVar
 
 import msgspec
+from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 PAGE_SIZE = 32
 MAX_LOGPROBS = 20
 
@@ -124,26 +125,6 @@ class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="r
     worker_ns: int  # plan received to result sent
 
 
-WeightFormat = Literal["bf16", "int8", "int4", "int8_group", "fp8"]
-ActivationDtype = Literal["int8", "bf16"]
-
-
-class WeightFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What weights are kept in; None: what the checkpoint has them in. The embedding is always bf16.
-
-    `activations`: what weights of 4 or 8 bits in groups are multiplied by. int8 has a scale for each token and group;
-    bf16 takes such weights at their exact values.
-    """
-
-    linear: WeightFormat | None = None
-    lm_head: WeightFormat | None = None
-    activations: ActivationDtype = "bf16"
-
-
-AS_PUBLISHED = WeightFormats()
-BF16_WEIGHTS = WeightFormats("bf16", "bf16")
-
-
 class WeightsCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where packed weights are kept from one start to the next."""
 
@@ -152,8 +133,6 @@ class WeightsCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 WeightsOrigin = Literal["checkpoint", "cache"]
-
-KvCacheDtype = Literal["bf16", "int8", "fp8_e4m3"]
 
 
 class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launch"):
@@ -173,11 +152,8 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     ring_fd: int  # -1 with one rank
     ring_nonce: int
     step_deadline_s: float
-    formats: WeightFormats = AS_PUBLISHED
+    settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
-    kv_cache_dtype: KvCacheDtype = "bf16"
-    expert_parallel: bool = False  # each routed expert is on one rank, instead of columns of it on all
-    context_parallel_from: int | None = None  # tokens from which on ranks divide a sequence's latents; None: as it pays
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):

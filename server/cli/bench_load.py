@@ -7,12 +7,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from numaserve.server.cli.bench_model import (
     Model,
-    Quantization,
-    QuantizeLmHead,
     Shape,
     Threads,
     Tp,
@@ -22,6 +21,7 @@ from numaserve.server.cli.bench_model import (
 )
 from numaserve.server.cli.bench_options import Json
 from numaserve.server.cli.bench_report import MachineReport
+from numaserve.server.cli.model_options import takes_settings
 from numaserve.workers.bench.group import Say, launches_of, run_ranks
 from numaserve.workers.bench.reading import checkpoint_files, read_seconds
 from numaserve.workers.bench.rows import Figure, Row, Times
@@ -35,21 +35,19 @@ _TRIES = 4
 _BETWEEN_S = 1.0
 
 
+@takes_settings
 def bench_load(
     model: Model = None,
     *,
     shape: Shape = None,
     tp: Tp = None,
     threads_per_worker: Threads = None,
-    quantization: Quantization = None,
-    quantize_lm_head: QuantizeLmHead = None,
+    settings: dict[str, Any],
     json: Json = None,
 ) -> None:
     """Load a model from its files and from packed weights, beside the time to read either from the page cache."""
-    options = {
+    options = settings | {
         "threads_per_worker": threads_per_worker,
-        "quantization": quantization,
-        "quantize_lm_head": quantize_lm_head,
         "max_running_requests": 1,
         "context_length": 32,
     }

@@ -28,10 +28,6 @@ Tp = Annotated[
     list[int] | None, typer.Option(min=1, help="Ranks; may be given again. Default: one per usable NUMA node.")
 ]
 Threads = Annotated[int | None, config_option("threads_per_worker")]
-ExpertParallel = Annotated[bool | None, config_option("expert_parallel", "--expert-parallel")]
-ContextParallelFrom = Annotated[int | None, config_option("context_parallel_from")]
-Quantization = Annotated[str | None, config_option("quantization")]
-QuantizeLmHead = Annotated[bool | None, config_option("quantize_lm_head", "--quantize-lm-head")]
 
 
 @contextmanager
@@ -53,19 +49,19 @@ def plans(name: str, path: Path, tp: Sequence[int] | None, options: dict[str, An
     config = load_model_config(path)
     for ranks in tp or (None,):
         # Packed weights are kept where a server would find them only by servers.
-        settings = load_config(options | {"model": os.fspath(path), "tp": ranks, "weights_cache_gib": 0})
-        yield make_plan(plan_options(settings, path), config, read_topology())
+        serve_config = load_config(options | {"model": os.fspath(path), "tp": ranks, "weights_cache_gib": 0})
+        yield make_plan(plan_options(serve_config, path), config, read_topology())
 
 
 def about(name: str, plan: GroupPlan) -> dict[str, str | int]:
     """What a row of the plan says of it."""
-    launch = plan.launches[0]
-    formats = launch.formats
+    settings = plan.launches[0].settings
+    formats = settings.formats
     names = [str(each or "as published") for each in (formats.linear, formats.lm_head)]
     weights = names[0] if names[0] == names[1] else f"{names[0]}, head {names[1]}"
     by = ", times int8" if formats.activations == "int8" else ""
-    row: dict[str, str | int] = {"model": name, "weights": weights + by, "kv": launch.kv_cache_dtype}
+    row: dict[str, str | int] = {"model": name, "weights": weights + by, "kv": settings.kv_cache_dtype}
     row["tp"] = len(plan.launches)
-    if launch.expert_parallel:
+    if settings.expert_parallel:
         row["experts"] = "whole"
     return row

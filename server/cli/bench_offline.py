@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from numaserve.configs import EFFICIENCIES
 from numaserve.server.cli.bench_model import (
-    ContextParallelFrom,
-    ExpertParallel,
     Model,
-    Quantization,
-    QuantizeLmHead,
     Shape,
     Threads,
     Tp,
@@ -24,6 +20,7 @@ from numaserve.server.cli.bench_planned import Planned
 from numaserve.server.cli.bench_report import MachineReport
 from numaserve.server.cli.bench_steps import figures_of, step_row
 from numaserve.server.cli.config_option import config_option
+from numaserve.server.cli.model_options import takes_settings
 from numaserve.server.profiling.table import ceilings_view, phase_view
 from numaserve.server.service.instruction_set import instruction_set
 from numaserve.workers.bench.group import launches_of, run_ranks
@@ -34,13 +31,12 @@ from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.topology import read_topology
 
 
+@takes_settings
 def bench_offline(
     model: Model = None,
     *,
     shape: Shape = None,
     tp: Tp = None,
-    expert_parallel: ExpertParallel = None,
-    context_parallel_from: ContextParallelFrom = None,
     batch_size: Annotated[
         list[int] | None, typer.Option(min=1, help="Sequences; may be given again. Default: 1.")
     ] = None,
@@ -49,10 +45,7 @@ def bench_offline(
     prefills: Annotated[int, typer.Option(min=1, help="How often the prompts are run.")] = 3,
     chunked_prefill_size: Annotated[int | None, config_option("chunked_prefill_size")] = None,
     threads_per_worker: Threads = None,
-    quantization: Quantization = None,
-    quantize_lm_head: QuantizeLmHead = None,
-    activation_dtype: Annotated[str | None, config_option("activation_dtype")] = None,
-    kv_cache_dtype: Annotated[str | None, config_option("kv_cache_dtype")] = None,
+    settings: dict[str, Any],
     operations: Annotated[
         bool, typer.Option("--operations/--no-operations", help="Show what each operation costs.")
     ] = True,
@@ -61,15 +54,9 @@ def bench_offline(
 ) -> None:
     """Run whole steps of a model without HTTP, beside what reading its weights and KV cache takes at least."""
     batches = batch_size or [1]
-    options = {
-        "expert_parallel": expert_parallel,
-        "context_parallel_from": context_parallel_from,
+    options = settings | {
         "chunked_prefill_size": chunked_prefill_size,
         "threads_per_worker": threads_per_worker,
-        "quantization": quantization,
-        "quantize_lm_head": quantize_lm_head,
-        "activation_dtype": activation_dtype,
-        "kv_cache_dtype": kv_cache_dtype,
         "max_running_requests": max(batches),
         "context_length": max(32, input_len + output_len),
     }

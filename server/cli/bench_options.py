@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import wraps
-from inspect import Signature, signature
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from numaserve.server.cli.shared_options import with_options
 from numaserve.server.loadtest.options import DatasetName, Traffic, Workload
 from numaserve.server.service.key_sources import client_key
 from numaserve.workers.errors import OperatorError
@@ -54,7 +54,6 @@ Tokenizer = Annotated[
 ]
 VocabSize = Annotated[int | None, typer.Option(min=2, help="Random token ids are below this. Default: 30000.")]
 Timeout = Annotated[float, typer.Option(min=0, help="Seconds after which a request has failed; 0: never.")]
-_MADE = ("workload", "traffic")  # out of the options
 
 OutputFile = Annotated[Path | None, typer.Option(help="Append a JSON line for each run.")]
 EfficienciesFile = Annotated[
@@ -68,19 +67,10 @@ OutputDetails = Annotated[bool, typer.Option("--output-details", help="With ever
 def takes_load(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that say what is sent, which it takes as `workload` and `traffic`.
 
-    They are parameters in one place only; typer knows no groups of options. Raises, as the command, `OperatorError` for
-    a file or JSON that is no use.
+    Raises, as the command, `OperatorError` for a file or JSON that is no use.
     """
-    shared = signature(_load_options, eval_str=True).parameters
-    own = [each for each in signature(command, eval_str=True).parameters.values() if each.name not in _MADE]
-
-    @wraps(command)
-    def with_options(**given: Any) -> None:
-        options = {name: given.pop(name) for name in shared}
-        command(**given, workload=_workload_of(options), traffic=_traffic_of(options))
-
-    with_options.__signature__ = Signature([*own, *shared.values()])  # type: ignore[attr-defined]
-    return with_options
+    shared = signature(_load_options, eval_str=True).parameters.values()
+    return with_options(command, shared, {"workload": _workload_of, "traffic": _traffic_of})
 
 
 def _load_options(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import typer
-from numaserve.server.config import ALIASES, ServeConfig
+from numaserve.server.config import ALIASES, KEYS
 
 
 def config_option(key: str, *names: str) -> Any:
@@ -13,6 +13,6 @@ def config_option(key: str, *names: str) -> Any:
     aliases = [f"--{alias.replace('_', '-')}" for alias, meant in ALIASES.items() if meant == key]
     if aliases:
         names = (*(names or (f"--{key.replace('_', '-')}",)), *aliases)
-    default = ServeConfig.model_fields[key].default
+    default = KEYS[key].default
     shown = "" if default is None else f" [default: {default}]"
-    return typer.Option(*names, help=f"{ServeConfig.model_fields[key].description}{shown}", show_default=False)
+    return typer.Option(*names, help=f"{KEYS[key].description}{shown}", show_default=False)

@@ -9,11 +9,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from numaserve.server.cli.bench_options import EfficienciesFile
 from numaserve.server.cli.config_option import config_option
+from numaserve.server.cli.model_options import takes_settings
 from numaserve.server.config import load_config
 from numaserve.server.loadtest.report import JsonLines
 from numaserve.server.service.model_argument import served_name
@@ -29,6 +30,7 @@ EXIT_DOES_NOT_FIT = 1
 _WIDTH = 120  # where there is no terminal to tell
 
 
+@takes_settings
 def plan(
     model: Annotated[
         str | None,
@@ -49,12 +51,7 @@ def plan(
     ] = None,
     chunked_prefill_size: Annotated[int | None, config_option("chunked_prefill_size")] = None,
     threads_per_worker: Annotated[int | None, config_option("threads_per_worker")] = None,
-    expert_parallel: Annotated[bool | None, config_option("expert_parallel", "--expert-parallel")] = None,
-    context_parallel_from: Annotated[int | None, config_option("context_parallel_from")] = None,
-    quantization: Annotated[str | None, config_option("quantization")] = None,
-    quantize_lm_head: Annotated[bool | None, config_option("quantize_lm_head", "--quantize-lm-head")] = None,
-    activation_dtype: Annotated[str | None, config_option("activation_dtype")] = None,
-    kv_cache_dtype: Annotated[str | None, config_option("kv_cache_dtype")] = None,
+    settings: dict[str, Any],
     mem_fraction_static: Annotated[float | None, config_option("mem_fraction_static")] = None,
     efficiencies: EfficienciesFile = None,
     json: Annotated[Path | None, typer.Option("--json", help="Append the plan as a JSON line.")] = None,
@@ -74,25 +71,20 @@ def plan(
     lines = JsonLines(json, "--json")
     with _configuration(model, shape) as (name, path):
         config = load_model_config(path)
-        settings = load_config(
-            {
+        serve_config = load_config(
+            settings
+            | {
                 "model": os.fspath(path),
                 "tp": tp,
                 "max_running_requests": max_running_requests or batch_size,
                 "context_length": context_length,
                 "chunked_prefill_size": chunked_prefill_size,
                 "threads_per_worker": threads_per_worker,
-                "expert_parallel": expert_parallel,
-                "context_parallel_from": context_parallel_from,
-                "quantization": quantization,
-                "quantize_lm_head": quantize_lm_head,
-                "activation_dtype": activation_dtype,
-                "kv_cache_dtype": kv_cache_dtype,
                 "mem_fraction_static": mem_fraction_static,
                 "weights_cache_gib": 0,
             }
         )
-        options = plan_options(settings, path)
+        options = plan_options(serve_config, path)
         known = load_efficiencies(efficiencies or EFFICIENCIES)
         if host == THIS:
             topology = read_topology()

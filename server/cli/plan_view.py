@@ -21,8 +21,8 @@ _BOUNDS = {"read": "memory", "flops": "computing", "cores": "cores", "ranks": "o
 
 def plan_view(name: str, options: PlanOptions, estimate: Estimate, efficiencies: Efficiencies) -> Group:
     """Tables of memory and of both phases, and what they come to."""
-    load, formats, ranks = estimate.load, options.formats, len(estimate.cores)
-    weights = f"weights {formats.linear or 'as published'}, KV cache {options.kv_cache_dtype}"
+    load, settings, ranks = estimate.load, options.settings, len(estimate.cores)
+    weights = f"weights {settings.formats.linear or 'as published'}, KV cache {settings.kv_cache_dtype}"
     heading = Text(
         f"{name} on {estimate.machine.name}: {weights}, {ranks} rank{'s' if ranks > 1 else ''};"
         f" {load.batch} x ({load.input_len} + {load.output_len}) tokens"
@@ -50,8 +50,8 @@ def plan_record(name: str, options: PlanOptions, estimate: Estimate, efficiencie
     """All of it; times are in seconds."""
     return {
         "model": name,
-        "weights": options.formats.linear or "as published",
-        "kv_cache": options.kv_cache_dtype,
+        "weights": options.settings.formats.linear or "as published",
+        "kv_cache": options.settings.kv_cache_dtype,
         "machine": estimate.machine.model_dump(),
         "efficiencies": efficiencies.source,
         "load": asdict(estimate.load),

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from numaserve.server.cli.config_option import config_option as _option
+from numaserve.server.cli.model_options import takes_settings
 from numaserve.server.config import load_config
 
 
+@takes_settings
 def serve(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="Hugging Face folder, .gguf file, hub id, or 'demo'.")
     ] = None,
     *,
     tp: Annotated[int | None, _option("tp")] = None,
-    expert_parallel: Annotated[
-        bool | None, _option("expert_parallel", "--expert-parallel/--no-expert-parallel")
-    ] = None,
-    context_parallel_from: Annotated[int | None, _option("context_parallel_from")] = None,
+    settings: dict[str, Any],
     host: Annotated[str | None, _option("host")] = None,
     port: Annotated[int | None, _option("port")] = None,
     root_path: Annotated[str | None, _option("root_path")] = None,
@@ -32,17 +31,11 @@ def serve(
     max_queued_requests: Annotated[int | None, _option("max_queued_requests")] = None,
     chunked_prefill_size: Annotated[int | None, _option("chunked_prefill_size")] = None,
     kv_cache_gib: Annotated[float | None, _option("kv_cache_gib")] = None,
-    kv_cache_dtype: Annotated[str | None, _option("kv_cache_dtype")] = None,
     mem_fraction_static: Annotated[float | None, _option("mem_fraction_static")] = None,
     weights_cache_gib: Annotated[float | None, _option("weights_cache_gib")] = None,
     chat_template: Annotated[Path | None, _option("chat_template")] = None,
     generation_config: Annotated[str | None, _option("generation_config")] = None,
     dtype: Annotated[str | None, _option("dtype")] = None,
-    quantization: Annotated[str | None, _option("quantization")] = None,
-    activation_dtype: Annotated[str | None, _option("activation_dtype")] = None,
-    quantize_lm_head: Annotated[
-        bool | None, _option("quantize_lm_head", "--quantize-lm-head/--no-quantize-lm-head")
-    ] = None,
     api_key_file: Annotated[Path | None, _option("api_key_file")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file of these options, or a shipped preset.")] = None,
     log_level: Annotated[str | None, _option("log_level")] = None,
@@ -60,8 +53,8 @@ def serve(
     log_prompts: Annotated[bool | None, _option("log_prompts", "--log-prompts/--no-log-prompts")] = None,
 ) -> None:
     """Serve MODEL over the OpenAI API."""
-    options = {key: value for key, value in locals().items() if key != "config"}
-    serve_config = load_config(options, config)
+    options = {key: value for key, value in locals().items() if key not in {"config", "settings"}}
+    serve_config = load_config(options | settings, config)
     # Mistakes in the options are told, and other commands run, without importing the engine.
     from numaserve.server.service.service import run_service  # noqa: PLC0415
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from numaserve.server.cli.model_options import takes_settings
 from numaserve.server.config import load_config
 from numaserve.server.service.instruction_set import instruction_set
 from numaserve.server.service.model_argument import served_name
@@ -18,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 
+@takes_settings
 def topology(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="Plan for this model: folder, .gguf file, hub id or 'demo'.")
@@ -27,20 +29,20 @@ def topology(
     context_length: Annotated[int | None, typer.Option(help="Longest sequence.")] = None,
     max_running_requests: Annotated[int | None, typer.Option(help="Sequences in a batch.")] = None,
     kv_cache_gib: Annotated[float | None, typer.Option(help="KV cache of all ranks together, in GiB.")] = None,
-    kv_cache_dtype: Annotated[str, typer.Option(help="KV cache in bf16, int8 or fp8_e4m3.")] = "bf16",
+    settings: dict[str, Any],
     mem_fraction_static: Annotated[float | None, typer.Option(help="Part of free memory to use.")] = None,
     threads_per_worker: Annotated[int | None, typer.Option(help="At most so many cores for each rank.")] = None,
     reserve_core: Annotated[bool, typer.Option(help="Keep a core for the front end.")] = False,
 ) -> None:
     """Show what this process may use, and how ranks would share it."""
     config = load_config(
-        {
+        settings
+        | {
             "model": model or "none",
             "tp": tp,
             "context_length": context_length,
             "max_running_requests": max_running_requests,
             "kv_cache_gib": kv_cache_gib,
-            "kv_cache_dtype": kv_cache_dtype,
             "mem_fraction_static": mem_fraction_static,
             "threads_per_worker": threads_per_worker,
             "reserve_core": reserve_core,
@@ -90,9 +92,8 @@ def _print_facts(console: Console, machine: Topology) -> None:
 
 
 def _plan_table(plan: GroupPlan, name: str) -> Table:
-    title = (
-        f"{name}: context {plan.context_length} tokens, {plan.num_pages} KV pages of {plan.launches[0].kv_cache_dtype}"
-    )
+    dtype = plan.launches[0].settings.kv_cache_dtype
+    title = f"{name}: context {plan.context_length} tokens, {plan.num_pages} KV pages of {dtype}"
     table = Table("rank", "node", "cores", "weights", "KV cache", "scratch (about)", title=title, title_justify="left")
     for rank in plan.ranks:
         sizes = (rank.weight_bytes, rank.kv_bytes, rank.scratch_bytes)

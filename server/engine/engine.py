@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from numaserve.server.engine.gauges import Gauges
-from numaserve.server.engine.info import limits_info, load_of, loading_line, workers_info
+from numaserve.server.engine.info import limits_info, load_of, loading_line, settings_info, workers_info
 from numaserve.server.engine.profiles import Profiles
 from numaserve.server.engine.registry import LiveRequests
 from numaserve.server.engine.steps import StepHooks, StepLoop
@@ -101,7 +101,7 @@ class Engine:
         metrics.describe_cache(
             page_size=scheduler.config.page_size,
             num_pages=scheduler.config.num_pages,
-            dtype=launches[0].kv_cache_dtype,
+            dtype=launches[0].settings.kv_cache_dtype,
             prefix_cache=scheduler.config.enable_prefix_cache,
         )
         self._ready: dict[int, Ready] = {}
@@ -150,7 +150,7 @@ class Engine:
             "max_queued_requests": self._config.max_queued_requests,
             "overlap": self._config.overlap,
             **limits_info(self._scheduler.config),
-            "kv_cache_dtype": self._launches[0].kv_cache_dtype,
+            **settings_info(self._launches[0].settings),
             "workers": workers_info(self._launches, self._supervisor.pids, self._ready),
             "restarts": self._supervisor.restarts,
             "dropped_frames": self._supervisor.garbage_frames,

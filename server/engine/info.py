@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import msgspec
 from numaserve.server.engine.types import Load
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.protocol import Launch, Ready
+from numaserve.workers.settings import ModelSettings
 
 
 def limits_info(limits: SchedulerConfig) -> dict[str, object]:
@@ -20,6 +22,12 @@ def limits_info(limits: SchedulerConfig) -> dict[str, object]:
         "chunked_prefill_size": limits.max_step_tokens,
         "enable_prefix_cache": limits.enable_prefix_cache,
     }
+
+
+def settings_info(settings: ModelSettings) -> dict[str, object]:
+    """What the model is served with, by the names of the settings."""
+    shown: dict[str, object] = msgspec.to_builtins(settings)
+    return shown
 
 
 def load_of(scheduler: Scheduler) -> Load:

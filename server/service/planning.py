@@ -8,7 +8,7 @@ from pathlib import Path
 from numaserve.server.config import ServeConfig
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.planning.plan import GIB, PlanOptions
-from numaserve.workers.protocol import WeightFormats, WeightsCache
+from numaserve.workers.protocol import WeightsCache
 
 
 def plan_options(config: ServeConfig, model: Path) -> PlanOptions:
@@ -20,18 +20,11 @@ def plan_options(config: ServeConfig, model: Path) -> PlanOptions:
         mem_fraction_static=config.mem_fraction_static,
         step_deadline_s=config.step_deadline_seconds,
         tp=config.tp,
-        expert_parallel=config.expert_parallel,
-        context_parallel_from=config.context_parallel_from,
         threads_per_worker=config.threads_per_worker,
         reserve_core=config.reserve_core,
         context_length=config.context_length,
         kv_cache_gib=config.kv_cache_gib,
-        kv_cache_dtype=config.kv_cache_dtype,
-        formats=WeightFormats(
-            linear=config.quantization,
-            lm_head=config.quantization if config.quantize_lm_head or config.quantization == "bf16" else None,
-            activations=config.activation_dtype,
-        ),
+        settings=config.settings,
         weights_cache=_weights_cache(config),
     )
 

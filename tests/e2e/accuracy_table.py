@@ -18,7 +18,7 @@ import transformers as hf
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.program.recorder import INTEGER_GROUPS
-from numaserve.workers.protocol import AS_PUBLISHED, ActivationDtype, WeightFormats
+from numaserve.workers.settings import ActivationDtype, WeightFormats
 from numaserve.workers.weights.sharding import weight_bytes
 
 from tests.support import checkpoints
@@ -63,7 +63,7 @@ def main(names: list[str]) -> None:
                 path = checkpoints.save(reference, Path(folder))
             config = load_model_config(path)
             kept = sorted({each.native for each in config.stored.values()}) or ["bf16"]
-            size = weight_bytes(config, [1], 0, AS_PUBLISHED) / 2**20
+            size = weight_bytes(config, [1], 0) / 2**20
             dequantised = transformers_scores(reference, texts)
             activations: list[ActivationDtype] = ["bf16", "int8"] if INTEGER_GROUPS.intersection(kept) else ["bf16"]
             for each in activations:

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.protocol import ActivationDtype, WeightFormats
+from numaserve.workers.settings import ActivationDtype, WeightFormats
 
 from tests.support import checkpoints
 from tests.support.fake_quantization import play_inputs

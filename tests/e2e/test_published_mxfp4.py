@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats
+from numaserve.workers.settings import BF16_WEIGHTS, WeightFormats
 
 from tests.support import checkpoints
 from tests.support.fake_quantization import play_inputs

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, KvCacheDtype, WeightFormats
+from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, KvCacheDtype, WeightFormats
 
 from tests.support.demo import demo_model, needs_demo
 from tests.support.rank_group import RankGroup

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
 from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits, RankShape
-from numaserve.workers.protocol import ActivationDtype
+from numaserve.workers.settings import ActivationDtype, ModelSettings, WeightFormats
 
 PAGE = reference.PAGE
 HIDDEN, VOCAB, NOPE, ROPE, LATENT, VALUES = 64, 16, 64, 32, 128, 32
@@ -89,7 +89,7 @@ class Model:
             RankShape(self.heads, 1, LATENT + ROPE, 1, HIDDEN, [0, VOCAB], value_dim=LATENT),
             ProgramLimits(512, 64, SLOTS, CONTEXT // PAGE, SLOTS * CONTEXT // PAGE),
             Team([-1] * threads),
-            activation_dtype=self.format.activations,
+            settings=ModelSettings(formats=WeightFormats(activations=self.format.activations)),
         )
         layer = self.layer
         x = b.rms_norm(b.embed(kernel_ops.packed(self.embedding), first_row=0), _ones(HIDDEN), EPS)
@@ -246,8 +246,9 @@ def test_a_rank_without_heads_takes_part_with_nothing() -> None:
 def test_a_latent_cache_of_codes_is_refused(rng: np.random.Generator) -> None:
     b = ProgramBuilder(
         RankShape(2, 1, 96, 1, HIDDEN, [0, VOCAB], value_dim=64),
-        ProgramLimits(32, 32, 1, 1, 1, kv_cache_dtype="int8"),
+        ProgramLimits(32, 32, 1, 1, 1),
         Team([-1]),
+        settings=ModelSettings(kv_cache_dtype="int8"),
     )
     with pytest.raises(ValueError, match="latent KV cache is bf16"):
         b.build()

@@ -15,7 +15,7 @@ from numaserve.workers.models.spec import MoeConfig
 from numaserve.workers.program.buffers import Buffer
 from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits, RankShape
 from numaserve.workers.program.experts import MoeOperations
-from numaserve.workers.protocol import ActivationDtype
+from numaserve.workers.settings import ActivationDtype, ModelSettings, WeightFormats
 from numaserve.workers.weights.weights import DenseMlp, MoeWeights
 
 HIDDEN, VOCAB, EXPERTS, INNER, SHARED = 64, 16, 5, 32, 96
@@ -71,7 +71,7 @@ class Model:
             RankShape(1, 1, 32, 1, HIDDEN, [0, VOCAB]),
             ProgramLimits(32, 16, 1, 1, 1),
             Team([-1] * threads),
-            activation_dtype=format.activations,
+            settings=ModelSettings(formats=WeightFormats(activations=format.activations)),
         )
         norm = Vector(np.ones(HIDDEN, np.float32))
         residual = b.embed(kernel_ops.packed(self.embedding), first_row=0)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 import transformers as hf
-from numaserve.workers.protocol import WeightFormats
+from numaserve.workers.settings import WeightFormats
 
 Rounding = Callable[[torch.Tensor], torch.Tensor]
 

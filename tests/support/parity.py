@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +18,13 @@ import torch
 import transformers as hf
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.protocol import (
-    BF16_WEIGHTS,
     PAGE_SIZE,
-    KvCacheDtype,
     SamplingParams,
     SeqPlan,
     SlotInit,
     StepPlan,
-    WeightFormats,
 )
+from numaserve.workers.settings import BF16_WEIGHTS, WeightFormats
 
 from tests.support import checkpoints
 from tests.support.demo import ALICE, demo_model
@@ -74,16 +73,9 @@ class Subject:
     reference: Scores
     yardstick: Distance
 
-    def distance(
-        self,
-        tp: int,
-        formats: WeightFormats = BF16_WEIGHTS,
-        kv_cache_dtype: KvCacheDtype = "bf16",
-        *,
-        expert_parallel: bool = False,
-    ) -> Distance:
-        """The distance of the model served by `tp` ranks."""
-        scores = served_scores(self.path, tp, self.texts, formats, kv_cache_dtype, expert_parallel=expert_parallel)
+    def distance(self, tp: int, formats: WeightFormats = BF16_WEIGHTS, **settings: Any) -> Distance:
+        """The distance of the model served by `tp` ranks, with other `settings` than the defaults."""
+        scores = served_scores(self.path, tp, self.texts, formats, **settings)
         return Distance.between(scores, self.reference)
 
 
@@ -134,19 +126,10 @@ def transformers_scores(model: hf.PreTrainedModel, texts: Texts) -> Scores:
     return Scores(np.concatenate(logprobs), np.concatenate(top))
 
 
-def served_scores(
-    path: Path,
-    tp: int,
-    texts: Texts,
-    formats: WeightFormats = BF16_WEIGHTS,
-    kv_cache_dtype: KvCacheDtype = "bf16",
-    *,
-    expert_parallel: bool = False,
-) -> Scores:
-    """What `tp` workers compute."""
+def served_scores(path: Path, tp: int, texts: Texts, formats: WeightFormats = BF16_WEIGHTS, **settings: Any) -> Scores:
+    """What `tp` workers compute, with other `settings` than the defaults."""
     limits = {"num_pages": _PAGES, "context_length": CONTEXT, "max_step_tokens": CONTEXT}
-    kept = {"formats": formats, "kv_cache_dtype": kv_cache_dtype, "expert_parallel": expert_parallel}
-    with RankGroup(path, tp, **limits, **kept) as group:
+    with RankGroup(path, tp, **limits, formats=formats, **settings) as group:
         init = SlotInit(SamplingParams(temperature=0.0, logprobs=1))
         rows = []
         for step, text in enumerate(texts):

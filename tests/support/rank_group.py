@@ -9,16 +9,14 @@ import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import zmq
 from numaserve.shm_comm import Segment, create_segment
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.protocol import (
-    AS_PUBLISHED,
     Failure,
     FromWorker,
-    KvCacheDtype,
     Launch,
     ProfileRequest,
     RankProfile,
@@ -27,11 +25,11 @@ from numaserve.workers.protocol import (
     StepPlan,
     StepResult,
     ToWorker,
-    WeightFormats,
     WeightsCache,
     decode_from_worker,
     encode,
 )
+from numaserve.workers.settings import ModelSettings
 
 _UNPINNED = -1  # tests share the cores with each other, and ranks outnumber them
 _PATIENCE_S = 240
@@ -52,7 +50,7 @@ class RankGroup:
     """A model on `tp` ranks of `threads` unpinned threads each.
 
     At most two plans are in flight, as with the server: `send` a plan, `receive` the result of the oldest. `isa`
-    forces an instruction set; None leaves the choice to the workers.
+    forces an instruction set; None leaves the choice to the workers. `settings` are those of `ModelSettings`.
     """
 
     def __init__(
@@ -67,11 +65,8 @@ class RankGroup:
         max_running_requests: int = 16,
         max_step_tokens: int = 512,
         max_logit_rows: int = 512,
-        formats: WeightFormats = AS_PUBLISHED,
         weights_cache: WeightsCache | None = None,
-        kv_cache_dtype: KvCacheDtype = "bf16",
-        expert_parallel: bool = False,
-        context_parallel_from: int | None = None,
+        **settings: Any,
     ) -> None:
         config = load_model_config(model)
         self._exits = contextlib.ExitStack()
@@ -96,11 +91,8 @@ class RankGroup:
                 ring_fd=segment.fd if segment else -1,
                 ring_nonce=segment.nonce if segment else 0,
                 step_deadline_s=_PATIENCE_S,
-                formats=formats,
+                settings=ModelSettings(**settings),
                 weights_cache=weights_cache,
-                kv_cache_dtype=kv_cache_dtype,
-                expert_parallel=expert_parallel,
-                context_parallel_from=context_parallel_from,
             )
             for rank in range(tp)
         ]

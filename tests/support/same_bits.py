@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,13 +13,10 @@ from numaserve.kernels import _native
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.protocol import (
-    BF16_WEIGHTS,
-    KvCacheDtype,
     SamplingParams,
-    WeightFormat,
-    WeightFormats,
     WeightsCache,
 )
+from numaserve.workers.settings import BF16_WEIGHTS, WeightFormat, WeightFormats
 
 from tests.support import checkpoints
 from tests.support.demo import ALICE
@@ -137,12 +134,10 @@ def make_group(
     isa: str | None = None,
     threads: int = 1,
     formats: WeightFormats = BF16_WEIGHTS,
-    kv_cache_dtype: KvCacheDtype = "bf16",
     weights_cache: WeightsCache | None = None,
-    expert_parallel: bool = False,
-    context_parallel_from: int | None = None,
+    **settings: Any,
 ) -> RankGroup:
-    """Workers with room for `scheduler_config`."""
+    """Workers with room for `scheduler_config`; `settings` are those of `ModelSettings`."""
     config = scheduler_config()
     return RankGroup(
         model,
@@ -155,10 +150,8 @@ def make_group(
         max_step_tokens=config.max_step_tokens,
         max_logit_rows=config.max_logit_rows,
         formats=formats,
-        kv_cache_dtype=kv_cache_dtype,
         weights_cache=weights_cache,
-        expert_parallel=expert_parallel,
-        context_parallel_from=context_parallel_from,
+        **settings,
     )
 
 

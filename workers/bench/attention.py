@@ -19,7 +19,8 @@ from numaserve.workers.bench.programs import (
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.planning.ceilings import rank_ceilings
-from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype
+from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.settings import KvCacheDtype, ModelSettings
 
 _HIDDEN = 32  # of the program; what comes before attention does not matter
 _DECODE_LAYERS = 8  # each with a cache of its own: together more than processor caches hold
@@ -62,7 +63,7 @@ def _program(
         context=context,
         heads=heads,
         layers=layers,
-        kv_cache_dtype=kv_dtype,
+        settings=ModelSettings(kv_cache_dtype=kv_dtype),
     )
     rope = rope_table(context, heads.dim)
     projection = random_matrix(team, (heads.query + 2 * heads.kv) * heads.dim, _HIDDEN)

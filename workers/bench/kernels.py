@@ -20,7 +20,7 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.planning.placement import RankCores, place_ranks
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.process import numa
-from numaserve.workers.protocol import KvCacheDtype
+from numaserve.workers.settings import KvCacheDtype
 
 KV_DTYPES: tuple[KvCacheDtype, ...] = get_args(KvCacheDtype)
 OPERATIONS = ("gemm", "experts", "attention", "latent", "small", "barrier")

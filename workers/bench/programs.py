@@ -15,7 +15,8 @@ from numaserve.kernels import PackedMatrix, Program, Team, Vector
 from numaserve.workers.planning.ceilings import MIN_READ_BYTES, last_level_cache_bytes
 from numaserve.workers.program.buffers import Operand, Residual
 from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits, RankShape
-from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype
+from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
 
 VOCAB = 64  # of programs whose vocabulary does not matter
 _RANDOM_VALUES = 1 << 20
@@ -94,7 +95,7 @@ def make_builder(
     heads: Heads = Heads(),
     layers: int = 1,
     vocab: int = VOCAB,
-    kv_cache_dtype: KvCacheDtype = "bf16",
+    settings: ModelSettings = DEFAULT_SETTINGS,
 ) -> ProgramBuilder:
     """For one rank with room for `slots` sequences of `context` tokens."""
     pages = -(-context // PAGE_SIZE)
@@ -113,9 +114,9 @@ def make_builder(
             max_slots=slots,
             pages_per_slot=pages,
             num_pages=pages * slots,
-            kv_cache_dtype=kv_cache_dtype,
         ),
         team=team,
+        settings=settings,
     )
 
 

@@ -13,7 +13,8 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.placement import RankCores, place_ranks
 from numaserve.workers.planning.topology import Topology
-from numaserve.workers.protocol import AS_PUBLISHED, PAGE_SIZE, KvCacheDtype, Launch, WeightFormats, WeightsCache
+from numaserve.workers.protocol import PAGE_SIZE, Launch, WeightsCache
+from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.weights.sharding import MATRIX_PAD, Shard, kv_bytes_per_page, make_shard, round_up, weight_bytes
 
 MIB = 1 << 20
@@ -40,11 +41,8 @@ class PlanOptions:
     reserve_core: bool = False
     context_length: int | None = None
     kv_cache_gib: float | None = None  # of all ranks together
-    formats: WeightFormats = AS_PUBLISHED
+    settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
-    kv_cache_dtype: KvCacheDtype = "bf16"
-    expert_parallel: bool = False
-    context_parallel_from: int | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> G
     placement = place_ranks(topology, options.tp, options.threads_per_worker, options.reserve_core)
     ranks = placement.ranks
     shares = [len(rank.cpus) for rank in ranks]
-    if options.expert_parallel:
+    if options.settings.expert_parallel:
         check_experts(model, len(ranks))
     slot_bytes = _ring_slot_bytes(options, model, shares)
     needs = rank_needs(options, model, shares)
@@ -123,11 +121,8 @@ def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> G
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=options.step_deadline_s,
-            formats=options.formats,
+            settings=options.settings,
             weights_cache=options.weights_cache,
-            kv_cache_dtype=options.kv_cache_dtype,
-            expert_parallel=options.expert_parallel,
-            context_parallel_from=options.context_parallel_from,
         )
         for rank in range(len(ranks))
     ]
@@ -193,18 +188,15 @@ def rank_needs(options: PlanOptions, model: ModelConfig, shares: Sequence[int]) 
     # sequences.
     exchanged = RING_SLOTS * slot_bytes + (slot_bytes if model.mla else 0)
     return RankNeeds(
-        weights=[
-            weight_bytes(model, shares, rank, options.formats, expert_parallel=options.expert_parallel)
-            for rank in ranks
-        ],
+        weights=[weight_bytes(model, shares, rank, options.settings) for rank in ranks],
         scratch=[PROCESS_BYTES + exchanged + _activation_bytes(options, model, shares, rank) for rank in ranks],
-        per_page=[kv_bytes_per_page(model, shares, rank, options.kv_cache_dtype) for rank in ranks],
+        per_page=[kv_bytes_per_page(model, shares, rank, options.settings) for rank in ranks],
     )
 
 
 def _activation_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence[int], rank: int) -> int:
     """An upper estimate of a step's intermediate results, as if no two of them shared memory."""
-    shard = make_shard(model, shares, rank, expert_parallel=options.expert_parallel)
+    shard = make_shard(model, shares, rank, options.settings)
     tokens = _step_tokens(options)
     attention = _attention_columns(model, shard)
     per_token = 4 * (3 * model.hidden_size + attention + _mlp_columns(model, shard))

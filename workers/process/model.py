@@ -60,10 +60,8 @@ class RankModel:
         that cannot be served."""
         path = Path(launch.model)
         config = load_model_config(path)
-        self.weight_bytes = weight_bytes(
-            config, launch.weights, launch.rank, launch.formats, expert_parallel=launch.expert_parallel
-        )
-        page_bytes = kv_bytes_per_page(config, launch.weights, launch.rank, launch.kv_cache_dtype)
+        self.weight_bytes = weight_bytes(config, launch.weights, launch.rank, launch.settings)
+        page_bytes = kv_bytes_per_page(config, launch.weights, launch.rank, launch.settings)
         self.kv_bytes = page_bytes * launch.num_pages
         self._num_layers = config.num_layers
         self._launch = launch
@@ -75,9 +73,8 @@ class RankModel:
             launch.rank,
             # Whole pages: a slot's page table, not the context length, is what a plan's positions are checked against.
             positions=_pages_per_slot(launch) * PAGE_SIZE,
-            formats=launch.formats,
+            settings=launch.settings,
             cache=launch.weights_cache,
-            expert_parallel=launch.expert_parallel,
         )
         self.loaded = loader.load(node.team, lambda done: report(done, self.weight_bytes))
         self._weights = self.loaded.weights
@@ -219,15 +216,13 @@ def _build(launch: Launch, node: NodeContext, config: ModelConfig, weights: Weig
         max_slots=launch.max_running_requests,
         pages_per_slot=_pages_per_slot(launch),
         num_pages=launch.num_pages,
-        kv_cache_dtype=launch.kv_cache_dtype,
-        context_parallel_from=launch.context_parallel_from,
     )
     builder = ProgramBuilder(
         shape=shape,
         limits=limits,
         team=node.team,
         ring=node.ring,
-        activation_dtype=launch.formats.activations,
+        settings=launch.settings,
     )
     FAMILIES[config.family].forward(builder, config, weights)
     return builder.build()

@@ -189,7 +189,7 @@ class ProgramBuilder(MoeOperations, MlaOperations):
             value_dim=self.shape.value_dim,
             context_parallel=self.native_context_parallel(),
             layers=self.shape.num_layers,
-            kv_dtype=self.limits.kv_cache_dtype,
+            kv_dtype=self.settings.kv_cache_dtype,
             arena_bytes=plan_arena(buffers),
         )
         for node in self._nodes:

@@ -73,7 +73,7 @@ class MlaOperations(Recorder):
         if self.ring is None or self.shape.value_dim == 0:
             return None
         shape, slot_bytes = self.shape, self.ring.slot_bytes
-        from_tokens = self.limits.context_parallel_from
+        from_tokens = self.settings.context_parallel_from
         return context_parallel(shape.head_bounds, shape.head_dim, shape.value_dim, slot_bytes, from_tokens)
 
     def native_context_parallel(self) -> tuple[list[int], int, int] | None:

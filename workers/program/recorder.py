@@ -9,7 +9,7 @@ from typing import Literal
 from numaserve.kernels import PackedMatrix, Program, Team, Vector
 from numaserve.shm_comm import Ring
 from numaserve.workers.program.buffers import PARTIAL_EXTRA, Buffer, Operand, Partial, Quantized, Tensor, padded
-from numaserve.workers.protocol import ActivationDtype, KvCacheDtype
+from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
 
 Activation = Literal["silu", "gelu_tanh"]
 INTEGER_GROUPS = frozenset({"int4", "int8_group", "mxfp4"})  # weight formats that take activations in int8 or bf16
@@ -24,8 +24,6 @@ class ProgramLimits:
     max_slots: int
     pages_per_slot: int
     num_pages: int
-    kv_cache_dtype: KvCacheDtype = "bf16"
-    context_parallel_from: int | None = None  # tokens; None: from where it moves fewer bytes
 
 
 @dataclass(frozen=True)
@@ -52,16 +50,13 @@ class _Recorded:
 
 @dataclass
 class Recorder:
-    """Records operations. `ring` is None with one rank.
-
-    `activation_dtype`: what weights of 4 or 8 bits in groups are multiplied by.
-    """
+    """Records operations. `ring` is None with one rank."""
 
     shape: RankShape
     limits: ProgramLimits
     team: Team
     ring: Ring | None = None
-    activation_dtype: ActivationDtype = "bf16"
+    settings: ModelSettings = DEFAULT_SETTINGS
     _nodes: list[_Recorded] = field(default_factory=list)
     _collectives: int = 0
 
@@ -91,7 +86,7 @@ class Recorder:
     def _taken(self, weight: PackedMatrix) -> tuple[bool, bool]:
         """Whether activations are quantised for `weight`, and whether its codes are widened to bf16 ones."""
         groups = weight.format in INTEGER_GROUPS
-        widened = groups and self.activation_dtype == "bf16"
+        widened = groups and self.settings.formats.activations == "bf16"
         return (groups or weight.format == "int8") and not widened, widened
 
     def _quantized(self, x: Operand, weight: PackedMatrix, logits: bool) -> Quantized:

@@ -16,7 +16,7 @@ from numaserve.workers.models.family import MlpNames
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import MlaConfig, ModelConfig, MoeConfig
 from numaserve.workers.models.stored import ROW, Stored
-from numaserve.workers.protocol import WeightFormat, WeightFormats
+from numaserve.workers.settings import WeightFormat, WeightFormats
 
 if TYPE_CHECKING:
     from numaserve.workers.weights.sharding import Shard

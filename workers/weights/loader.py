@@ -11,7 +11,7 @@ from numaserve.workers.models.family import Family, MlpNames
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.rope import rope_tables
 from numaserve.workers.models.spec import MlaConfig, ModelConfig
-from numaserve.workers.protocol import AS_PUBLISHED, WeightFormats
+from numaserve.workers.settings import AS_PUBLISHED, WeightFormats
 from numaserve.workers.weights.convert import Floats, as_float32
 from numaserve.workers.weights.formats import (
     BF16,

@@ -16,7 +16,8 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.family import MlpNames
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import MlaConfig, ModelConfig
-from numaserve.workers.protocol import AS_PUBLISHED, PAGE_SIZE, KvCacheDtype, WeightFormats
+from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.weights.formats import (
     BF16,
     MatrixFormat,
@@ -98,7 +99,9 @@ def split_heads(num_qo_heads: int, num_kv_heads: int, weights: Sequence[int]) ->
     return heads
 
 
-def make_shard(config: ModelConfig, weights: Sequence[int], rank: int, *, expert_parallel: bool = False) -> Shard:
+def make_shard(
+    config: ModelConfig, weights: Sequence[int], rank: int, settings: ModelSettings = DEFAULT_SETTINGS
+) -> Shard:
     """The part of the model that `rank` owns; `weights` has one entry per rank."""
     q_heads, kv_heads = split_heads(config.num_qo_heads, config.num_kv_heads, weights)[rank]
     family, moe = FAMILIES[config.family], config.moe
@@ -110,7 +113,7 @@ def make_shard(config: ModelConfig, weights: Sequence[int], rank: int, *, expert
     experts = expert_columns = shared = range(0)
     if moe is not None:
         shared = columns(moe.shared_intermediate_size, family.moe_names.shared_mlp)
-        if expert_parallel:
+        if settings.expert_parallel:
             experts, expert_columns = split(moe.num_experts, weights, 1)[rank], range(moe.intermediate_size)
         else:
             experts = range(moe.num_experts)
@@ -160,16 +163,11 @@ def matrix_bytes(n: int, k: int, made: MatrixFormat = BF16) -> int:
 
 
 def weight_bytes(
-    config: ModelConfig,
-    weights: Sequence[int],
-    rank: int,
-    formats: WeightFormats = AS_PUBLISHED,
-    *,
-    expert_parallel: bool = False,
+    config: ModelConfig, weights: Sequence[int], rank: int, settings: ModelSettings = DEFAULT_SETTINGS
 ) -> int:
     """Memory of the packed matrices of one rank; norms and biases, a few kB per layer, are left out. Raises
-    `OperatorError` where the checkpoint cannot be had in `formats`."""
-    shard = make_shard(config, weights, rank, expert_parallel=expert_parallel)
+    `OperatorError` where the checkpoint cannot be had in the formats asked for."""
+    shard, formats = make_shard(config, weights, rank, settings), settings.formats
     hidden = config.hidden_size
     q_columns = len(shard.q_heads) * config.head_dim
     total = matrix_bytes(len(shard.vocab), hidden)
@@ -211,11 +209,13 @@ def _mlp_bytes(config: ModelConfig, shard: Shard, made: MlpFormats | MoeFormats)
     return total + gated(shard.shared_intermediate, made.shared) if moe.shared_intermediate_size else total
 
 
-def kv_bytes_per_page(config: ModelConfig, weights: Sequence[int], rank: int, dtype: KvCacheDtype = "bf16") -> int:
+def kv_bytes_per_page(
+    config: ModelConfig, weights: Sequence[int], rank: int, settings: ModelSettings = DEFAULT_SETTINGS
+) -> int:
     """Memory of one page of KV cache on one rank: keys and values of `PAGE_SIZE` tokens in all layers, each head padded
     to whole tiles. int8 and fp8_e4m3 are a byte a value and a bf16 scale for each token's key and value of a head.
     A latent is key and value at once. Raises `OperatorError` for a latent in another dtype than bf16."""
-    kv_heads = len(make_shard(config, weights, rank).kv_heads)
+    kv_heads, dtype = len(make_shard(config, weights, rank).kv_heads), settings.kv_cache_dtype
     if config.mla is not None:
         if dtype != "bf16":
             raise OperatorError(f"--kv-cache-dtype {dtype}: {config.architecture} caches latents, in bf16 only")

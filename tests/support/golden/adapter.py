@@ -33,8 +33,8 @@ from numaserve.workers.protocol import (
     SlotInit,
     StepPlan,
     TokenLogprobs,
-    WeightFormats,
 )
+from numaserve.workers.settings import ModelSettings, WeightFormats
 
 from tests.support.golden.cases import Serving
 from tests.support.golden.program_text import program_lines
@@ -72,18 +72,23 @@ def isa() -> str:
 def look(model: Path, serving: Serving) -> Found:
     """Load the checkpoint on all ranks and run some prompts. Raises `Refused` for what cannot be served."""
     config = load_model_config(model)
-    formats = WeightFormats(serving.linear, serving.lm_head, serving.activations)
-    options = _options(formats, serving)
+    settings = ModelSettings(
+        formats=WeightFormats(serving.linear, serving.lm_head, serving.activations),
+        kv_cache_dtype=serving.kv_dtype,
+        expert_parallel=serving.expert_parallel,
+        context_parallel_from=serving.context_parallel_from,
+    )
+    options = _options(settings)
     planned = _planned(options, config, serving)
-    operations = [_operations(config, formats, serving, rank) for rank in range(serving.world)]
+    operations = [_operations(config, settings, serving, rank) for rank in range(serving.world)]
     with _segment(serving.world) as segment, ThreadPoolExecutor(serving.world) as threads:
-        launches = [_launch(model, formats, serving, rank, segment) for rank in range(serving.world)]
+        launches = [_launch(model, settings, serving, rank, segment) for rank in range(serving.world)]
         ranks = list(threads.map(_run, launches))
     nodes, arena, packed, answers = zip(*ranks, strict=True)
     return Found(list(nodes), list(arena), list(packed), planned, operations, answers[0])
 
 
-def _launch(model: Path, formats: WeightFormats, serving: Serving, rank: int, segment: Segment | None) -> Launch:
+def _launch(model: Path, settings: ModelSettings, serving: Serving, rank: int, segment: Segment | None) -> Launch:
     return Launch(
         rank=rank,
         world_size=serving.world,
@@ -99,10 +104,7 @@ def _launch(model: Path, formats: WeightFormats, serving: Serving, rank: int, se
         ring_fd=segment.fd if segment else -1,
         ring_nonce=segment.nonce if segment else 0,
         step_deadline_s=_PATIENCE_S,
-        formats=formats,
-        kv_cache_dtype=serving.kv_dtype,
-        expert_parallel=serving.expert_parallel,
-        context_parallel_from=serving.context_parallel_from,
+        settings=settings,
     )
 
 
@@ -175,17 +177,14 @@ def _logprob_words(logprobs: TokenLogprobs) -> str:
     return f"{logprobs.token}:{logprobs.top_ids}:{bits}"
 
 
-def _options(formats: WeightFormats, serving: Serving) -> planning.PlanOptions:
+def _options(settings: ModelSettings) -> planning.PlanOptions:
     return planning.PlanOptions(
         model="",
         max_running_requests=_SLOTS,
         max_step_tokens=_STEP_TOKENS,
         mem_fraction_static=0.9,
         step_deadline_s=1.0,
-        formats=formats,
-        kv_cache_dtype=serving.kv_dtype,
-        expert_parallel=serving.expert_parallel,
-        context_parallel_from=serving.context_parallel_from,
+        settings=settings,
     )
 
 
@@ -196,16 +195,8 @@ def _planned(options: planning.PlanOptions, config: ModelConfig, serving: Servin
     return [*lines, f"ring slot {slot}"]
 
 
-def _operations(config: ModelConfig, formats: WeightFormats, serving: Serving, rank: int) -> list[str]:
-    counted = rank_operations(
-        config,
-        serving.shares,
-        rank,
-        formats,
-        serving.kv_dtype,
-        expert_parallel=serving.expert_parallel,
-        context_parallel_from=serving.context_parallel_from,
-    )
+def _operations(config: ModelConfig, settings: ModelSettings, serving: Serving, rank: int) -> list[str]:
+    counted = rank_operations(config, serving.shares, rank, settings)
     return [
         f"{each.name} {each.kind} {each.weights} {each.computes} "
         + " ".join(repr(dataclasses.astuple(each.amount(step))) for step in _STEPS)

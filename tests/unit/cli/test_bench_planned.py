@@ -15,7 +15,8 @@ from numaserve.workers.planning.plan import PlanOptions, make_plan
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.roofline.estimate import Load, make_estimate
 from numaserve.workers.planning.roofline.machine import Machine
-from numaserve.workers.protocol import Ceilings, RankProfile, WeightFormats
+from numaserve.workers.protocol import Ceilings, RankProfile
+from numaserve.workers.settings import ModelSettings, WeightFormats
 
 NOTHING = RankProfile(0, 0, 0, 0, 0, [])
 INT8 = WeightFormats("int8", activations="bf16")
@@ -32,7 +33,7 @@ def test_steps_are_planned_as_a_host_of_those_ceilings_is(tp: int, tmp_path: Pat
         max_step_tokens=512,
         mem_fraction_static=0.85,
         step_deadline_s=60.0,
-        formats=INT8,
+        settings=ModelSettings(formats=INT8),
     )
     barrier_us = known.barrier_s * 1e6
     host = Machine(

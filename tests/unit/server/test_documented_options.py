@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 from numaserve.server.cli.main import app
-from numaserve.server.config import ServeConfig
+from numaserve.server.config import KEYS
 
 OPTIONS = (Path(__file__).parents[3] / "docs" / "options.md").read_text()
 
@@ -28,9 +28,9 @@ def test_every_option_of_serve_has_its_row_and_every_row_its_option() -> None:
     assert set(option_rows()) == serve_options()
 
 
-@pytest.mark.parametrize("key", sorted(ServeConfig.model_fields))
+@pytest.mark.parametrize("key", sorted(KEYS))
 def test_the_defaults_in_the_table_are_the_real_ones(key: str) -> None:
-    default = ServeConfig.model_fields[key].default
+    default = KEYS[key].default
     row = option_rows().get("--" + key.replace("_", "-"))
     if isinstance(default, bool):
         assert row == ("on" if default else "off")

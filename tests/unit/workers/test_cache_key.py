@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from numaserve.workers.models.spec import ModelConfig, MoeConfig, RopeConfig
 from numaserve.workers.models.stored import Stored
-from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats
+from numaserve.workers.settings import BF16_WEIGHTS, ModelSettings, WeightFormats
 from numaserve.workers.weights.cache import key as key_module
 from numaserve.workers.weights.cache.folder import CacheKey
 from numaserve.workers.weights.cache.key import cache_key, look_at
@@ -34,6 +34,7 @@ SMALL = ModelConfig(
     layer_kinds=("full", "full"),
     query_scale=0.25,
 )
+SETTINGS = ModelSettings(formats=BF16_WEIGHTS)
 INT8, FP8 = Stored("int8", "int8"), Stored("fp8", "fp8", 128, block_rows=128)
 CONTENT = b"\x08\0\0\0\0\0\0\0{}      " + bytes(1 << 20)
 
@@ -50,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def key_of(path: Path, **changes: object) -> CacheKey:
-    values = {"config": SMALL, "weights": [4, 3], "rank": 0, "formats": BF16_WEIGHTS} | changes
+    values = {"config": SMALL, "weights": [4, 3], "rank": 0, "settings": SETTINGS} | changes
     return cache_key(look_at(path), **values)  # type: ignore[arg-type]
 
 
@@ -112,8 +113,9 @@ def test_a_key_changes_with_anything_of_the_checkpoint(change: Callable[[Path], 
         {"weights": [3, 4]},
         {"weights": [4, 3, 1]},
         {"weights": [43]},
-        {"formats": WeightFormats("int8", "bf16")},
-        {"formats": WeightFormats("int8", "int8")},
+        {"settings": ModelSettings(formats=WeightFormats("int8", "bf16"))},
+        {"settings": ModelSettings(formats=WeightFormats("int8", "int8"))},
+        {"settings": ModelSettings(formats=BF16_WEIGHTS, expert_parallel=True)},
         {"config": replace(SMALL, hidden_size=128)},
         {"config": replace(SMALL, family="qwen3")},
         {"config": replace(SMALL, norm_plus_one=True)},

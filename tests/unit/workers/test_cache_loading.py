@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from numaserve.kernels import Team
 from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats, WeightsCache
+from numaserve.workers.protocol import WeightsCache
+from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, ModelSettings, WeightFormats
 from numaserve.workers.weights.cache import key as key_module
 from numaserve.workers.weights.cache.background import BackgroundWriter
 from numaserve.workers.weights.cache.errors import CacheError
@@ -29,10 +30,11 @@ import sys
 from pathlib import Path
 from numaserve.kernels import Team
 from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.protocol import AS_PUBLISHED, WeightsCache
+from numaserve.workers.protocol import WeightsCache
+from numaserve.workers.settings import AS_PUBLISHED
 from numaserve.workers.weights.cache.loading import RankLoader
 path, cache = Path(sys.argv[1]), WeightsCache(sys.argv[2], 1 << 30)
-loader = RankLoader(path, load_model_config(path), [2, 1], 1, 64, AS_PUBLISHED, cache)
+loader = RankLoader(path, load_model_config(path), [2, 1], 1, 64, cache=cache)
 print(loader.load(Team([-1]), lambda _: None).origin)
 """
 FORMATS = [BF16_WEIGHTS, WeightFormats("int8", "int8")]
@@ -62,13 +64,13 @@ def loader(
     model: Path, folder: Path | None, rank: int = 0, formats: WeightFormats = BF16_WEIGHTS, limit: int = 1 << 30
 ) -> RankLoader:
     cache = None if folder is None else WeightsCache(str(folder), limit)
-    return RankLoader(model, load_model_config(model), SHARES, rank, 64, formats, cache)
+    return RankLoader(model, load_model_config(model), SHARES, rank, 64, ModelSettings(formats=formats), cache)
 
 
 def load(which: RankLoader, team: Team) -> LoadedWeights:
     done: list[int] = []
     loaded = which.load(team, done.append)
-    assert done[-1] == loaded.nbytes == weight_bytes(which.config, SHARES, which.rank, which.formats)
+    assert done[-1] == loaded.nbytes == weight_bytes(which.config, SHARES, which.rank, which.settings)
     return loaded
 
 

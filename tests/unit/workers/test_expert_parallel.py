@@ -17,7 +17,8 @@ from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import MoeConfig
 from numaserve.workers.models.stored import Stored
 from numaserve.workers.planning.plan import make_plan
-from numaserve.workers.protocol import AS_PUBLISHED, WeightFormat, WeightFormats, WeightsCache
+from numaserve.workers.protocol import WeightsCache
+from numaserve.workers.settings import AS_PUBLISHED, ModelSettings, WeightFormat, WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.cache import key as key_module
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
@@ -42,7 +43,8 @@ FORMATS: list[WeightFormat] = ["bf16", "int8", "int4", "fp8"]
 MOE = replace(
     SMALL, family="qwen2_moe", moe=MoeConfig(64, 8, 768, shared_intermediate_size=1024), moe_layers=tuple(range(30))
 )
-PARALLEL = replace(OPTIONS, expert_parallel=True)
+WHOLE = ModelSettings(expert_parallel=True)
+PARALLEL = replace(OPTIONS, settings=WHOLE)
 
 
 @pytest.fixture(scope="module")
@@ -65,9 +67,9 @@ def load(path: Path, shares: list[int], team: Team, formats: WeightFormats = AS_
     source = open_source(path, config)
     group = []
     for rank in range(len(shares)):
-        shard, done = make_shard(config, shares, rank, expert_parallel=True), []
+        shard, done = make_shard(config, shares, rank, WHOLE), []
         group.append(loader.load_weights(source, config, shard, team, done.append, positions=64, formats=formats))
-        planned = weight_bytes(config, shares, rank, formats, expert_parallel=True)
+        planned = weight_bytes(config, shares, rank, ModelSettings(formats=formats, expert_parallel=True))
         assert planned == done[-1] == sum(matrix.nbytes for matrix in group[-1].matrices)
     return group
 
@@ -81,7 +83,7 @@ def experts_of(weights: Weights, layer: int = -1) -> MoeWeights:
 @given(weights=st.lists(st.integers(1, 64), min_size=1, max_size=20))
 def test_every_expert_is_whole_and_on_one_rank_and_the_rest_is_divided_as_ever(weights: list[int]) -> None:
     config = moe_config()
-    shards = [make_shard(config, weights, rank, expert_parallel=True) for rank in range(len(weights))]
+    shards = [make_shard(config, weights, rank, WHOLE) for rank in range(len(weights))]
     assert [expert for shard in shards for expert in shard.experts] == list(range(12))
     for shard, weight in zip(shards, weights, strict=True):
         assert abs(len(shard.experts) - 12 * weight / sum(weights)) < 1
@@ -95,13 +97,13 @@ def test_every_expert_is_whole_and_on_one_rank_and_the_rest_is_divided_as_ever(w
 def test_the_ranks_together_take_the_memory_of_every_expert_once(weights: list[int]) -> None:
     config, routers = moe_config(), 29 * 32 * 576 * 2
     whole = weight_bytes(config, [1], 0) - routers
-    parts = [weight_bytes(config, weights, rank, expert_parallel=True) - routers for rank in range(len(weights))]
+    parts = [weight_bytes(config, weights, rank, WHOLE) - routers for rank in range(len(weights))]
     # A part of the vocabulary may end in half a pair of panels.
     assert 0 <= sum(parts) - whole <= len(weights) * 16 * 576 * 2
 
 
 def test_a_dense_model_has_no_experts_to_hold() -> None:
-    assert make_shard(SMALL, [1, 1], 1, expert_parallel=True) == make_shard(SMALL, [1, 1], 1)
+    assert make_shard(SMALL, [1, 1], 1, WHOLE) == make_shard(SMALL, [1, 1], 1)
 
 
 def test_groups_of_experts_are_not_cut() -> None:
@@ -111,7 +113,7 @@ def test_groups_of_experts_are_not_cut() -> None:
     moe = MoeConfig(3, 2, 640)  # 320 columns of each on a rank would be groups of 64
     config = replace(config, family="qwen3_moe", moe=moe, moe_layers=(0,))
     for rank in range(2):
-        shard = make_shard(config, [1, 1], rank, expert_parallel=True)
+        shard = make_shard(config, [1, 1], rank, WHOLE)
         made = layer_formats(config, AS_PUBLISHED, shard, 0).mlp
         assert isinstance(made, MoeFormats)
         assert made.experts.down == MatrixFormat("int4", 128)
@@ -173,7 +175,7 @@ def test_the_second_start_finds_the_experts_of_the_rank(
     config, cache = load_model_config(path), WeightsCache(str(tmp_path / "packed"), 1 << 30)
 
     def start(expert_parallel: bool) -> LoadedWeights:
-        which = RankLoader(path, config, [2, 1], 1, 64, AS_PUBLISHED, cache, expert_parallel)
+        which = RankLoader(path, config, [2, 1], 1, 64, ModelSettings(expert_parallel=expert_parallel), cache)
         return which.load(team, lambda _: None)
 
     first = start(True)
@@ -189,10 +191,10 @@ def test_the_second_start_finds_the_experts_of_the_rank(
 def test_the_plan_counts_whole_experts() -> None:
     plan = make_plan(replace(PARALLEL, tp=3), MOE, machine(43, 43, 42, free_gib=200))
     divided = make_plan(replace(OPTIONS, tp=3), MOE, machine(43, 43, 42, free_gib=200))
-    assert all(launch.expert_parallel for launch in plan.launches)
-    assert not any(launch.expert_parallel for launch in divided.launches)
+    assert all(launch.settings.expert_parallel for launch in plan.launches)
+    assert not any(launch.settings.expert_parallel for launch in divided.launches)
     for rank, other in zip(plan.ranks, divided.ranks, strict=True):
-        assert rank.weight_bytes == weight_bytes(MOE, [43, 43, 42], rank.rank, expert_parallel=True)
+        assert rank.weight_bytes == weight_bytes(MOE, [43, 43, 42], rank.rank, WHOLE)
         # All of a token's experts may be on one rank.
         columns = len(make_shard(MOE, [43, 43, 42], rank.rank).expert_intermediate)
         assert rank.scratch_bytes - other.scratch_bytes == 512 * 4 * 8 * 3 * (768 - columns)

@@ -14,7 +14,7 @@ from numaserve.kernels import Team
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import BF16_WEIGHTS
+from numaserve.workers.settings import BF16_WEIGHTS
 from test_mla_loading import exchanged_keys
 from test_quantized_loading import assert_same_logits, load
 

@@ -14,7 +14,7 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import BF16_WEIGHTS, WeightFormats
+from numaserve.workers.settings import BF16_WEIGHTS, ModelSettings, WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
@@ -44,7 +44,7 @@ def load_group(path: Path, tp: int, team: Team) -> tuple[ModelConfig, list[Weigh
             loader.load_weights(source, config, shard, team, done.append, positions=POSITIONS, formats=BF16_WEIGHTS)
         )
         assert done == sorted(done)
-        assert done[-1] == weight_bytes(config, weights, rank, BF16_WEIGHTS)
+        assert done[-1] == weight_bytes(config, weights, rank, ModelSettings(formats=BF16_WEIGHTS))
     return config, group
 
 
@@ -68,7 +68,7 @@ def test_int8_weights_are_those_of_the_checkpoint_and_the_embedding_stays_bf16(
             loader.load_weights(source, config, shard, team, report, positions=POSITIONS, formats=each)
             for each, report in ((formats, done.append), (BF16_WEIGHTS, lambda _: None))
         )
-        assert done[-1] == weight_bytes(config, [1] * tp, rank, formats)
+        assert done[-1] == weight_bytes(config, [1] * tp, rank, ModelSettings(formats=formats))
         assert (packed.embedding.format, packed.lm_head.format) == ("bf16", "int8")
         for got, wanted in ((packed.layers[1].mlp.down, exact.layers[1].mlp.down), (packed.lm_head, exact.lm_head)):
             values = wanted.to_numpy()

@@ -55,7 +55,7 @@ import json, os, sys
 from pathlib import Path
 from numaserve.kernels import Team
 from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.protocol import WeightFormats
+from numaserve.workers.settings import WeightFormats
 from numaserve.workers.weights import loader, mapped
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.sharding import make_shard

@@ -12,6 +12,7 @@ import transformers as hf
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.settings import ModelSettings
 from numaserve.workers.weights.sharding import kv_bytes_per_page
 from test_model_config import write
 
@@ -138,4 +139,4 @@ def test_what_the_kernels_do_not_take_is_one_clear_line(values: dict[str, Any], 
 def test_latents_are_cached_in_bf16_only(tmp_path: Path) -> None:
     config = load_model_config(write(tmp_path, **DEEPSEEK_R1))
     with pytest.raises(OperatorError, match="--kv-cache-dtype int8: DeepseekV3ForCausalLM caches latents, in bf16"):
-        kv_bytes_per_page(config, [1], 0, "int8")
+        kv_bytes_per_page(config, [1], 0, ModelSettings(kv_cache_dtype="int8"))

@@ -11,7 +11,7 @@ import transformers as hf
 from numaserve.kernels import Team
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormat, WeightFormats
+from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, ModelSettings, WeightFormat, WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
@@ -39,7 +39,7 @@ def load(path: Path, team: Team, *, shares: list[int], rank: int = 0, formats: W
     source, shard, done = open_source(path, config), make_shard(config, shares, rank), []
     weights = loader.load_weights(source, config, shard, team, done.append, positions=64, formats=formats)
     assert np.diff([0, *done]).tolist() == [matrix.nbytes for matrix in weights.matrices]
-    assert done[-1] == weight_bytes(config, shares, rank, formats)
+    assert done[-1] == weight_bytes(config, shares, rank, ModelSettings(formats=formats))
     return weights
 
 

@@ -15,7 +15,7 @@ import transformers as hf
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormat, WeightFormats
+from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, ModelSettings, WeightFormat, WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
@@ -56,7 +56,7 @@ def load(path: Path, team: Team, *, tp: int = 1, rank: int = 0, formats: WeightF
         positions=64,
         formats=formats,
     )
-    planned = weight_bytes(config, shares, rank, formats)
+    planned = weight_bytes(config, shares, rank, ModelSettings(formats=formats))
     assert done[-1] == planned == sum(matrix.nbytes for matrix in weights.matrices)
     return weights
 

@@ -13,7 +13,7 @@ from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.stored import Stored
-from numaserve.workers.protocol import WeightFormats
+from numaserve.workers.settings import WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix

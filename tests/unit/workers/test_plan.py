@@ -8,7 +8,8 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig, MoeConfig, RopeConfig
 from numaserve.workers.planning.plan import GroupPlan, PlanOptions, make_plan
 from numaserve.workers.planning.topology import HugePages, Node, Topology
-from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype
+from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.settings import KvCacheDtype, ModelSettings
 from numaserve.workers.weights.sharding import kv_bytes_per_page, weight_bytes
 
 # The shape of SmolLM2-135M: 9 query heads and 3 KV heads do not divide by 2.
@@ -123,12 +124,13 @@ def test_a_cgroup_limit_counts_for_all_ranks_together() -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
 def test_a_quantised_kv_cache_has_nearly_twice_the_pages(dtype: KvCacheDtype) -> None:
+    quantised = ModelSettings(kv_cache_dtype=dtype)
     wide = make_plan(replace(OPTIONS, kv_cache_gib=1.0), SMALL, machine(4, 4))
-    plan = make_plan(replace(OPTIONS, kv_cache_gib=1.0, kv_cache_dtype=dtype), SMALL, machine(4, 4))
-    assert {launch.kv_cache_dtype for launch in plan.launches} == {dtype}
+    plan = make_plan(replace(OPTIONS, kv_cache_gib=1.0, settings=quantised), SMALL, machine(4, 4))
+    assert {launch.settings for launch in plan.launches} == {quantised}
     assert plan.num_pages * (64 + 2) == pytest.approx(wide.num_pages * 2 * 64, rel=0.01)
     for rank in plan.ranks:
-        assert rank.kv_bytes == plan.num_pages * kv_bytes_per_page(SMALL, [4, 4], rank.rank, dtype)
+        assert rank.kv_bytes == plan.num_pages * kv_bytes_per_page(SMALL, [4, 4], rank.rank, quantised)
 
 
 def test_kv_cache_gib_is_the_size_of_all_ranks_together() -> None:

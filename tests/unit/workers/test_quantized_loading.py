@@ -15,7 +15,7 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats
+from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, ModelSettings, WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.sharding import make_shard, weight_bytes
@@ -43,7 +43,7 @@ def load(path: Path, tp: int, team: Team, formats: WeightFormats = AS_PUBLISHED)
         done: list[int] = []
         shard = make_shard(config, shares, rank)
         group.append(loader.load_weights(source, config, shard, team, done.append, positions=64, formats=formats))
-        assert done[-1] == weight_bytes(config, shares, rank, formats)
+        assert done[-1] == weight_bytes(config, shares, rank, ModelSettings(formats=formats))
     return config, group
 
 

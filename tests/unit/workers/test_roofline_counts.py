@@ -22,7 +22,8 @@ from numaserve.workers.planning.roofline.shapes import ShapeSource
 from numaserve.workers.process.model import rank_shape
 from numaserve.workers.program.buffers import Operand, Tensor
 from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits
-from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype, WeightFormats
+from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.settings import DEFAULT_SETTINGS, KvCacheDtype, ModelSettings, WeightFormats
 from numaserve.workers.weights.loader import lay_out
 from numaserve.workers.weights.matrices import packed_matrix
 from numaserve.workers.weights.sharding import make_shard
@@ -110,21 +111,18 @@ def zero_program(
     config: ModelConfig,
     shares: Sequence[int],
     rank: int,
-    formats: WeightFormats,
-    kv: KvCacheDtype,
-    *,
-    expert_parallel: bool = False,
+    settings: ModelSettings = DEFAULT_SETTINGS,
 ) -> Program:
     """The rank's own Program, of real matrices with nothing in them, without the other ranks."""
-    shard = make_shard(config, shares, rank, expert_parallel=expert_parallel)
-    weights = lay_out(ShapeSource(config), config, shard, formats, packed_matrix)
+    shard = make_shard(config, shares, rank, settings)
+    weights = lay_out(ShapeSource(config), config, shard, settings.formats, packed_matrix)
     weights = replace(weights, ropes=tuple(rope_table(config.rope.rotary_dim) for _ in weights.ropes))
     shape = replace(rank_shape(config, shares, rank), vocab_bounds=[0, len(weights.shard.vocab)])
     b = LoneRank(
         shape=shape,
-        limits=replace(LIMITS, kv_cache_dtype=kv),
+        limits=LIMITS,
         team=Team([-1, -1]),
-        activation_dtype=formats.activations,
+        settings=settings,
     )
     FAMILIES[config.family].forward(b, config, weights)
     return b.build()
@@ -161,27 +159,25 @@ def counted(operations: Sequence[Operation], steps: Sequence[list[tuple[int, int
 @pytest.mark.parametrize("kv", ["bf16", "int8"])
 @pytest.mark.parametrize("family", DENSE)
 def test_a_dense_model_is_counted_as_the_program_counts_it(family: str, kv: KvCacheDtype, tmp_path: Path) -> None:
-    config = config_of(tmp_path, DENSE[family])
-    program = zero_program(config, [1], 0, WeightFormats(), kv)
-    assert counted(rank_operations(config, [1], 0, WeightFormats(), kv), STEPS) == native_counts(program, STEPS)
+    config, settings = config_of(tmp_path, DENSE[family]), ModelSettings(kv_cache_dtype=kv)
+    program = zero_program(config, [1], 0, settings)
+    assert counted(rank_operations(config, [1], 0, settings), STEPS) == native_counts(program, STEPS)
 
 
 @pytest.mark.parametrize("activations", ["bf16", "int8"])
 @pytest.mark.parametrize("format", ["int8", "int4", "fp8"])
 def test_every_weight_format_is_counted_as_the_program_counts_it(format: Any, activations: Any, tmp_path: Path) -> None:
-    formats = WeightFormats(format, format, activations)
+    settings = ModelSettings(formats=WeightFormats(format, format, activations))
     config = config_of(tmp_path, {})
-    program = zero_program(config, [1], 0, formats, "bf16")
-    assert counted(rank_operations(config, [1], 0, formats, "bf16"), STEPS) == native_counts(program, STEPS)
+    program = zero_program(config, [1], 0, settings)
+    assert counted(rank_operations(config, [1], 0, settings), STEPS) == native_counts(program, STEPS)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_of_two_ranks_is_counted_as_its_program_counts_it(rank: int, tmp_path: Path) -> None:
     config, shares = config_of(tmp_path, {}), [2, 1]
-    program = zero_program(config, shares, rank, WeightFormats(), "bf16")
-    assert counted(rank_operations(config, shares, rank, WeightFormats(), "bf16"), STEPS) == native_counts(
-        program, STEPS
-    )
+    program = zero_program(config, shares, rank)
+    assert counted(rank_operations(config, shares, rank), STEPS) == native_counts(program, STEPS)
 
 
 @pytest.mark.parametrize("format", [None, "int8"])
@@ -189,11 +185,11 @@ def test_each_of_two_ranks_is_counted_as_its_program_counts_it(rank: int, tmp_pa
 def test_experts_of_one_token_are_counted_as_the_program_counts_them(
     model: dict[str, Any], format: Any, tmp_path: Path
 ) -> None:
-    formats = WeightFormats(format)
+    settings = ModelSettings(formats=WeightFormats(format))
     config = config_of(tmp_path, model)
     steps = [[(0, start, 1, True)] for start in range(3)]
-    native = native_counts(zero_program(config, [1], 0, formats, "bf16"), steps)
-    assert_alike(counted(rank_operations(config, [1], 0, formats, "bf16"), steps), native)
+    native = native_counts(zero_program(config, [1], 0, settings), steps)
+    assert_alike(counted(rank_operations(config, [1], 0, settings), steps), native)
 
 
 @pytest.mark.parametrize("shares", [[1], [2, 1]], ids=["one rank", "the second of two"])
@@ -206,15 +202,16 @@ def test_a_mixture_whose_tokens_go_to_every_expert_is_counted_as_the_program_cou
     model: dict[str, Any], shares: list[int], tmp_path: Path
 ) -> None:
     config, rank = config_of(tmp_path, model), len(shares) - 1
-    native = native_counts(zero_program(config, shares, rank, WeightFormats(), "bf16"), STEPS)
-    assert_alike(counted(rank_operations(config, shares, rank, WeightFormats(), "bf16"), STEPS), native)
+    native = native_counts(zero_program(config, shares, rank), STEPS)
+    assert_alike(counted(rank_operations(config, shares, rank), STEPS), native)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_whole_experts_of_a_rank_are_counted_as_its_program_counts_them(rank: int, tmp_path: Path) -> None:
     config = config_of(tmp_path, MOE | {"num_experts_per_tok": 6})
-    native = native_counts(zero_program(config, [1, 1], rank, WeightFormats(), "bf16", expert_parallel=True), STEPS)
-    operations = rank_operations(config, [1, 1], rank, WeightFormats(), "bf16", expert_parallel=True)
+    settings = ModelSettings(expert_parallel=True)
+    native = native_counts(zero_program(config, [1, 1], rank, settings), STEPS)
+    operations = rank_operations(config, [1, 1], rank, settings)
     assert_alike(counted(operations, STEPS), native)
 
 

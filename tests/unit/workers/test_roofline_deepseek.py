@@ -19,7 +19,7 @@ from numaserve.workers.planning.roofline.memory import node_memory, remedies
 from numaserve.workers.planning.roofline.operations import Operation, StepWork
 from numaserve.workers.planning.roofline.predict import prefill_steps
 from numaserve.workers.planning.roofline.ranks import rank_operations
-from numaserve.workers.protocol import WeightFormats
+from numaserve.workers.settings import ModelSettings, WeightFormats
 
 HIDDEN, LAYERS, HEADS, EXPERTS, TOP_K, WIDTH, DENSE = 7168, 61, 128, 256, 8, 2048, 3
 CONFIG = {
@@ -67,14 +67,14 @@ CONFIG = {
     "bos_token_id": 0,
     "eos_token_id": 1,
 }
-INT8 = WeightFormats("int8")
+INT8 = ModelSettings(formats=WeightFormats("int8"))
 OPTIONS = PlanOptions(
     model="r1",
     max_running_requests=1,
     max_step_tokens=512,
     mem_fraction_static=0.85,
     step_deadline_s=60.0,
-    formats=INT8,
+    settings=INT8,
 )
 
 
@@ -88,7 +88,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
 @pytest.fixture(scope="module")
 def operations(config: ModelConfig) -> list[Operation]:
     """Of a single rank with the whole model."""
-    return rank_operations(config, [128], 0, INT8, "bf16")
+    return rank_operations(config, [128], 0, INT8)
 
 
 def estimate(config: ModelConfig, options: PlanOptions) -> Estimate:
@@ -125,7 +125,7 @@ def test_two_ranks_read_half_of_the_latents_of_a_long_sequence_each(batch: int, 
     step, short = (StepWork([(context - 1, 1)] * batch, batch) for context in (32768, 1024))
     latents = batch * LAYERS * 32768 * (512 + 64) * 2
     for rank in range(2):
-        operations = rank_operations(config, [64, 64], rank, INT8, "bf16")
+        operations = rank_operations(config, [64, 64], rank, INT8)
         assert nbytes(operations, "attention", step) == 0
         assert nbytes(operations, "divided_attention", step) == latents / 2
         assert nbytes(operations, "attention", short) == batch * LAYERS * 1024 * (512 + 64) * 2
@@ -166,4 +166,4 @@ def test_a_step_cannot_be_faster_than_the_bytes_that_a_rank_reads(config: ModelC
 def test_whole_experts_are_for_models_that_have_some(config: ModelConfig) -> None:
     dense = replace(config, moe_layers=())
     with pytest.raises(OperatorError, match="--expert-parallel is for models with experts"):
-        estimate(dense, replace(OPTIONS, expert_parallel=True))
+        estimate(dense, replace(OPTIONS, settings=ModelSettings(expert_parallel=True)))

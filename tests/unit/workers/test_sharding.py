@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numaserve.kernels import Program, Team
 from numaserve.workers.models.spec import ModelConfig, MoeConfig, RopeConfig
-from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype, WeightFormats
+from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.settings import KvCacheDtype, ModelSettings, WeightFormats
 from numaserve.workers.weights.sharding import (
     apportion,
     kv_bytes_per_page,
@@ -115,15 +116,15 @@ def test_weight_bytes_are_two_for_each_parameter_of_the_matrices() -> None:
 
 
 def test_int8_weights_are_one_byte_and_eight_more_for_each_output_feature() -> None:
-    formats = WeightFormats(linear="int8")
+    settings = ModelSettings(formats=WeightFormats(linear="int8"))
     parameters = 30 * (576 * (9 + 2 * 3 + 9) * 64 + 3 * 576 * 1536)
     features = 30 * ((9 + 2 * 3) * 64 + 576 + 2 * 1536 + 576)
-    assert weight_bytes(config(), [8], 0, formats) == parameters + 8 * features + 2 * 49152 * 576
+    assert weight_bytes(config(), [8], 0, settings) == parameters + 8 * features + 2 * 49152 * 576
 
 
 def test_a_quantised_head_is_another_matrix_than_the_embedding() -> None:
-    formats = WeightFormats(lm_head="int8")
-    assert weight_bytes(config(), [8], 0, formats) - weight_bytes(config(), [8], 0) == 49152 * (576 + 8)
+    settings = ModelSettings(formats=WeightFormats(lm_head="int8"))
+    assert weight_bytes(config(), [8], 0, settings) - weight_bytes(config(), [8], 0) == 49152 * (576 + 8)
 
 
 @given(weights=st.lists(st.integers(1, 64), min_size=2, max_size=3))
@@ -174,8 +175,12 @@ def test_a_page_counts_local_heads_padded_to_whole_tiles() -> None:
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
 def test_a_quantised_page_is_a_byte_a_value_and_two_for_each_scale(dtype: KvCacheDtype) -> None:
-    assert kv_bytes_per_page(config(), [1, 1], 0, dtype) == 2 * 30 * 2 * PAGE_SIZE * (64 + 2)
-    assert kv_bytes_per_page(config(head_dim=48), [1, 1], 1, dtype) == 2 * 30 * 1 * PAGE_SIZE * (64 + 2)
+    assert kv_bytes_per_page(config(), [1, 1], 0, ModelSettings(kv_cache_dtype=dtype)) == 2 * 30 * 2 * PAGE_SIZE * (
+        64 + 2
+    )
+    assert kv_bytes_per_page(
+        config(head_dim=48), [1, 1], 1, ModelSettings(kv_cache_dtype=dtype)
+    ) == 2 * 30 * 1 * PAGE_SIZE * (64 + 2)
 
 
 @pytest.mark.parametrize("dtype", get_args(KvCacheDtype))
@@ -199,5 +204,5 @@ def test_native_code_takes_the_memory_that_was_planned(dtype: KvCacheDtype, head
         kv_dtype=dtype,
         arena_bytes=4096,
     )
-    planned = 64 * kv_bytes_per_page(config(head_dim=head_dim), [1], 0, dtype)
+    planned = 64 * kv_bytes_per_page(config(head_dim=head_dim), [1], 0, ModelSettings(kv_cache_dtype=dtype))
     assert 0 <= program.kv_memory[1] - planned < HUGE_PAGE

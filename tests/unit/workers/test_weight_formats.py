@@ -6,7 +6,7 @@ import pytest
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import MoeConfig
 from numaserve.workers.models.stored import GGUF_BLOCKS, ROW, Stored
-from numaserve.workers.protocol import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats
+from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats
 from numaserve.workers.weights.formats import (
     BF16,
     LayerFormats,

@@ -22,7 +22,8 @@ from numaserve.workers.planning.roofline.operations import (
 )
 from numaserve.workers.program.buffers import padded
 from numaserve.workers.program.builder import ProgramBuilder
-from numaserve.workers.protocol import PAGE_SIZE, KvCacheDtype
+from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.settings import KvCacheDtype
 
 Place = tuple[int, int, int]
 _FP32, _BF16, _INT8 = 4, 2, 1
@@ -36,7 +37,7 @@ class CountingProgram:
     def __init__(self, builder: ProgramBuilder, ranks: Sequence[int], rank: int) -> None:
         self.operations: list[Operation] = []
         self._shape = builder.shape
-        self._kv_dtype: KvCacheDtype = builder.limits.kv_cache_dtype
+        self._kv_dtype: KvCacheDtype = builder.settings.kv_cache_dtype
         self._world, self._rank, self._lanes = len(ranks), rank, min(ranks)
         self._parallel = builder.context_parallel()
         self._routing = (1, 1)  # experts, and how many of them a token goes to, of the mixture that began last

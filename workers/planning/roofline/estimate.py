@@ -75,16 +75,7 @@ def step_model(
     """What predicts steps of the ranks, each with its part of the machine. Raises `OperatorError` for formats that
     cannot be had."""
     operations = [
-        rank_operations(
-            config,
-            [rank.cores for rank in ranks],
-            rank,
-            options.formats,
-            options.kv_cache_dtype,
-            expert_parallel=options.expert_parallel,
-            context_parallel_from=options.context_parallel_from,
-        )
-        for rank in range(len(ranks))
+        rank_operations(config, [rank.cores for rank in ranks], rank, options.settings) for rank in range(len(ranks))
     ]
     return Model(ranks, operations, efficiencies, STEP_S)
 
@@ -108,7 +99,7 @@ def make_estimate(
     placement = place_ranks(topology, options.tp, options.threads_per_worker, options.reserve_core)
     ranks = placement.ranks
     shares = [len(rank.cpus) for rank in ranks]
-    if options.expert_parallel:
+    if options.settings.expert_parallel:
         check_experts(config, len(ranks))
     memory = node_memory(options, config, topology, ranks, context)
     fits = all(node.fits for node in memory)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec.structs import replace as change
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.plan import PlanOptions, format_bytes, pages_of, rank_needs
 from numaserve.workers.planning.topology import Topology
-from numaserve.workers.protocol import WeightFormats
+from numaserve.workers.settings import WeightFormat
 
-_NARROWER: tuple[WeightFormats, ...] = (WeightFormats("int8"), WeightFormats("int4"))
+_NARROWER: tuple[WeightFormat, ...] = ("int8", "int4")
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,10 @@ def remedies(
     def fits(other: PlanOptions, tokens: int = context) -> bool:
         return all(node.fits for node in node_memory(other, model, topology, ranks, tokens))
 
-    for formats in _NARROWER:
-        narrower = replace(options, formats=replace_linear(options.formats, formats))
+    for narrower in _NARROWER:
         try:
-            if fits(narrower):
-                yield f"--quantization {formats.linear}"
+            if fits(_with_settings(options, formats=change(options.settings.formats, linear=narrower))):
+                yield f"--quantization {narrower}"
                 break
         except OperatorError:  # the checkpoint is quantised already
             break
@@ -83,7 +83,8 @@ def remedies(
     if shorter:
         yield f"a context of {shorter[0]} tokens"
     # Latents are cached in bf16 only.
-    if options.kv_cache_dtype == "bf16" and model.mla is None and fits(replace(options, kv_cache_dtype="int8")):
+    in_bf16 = options.settings.kv_cache_dtype == "bf16" and model.mla is None
+    if in_bf16 and fits(_with_settings(options, kv_cache_dtype="int8")):
         yield "--kv-cache-dtype int8"
     short = [node.needed - node.usable for node in node_memory(options, model, topology, ranks, context)]
     yield f"{format_bytes(max(short))} more memory on the node that lacks most of it"
@@ -92,9 +93,8 @@ def remedies(
         yield f"--tp {len(topology.nodes)}, for {len(idle)} of the nodes hold nothing"
 
 
-def replace_linear(formats: WeightFormats, other: WeightFormats) -> WeightFormats:
-    """The same with the matrices of layers in another format."""
-    return WeightFormats(other.linear, formats.lm_head, formats.activations)
+def _with_settings(options: PlanOptions, **changes: object) -> PlanOptions:
+    return replace(options, settings=change(options.settings, **changes))
 
 
 def _with_requests(options: PlanOptions, count: int) -> PlanOptions:

@@ -13,7 +13,7 @@ from numaserve.workers.planning.roofline.operations import Operation
 from numaserve.workers.planning.roofline.shapes import shape_weights
 from numaserve.workers.process.model import rank_shape
 from numaserve.workers.program.builder import ProgramLimits
-from numaserve.workers.protocol import KvCacheDtype, WeightFormats
+from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.weights.sharding import make_shard
 
 if TYPE_CHECKING:
@@ -38,33 +38,24 @@ class _Ring:
 
 
 def rank_operations(
-    config: ModelConfig,
-    shares: Sequence[int],
-    rank: int,
-    formats: WeightFormats,
-    kv_dtype: KvCacheDtype,
-    *,
-    expert_parallel: bool = False,
-    context_parallel_from: int | None = None,
+    config: ModelConfig, shares: Sequence[int], rank: int, settings: ModelSettings = DEFAULT_SETTINGS
 ) -> list[Operation]:
     """What `rank` does in a step, in order; `shares` are the ranks' cores. Raises `OperatorError` where the checkpoint
-    cannot be had in `formats`."""
+    cannot be had in the formats asked for."""
     limits = ProgramLimits(
         max_step_tokens=32,
         max_logit_rows=32,
         max_slots=1,
         pages_per_slot=1,
         num_pages=1,
-        kv_cache_dtype=kv_dtype,
-        context_parallel_from=context_parallel_from,
     )
     builder = CountingBuilder(
         shape=rank_shape(config, shares, rank),
         limits=limits,
         team=cast("Team", _Team(shares[rank])),
         ring=cast("Ring", _Ring()) if len(shares) > 1 else None,
-        activation_dtype=formats.activations,
+        settings=settings,
     )
-    shard = make_shard(config, shares, rank, expert_parallel=expert_parallel)
-    FAMILIES[config.family].forward(builder, config, shape_weights(config, shard, formats))
+    shard = make_shard(config, shares, rank, settings)
+    FAMILIES[config.family].forward(builder, config, shape_weights(config, shard, settings.formats))
     return builder.count(shares, rank)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import WeightFormats
+from numaserve.workers.settings import WeightFormats
 from numaserve.workers.weights.formats import MatrixFormat
 from numaserve.workers.weights.loader import lay_out
 from numaserve.workers.weights.sharding import Shard, matrix_bytes

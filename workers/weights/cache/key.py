@@ -28,7 +28,7 @@ import numaserve.workers.weights
 from numaserve.kernels import _native, isa
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.models.stored import Stored, StoredMatrices
-from numaserve.workers.protocol import WeightFormats
+from numaserve.workers.settings import ModelSettings
 from numaserve.workers.weights.cache.folder import CacheKey
 
 _HEAD_BYTES = 1 << 18  # holds the table of tensors, or most of it
@@ -70,16 +70,15 @@ def cache_key(
     config: ModelConfig,
     weights: Sequence[int],
     rank: int,
-    formats: WeightFormats,
-    *,
-    expert_parallel: bool = False,
+    settings: ModelSettings,
 ) -> CacheKey:
     """The key of what `rank` packs; `weights` has one entry per rank."""
     digest = hashlib.blake2b(digest_size=16)
     # Sorted: the order of a mapping may differ from process to process.
     fields = json.dumps(asdict(replace(config, stored={})), sort_keys=True)
     stored = sorted(_modules_by_kind(config.stored).items())
-    _add(digest, checkpoint.digest, fields, stored, list(weights), formats, expert_parallel, code_digest(), isa())
+    # All settings but those that are known not to matter: one that was forgotten costs a start, not the answers.
+    _add(digest, checkpoint.digest, fields, stored, list(weights), settings.of_weights(), code_digest(), isa())
     return CacheKey(digest.hexdigest(), rank, len(weights))
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from numaserve.kernels import Team
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.protocol import AS_PUBLISHED, WeightFormats, WeightsCache, WeightsOrigin
+from numaserve.workers.protocol import WeightsCache, WeightsOrigin
+from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.folder import CacheFolder, CacheKey
 from numaserve.workers.weights.cache.key import Checkpoint, cache_key, look_at, now_ns
@@ -49,9 +50,8 @@ class RankLoader:
     shares: Sequence[int]
     rank: int
     positions: int  # the longest context served
-    formats: WeightFormats = AS_PUBLISHED
+    settings: ModelSettings = DEFAULT_SETTINGS
     cache: WeightsCache | None = None
-    expert_parallel: bool = False
 
     def load(self, team: Team, report: Callable[[int], None]) -> LoadedWeights:
         """Load on the team's threads; `report` gets the bytes so far.
@@ -73,11 +73,11 @@ class RankLoader:
         return load_weights(
             open_source(self.path, self.config),
             self.config,
-            make_shard(self.config, self.shares, self.rank, expert_parallel=self.expert_parallel),
+            make_shard(self.config, self.shares, self.rank, self.settings),
             team,
             report,
             positions=self.positions,
-            formats=self.formats,
+            formats=self.settings.formats,
             stored=stored,
         )
 
@@ -88,9 +88,7 @@ class RankLoader:
         except (CacheError, OSError) as error:
             _log.warning("packed weights are not cached: %s", error)
             return None
-        key = cache_key(
-            checkpoint, self.config, self.shares, self.rank, self.formats, expert_parallel=self.expert_parallel
-        )
+        key = cache_key(checkpoint, self.config, self.shares, self.rank, self.settings)
         return _Entry(Path(cache.folder), cache.limit_bytes, key, checkpoint, now_ns())
 
     def _read(self, entry: _Entry, team: Team, report: Callable[[int], None]) -> Weights | None:
@@ -117,8 +115,7 @@ class RankLoader:
             _log.warning("the checkpoint was changed just now: its packed weights are cached at the next start")
             return None
         group_bytes = sum(
-            weight_bytes(self.config, self.shares, rank, self.formats, expert_parallel=self.expert_parallel)
-            for rank in range(len(self.shares))
+            weight_bytes(self.config, self.shares, rank, self.settings) for rank in range(len(self.shares))
         )
 
         def write(between: Callable[[], None]) -> int:

@@ -1,0 +1,27 @@
+"""Options that several commands have. They are parameters in one place only; typer knows no groups of options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Any
+
+
+def with_options(
+    command: Callable[..., None], shared: Iterable[Parameter], made: dict[str, Callable[[dict[str, Any]], object]]
+) -> Callable[..., None]:
+    """The command with the options `shared` in the place of its parameters named in `made`, which stand together: those
+    it gets made of the values of the options, by name."""
+    options = {each.name: each for each in shared}
+    parameters = list(signature(command, eval_str=True).parameters.values())
+    place = next(index for index, each in enumerate(parameters) if each.name in made)
+    parameters[place : place + len(made)] = options.values()
+
+    @wraps(command)
+    def with_all(**given: Any) -> None:
+        values = {name: given.pop(name) for name in options}
+        command(**given, **{name: make(values) for name, make in made.items()})
+
+    with_all.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return with_all

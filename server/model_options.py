@@ -1,0 +1,29 @@
+"""The options of a model's settings as keys of the configuration, made of their definition in workers/settings.py."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from numaserve.workers.settings import MODEL_OPTIONS, ModelOption
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, create_model
+
+
+def _checked(defined: ModelOption) -> Any:
+    needed = defined.option.needs
+
+    def check(value: object, info: ValidationInfo) -> object:
+        if value and needed is not None and info.data.get(needed) is None:
+            raise ValueError(f"needs '{needed}' to be set too")
+        return value
+
+    return Annotated[defined.type, AfterValidator(check)]
+
+
+def _field(defined: ModelOption) -> Any:
+    return Field(defined.default, ge=defined.option.at_least, description=defined.option.description)
+
+
+_FIELDS: dict[str, Any] = {name: (_checked(each), _field(each)) for name, each in MODEL_OPTIONS.items()}
+
+# Every option's value, checked as the server's own keys are. An option comes after the one that it needs.
+ModelKeys: type[BaseModel] = create_model("ModelKeys", __config__=ConfigDict(frozen=True, extra="forbid"), **_FIELDS)

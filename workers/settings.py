@@ -1,0 +1,115 @@
+"""What a model is served with. Each setting is defined here, and named again only where it acts.
+
+A field with an `Option` is an option of that name: a key of the configuration, and an option of the commands that plan,
+measure or serve a model, with the field's type and default (server/model_options.py, server/cli/model_options.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+
+WeightFormat = Literal["bf16", "int8", "int4", "int8_group", "fp8"]
+ActivationDtype = Literal["int8", "bf16"]
+KvCacheDtype = Literal["bf16", "int8", "fp8_e4m3"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is known of an option besides its name, type and default."""
+
+    description: str  # a line of help
+    at_least: int | None = None
+    needs: str | None = None  # another option, without which this one cannot be set
+    packed: bool = True  # whether the value may show in the bytes of packed weights
+
+
+class WeightFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What weights are kept in; None: what the checkpoint has them in. The embedding is always bf16.
+
+    `activations`: what weights of 4 or 8 bits in groups are multiplied by. int8 has a scale for each token and group;
+    bf16 takes such weights at their exact values.
+    """
+
+    linear: WeightFormat | None = None
+    lm_head: WeightFormat | None = None
+    activations: ActivationDtype = "bf16"
+
+
+AS_PUBLISHED = WeightFormats()
+BF16_WEIGHTS = WeightFormats("bf16", "bf16")
+
+
+class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every rank serves the model with. `formats` is made of the options in `WeightOptions`."""
+
+    formats: WeightFormats = AS_PUBLISHED
+    kv_cache_dtype: Annotated[
+        KvCacheDtype,
+        Option("Keep the KV cache in bf16, int8 or fp8_e4m3.", packed=False),
+    ] = "bf16"
+    expert_parallel: Annotated[bool, Option("Give each rank whole experts instead of columns of every one.")] = False
+    context_parallel_from: Annotated[
+        int | None,
+        Option(
+            "Tokens of a sequence from which on ranks divide its latents. Default: as it pays.",
+            at_least=1,
+            packed=False,
+        ),
+    ] = None
+
+    def of_weights(self) -> ModelSettings:
+        """The same, with the default of every field that shows in no byte of the packed weights."""
+        unseen = {each.name: each.default for each in _options(ModelSettings).values() if not each.option.packed}
+        return msgspec.structs.replace(self, **unseen)
+
+
+class WeightOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator may say about the formats of weights."""
+
+    quantization: Annotated[
+        Literal["int8", "int4", "fp8", "bf16"] | None,
+        Option("Quantise a checkpoint that is not: int8, int4 or fp8; or expand one that is: bf16."),
+    ] = None
+    quantize_lm_head: Annotated[bool, Option("Quantise the output head too.", needs="quantization")] = False
+    activation_dtype: Annotated[
+        ActivationDtype, Option("What 4-bit and 8-bit weights in groups are multiplied by: bf16 or int8.")
+    ] = "bf16"
+
+    def formats(self) -> WeightFormats:
+        """The formats that are asked for."""
+        with_head = self.quantize_lm_head or self.quantization == "bf16"
+        return WeightFormats(self.quantization, self.quantization if with_head else None, self.activation_dtype)
+
+
+@dataclass(frozen=True)
+class ModelOption:
+    """An option and what its field says of it; `type` is that of its values."""
+
+    name: str
+    type: Any
+    default: Any
+    option: Option
+
+
+def _options(struct: type[msgspec.Struct]) -> dict[str, ModelOption]:
+    annotated = ((each, get_args(each.type)) for each in msgspec.structs.fields(struct))
+    return {
+        each.name: ModelOption(each.name, arguments[0], each.default, arguments[1])
+        for each, arguments in annotated
+        if get_origin(each.type) is Annotated
+    }
+
+
+MODEL_OPTIONS: Mapping[str, ModelOption] = _options(WeightOptions) | _options(ModelSettings)  # by name
+DEFAULT_SETTINGS = ModelSettings()
+
+
+def settings_of(options: Mapping[str, Any]) -> ModelSettings:
+    """The settings that values of all `MODEL_OPTIONS`, by name, ask for."""
+    of_weights = {name: options[name] for name in WeightOptions.__struct_fields__}
+    others = {name: value for name, value in options.items() if name not in of_weights}
+    return ModelSettings(formats=WeightOptions(**of_weights).formats(), **others)

@@ -1,4 +1,4 @@
-"""What the package carries as data: presets for ``numaserve serve --config NAME``, for kinds of use and for models;
+"""Data that the package carries: presets for ``numaserve serve --config NAME``, for kinds of use and for models;
 hosts that ``numaserve plan --host NAME`` knows, and how near to their ceilings the kernels come."""
 
 from __future__ import annotations

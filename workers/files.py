@@ -57,7 +57,7 @@ def map_file(file: BinaryIO) -> mmap.mmap:
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """What the regular file at `path` holds. Raises `OperatorError` where it cannot be read or has more than `limit`
+    """The bytes of the regular file at `path`. Raises `OperatorError` where it cannot be read or has more than `limit`
     bytes, of which it reads none then."""
     with open_file(path) as file:
         # A file of /proc says that it has none.
@@ -69,7 +69,7 @@ def read_file(path: Path, limit: int) -> bytes:
 
 
 def read_text(path: Path, limit: int) -> str:
-    """The same as text. Raises `OperatorError` where it is not UTF-8, too."""
+    """The text of the regular file at `path`. Raises `OperatorError` where it is not UTF-8, too."""
     try:
         return read_file(path, limit).decode()
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""How fast a checkpoint can be read at best: the denominator of loading."""
+"""The best speed at which a checkpoint can be read: the denominator of loading."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _gloo(task: UseRing, store: str) -> Collective:
 
 
 def _median_us(ring: Ring, call: Callable[[], object], seconds: float) -> float:
-    """Of as many rounds of a collective as fit the time, on which all ranks agree."""
+    """The median of as many rounds of a collective as fit the time, on which all ranks agree."""
     call()
     begin = time.perf_counter()
     call()

@@ -1,4 +1,4 @@
-"""What a measurement comes to: a row of figures, with the fraction of the ceiling that it reaches.
+"""Results of measurements: a row of figures, with the fraction of the ceiling that it reaches.
 
 A figure says little on a machine that is not described, and less on one that is shared: its bandwidth can halve for
 minutes. So each row has ceilings of its own, measured just before and after. The best repetition is compared
@@ -43,13 +43,13 @@ class Times:
         return cls(min(seconds), statistics.median(seconds))
 
     def per(self, count: float) -> Times:
-        """The same for one of `count` equal parts."""
+        """The time of one of `count` equal parts."""
         return Times(self.best / count, self.median / count)
 
 
 @dataclass(frozen=True)
 class Work:
-    """What has to be read (bytes) and computed (operations, in `format`) at least."""
+    """The least that has to be read (bytes) and computed (operations, in `format`)."""
 
     nbytes: float = 0.0
     flops: float = 0.0
@@ -73,7 +73,7 @@ def timed_row(table: str, what: dict[str, str | int], times: Times, work: Work, 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long each row is repeated, in seconds and times."""
+    """The time for which, and how many times, each row is repeated; in seconds."""
 
     seconds: float = 0.7
     least: int = 3

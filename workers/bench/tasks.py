@@ -1,4 +1,4 @@
-"""What the ranks of a benchmark are asked to do and what they answer: JSON lines on standard input and output."""
+"""Tasks of a benchmark's ranks, and their answers: JSON lines on standard input and output."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Reduced(msgspec.Struct, frozen=True, tag="reduced"):
 
 
 class Status(msgspec.Struct, frozen=True, tag="status"):
-    """What a rank is at."""
+    """A rank tells what it is at."""
 
     text: str
 

@@ -1,1 +1,1 @@
-"""What a model will take on a machine, known before a weight is read: cores, memory, time."""
+"""Planning of a model on a machine, before a weight is read: cores, memory, time."""

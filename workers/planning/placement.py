@@ -1,4 +1,4 @@
-"""Which cores each rank gets.
+"""The cores of each rank.
 
 As many ranks as nodes is the natural case. More ranks make *virtual nodes*: a node's cores are cut into parts as equal
 as possible, so that every part of the program also runs on a small machine. Fewer ranks leave the smallest nodes idle.
@@ -24,7 +24,7 @@ class RankCores:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the ranks run. `front_end_cpus` is empty unless a core was reserved."""
+    """The ranks' cores. `front_end_cpus` is empty unless a core was reserved."""
 
     ranks: list[RankCores]
     front_end_cpus: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What processors and memory this process may use, read from procfs, sysfs and cgroups.
+"""Processors and memory that this process may use, read from procfs, sysfs and cgroups.
 
 The machine is not asked what it has but what this process was given: the affinity mask, the cgroup's cpuset and its
 memory limit. Every reader takes the root of the file system, so that tests describe other machines as folders.
@@ -174,7 +174,7 @@ def _read_cpuset(root: Path, what: str) -> set[int] | None:
 
 
 def _cgroup_free_bytes(root: Path) -> int | None:
-    """What the tightest memory limit of the process's cgroup and its ancestors leaves, page cache not counted."""
+    """Bytes that the tightest memory limit of the process's cgroup and its ancestors leaves, page cache not counted."""
     free: list[int] = []
     for folder in _cgroup_folders(root, "memory"):
         for limit_name, usage_name, cache_key in (

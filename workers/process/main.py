@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def _remove_socket(path: Path) -> None:
-    """What the front end would have done, had it not been killed: the last rank to go removes the directory."""
+    """Remove the socket, as the front end would have, had it not been killed; the last rank removes the directory."""
     path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         path.parent.rmdir()

@@ -58,7 +58,7 @@ def bind_range(address: int, nbytes: int, node: int) -> bool:
 
 
 def misplaced_pages(ranges: Iterable[tuple[int, int]], node: int, sample: int | None = None) -> int:
-    """How many resident memory pages of the ``(address, nbytes)`` of `ranges` are not on `node`.
+    """The number of resident memory pages of the ``(address, nbytes)`` of `ranges` that are not on `node`.
 
     Pages that were never touched count as well placed. With `sample`, at most that many pages, evenly spread over all
     ranges, are looked at and the count is scaled up. Returns 0 where the kernel cannot tell.

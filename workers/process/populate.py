@@ -24,7 +24,7 @@ class Population:
     """
 
     def __init__(self, address: int, layer_bytes: int, layers: int, num_pages: int) -> None:
-        """Of `layers` consecutive parts of `layer_bytes`, each of `num_pages` pages."""
+        """The memory is `layers` consecutive parts of `layer_bytes`, each of `num_pages` pages."""
         self._address, self._layer_bytes, self._layers, self._num_pages = address, layer_bytes, layers, num_pages
         self._page_bytes = layer_bytes // max(num_pages, 1)
         self._pages_a_piece = max(1, _PIECE_BYTES // max(self._page_bytes, 1))

@@ -99,7 +99,7 @@ class Fields:
         return self._integers(key, value if isinstance(value, list) else [value], 0, vocab_size - 1, "token ids")
 
     def with_defaults(self, **defaults: object) -> Fields:
-        """The same object, with `defaults` for the fields that are missing; null counts as present."""
+        """These fields, with `defaults` for those that are missing; null counts as present."""
         return Fields({**defaults, **self.values}, self.where)
 
     def child(self, key: str) -> Fields:

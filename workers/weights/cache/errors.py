@@ -1,4 +1,4 @@
-"""What can be wrong with the cache; none of it keeps a server from starting."""
+"""Errors of the cache; none of them keeps a server from starting."""
 
 from __future__ import annotations
 

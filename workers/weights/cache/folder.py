@@ -30,7 +30,7 @@ _SPARE_BYTES = 1 << 30  # that the cache leaves free on its file system
 
 @dataclass(frozen=True)
 class CacheKey:
-    """Where one rank's packed weights are kept. Ranks of one group have the same `group`."""
+    """The name of one rank's packed weights. Ranks of one group have the same `group`."""
 
     group: str  # hexadecimal
     rank: int
@@ -96,7 +96,7 @@ class CacheFolder:
         return fd
 
     def files(self) -> list[CacheFile]:
-        """What is in the folder, as far as it is the cache's. Raises `CacheError`."""
+        """The cache's files in the folder; others are passed over. Raises `CacheError`."""
         found = []
         with _told(self._path):
             for name in os.listdir(self._fd):  # noqa: PTH208 pathlib takes no descriptor

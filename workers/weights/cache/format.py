@@ -31,7 +31,7 @@ _MAX_TABLE_BYTES = 1 << 28
 
 
 class StoredMatrix(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a matrix is."""
+    """The shape and format of a matrix in a file."""
 
     n: int
     k: int
@@ -41,7 +41,7 @@ class StoredMatrix(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 
 class Table(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a file holds."""
+    """A file's table of contents."""
 
     name: str  # of the file: one that was renamed is not taken for another
     model: str  # path, for those who look at what is there
@@ -50,12 +50,12 @@ class Table(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 def describe(matrices: Sequence[PackedMatrix]) -> list[StoredMatrix]:
-    """What `matrices` are, as a table has it."""
+    """The entries of `matrices` in a table."""
     return [StoredMatrix(each.n, each.k, each.format, each.group, each.nbytes) for each in matrices]
 
 
 def offsets_of(matrices: Sequence[PackedMatrix]) -> tuple[list[int], int]:
-    """Where each matrix's bytes are in a file, and where its table is."""
+    """The offset of each matrix's bytes in a file, and that of its table."""
     room = (-(-matrix.nbytes // ALIGNMENT) * ALIGNMENT for matrix in matrices)
     *offsets, end = itertools.accumulate(room, initial=ALIGNMENT)
     return offsets, end

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -178,6 +178,17 @@ QuantizedPlace = tuple[Place, int, int]  # columns, group
 class Program:
     """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.builder`."""
 
+    @overload
+    def __init__(self, team: Team, ring: Ring | None, settings: dict[str, Any]) -> None:
+        """`settings`: max_tokens, max_logit_rows, max_slots, pages_per_slot, num_pages and vocabulary, the rank's
+        q_heads, kv_heads and head_dim, value_dim (of a latent cache, otherwise 0), context_parallel (None, or a tuple:
+        boundaries of the ranks' heads, from how many tokens on, of at most how many sequences), layers, kv_dtype (bf16,
+        int8 or fp8_e4m3) and arena_bytes.
+
+        Raises TypeError for a setting that is missing, unknown or of another type, ValueError for heads that attention
+        cannot do.
+        """
+    @overload
     def __init__(
         self,
         team: Team,
@@ -197,6 +208,15 @@ class Program:
         kv_dtype: str,
         arena_bytes: int,
     ) -> None: ...
+    def add(self, kind: str, fields: dict[str, Any]) -> None:
+        """Add an operation. Its fields are the members, by their names, of the struct of this kind in
+        runtime/operations.h, moe_operations.h or latent_operations.h: places, weights, vectors, tables, sequences of
+        them, numbers, names, and None for what may be left out. The Program keeps its weights, vectors and tables
+        alive.
+
+        Raises TypeError for a field that is missing, unknown or of another type, ValueError for an unknown kind and
+        for fields that do not fit each other; both name what they are about.
+        """
     def embed(self, table: PackedMatrix, first_row: int, scale: float, out: Place, /) -> None: ...
     def rms_norm(self, x: Place, weight: Vector, out: Place, eps: float, quantized: QuantizedPlace | None) -> None: ...
     def quantize(self, x: Place, out: QuantizedPlace, rows_per_token: int, logits: bool) -> None: ...
@@ -317,6 +337,17 @@ class Program:
     def gather(self, x: Place, out: Place, /) -> None: ...
     def sample(self, logits: Place, tokens: Place, vocab_first: Sequence[int], softcap: float, /) -> None: ...
     def set_collectives(self, count: int, /) -> None: ...
+    @overload
+    def init_slot(self, slot: int, settings: dict[str, Any]) -> None:
+        """Forget what a slot held. `settings`: temperature, top_k, top_p, min_p, repetition_penalty,
+        presence_penalty, frequency_penalty, seed, bias_ids and bias_values (of the logit bias), num_logprobs (-1:
+        none), min_position and suppress (token ids that no earlier position may have), penalties (whether there are
+        any), prompt_history and output_history (token ids that penalties count).
+
+        Raises TypeError for a setting that is missing, unknown or of another type, ValueError for a slot or token id
+        that is out of range.
+        """
+    @overload
     def init_slot(
         self,
         slot: int,

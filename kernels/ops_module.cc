@@ -5,6 +5,7 @@
 // them; results are written to arrays of the caller.
 #include "kernels/ops_module.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/program_module.h"
 #include "kernels/runtime/memory.h"
+#include "kernels/runtime/operations.h"
 #include "kernels/runtime/packed_matrix.h"
 
 namespace nb = nanobind;

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "kernels/ops_module.h"
-#include "kernels/program_module.h"
+#include "kernels/runtime/moe_operations.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -19,12 +19,21 @@ void route(const std::string& isa, Array<const float, 2> logits, int32_t num_exp
   require(size(experts, 0) == tokens && size(experts, 1) == top_k && size(weights, 0) == tokens &&
               size(weights, 1) == top_k,
           "the output has another shape");
-  std::optional<PaddedVector> added;
-  if (correction) added.emplace(Floats(*correction));
-  RouteArgs args = routing(num_experts, top_k, scoring, renormalize, scale, added ? &*added : nullptr, num_groups,
-                           top_groups, group_score);
-  args.logits = logits.data();
-  args.ldl = size(logits, 1);
+  require(!correction || size(*correction, 0) == num_experts, "there is no correction for each expert");
+  const std::optional<PaddedVector> added =
+      correction ? std::optional<PaddedVector>({correction->data(), num_experts}) : std::nullopt;
+  const RouteArgs args{.logits = logits.data(),
+                       .ldl = size(logits, 1),
+                       .num_experts = num_experts,
+                       .top_k = top_k,
+                       .scoring = scoring_of(scoring),
+                       .renormalize = renormalize,
+                       .scale = scale,
+                       .correction = added ? added->padded.data() : nullptr,
+                       .num_groups = num_groups,
+                       .top_groups = top_groups,
+                       .group_score = group_score_of(group_score)};
+  operation::require_choice(args);
   for (int64_t t = 0; t < tokens; ++t)
     table_by_name(isa)->route(args, t, experts.data() + t * top_k, weights.data() + t * top_k);
 }

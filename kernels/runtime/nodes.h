@@ -14,6 +14,7 @@
 #include "kernels/runtime/packed_matrix.h"
 #include "kernels/runtime/step.h"
 #include "kernels/runtime/team.h"
+#include "kernels/runtime/vectors.h"
 #include "shm_comm/include/numaserve_ring.h"
 
 namespace numaserve {
@@ -96,8 +97,6 @@ class Node {
   const std::string name;
   int64_t bytes = 0;  // of weights read by a run, for the profile
 };
-
-using Vector = std::vector<float>;  // a norm weight or a bias; nodes point into the caller's
 
 struct EmbedNode : Node {
   EmbedNode(const PackedMatrix& table_in, int64_t first_row_in, float scale_in, Place out_in)

@@ -51,6 +51,8 @@ class Program {
           const ContextParallel& parallel, int64_t layers, KvDtype dtype, int64_t arena_bytes);
 
   void add(std::unique_ptr<Node> node) { nodes_.push_back(std::move(node)); }
+  // Lives as long as the Program, whose nodes point into it.
+  void keep(std::shared_ptr<const void> object) { kept_.push_back(std::move(object)); }
   // To be called once, after the last `add`: how many collectives a step has.
   void set_collectives(int64_t count) { collectives_ = static_cast<uint64_t>(count); }
 
@@ -80,6 +82,7 @@ class Program {
  private:
   void run_nodes(Run& run, int thread);
 
+  std::vector<std::shared_ptr<const void>> kept_;
   const KernelTable& table_;
   Team& team_;
   ring::Ring* ring_;

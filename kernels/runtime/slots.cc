@@ -38,7 +38,7 @@ Slot& SlotTable::at(int64_t slot) {
 void SlotTable::init(int64_t index, SlotSettings s) {
   Slot& slot = at(index);
   check_ids(s.bias_ids, vocabulary_);
-  check_ids(s.suppress_ids, vocabulary_);
+  check_ids(s.suppress, vocabulary_);
   check_ids(s.prompt_history, vocabulary_);
   check_ids(s.output_history, vocabulary_);
   if (s.bias_ids.size() != s.bias_values.size()) throw std::invalid_argument("a logit bias has an id and a value");
@@ -48,7 +48,7 @@ void SlotTable::init(int64_t index, SlotSettings s) {
   slot.pages.reserve(static_cast<size_t>(pages_per_slot_));
   slot.bias_ids = std::move(s.bias_ids);
   slot.bias_values = std::move(s.bias_values);
-  slot.suppress_ids = std::move(s.suppress_ids);
+  slot.suppress_ids = std::move(s.suppress);
   slot.prompt_counts = s.penalties ? counts(s.prompt_history, vocabulary_) : std::vector<int32_t>{};
   slot.output_counts = s.penalties ? counts(s.output_history, vocabulary_) : std::vector<int32_t>{};
   slot.sampling = SamplingState{

@@ -19,6 +19,7 @@ struct Slot {
   int32_t last_token = -1;
 };
 
+// How a sequence is sampled; see SamplingParams and SlotInit in workers/protocol.py. `visit` names the fields.
 struct SlotSettings {
   float temperature, top_p, min_p;
   int32_t top_k;
@@ -27,9 +28,17 @@ struct SlotSettings {
   int32_t num_logprobs, min_position;
   std::vector<int32_t> bias_ids;
   std::vector<float> bias_values;
-  std::vector<int32_t> suppress_ids;
+  std::vector<int32_t> suppress;
   bool penalties;
   std::vector<int32_t> prompt_history, output_history;
+  void visit(auto&& field) {
+    field("temperature", temperature), field("top_k", top_k), field("top_p", top_p), field("min_p", min_p);
+    field("repetition_penalty", repetition_penalty), field("presence_penalty", presence_penalty);
+    field("frequency_penalty", frequency_penalty), field("seed", seed), field("bias_ids", bias_ids);
+    field("bias_values", bias_values), field("num_logprobs", num_logprobs), field("min_position", min_position);
+    field("suppress", suppress), field("penalties", penalties), field("prompt_history", prompt_history);
+    field("output_history", output_history);
+  }
 };
 
 // Changes of slots can be taken back until a step has accepted them: a plan that is refused must have changed nothing,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import kernel_ops
 import kernel_reference as reference
 import numpy as np
+import operation_fields
 import pytest
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
 from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits, RankShape
@@ -149,7 +150,7 @@ def make_model(rng: np.random.Generator, heads: int, format: Format = FORMATS[0]
 
 
 def begin(program: Program, slot: int, pages: list[int]) -> None:
-    program.init_slot(slot, 0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, 1, [], [], VOCAB, 0, [], False, [], [])
+    program.init_slot(slot, operation_fields.GREEDY | {"num_logprobs": VOCAB})
     program.append_pages(slot, pages)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import kernel_ops
 import kernel_reference as reference
 import numpy as np
+import operation_fields
 import pytest
 from numaserve.kernels import PackedMatrix, Team, Vector
 from numaserve.workers.models.spec import MoeConfig
@@ -82,7 +83,7 @@ class Model:
             x = b.add_all_reduce(residual, partial, norm=norm, eps=1e-5)
         b.sample(b.lm_head(x, kernel_ops.packed(self.head)))
         program = b.build()
-        program.init_slot(0, 0.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, 1, [], [], VOCAB, 0, [], False, [], [])
+        program.init_slot(0, operation_fields.GREEDY | {"num_logprobs": VOCAB})
         program.append_pages(0, [0])
         plan = np.array([(0, 0, len(tokens), 0, 1, 0)], np.int32)
         results, _, _ = program.step(plan, np.array(tokens, np.int32), NONE)

@@ -186,23 +186,22 @@ def test_a_quantised_page_is_a_byte_a_value_and_two_for_each_scale(dtype: KvCach
 @pytest.mark.parametrize("dtype", get_args(KvCacheDtype))
 @pytest.mark.parametrize("head_dim", [48, 64])
 def test_native_code_takes_the_memory_that_was_planned(dtype: KvCacheDtype, head_dim: int) -> None:
-    program = Program(
-        team=Team([-1]),
-        ring=None,
-        max_tokens=16,
-        max_logit_rows=16,
-        max_slots=1,
-        pages_per_slot=4,
-        num_pages=64,
-        vocabulary=32,
-        q_heads=9,
-        kv_heads=3,
-        head_dim=head_dim,
-        value_dim=0,
-        context_parallel=None,
-        layers=30,
-        kv_dtype=dtype,
-        arena_bytes=4096,
-    )
+    settings = {
+        "max_tokens": 16,
+        "max_logit_rows": 16,
+        "max_slots": 1,
+        "pages_per_slot": 4,
+        "num_pages": 64,
+        "vocabulary": 32,
+        "q_heads": 9,
+        "kv_heads": 3,
+        "head_dim": head_dim,
+        "value_dim": 0,
+        "context_parallel": None,
+        "layers": 30,
+        "kv_dtype": dtype,
+        "arena_bytes": 4096,
+    }
+    program = Program(Team([-1]), None, settings)
     planned = 64 * kv_bytes_per_page(config(head_dim=head_dim), [1], 0, ModelSettings(kv_cache_dtype=dtype))
     assert 0 <= program.kv_memory[1] - planned < HUGE_PAGE

@@ -1,0 +1,167 @@
+// Argument structs from Python's dicts.
+//
+// A struct names its fields in a member `visit(field)`, which calls field(name, member) for each. `arguments` fills it
+// from a dict that has these names, no others and each of them; std::nullopt is None. A new type of field is a new
+// `FromPython`.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <concepts>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/runtime/moe_operations.h"
+
+namespace numaserve {
+
+// What the structs' pointers point into.
+using Kept = std::vector<nanobind::object>;
+
+// `read` is false for a value of another type than `wanted`, and throws std::invalid_argument for one that cannot be.
+template <class T>
+struct FromPython;
+
+template <>
+struct FromPython<bool> {
+  static std::string wanted() { return "a bool"; }
+  static bool read(nanobind::handle from, bool& to, Kept&) {
+    return PyBool_Check(from.ptr()) && nanobind::try_cast(from, to);
+  }
+};
+
+template <std::integral T>
+struct FromPython<T> {
+  static std::string wanted() { return "an int of " + std::to_string(8 * sizeof(T)) + " bits"; }
+  static bool read(nanobind::handle from, T& to, Kept&) {
+    if (PyBool_Check(from.ptr()) || !PyIndex_Check(from.ptr())) return false;
+    const nanobind::object whole = nanobind::steal(PyNumber_Index(from.ptr()));
+    if (!whole.is_valid()) throw nanobind::python_error();
+    return nanobind::try_cast(whole, to);
+  }
+};
+
+template <>
+struct FromPython<float> {
+  static std::string wanted() { return "a number"; }
+  static bool read(nanobind::handle from, float& to, Kept&) {
+    return !PyBool_Check(from.ptr()) && nanobind::try_cast(from, to);
+  }
+};
+
+template <>
+struct FromPython<std::string> {
+  static std::string wanted() { return "a str"; }
+  static bool read(nanobind::handle from, std::string& to, Kept&) { return nanobind::try_cast(from, to); }
+};
+
+// What has a name in Python.
+template <class T, T (*kOf)(std::string_view)>
+struct FromName {
+  static std::string wanted() { return FromPython<std::string>::wanted(); }
+  static bool read(nanobind::handle from, T& to, Kept& kept) {
+    std::string name;
+    if (!FromPython<std::string>::read(from, name, kept)) return false;
+    to = kOf(name);
+    return true;
+  }
+};
+template <>
+struct FromPython<Activation> : FromName<Activation, activation_of> {};
+template <>
+struct FromPython<Scoring> : FromName<Scoring, scoring_of> {};
+template <>
+struct FromPython<GroupScore> : FromName<GroupScore, group_score_of> {};
+template <>
+struct FromPython<KvDtype> : FromName<KvDtype, kv_dtype> {};
+
+// An object that lives as long as what keeps it.
+template <class T>
+struct FromPython<const T*> {
+  static std::string wanted() { return "a " + nanobind::cast<std::string>(nanobind::type<T>().attr("__name__")); }
+  static bool read(nanobind::handle from, const T*& to, Kept& kept) {
+    if (!nanobind::isinstance<T>(from)) return false;
+    to = nanobind::cast<T*>(from);
+    kept.push_back(nanobind::borrow(from));
+    return true;
+  }
+};
+
+template <class T>
+struct FromPython<std::optional<T>> {
+  static std::string wanted() { return FromPython<T>::wanted() + " or None"; }
+  static bool read(nanobind::handle from, std::optional<T>& to, Kept& kept) {
+    if (from.is_none()) return true;
+    return FromPython<T>::read(from, to.emplace(), kept);
+  }
+};
+
+template <class T>
+struct FromPython<std::vector<T>> {
+  static std::string wanted() { return "a sequence, each of it " + FromPython<T>::wanted(); }
+  static bool read(nanobind::handle from, std::vector<T>& to, Kept& kept) {
+    if (!PySequence_Check(from.ptr()) || PyUnicode_Check(from.ptr())) return false;
+    for (const nanobind::handle each : from)
+      if (!FromPython<T>::read(each, to.emplace_back(), kept)) return false;
+    return true;
+  }
+};
+
+// Parts that are read one by one from a tuple.
+template <class... Parts>
+bool read_tuple(nanobind::handle from, Kept& kept, Parts&... parts) {
+  if (!PyTuple_Check(from.ptr()) || nanobind::len(from) != sizeof...(parts)) return false;
+  size_t index = 0;
+  return (FromPython<Parts>::read(from[index++], parts, kept) && ...);
+}
+
+template <>
+struct FromPython<Place> {
+  static std::string wanted() { return "a place: (offset, ld, collective)"; }
+  static bool read(nanobind::handle from, Place& to, Kept& kept) {
+    return read_tuple(from, kept, to.offset, to.ld, to.collective);
+  }
+};
+
+template <>
+struct FromPython<Quantized> {
+  static std::string wanted() { return "a quantized place: ((offset, ld, collective), columns, group)"; }
+  static bool read(nanobind::handle from, Quantized& to, Kept& kept) {
+    return read_tuple(from, kept, to.out, to.cols, to.group);
+  }
+};
+
+// Fills a struct, whose `what` is named in errors: std::invalid_argument for a value that cannot be, TypeError for one
+// of another type, and for a name that is missing or not among the fields.
+template <class Struct>
+Struct arguments(const std::string& what, const nanobind::dict& values, Kept& kept) {
+  Struct result{};
+  size_t known = 0;
+  result.visit([&](const char* name, auto& member) {
+    using Value = FromPython<std::remove_cvref_t<decltype(member)>>;
+    const std::string field = what + ": '" + name + "'";
+    if (!values.contains(name)) throw nanobind::type_error((field + " is missing").c_str());
+    ++known;
+    const nanobind::object value = values[name];
+    try {
+      if (Value::read(value, member, kept)) return;
+    } catch (const std::invalid_argument& error) {
+      throw std::invalid_argument(field + ": " + error.what());
+    }
+    const char* found = Py_TYPE(value.ptr())->tp_name;
+    throw nanobind::type_error((field + " must be " + Value::wanted() + ", not " + found).c_str());
+  });
+  if (known == values.size()) return result;
+  for (const auto& [key, value] : values) {
+    const std::string given = nanobind::cast<std::string>(nanobind::str(key));
+    bool among = false;
+    result.visit([&](const char* name, auto&) { among = among || given == name; });
+    if (!among) throw nanobind::type_error((what + ": there is no field '" + given + "'").c_str());
+  }
+  throw nanobind::type_error((what + ": fields are named by strings").c_str());
+}
+
+}  // namespace numaserve

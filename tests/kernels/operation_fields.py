@@ -1,0 +1,121 @@
+"""Settings of a small Program and of its slots, and fields with which each kind of operation can be added to it.
+
+Some kinds could be if it had a ring.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kernel_ops
+import numpy as np
+from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
+
+HIDDEN, DIM = 64, 32
+PLACE = (0, 256, -1)
+EXACT = (0, HIDDEN, -1)
+HEADS = (0, DIM, -1)
+QUANTIZED = (PLACE, HIDDEN, 0)
+NEEDS_LATENTS = frozenset({"latent_store"})
+NEEDS_RING = frozenset({"gather_columns", "gather_queries", "divided_attention"})
+
+SETTINGS: dict[str, Any] = {
+    "max_tokens": 32,
+    "max_logit_rows": 8,
+    "max_slots": 2,
+    "pages_per_slot": 2,
+    "num_pages": 4,
+    "vocabulary": 16,
+    "q_heads": 1,
+    "kv_heads": 1,
+    "head_dim": DIM,
+    "value_dim": 0,
+    "context_parallel": None,
+    "layers": 1,
+    "kv_dtype": "bf16",
+    "arena_bytes": 1 << 20,
+}
+
+# A sequence of which the most likely token is taken.
+GREEDY: dict[str, Any] = {
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "seed": 1,
+    "bias_ids": [],
+    "bias_values": [],
+    "num_logprobs": -1,
+    "min_position": 0,
+    "suppress": [],
+    "penalties": False,
+    "prompt_history": [],
+    "output_history": [],
+}
+
+
+def program(*, latent: bool = False) -> Program:
+    """One rank, one layer with one head."""
+    dims = {"head_dim": 2 * DIM, "value_dim": DIM} if latent else {}
+    return Program(Team([-1]), None, SETTINGS | dims)
+
+
+def vector(size: int = HIDDEN) -> Vector:
+    return Vector(np.ones(size, np.float32))
+
+
+def matrix(rows: int = HIDDEN, columns: int = HIDDEN) -> PackedMatrix:
+    return kernel_ops.packed(np.zeros((rows, columns), np.uint16))
+
+
+def rope() -> RopeTable:
+    table = np.ones((64, DIM // 2), np.float32)
+    return RopeTable(table, table)
+
+
+def places(*names: str) -> dict[str, tuple[int, int, int]]:
+    return dict.fromkeys(names, PLACE)
+
+
+def fields() -> dict[str, dict[str, Any]]:
+    """Of each kind, with weights and vectors of its own."""
+    return {
+        "embed": {"table": matrix(), "first_row": 0, "scale": 1.0, "out": EXACT},
+        "rms_norm": places("x", "out") | {"weight": vector(), "eps": 1e-5, "quantized": QUANTIZED},
+        "quantize": places("x") | {"out": QUANTIZED, "rows_per_token": 1, "logits": False},
+        "linear": places("x", "out")
+        | {"name": "linear", "weight": matrix(), "bias": vector(), "activation": "none"}
+        | {"widened": False, "accumulate": False, "logits": False},
+        "reduce": places("partial", "residual", "sum")
+        | {"cols": HIDDEN, "assign": False, "bias": vector(), "post_norm": vector(), "eps": 1e-5},
+        "rope_store": {"qkv": (0, 3 * DIM, -1), "q": HEADS, "layer": 0, "rope": rope()}
+        | {"q_norm": vector(DIM), "k_norm": vector(DIM), "eps": 1e-5},
+        "attention": places("out", "partial")
+        | {"q": HEADS, "layer": 0, "scale": 1.0, "window": 0, "softcap": 0.0, "sinks": vector(1)},
+        "gather": places("x", "out"),
+        "gather_columns": places("message", "out") | {"bounds": [0, 32, 64]},
+        "sample": places("logits", "tokens") | {"vocab_first": [0, 16], "softcap": 0.0},
+        "moe_route": places("logits", "x", "sorted", "routes", "counts")
+        | {"item_bytes": 2, "first_expert": 0, "local_experts": 4, "shared_gate": False, "num_experts": 4, "top_k": 2}
+        | {"scoring": "sigmoid", "renormalize": True, "scale": 1.0, "correction": vector(4)}
+        | {"num_groups": 1, "top_groups": 1, "group_score": "max"},
+        "moe_experts": places("x", "out", "counts", "shared_x", "shared_out")
+        | {"name": "moe", "weights": [matrix(), matrix()], "bias": vector(2 * HIDDEN), "shared": matrix()}
+        | {"activation": "none", "limit": 0.0, "item_bytes": 2, "widened": False, "shared_widened": False},
+        "moe_combine": places("y", "routes", "shared", "out") | {"top_k": 2, "accumulate": False},
+        "latent_store": places("q", "kv", "nope")
+        | {"query": (0, 2 * DIM, -1), "layer": 0, "nope_dim": DIM, "rope": rope(), "norm": vector(DIM), "eps": 1e-5},
+        "head_linear": places("x", "out")
+        | {"name": "heads", "x_stride": HIDDEN, "weight": matrix(), "num_heads": 1}
+        | {"widened": False, "out_stride": HIDDEN},
+        "quantize_heads": places("x")
+        | {"x_stride": HIDDEN, "out": QUANTIZED, "out_stride": 2 * HIDDEN, "num_heads": 1},
+        "gather_queries": places("query", "message", "gathered"),
+        "divided_attention": places("q", "message", "out", "partial") | {"layer": 0, "scale": 1.0},
+    }
+
+
+KINDS = [*fields()]

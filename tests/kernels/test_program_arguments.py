@@ -1,0 +1,146 @@
+"""Operations and settings come as dicts: what is missing, too much or of another type is refused by its name."""
+
+from __future__ import annotations
+
+import numpy as np
+import operation_fields
+import pytest
+from numaserve.kernels import Program, Team
+
+OPTIONAL = {("attention", "sinks"), ("linear", "bias"), ("moe_combine", "shared"), ("moe_experts", "bias")}
+OPTIONAL |= {("moe_experts", "shared"), ("moe_route", "correction"), ("reduce", "bias"), ("reduce", "post_norm")}
+OPTIONAL |= {("rms_norm", "quantized"), ("rope_store", "q_norm"), ("rope_store", "k_norm")}
+
+FIELDS = [(kind, field) for kind, fields in operation_fields.fields().items() for field in fields]
+
+
+def program_for(kind: str) -> Program:
+    return operation_fields.program(latent=kind in operation_fields.NEEDS_LATENTS)
+
+
+@pytest.mark.parametrize("kind", operation_fields.KINDS)
+def test_an_operation_is_added_from_its_fields(kind: str) -> None:
+    program, fields = program_for(kind), operation_fields.fields()[kind]
+    if kind in operation_fields.NEEDS_RING:
+        with pytest.raises(ValueError, match=f"^{kind}: the ranks"):
+            program.add(kind, fields)
+    else:
+        program.add(kind, fields)
+    assert len(program.profile()) == (kind not in operation_fields.NEEDS_RING)
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS)
+def test_a_missing_field_is_named(kind: str, field: str) -> None:
+    fields = operation_fields.fields()[kind]
+    del fields[field]
+    with pytest.raises(TypeError, match=f"^{kind}: '{field}' is missing$"):
+        program_for(kind).add(kind, fields)
+
+
+@pytest.mark.parametrize("kind", operation_fields.KINDS)
+def test_a_surplus_field_is_named(kind: str) -> None:
+    fields = operation_fields.fields()[kind]
+    with pytest.raises(TypeError, match=f"^{kind}: there is no field 'other'$"):
+        program_for(kind).add(kind, fields | {"other": 1})
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS)
+def test_a_field_of_another_type_is_named(kind: str, field: str) -> None:
+    fields = operation_fields.fields()[kind]
+    with pytest.raises(TypeError, match=f"^{kind}: '{field}' must be .*, not object$"):
+        program_for(kind).add(kind, fields | {field: object()})
+
+
+@pytest.mark.parametrize(("kind", "field"), FIELDS)
+def test_only_some_fields_may_be_none(kind: str, field: str) -> None:
+    program, fields = program_for(kind), operation_fields.fields()[kind] | {field: None}
+    if (kind, field) in OPTIONAL:
+        program.add(kind, fields)
+    else:
+        with pytest.raises(TypeError, match=f"^{kind}: '{field}' must be .*, not NoneType$"):
+            program.add(kind, fields)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "wanted"),
+    [
+        ("linear", "widened", 1, "a bool, not int"),
+        ("linear", "name", b"linear", "a str, not bytes"),
+        ("linear", "weight", operation_fields.vector(), "a PackedMatrix, not .*Vector"),
+        ("linear", "x", (0, 64), r"a place: \(offset, ld, collective\), not tuple"),
+        ("linear", "x", (0, 64, 1.0), r"a place: \(offset, ld, collective\), not tuple"),
+        ("linear", "x", [0, 64, -1], r"a place: \(offset, ld, collective\), not list"),
+        ("quantize", "out", ((0, 64), 64, 0), r"a quantized place: \(\(offset, ld, collective\), columns, group\).*"),
+        ("reduce", "cols", 64.0, "an int of 64 bits, not float"),
+        ("reduce", "cols", True, "an int of 64 bits, not bool"),
+        ("reduce", "cols", "64", "an int of 64 bits, not str"),
+        ("reduce", "eps", False, "a number, not bool"),
+        ("attention", "window", 2**31, "an int of 32 bits, not int"),
+        ("moe_experts", "weights", [None], "a sequence, each of it a PackedMatrix, not list"),
+        ("gather_columns", "bounds", "012", "a sequence, each of it an int of 32 bits, not str"),
+    ],
+)
+def test_a_value_is_of_the_type_that_is_told(kind: str, field: str, value: object, wanted: str) -> None:
+    fields = operation_fields.fields()[kind]
+    with pytest.raises(TypeError, match=f"^{kind}: '{field}' must be {wanted}$"):
+        program_for(kind).add(kind, fields | {field: value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "what"),
+    [
+        ("linear", "activation", "unknown activation relu"),
+        ("moe_route", "scoring", "experts are scored by softmax or sigmoid"),
+        ("moe_route", "group_score", "groups of experts are scored by max or top2"),
+    ],
+)
+def test_a_name_that_means_nothing_is_refused(kind: str, field: str, what: str) -> None:
+    fields = operation_fields.fields()[kind]
+    with pytest.raises(ValueError, match=f"^{kind}: '{field}': {what}$"):
+        program_for(kind).add(kind, fields | {field: "relu"})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    fields = operation_fields.fields()["reduce"] | {"cols": np.int64(64), "eps": np.float32(1e-5)}
+    program_for("reduce").add("reduce", fields)
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^there is no operation 'softmax'$"):
+        operation_fields.program().add("softmax", {})
+
+
+def test_fields_have_names() -> None:
+    fields = operation_fields.fields()["gather"]
+    with pytest.raises(TypeError, match=r"^gather: there is no field '1'$"):
+        operation_fields.program().add("gather", fields | {1: 2})
+
+
+@pytest.mark.parametrize("name", operation_fields.SETTINGS)
+def test_settings_of_a_program_are_named(name: str) -> None:
+    settings = dict(operation_fields.SETTINGS)
+    del settings[name]
+    with pytest.raises(TypeError, match=f"^Program: '{name}' is missing$"):
+        Program(Team([-1]), None, settings)
+    with pytest.raises(TypeError, match=f"^Program: '{name}' must be .*, not object$"):
+        Program(Team([-1]), None, settings | {name: object()})
+    with pytest.raises(TypeError, match=r"^Program: there is no field 'other'$"):
+        Program(Team([-1]), None, operation_fields.SETTINGS | {"other": 1})
+
+
+def test_a_kv_cache_of_an_unknown_type_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^Program: 'kv_dtype': there is no KV cache of fp4$"):
+        Program(Team([-1]), None, operation_fields.SETTINGS | {"kv_dtype": "fp4"})
+
+
+@pytest.mark.parametrize("name", operation_fields.GREEDY)
+def test_settings_of_a_slot_are_named(name: str) -> None:
+    program, settings = operation_fields.program(), dict(operation_fields.GREEDY)
+    program.init_slot(0, settings | {"seed": 2**64 - 1, "prompt_history": (1, 2)})
+    del settings[name]
+    with pytest.raises(TypeError, match=f"^init_slot: '{name}' is missing$"):
+        program.init_slot(0, settings)
+    with pytest.raises(TypeError, match=f"^init_slot: '{name}' must be .*, not object$"):
+        program.init_slot(0, settings | {name: object()})
+    with pytest.raises(TypeError, match=r"^init_slot: there is no field 'other'$"):
+        program.init_slot(0, operation_fields.GREEDY | {"other": 1})

@@ -61,52 +61,100 @@ class ServeConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True)
 
     model: NonBlank = Field(description="Hugging Face folder, .gguf file, hub id, or 'demo'.")
-    tp: int | None = Field(None, ge=1, le=64, description="Tensor-parallel ranks. Default: one per usable NUMA node.")
+    tp: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="Tensor-parallel ranks; more than nodes makes virtual nodes. Default: one per usable NUMA node.",
+    )
     settings: ModelSettings = Field(DEFAULT_SETTINGS, description="Of the model; keys of their own, see `KEYS`.")
     host: NonBlank = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes any free one.")
-    root_path: UrlPrefix | None = Field(None, description="Prefix under which a proxy shows the server, as in /llm.")
+    root_path: UrlPrefix | None = Field(
+        None, description="Prefix under which a proxy shows the server, as in /llm; routes answer with it and without."
+    )
     uds: Path | None = Field(None, description="Unix socket to listen on instead of an address.")
     ssl_certfile: Path | None = Field(None, description="Certificate chain (PEM) to speak HTTPS with.")
-    ssl_keyfile: Path | None = Field(None, description="Its private key (PEM).")
+    ssl_keyfile: Path | None = Field(None, description="The certificate's private key (PEM).")
     served_model_name: Names | None = Field(
-        None, description="Name in the API; may be given several times. Default: the model's own."
+        None,
+        description="Name in the API; may be given several times: requests may have any of them, answers and metrics "
+        "have the first. Default: the model's own.",
     )
-    context_length: int | None = Field(None, ge=32, le=1 << 24, description="Longest sequence, prompt and output.")
+    context_length: int | None = Field(
+        None,
+        ge=32,
+        le=1 << 24,
+        description="Longest sequence, prompt and output together. Default: the model's, less if the KV cache holds "
+        "less.",
+    )
     max_running_requests: int = Field(64, ge=1, le=4096, description="Sequences in a batch.")
-    max_queued_requests: int = Field(512, ge=0, le=1 << 20, description="Waiting requests; beyond, clients get 429.")
-    chunked_prefill_size: int = Field(512, ge=16, le=8192, description="Tokens in one step, prompt and output.")
-    kv_cache_gib: float | None = Field(None, gt=0, le=1 << 14, description="KV cache of all ranks together, in GiB.")
+    max_queued_requests: int = Field(
+        512, ge=0, le=1 << 20, description="Requests that may wait; beyond that clients get 429."
+    )
+    chunked_prefill_size: int = Field(
+        512, ge=16, le=8192, description="Tokens in one step, prompt and output together."
+    )
+    kv_cache_gib: float | None = Field(
+        None, gt=0, le=1 << 14, description="KV cache of all ranks together, in GiB. Default: what fits."
+    )
     mem_fraction_static: float = Field(
-        0.85, gt=0, le=0.98, description="Part of a node's free memory for weights and KV cache."
+        0.85, gt=0, le=0.98, description="Part of a node's free memory for weights, scratch and KV cache."
     )
     weights_cache_gib: float = Field(
-        64.0, ge=0, le=1 << 16, description="Disk space for packed weights, in GiB; 0 keeps none."
+        64.0,
+        ge=0,
+        le=1 << 16,
+        description="Disk space for packed weights, in GiB: the least recently used ones go, and 0 keeps none.",
     )
-    chat_template: Path | None = Field(None, description="Jinja file that replaces the model's chat template.")
+    chat_template: Path | None = Field(
+        None, description="Jinja file that replaces the model's chat template. Default: the model's own."
+    )
     generation_config: Literal["model", "none"] = Field(
-        "model", description="Whose sampling defaults apply: the model's, from generation_config.json, or none."
+        "model",
+        description="Whose defaults apply to temperature, top_p, top_k, min_p and repetition_penalty: those of the "
+        "model's generation_config.json (`model`) or the API's (`none`).",
     )
-    dtype: Literal["auto", "bfloat16"] = Field("auto", description="auto or bfloat16, which mean the same.")
+    dtype: Literal["auto", "bfloat16"] = Field(
+        "auto",
+        description="`auto` or `bfloat16`: weights that are not quantised are kept and multiplied in bf16, whatever "
+        "they are published in.",
+    )
     api_key_file: Path | None = Field(None, description="File of API keys, one a line. Default: no key is asked for.")
-    log_level: LogLevel = Field("info", description="debug, info, warning or error.")
-    threads_per_worker: int | None = Field(None, ge=1, le=1024, description="At most so many cores for each rank.")
+    log_level: LogLevel = Field("info", description="`debug`, `info`, `warning` or `error`.")
+    threads_per_worker: int | None = Field(
+        None, ge=1, le=1024, description="At most so many cores for each rank. Default: every core of the rank."
+    )
     reserve_core: bool = Field(False, description="Keep one core of the first node for the front end.")
-    keep_alive_seconds: int = Field(120, ge=1, le=86400, description="How long an idle connection stays open.")
+    keep_alive_seconds: int = Field(
+        120, ge=1, le=86400, description="How long an idle connection stays open; a client should close its own sooner."
+    )
     drain_seconds: float = Field(30.0, ge=0, le=86400, description="How long running requests may finish at SIGTERM.")
-    step_deadline_seconds: float = Field(60.0, ge=1, le=3600, description="A step that takes longer is a dead worker.")
+    step_deadline_seconds: float = Field(
+        60.0, ge=1, le=3600, description="A step that takes longer counts as a dead worker."
+    )
     overlap: bool = Field(True, description="Plan one step ahead of the workers.")
     prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
     sse_ping_seconds: float = Field(
-        15.0, ge=0, le=3600, description="Seconds without output until a stream gets a comment; 0 sends none."
+        15.0,
+        ge=0,
+        le=3600,
+        description="Seconds without output until a stream gets a comment, so that nobody takes it for dead; 0 sends "
+        "none.",
     )
     cors_origin: Names | None = Field(
-        None, description="Origin whose pages may use the server, or *; may be given several times."
+        None,
+        description="Origin whose pages may use the server from a browser, such as https://chat.example.com, or `*`; "
+        "may be given several times.",
     )
     allowed_host: Names | None = Field(
-        None, description="Host name that the server may be called by, or *; may be given several times."
+        None,
+        description="Host name that the server may be called by, for a proxy before it, or `*`; may be given several "
+        "times. Default: local names.",
     )
-    strict_fields: bool = Field(False, description="Refuse requests with fields that the server does not know.")
+    strict_fields: bool = Field(
+        False, description="Refuse requests with fields that the server does not know, instead of ignoring those."
+    )
     log_prompts: bool = Field(False, description="Write prompts to the log.")
 
 

@@ -49,13 +49,16 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     formats: WeightFormats = AS_PUBLISHED
     kv_cache_dtype: Annotated[
         KvCacheDtype,
-        Option("Keep the KV cache in bf16, int8 or fp8_e4m3.", packed=False),
+        Option("Keep keys and values in `bf16`, or in `int8` or `fp8_e4m3` in half the memory.", packed=False),
     ] = "bf16"
-    expert_parallel: Annotated[bool, Option("Give each rank whole experts instead of columns of every one.")] = False
+    expert_parallel: Annotated[
+        bool, Option("With two ranks or more, give each whole experts instead of its columns of every one.")
+    ] = False
     context_parallel_from: Annotated[
         int | None,
         Option(
-            "Tokens of a sequence from which on ranks divide its latents. Default: as it pays.",
+            "Tokens of a sequence from which on ranks divide its latents (DeepSeek), of which else each reads all. "
+            "Default: as it pays.",
             at_least=1,
             packed=False,
         ),
@@ -72,11 +75,20 @@ class WeightOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     quantization: Annotated[
         Literal["int8", "int4", "fp8", "bf16"] | None,
-        Option("Quantise a checkpoint that is not: int8, int4 or fp8; or expand one that is: bf16."),
+        Option(
+            "Quantise the weights of a checkpoint that is not: `int8`, `int4` or `fp8`; the embedding stays bf16. "
+            "`bf16` expands those of one that is."
+        ),
     ] = None
-    quantize_lm_head: Annotated[bool, Option("Quantise the output head too.", needs="quantization")] = False
+    quantize_lm_head: Annotated[bool, Option("Quantise the output head too, in that format.", needs="quantization")] = (
+        False
+    )
     activation_dtype: Annotated[
-        ActivationDtype, Option("What 4-bit and 8-bit weights in groups are multiplied by: bf16 or int8.")
+        ActivationDtype,
+        Option(
+            "What 4-bit and 8-bit weights in groups are multiplied by: `bf16`, or `int8`, rounded for each token and "
+            "group, which is faster in prefill."
+        ),
     ] = "bf16"
 
     def formats(self) -> WeightFormats:

@@ -37,7 +37,9 @@ def serve(
     generation_config: Annotated[str | None, _option("generation_config")] = None,
     dtype: Annotated[str | None, _option("dtype")] = None,
     api_key_file: Annotated[Path | None, _option("api_key_file")] = None,
-    config: Annotated[Path | None, typer.Option(help="YAML file of these options, or a shipped preset.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file with any of these options, or a shipped preset.")
+    ] = None,
     log_level: Annotated[str | None, _option("log_level")] = None,
     threads_per_worker: Annotated[int | None, _option("threads_per_worker")] = None,
     reserve_core: Annotated[bool | None, _option("reserve_core", "--reserve-core/--no-reserve-core")] = None,

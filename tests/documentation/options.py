@@ -16,6 +16,13 @@ from tests.documentation.tables import code, table
 _DEFAULT = re.compile(r"^(?P<meaning>.*?)\s*(?:\[default: (?P<value>.*)\]|(?<=[.;]) Default: (?P<words>.*)\.)$")
 
 
+# The README's.
+MAIN = {
+    *("--tp", "--host", "--port", "--context-length", "--max-running-requests"),
+    *("--quantization", "--kv-cache-dtype", "--api-key-file", "--config"),
+}
+
+
 @dataclass(frozen=True)
 class Option:
     """An option of a command."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import textwrap
 from pathlib import Path
 
 import yaml
@@ -26,6 +27,12 @@ def families() -> str:
         row = (head.rstrip("."), code(*family.architectures), code(*gguf.get(architecture, ())), note.rstrip("."))
         rows[family.name] = row
     return table(("family", "`architectures` in config.json", "GGUF architecture", "what is its own"), rows.values())
+
+
+def family_names() -> str:
+    """The families in one sentence."""
+    names = {family.name: _about(family.name).partition(": ")[0].rstrip(".") for family in ARCHITECTURES.values()}
+    return textwrap.fill("; ".join(names.values()) + ".", 120, break_on_hyphens=False) + "\n"
 
 
 def shipped_presets() -> str:

@@ -20,6 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 _PART = re.compile(r"(?P<begin><!-- generated: (?P<name>[\w -]+) -->\n)(?P<text>.*?)(?P<end><!-- end -->\n)", re.DOTALL)
 PARTS: Mapping[str, Callable[[], str]] = {
     "families": packages.families,
+    "family names": packages.family_names,
+    "main options": partial(options.options, "serve", only=options.MAIN),
+    "options of serve": partial(options.options, "serve"),
     "options of topology": partial(options.options, "topology"),
     "options of plan": partial(options.options, "plan"),
     "options of profile": partial(options.options, "profile"),

@@ -89,7 +89,7 @@ void LinearNode::describe(Description& d) const {
 
 void ReduceNode::describe(Description& d) const {
   d.integer("cols", cols);
-  d.number("eps", eps);
+  if (post_norm != nullptr) d.number("eps", eps);
   d.vector("bias", bias, cols);
   d.vector("post_norm", post_norm, cols);
   d.reads("partial", "fp32", partial);
@@ -104,7 +104,7 @@ void RopeStoreNode::describe(Description& d) const {
   d.heads(heads);
   d.kv(kv);
   d.integer("rot_dim", rot_dim);
-  d.number("eps", eps);
+  if (q_norm != nullptr || k_norm != nullptr) d.number("eps", eps);
   d.vector("cos", cos, positions * rot_dim / 2);
   d.vector("sin", sin, positions * rot_dim / 2);
   d.vector("q_norm", q_norm, heads.head_dim);
@@ -184,7 +184,7 @@ void RouteNode::describe(Description& d) const {
 
 void ExpertsNode::describe(Description& d) const {
   d.activation(activation);
-  d.number("limit", limit);
+  if (activation == Activation::kSwigluOai) d.number("limit", limit);
   d.integer("widened", widened);
   for (const PackedMatrix* expert : experts) d.weight("expert", *expert);
   if (!experts.empty()) {

@@ -92,7 +92,7 @@ class Node {
   virtual ~Node() = default;
   virtual void run(Run& run, int thread) const = 0;
   virtual Cost cost(const Step&) const { return {}; }
-  // Tells everything that `run` goes by.
+  // Tells everything that `run` goes by, and nothing that it does not look at.
   virtual void describe(Description& d) const = 0;
   const std::string name;
   int64_t bytes = 0;  // of weights read by a run, for the profile

@@ -1,8 +1,8 @@
-"""`python -m tests.support.golden` record | check [--isa ISA] | dump CHECKPOINT | list.
+"""`python -m tests.support.golden` record | check [CHECKPOINT...] [--isa ISA] | dump CHECKPOINT | list.
 
-`record` writes the record, `check` compares with it, on both instruction sets at once or on one; each in a process of
-its own. `dump` prints all that the cases of a checkpoint come to, line by line, so that two trees can be compared with
-diff where `check` finds a difference. `list` prints the cases.
+`record` writes the record, `check` compares all checkpoints or some with it, on both instruction sets at once or on
+one; each in a process of its own. `dump` prints all that the cases of a checkpoint come to, line by line, so that two
+trees can be compared with diff where `check` finds a difference. `list` prints the cases.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.golden.adapter import Refused, isa, look
-from tests.support.golden.cases import make_cases
+from tests.support.golden.cases import CHECKPOINTS, make_cases
 from tests.support.golden.record import (
     ISAS,
     Record,
@@ -30,37 +31,35 @@ from tests.support.golden.record import (
 )
 
 
-def measured(names: tuple[str, ...] = ISAS) -> dict[str, Record]:
-    """Records of all cases by instruction set, each made by a process of its own, all at once."""
+def measured(isas: tuple[str, ...] = ISAS, names: Sequence[str] = tuple(CHECKPOINTS)) -> dict[str, Record]:
+    """Records of the checkpoints of those names by instruction set, each made by a process of its own, all at once."""
     with tempfile.TemporaryDirectory(prefix="numaserve-golden-") as folder:
-        files = {name: Path(folder) / name for name in names}
+        files = {each: Path(folder) / each for each in isas}
         running = [
             subprocess.Popen(
-                [sys.executable, "-m", "tests.support.golden", "measure", str(file)],
-                env=os.environ | {"NUMASERVE_ISA": name},
+                [sys.executable, "-m", "tests.support.golden", "measure", str(file), *names],
+                env=os.environ | {"NUMASERVE_ISA": each},
                 cwd=Path(__file__).parents[3],
             )
-            for name, file in files.items()
+            for each, file in files.items()
         ]
         statuses = [process.wait() for process in running]
         if any(statuses):
             raise SystemExit("the golden record could not be made: see above")
-        return {name: json.loads(file.read_text()) for name, file in files.items()}
+        return {each: json.loads(file.read_text()) for each, file in files.items()}
 
 
-def _measure(file: Path) -> None:
+def _measure(file: Path, names: Sequence[str]) -> None:
     begin = time.perf_counter()
-    file.write_text(json.dumps(measure(isa(), _say if os.environ.get("GOLDEN_VERBOSE") else lambda _: None)))
-    print(f"{isa()}: {len(make_cases())} cases in {time.perf_counter() - begin:.0f} s", flush=True)
+    record = measure(isa(), names)
+    file.write_text(json.dumps(record))
+    count = sum(len(cases) - 1 for cases in record.values())
+    print(f"{isa()}: {count} cases in {time.perf_counter() - begin:.0f} s", flush=True)
 
 
-def _say(line: str) -> None:
-    print(f"{time.perf_counter():.1f} {line}", flush=True)
-
-
-def _check(names: tuple[str, ...]) -> int:
-    recorded = load_record()
-    told = [f"{name}: {each}" for name, found in measured(names).items() for each in differences(recorded, found, name)]
+def _check(isas: tuple[str, ...], names: Sequence[str]) -> int:
+    recorded, found = load_record(), measured(isas, names)
+    told = [f"{each}: {line}" for each in isas for line in differences(recorded, found[each], each, names)]
     print("\n".join(told) or "all as recorded")
     return 1 if told else 0
 
@@ -88,17 +87,19 @@ def main() -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.golden", description=__doc__)
     parser.add_argument("command", choices=["record", "check", "measure", "dump", "list"])
-    parser.add_argument("what", nargs="?", default="")
+    parser.add_argument("names", nargs="*", metavar="CHECKPOINT", help="default: all")
     parser.add_argument("--isa", choices=ISAS)
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
+    names = arguments.names or tuple(CHECKPOINTS)
     if arguments.command == "record":
         save_record(merge(measured().values()))
     elif arguments.command == "check":
-        return _check((arguments.isa,) if arguments.isa else ISAS)
-    elif arguments.command == "measure":
-        _measure(Path(arguments.what))
+        return _check((arguments.isa,) if arguments.isa else ISAS, names)
+    elif arguments.command == "measure":  # what the others have processes for
+        _measure(Path(names[0]), names[1:])
     elif arguments.command == "dump":
-        _dump(arguments.what)
+        for name in names:
+            _dump(name)
     else:
         print("\n".join(f"{case.checkpoint}: {case.serving.key}" for case in make_cases()))
     return 0

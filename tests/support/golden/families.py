@@ -83,11 +83,15 @@ def gemma3() -> Model:
     )
 
 
-def phi3() -> Model:
-    """q, k and v, and gate and up, are one tensor each."""
+def phi3(*, scaled: bool = True) -> Model:
+    """q, k and v, and gate and up, are one tensor each. `scaled`: long sequences have a rope of their own."""
     factors = {"short_factor": [1.0 + 0.05 * i for i in range(30)], "long_factor": [1.0 + 0.5 * i for i in range(30)]}
     c = base_config("phi3", "Phi3ForCausalLM", 160, 2, 1, 224, original_max_position_embeddings=256)
-    c |= _rope("longrope", partial_rotary_factor=0.75, original_max_position_embeddings=256, **factors)
+    c |= (
+        {}
+        if not scaled
+        else _rope("longrope", partial_rotary_factor=0.75, original_max_position_embeddings=256, **factors)
+    )
     layer: Shapes = {
         "self_attn.qkv_proj.weight": (320, 160),
         "self_attn.o_proj.weight": (160, 160),

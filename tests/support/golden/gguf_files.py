@@ -10,7 +10,19 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
 from tests.support.golden.checkpoints import Config, Floats, Model
-from tests.support.golden.families import deepseek, gpt_oss, llama, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe
+from tests.support.golden.families import (
+    deepseek,
+    gemma2,
+    gemma3,
+    gpt_oss,
+    llama,
+    mixtral,
+    phi3,
+    qwen2,
+    qwen2_moe,
+    qwen3,
+    qwen3_moe,
+)
 from tests.support.k_quants import fitting, quantize
 
 _ARCHITECTURES = {
@@ -20,6 +32,7 @@ _ARCHITECTURES = {
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
     "gpt_oss": "gpt-oss",
+    "gemma3_text": "gemma3",
 }
 _ENUM_NAMES = {"gpt-oss": "GPT_OSS"}
 _PLAIN = ("mlp.gate.weight", "block_sparse_moe.gate.weight", "mlp.router.weight", "shared_expert_gate.weight")
@@ -74,6 +87,7 @@ def _file_name(name: str, names: gguf.TensorNameMap, arch: str) -> str:
 def _tensors(model: Model, split: bool) -> Iterator[tuple[str, Floats]]:
     """The model's tensors as the converter has them: experts of a layer in one, and so on."""
     config, groups = model.config, dict[str, list[Floats]]()
+    gemma = config["model_type"].startswith("gemma")
     for name, values in model.tensors.items():
         layer, _, rest = name.partition(".experts.")
         if rest and config["model_type"] != "gpt_oss":
@@ -89,7 +103,7 @@ def _tensors(model: Model, split: bool) -> Iterator[tuple[str, Floats]]:
             halves = values.reshape(-1, 2, config["head_dim"] // 2, values.shape[1])
             yield name, halves.swapaxes(1, 2).reshape(values.shape)
         else:
-            yield name, values
+            yield name, values + np.float32(1) if gemma and name.endswith("norm.weight") else values
     yield from ((name, np.stack(each)) for name, each in groups.items())
 
 
@@ -113,13 +127,16 @@ def _add_metadata(writer: gguf.GGUFWriter, c: Config, split: bool) -> None:
     writer.add_rope_freq_base(c["rope_theta"])
     writer.add_eos_token_id(c["eos_token_id"])
     writer.add_bos_token_id(c["bos_token_id"])
-    rope = c.get("rope_parameters", {"rope_type": "default"})
-    if rope["rope_type"] == "yarn":
+    rope = c.get("rope_parameters", {})
+    if rope.get("rope_type") == "yarn":
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
-    if "sliding_window" in c and c["model_type"] == "gpt_oss":
+    if "sliding_window" in c and c["model_type"] != "mixtral":
         writer.add_sliding_window(c["sliding_window"])
+    if c["model_type"] == "gemma2":
+        writer.add_attn_logit_softcapping(c["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(c["final_logit_softcapping"])
     if c["model_type"].startswith("deepseek"):
         _add_latent_metadata(writer, c, split)
         return
@@ -173,12 +190,16 @@ _MODELS: dict[str, Callable[[], Model]] = {
     "mixtral": lambda: mixtral(hidden=128, inner=256),
     "qwen2_moe": lambda: qwen2_moe(128, 96, 256, 7),
     "qwen3_moe": qwen3_moe,
+    "gemma2": gemma2,
+    "gemma3": gemma3,
+    "phi3": lambda: phi3(scaled=False),
     "deepseek_v2": lambda: deepseek(2, 160, 5, None, 64, 64),
     "deepseek_v3": _wide_deepseek,
 }
 _KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4")
 _PAIRS = [("llama", kind) for kind in _KINDS]
 _PAIRS += [("qwen2", "Q4_0"), ("qwen3", "Q5_1"), ("mixtral", "Q4_K"), ("qwen2_moe", "Q8_0"), ("qwen3_moe", "Q4_1")]
+_PAIRS += [("gemma2", "F16"), ("gemma3", "Q8_0"), ("phi3", "Q4_0")]
 _PAIRS += [("deepseek_v2", "Q8_0"), ("deepseek_v3", "Q4_K")]
 
 GGUF_FILES: dict[str, Callable[[Path], Path]] = {

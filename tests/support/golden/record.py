@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Container, Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -27,16 +27,15 @@ def digest_of(lines: Iterable[str]) -> str:
     return sha256("\n".join(lines).encode()).hexdigest()[:12]
 
 
-def measure(isa: str, say: Callable[[str], None] = lambda _: None) -> Record:
-    """All cases on the instruction set in use, which is `isa`."""
+def measure(isa: str, names: Container[str]) -> Record:
+    """All cases of the checkpoints of those names on the instruction set in use, which is `isa`."""
     record: Record = {}
     with tempfile.TemporaryDirectory(prefix="numaserve-golden-") as folder:
         made: dict[str, tuple[Path, str]] = {}
-        for case in make_cases():
+        for case in (each for each in make_cases() if each.checkpoint in names):
             if case.checkpoint not in made:
                 made[case.checkpoint] = make_checkpoint(case.checkpoint, Path(folder))
             path, digest = made[case.checkpoint]
-            say(f"{case.checkpoint}: {case.serving.key}")
             record.setdefault(digest, {"checkpoint": {"name": case.checkpoint}})[case.serving.key] = entry(
                 path, case, isa
             )
@@ -88,9 +87,10 @@ def merge(records: Iterable[Record]) -> Record:
     return merged
 
 
-def differences(recorded: Record, found: Record, isa: str) -> list[str]:
-    """What is not as recorded, by case; of the arena only that it is larger."""
+def differences(recorded: Record, found: Record, isa: str, names: Container[str]) -> list[str]:
+    """What is not as recorded, by case, of the checkpoints of those names; of the arena only that it is larger."""
     told = []
+    recorded = {digest: cases for digest, cases in recorded.items() if cases["checkpoint"]["name"] in names}
     for digest, cases in found.items():
         name = cases["checkpoint"]["name"]
         if digest not in recorded:

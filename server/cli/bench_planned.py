@@ -10,9 +10,9 @@ from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.estimate import step_model
 from numaserve.workers.planning.roofline.measured import machine_of
-from numaserve.workers.planning.roofline.operations import StepWork
 from numaserve.workers.planning.roofline.predict import RankMachine, decode_step, prefill_steps
 from numaserve.workers.planning.topology import Topology
+from numaserve.workers.program.cost import StepWork
 from numaserve.workers.protocol import Launch
 
 

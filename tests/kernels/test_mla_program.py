@@ -11,7 +11,9 @@ import numpy as np
 import operation_fields
 import pytest
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
-from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits, RankShape
+from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.native import make_program
+from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 from numaserve.workers.settings import ActivationDtype, ModelSettings, WeightFormats
 
 PAGE = reference.PAGE
@@ -86,15 +88,16 @@ class Model:
         self.cos, self.sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def program(self, threads: int) -> Program:
-        b = ProgramBuilder(
+        setup = ProgramSetup(
             RankShape(self.heads, 1, LATENT + ROPE, 1, HIDDEN, [0, VOCAB], value_dim=LATENT),
             ProgramLimits(512, 64, SLOTS, CONTEXT // PAGE, SLOTS * CONTEXT // PAGE),
-            Team([-1] * threads),
-            settings=ModelSettings(formats=WeightFormats(activations=self.format.activations)),
+            Ranks((threads,)),
+            ModelSettings(formats=WeightFormats(activations=self.format.activations)),
         )
+        b = ProgramBuilder(setup)
         layer = self.layer
         x = b.rms_norm(b.embed(kernel_ops.packed(self.embedding), first_row=0), _ones(HIDDEN), EPS)
-        out = b.mla_attention(
+        out = b.latent_attention(
             b.linear(x, kernel_ops.packed(layer.q)),
             b.linear(x, kernel_ops.packed(layer.kv)),
             self.format.packed(layer.uk),
@@ -106,7 +109,7 @@ class Model:
             scale=SCALE,
         )
         b.sample(b.lm_head(out, kernel_ops.packed(self.head)))
-        return b.build()
+        return make_program(setup, b.fused(), Team([-1] * threads))
 
     def logits(self, tokens: list[int]) -> reference.Bounded:
         """Of every position, rounded to bf16 where the Program does. A rounding that falls otherwise there shows as
@@ -226,18 +229,19 @@ def test_what_an_earlier_sequence_left_in_pages_does_not_show(rng: np.random.Gen
 
 
 def test_a_rank_without_heads_takes_part_with_nothing() -> None:
-    b = ProgramBuilder(
+    setup = ProgramSetup(
         RankShape(0, 0, LATENT + ROPE, 1, HIDDEN, [0, VOCAB], value_dim=LATENT),
         ProgramLimits(64, 64, 1, 2, 2),
-        Team([-1, -1]),
+        Ranks((2,)),
     )
+    b = ProgramBuilder(setup)
     x = b.rms_norm(b.embed(PackedMatrix(VOCAB, HIDDEN), first_row=0), _ones(HIDDEN), EPS)
     q, kv = b.linear(x, PackedMatrix(0, HIDDEN)), b.linear(x, PackedMatrix(LATENT + ROPE, HIDDEN))
     angles = np.zeros((64, ROPE // 2), np.float32)
     w_uk, w_uv, rope, norm = PackedMatrix(0, NOPE), PackedMatrix(0, LATENT), RopeTable(angles, angles), _ones(LATENT)
-    out = b.mla_attention(q, kv, w_uk, w_uv, layer=0, rope=rope, norm=norm, eps=EPS, scale=SCALE)
+    out = b.latent_attention(q, kv, w_uk, w_uv, layer=0, rope=rope, norm=norm, eps=EPS, scale=SCALE)
     b.sample(b.lm_head(out, PackedMatrix(VOCAB, 0)))
-    program = b.build()
+    program = make_program(setup, b.fused(), Team([-1, -1]))
     assert program.kv_memory[1] == 0
     begin(program, 0, [0, 1])
     (found,) = run(program, [(0, 0, [1] * 40)])
@@ -245,11 +249,11 @@ def test_a_rank_without_heads_takes_part_with_nothing() -> None:
 
 
 def test_a_latent_cache_of_codes_is_refused(rng: np.random.Generator) -> None:
-    b = ProgramBuilder(
+    setup = ProgramSetup(
         RankShape(2, 1, 96, 1, HIDDEN, [0, VOCAB], value_dim=64),
         ProgramLimits(32, 32, 1, 1, 1),
-        Team([-1]),
-        settings=ModelSettings(kv_cache_dtype="int8"),
+        Ranks((1,)),
+        ModelSettings(kv_cache_dtype="int8"),
     )
     with pytest.raises(ValueError, match="latent KV cache is bf16"):
-        b.build()
+        make_program(setup, [], Team([-1]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import kernel_ops
 import kernel_reference as reference
@@ -12,10 +11,14 @@ import numpy as np
 import operation_fields
 import pytest
 from numaserve.kernels import PackedMatrix, Team, Vector
+from numaserve.workers.models.decoder import experts
 from numaserve.workers.models.spec import MoeConfig
 from numaserve.workers.program.buffers import Buffer
-from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits, RankShape
-from numaserve.workers.program.experts import MoeOperations
+from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.native import make_program
+from numaserve.workers.program.ops.base import Operation
+from numaserve.workers.program.ops.experts import MultiplyExperts
+from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 from numaserve.workers.settings import ActivationDtype, ModelSettings, WeightFormats
 from numaserve.workers.weights.weights import DenseMlp, MoeWeights
 
@@ -68,21 +71,23 @@ class Model:
         self, held: range | None, format: Format, threads: int = 2, tokens: Sequence[int] = PROMPT
     ) -> list[tuple[int, float]]:
         """Of all tokens after the last one; without `held` there is no mixture in the program."""
-        b = ProgramBuilder(
+        setup = ProgramSetup(
             RankShape(1, 1, 32, 1, HIDDEN, [0, VOCAB]),
             ProgramLimits(32, 16, 1, 1, 1),
-            Team([-1] * threads),
-            settings=ModelSettings(formats=WeightFormats(activations=format.activations)),
+            Ranks((threads,)),
+            ModelSettings(formats=WeightFormats(activations=format.activations)),
         )
+        b = ProgramBuilder(setup)
         norm = Vector(np.ones(HIDDEN, np.float32))
         residual = b.embed(kernel_ops.packed(self.embedding), first_row=0)
         x = b.rms_norm(residual, norm, 1e-5)
         if held is not None:
             routing = MoeConfig(len(self.experts), 3, INNER, shared_intermediate_size=SHARED if self.shared else 0)
-            partial = b.moe(x, replace(routing, shared_gate=self.shared is not None), self.weights(held, format))
-            x = b.add_all_reduce(residual, partial, norm=norm, eps=1e-5)
+            moe = replace(routing, shared_gate=self.shared is not None)
+            b.add_all_reduce(residual, experts(b, x, moe, self.weights(held, format)))
+            x = b.rms_norm(residual, norm, 1e-5)
         b.sample(b.lm_head(x, kernel_ops.packed(self.head)))
-        program = b.build()
+        program = make_program(setup, b.fused(), Team([-1] * threads))
         program.init_slot(0, operation_fields.GREEDY | {"num_logprobs": VOCAB})
         program.append_pages(0, [0])
         plan = np.array([(0, 0, len(tokens), 0, 1, 0)], np.int32)
@@ -154,13 +159,14 @@ def test_the_tiles_of_the_last_expert_end_in_its_matrix(
     """Whatever its first row: a tile has 16 rows, and an expert may have one."""
     limit = 32
     needed: list[tuple[Buffer, int]] = []
-    multiply = MoeOperations._multiply
+    fused = ProgramBuilder.fused
 
-    def watched(self: MoeOperations, product: Any, sources: Any, results: Any, routes: Any) -> None:
-        needed.append((sources[0].x, limit * min(3, len(held)) + 15))
-        multiply(self, product, sources, results, routes)
+    def watched(self: ProgramBuilder) -> list[Operation]:
+        products = [each for each in self.operations if isinstance(each, MultiplyExperts)]
+        needed.extend((each.x, limit * min(3, len(held)) + 15) for each in products)
+        return fused(self)
 
-    monkeypatch.setattr(MoeOperations, "_multiply", watched)
+    monkeypatch.setattr(ProgramBuilder, "fused", watched)
     make_model(rng, shared=True).logprobs(held, format)
     assert len(needed) == 2
     for matrix, rows in needed:

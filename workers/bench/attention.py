@@ -9,6 +9,7 @@ from numaserve.kernels import Program, RopeTable, Team
 from numaserve.workers.bench.programs import (
     Heads,
     begin,
+    built,
     bytes_of_step,
     make_builder,
     random_matrix,
@@ -67,11 +68,11 @@ def _program(
     )
     rope = rope_table(context, heads.dim)
     projection = random_matrix(team, (heads.query + 2 * heads.kv) * heads.dim, _HIDDEN)
-    _, x = begin(b)
+    _, x = begin(b, team)
     for layer in range(layers):
         q = b.qkv_rope(b.linear(x, projection), layer=layer, rope=rope)
         b.attention(q, layer=layer, scale=heads.dim**-0.5)
-    program = b.build()
+    program = built(b, team)
     start_slot(program, 0, range(-(-context // PAGE_SIZE)))
     return program
 

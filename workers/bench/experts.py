@@ -14,6 +14,7 @@ from numaserve.kernels import Program, Team
 from numaserve.workers.bench.programs import (
     Format,
     begin,
+    built,
     copies_beyond_caches,
     make_builder,
     random_matrix,
@@ -23,6 +24,7 @@ from numaserve.workers.bench.programs import (
     work_of_step,
 )
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
+from numaserve.workers.models.decoder import experts
 from numaserve.workers.models.spec import MoeConfig
 from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.protocol import PAGE_SIZE
@@ -73,10 +75,10 @@ def bench_experts(team: Team, effort: Effort, *, model: str, format: Format, m_v
 
 def _program(team: Team, shape: ExpertShape, format: Format, layers: int, rows: int) -> Program:
     b = make_builder(team, hidden=shape.hidden, step_tokens=rows, context=rows)
-    _, x = begin(b)
+    _, x = begin(b, team)
     for _ in range(layers):
-        b.moe(x, shape.routing, _weights(team, shape, format))
-    program = b.build()
+        experts(b, x, shape.routing, _weights(team, shape, format))
+    program = built(b, team)
     start_slot(program, 0, range(-(-rows // PAGE_SIZE)))
     return program
 

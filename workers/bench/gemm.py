@@ -12,6 +12,7 @@ from numaserve.kernels import PackedMatrix, Program, Team
 from numaserve.workers.bench.programs import (
     Format,
     begin,
+    built,
     copies_beyond_caches,
     make_builder,
     random_matrix,
@@ -73,12 +74,12 @@ def _products(team: Team, shape: Shape, part: str, format: Format) -> tuple[Pack
 
 def _program(team: Team, products: Products, rows: int) -> Program:
     b = make_builder(team, hidden=products[0][0].k, step_tokens=rows, context=rows)
-    _, x = begin(b)
+    _, x = begin(b, team)
     for matrices in products:
         if len(matrices) == 1:
             b.linear(x, matrices[0])
         else:
             b.gated_mlp(x, matrices[0], matrices[1], "silu")
-    program = b.build()
+    program = built(b, team)
     start_slot(program, 0, range(-(-rows // PAGE_SIZE)))
     return program

@@ -6,14 +6,16 @@ The cache is filled with random numbers, not by a prompt: what is read does not 
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numaserve.kernels import Program, Team
 from numaserve.workers.bench.attention import rope_table
 from numaserve.workers.bench.programs import (
+    Heads,
     begin,
+    built,
     copies_beyond_caches,
     make_builder,
     ones,
@@ -58,18 +60,23 @@ def bench_latent(team: Team, effort: Effort, *, case: LatentCase) -> Rows:
 def _program(team: Team, case: LatentCase, layers: int) -> Program:
     heads, slots = case.heads, case.sequences
     b = make_builder(
-        team, hidden=_HIDDEN, step_tokens=case.new * slots, slots=slots, context=case.context, layers=layers
+        team,
+        hidden=_HIDDEN,
+        step_tokens=case.new * slots,
+        slots=slots,
+        context=case.context,
+        heads=Heads(heads, 1, _LATENT + _ROPE, _LATENT),
+        layers=layers,
     )
-    b.shape = replace(b.shape, q_heads=heads, head_dim=_LATENT + _ROPE, value_dim=_LATENT)
     rope, scale = rope_table(case.context, _ROPE), (_NOPE + _ROPE) ** -0.5
     q = random_matrix(team, heads * (_NOPE + _ROPE), _HIDDEN)
     kv = random_matrix(team, _LATENT + _ROPE, _HIDDEN)
-    _, x = begin(b)
+    _, x = begin(b, team)
     for layer in range(layers):
         w_uk, w_uv = random_matrix(team, heads * _LATENT, _NOPE), random_matrix(team, heads * _VALUES, _LATENT)
         inputs, norm = (b.linear(x, q), b.linear(x, kv)), ones(_LATENT)
-        b.mla_attention(*inputs, w_uk, w_uv, layer=layer, rope=rope, norm=norm, eps=1e-6, scale=scale)
-    program = b.build()
+        b.latent_attention(*inputs, w_uk, w_uv, layer=layer, rope=rope, norm=norm, eps=1e-6, scale=scale)
+    program = built(b, team)
     _fill(program)
     pages = -(-case.context // PAGE_SIZE)
     for slot in range(slots):

@@ -14,7 +14,9 @@ import numpy as np
 from numaserve.kernels import PackedMatrix, Program, Team, Vector
 from numaserve.workers.planning.ceilings import MIN_READ_BYTES, last_level_cache_bytes
 from numaserve.workers.program.buffers import Operand, Residual
-from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits, RankShape
+from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.native import make_program
+from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 from numaserve.workers.protocol import PAGE_SIZE
 from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
 
@@ -52,6 +54,7 @@ class Heads:
     query: int = 1
     kv: int = 1
     dim: int = 32
+    values: int = 0  # of a latent cache: how many of those dimensions they are
 
 
 def copies_beyond_caches(nbytes: int) -> int:
@@ -99,32 +102,35 @@ def make_builder(
 ) -> ProgramBuilder:
     """For one rank with room for `slots` sequences of `context` tokens."""
     pages = -(-context // PAGE_SIZE)
-    return ProgramBuilder(
-        shape=RankShape(
-            q_heads=heads.query,
-            kv_heads=heads.kv,
-            head_dim=heads.dim,
-            num_layers=layers,
-            hidden_size=hidden,
-            vocab_bounds=[0, vocab],
-        ),
-        limits=ProgramLimits(
-            max_step_tokens=step_tokens,
-            max_logit_rows=max(slots, 16),
-            max_slots=slots,
-            pages_per_slot=pages,
-            num_pages=pages * slots,
-        ),
-        team=team,
-        settings=settings,
+    shape = RankShape(
+        q_heads=heads.query,
+        kv_heads=heads.kv,
+        head_dim=heads.dim,
+        num_layers=layers,
+        hidden_size=hidden,
+        vocab_bounds=[0, vocab],
+        value_dim=heads.values,
     )
+    limits = ProgramLimits(
+        max_step_tokens=step_tokens,
+        max_logit_rows=max(slots, 16),
+        max_slots=slots,
+        pages_per_slot=pages,
+        num_pages=pages * slots,
+    )
+    return ProgramBuilder(ProgramSetup(shape, limits, Ranks((team.size,)), settings))
 
 
-def begin(b: ProgramBuilder, embedding: PackedMatrix | None = None) -> tuple[Residual, Operand]:
+def begin(b: ProgramBuilder, team: Team, embedding: PackedMatrix | None = None) -> tuple[Residual, Operand]:
     """The embedding and a norm, with which every program begins."""
     hidden = b.shape.hidden_size
-    residual = b.embed(embedding or random_matrix(b.team, VOCAB, hidden), first_row=0)
+    residual = b.embed(embedding or random_matrix(team, VOCAB, hidden), first_row=0)
     return residual, b.rms_norm(residual, ones(hidden), 1e-5)
+
+
+def built(b: ProgramBuilder, team: Team) -> Program:
+    """What was recorded, to be run on `team`."""
+    return make_program(b.setup, b.fused(), team)
 
 
 def ones(count: int) -> Vector:

@@ -11,6 +11,7 @@ from numaserve.workers.bench.programs import (
     INT8,
     Heads,
     begin,
+    built,
     make_builder,
     ones,
     random_matrix,
@@ -34,7 +35,7 @@ def bench_rows(team: Team, effort: Effort, *, model: str, tokens: Sequence[int])
     shape, most = SHAPES[model], max(tokens)
     heads = Heads(shape.heads, shape.kv_heads, shape.head_dim)
     b = make_builder(team, hidden=shape.hidden, step_tokens=most, context=most, heads=heads, layers=_LAYERS)
-    residual, x = begin(b)
+    residual, x = begin(b, team)
     width, kv_width = heads.query * heads.dim, 2 * heads.kv * heads.dim
     projection = random_matrix(team, width + kv_width, shape.hidden, INT8)
     rope, weight = rope_table(most, heads.dim), ones(shape.hidden)
@@ -42,7 +43,7 @@ def bench_rows(team: Team, effort: Effort, *, model: str, tokens: Sequence[int])
         b.qkv_rope(b.linear(x, projection), layer=layer, rope=rope)
         x = b.rms_norm(residual, weight, 1e-5)
     b.linear(x, projection)
-    program = b.build()
+    program = built(b, team)
     start_slot(program, 0, range(-(-most // PAGE_SIZE)))
     nodes = {  # bytes of a token, and how many there are in the program
         "rms_norm": (shape.hidden * (_FP32 + _BF16 + _INT8), _LAYERS + 1),  # writes its result in int8 too
@@ -62,9 +63,9 @@ def bench_sampler(team: Team, effort: Effort, *, model: str) -> Rows:
     vocab, hidden = SHAPES[model].vocab, 32
     embedding = random_matrix(team, vocab, hidden)
     b = make_builder(team, hidden=hidden, step_tokens=32, slots=_SAMPLED_SLOTS, vocab=vocab)
-    _, x = begin(b, embedding)
+    _, x = begin(b, team, embedding)
     b.sample(b.lm_head(x, embedding))
-    program = b.build()
+    program = built(b, team)
     for method, (temperature, top_p) in _METHODS.items():
         for slot in range(_SAMPLED_SLOTS):
             start_slot(program, slot, [slot], temperature=temperature, top_p=top_p)

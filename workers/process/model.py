@@ -17,7 +17,9 @@ from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.populate import Population
-from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits, RankShape
+from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.native import make_program
+from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 from numaserve.workers.protocol import (
     PAGE_SIZE,
     Launch,
@@ -217,15 +219,10 @@ def _build(launch: Launch, node: NodeContext, config: ModelConfig, weights: Weig
         pages_per_slot=_pages_per_slot(launch),
         num_pages=launch.num_pages,
     )
-    builder = ProgramBuilder(
-        shape=shape,
-        limits=limits,
-        team=node.team,
-        ring=node.ring,
-        settings=launch.settings,
-    )
+    ranks = Ranks(tuple(map(len, launch.cpus)), launch.rank, node.ring.slot_bytes if node.ring else 0)
+    builder = ProgramBuilder(ProgramSetup(shape, limits, ranks, launch.settings))
     FAMILIES[config.family].forward(builder, config, weights)
-    return builder.build()
+    return make_program(builder.setup, builder.fused(), node.team, node.ring)
 
 
 def _pages_per_slot(launch: Launch) -> int:

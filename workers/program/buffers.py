@@ -1,16 +1,15 @@
-"""The matrices that a Program works on, and where they lie in its arena."""
+"""The matrices that a forward pass works on: descriptions of them, told apart by identity."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-from numaserve.kernels import Vector
+from dataclasses import dataclass
 
 PAD = 32
 ACTIVATION_TILE_ROWS = 16  # that a product reads at once, however many of them are wanted
 CACHE_LINE = 64
-ALIGNMENT = 4096
+ATTENTION_BLOCK = 256  # tokens that attention takes together
+ATTENTION_ROWS = 32  # of queries, that it takes together at most
+CUT_SEQUENCES = 8  # of the longest there can be: so many can have their blocks attended to by several threads
 PARTIAL_EXTRA = 16  # floats that follow the values of a partial result of attention: its maximum, its sum, and padding
 
 
@@ -19,17 +18,15 @@ def padded(count: int) -> int:
     return -(-count // PAD) * PAD
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Buffer:
-    """A [rows, cols] matrix of the arena; alive from the node that writes it first to the one that reads it last."""
+    """A [rows, cols] matrix, row-major. `collective`: with several ranks it is this rank's part of a collective, and
+    lies in the ring."""
 
     rows: int
     cols: int
     itemsize: int
-    first_use: int = -1
-    last_use: int = -1
-    offset: int = 0
-    collective: int = -1  # with several ranks: which of a step's collectives it is this rank's part of
+    collective: bool = False
 
     @property
     def ld(self) -> int:
@@ -37,55 +34,56 @@ class Buffer:
         return padded(self.cols)
 
     @property
-    def whole(self) -> Buffer:
-        """What has its memory: itself, unless it is a part of another."""
-        return self
-
-    @property
     def nbytes(self) -> int:
-        """Bytes of arena it needs."""
+        """Bytes of memory it needs."""
         return padded(self.rows) * self.ld * self.itemsize
 
     @property
-    def place(self) -> tuple[int, int, int]:
-        """What native code is told: offset, leading dimension, collective."""
-        return (self.offset, self.ld, self.collective)
+    def whole(self) -> Buffer:
+        """The buffer whose memory it has: itself, unless it is a part of another."""
+        return self
+
+    @property
+    def begin(self) -> int:
+        """Bytes of that memory before its first element."""
+        return 0
 
 
 class Tensor(Buffer):
     """Activations of this rank."""
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Columns(Tensor):
-    """Columns of another tensor, from `first` on: it has no memory of its own."""
+    """Columns of another tensor, from `first` on. It has no memory of its own."""
 
-    def __init__(self, of: Tensor, first: int, cols: int) -> None:
-        super().__init__(of.rows, cols, of.itemsize)
-        self._of, self._first = of, first
+    of: Tensor
+    first: int
+
+    @property
+    def ld(self) -> int:
+        """Elements from row to row of the tensor."""
+        return self.of.ld
 
     @property
     def whole(self) -> Buffer:
-        """The tensor."""
-        return self._of.whole
+        """The tensor, or what that is a part of."""
+        return self.of.whole
 
     @property
-    def place(self) -> tuple[int, int, int]:
-        """Within the tensor's."""
-        offset, ld, collective = self._of.place
-        return (offset + self._first * self.itemsize, ld, collective)
+    def begin(self) -> int:
+        """Bytes of the tensor before the first column."""
+        return self.of.begin + self.first * self.itemsize
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Operand(Tensor):
     """Activations, bf16, that a matrix product reads: from row to row an odd number of cache lines.
 
     With a power of two, say, the rows of a tile would all fall into the same set of the L1 cache.
     """
 
-    quantized: dict[int, Quantized] = field(default_factory=dict)  # the same in int8, in groups, once products want it
     rows_per_token: int = 1
-    norm_index: int = -1  # of the node that makes it, if that is a norm: it can write it in int8 too, `by_norm`
-    by_norm: Quantized | None = None
 
     @property
     def ld(self) -> int:
@@ -94,7 +92,7 @@ class Operand(Tensor):
         return columns if columns // PAD % 2 == 1 else columns + PAD
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Quantized(Tensor):
     """Activations, int8, that a matrix product with int8 weights or groups of codes reads.
 
@@ -104,11 +102,6 @@ class Quantized(Tensor):
 
     group: int = 0
     heads: int = 1  # of a row; `cols` are of each of them
-
-    @property
-    def quantized_place(self) -> tuple[tuple[int, int, int], int, int]:
-        """What native code is told: the place, columns, group."""
-        return (self.place, self.cols, self.group)
 
     @property
     def ld(self) -> int:
@@ -127,51 +120,14 @@ class Residual(Buffer):
     """The residual stream, fp32, equal on all ranks."""
 
 
-@dataclass(eq=False)
 class Partial(Buffer):
-    """This rank's part, fp32, of a sum over the ranks that is still to be taken.
-
-    With one rank the sum is this part, and the product that makes it may add it to the residual stream `into` itself.
-    """
-
-    into: Residual | None = None
-    bias: Vector | None = None
+    """This rank's part, fp32, of a sum over the ranks that is still to be taken."""
 
 
 class Logits(Buffer):
     """Logits of this rank's part of the vocabulary, fp32, of the rows that want a sample."""
 
-    softcap: float = 0.0
-
-
-def in_arena(buffer: Buffer) -> bool:
-    """Whether it needs memory there: a collective's buffer lies in the ring."""
-    return buffer.collective < 0 and not (isinstance(buffer, Partial) and buffer.into is not None)
-
-
-def plan_arena(buffers: Sequence[Buffer]) -> int:
-    """Give every buffer an offset such that buffers alive at the same time do not overlap; returns the arena's size.
-
-    Largest first, each at the lowest offset that is free for its whole life: within a few percent of the optimum on
-    such straight-line programs (Pisarchyk and Lee, 2020, "greedy by size").
-    """
-    placed: list[Buffer] = []
-    for buffer in sorted(dict.fromkeys(buffers), key=lambda b: b.nbytes, reverse=True):
-        rivals = [p for p in placed if p.first_use <= buffer.last_use and buffer.first_use <= p.last_use]
-        offset = 0
-        for rival in sorted(rivals, key=lambda p: p.offset):
-            if offset + buffer.nbytes <= rival.offset:
-                break
-            offset = max(offset, _aligned(rival.offset + rival.nbytes))
-        buffer.offset = offset
-        placed.append(buffer)
-    return max((_aligned(b.offset + b.nbytes) for b in placed), default=0)
-
 
 def _odd_lines(nbytes: int) -> int:
     lines = -(-nbytes // CACHE_LINE)
     return CACHE_LINE * (lines + 1 - lines % 2)
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT

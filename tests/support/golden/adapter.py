@@ -21,10 +21,10 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import plan as planning
-from numaserve.workers.planning.roofline.operations import StepWork
 from numaserve.workers.planning.roofline.ranks import rank_operations
 from numaserve.workers.process.model import RankModel
 from numaserve.workers.process.node import NodeContext
+from numaserve.workers.program.cost import StepWork
 from numaserve.workers.protocol import (
     Launch,
     SamplingParams,

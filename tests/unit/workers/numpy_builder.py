@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numaserve.workers.models.spec import ModelConfig, MoeConfig
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.experts import ExpertMatrices
+from numaserve.workers.program.ops.experts import Routing
 from numaserve.workers.weights.sharding import Shard
-from numaserve.workers.weights.weights import MoeWeights, Weights
+from numaserve.workers.weights.weights import Weights
 
 Floats = npt.NDArray[np.float32]
 
@@ -138,7 +140,7 @@ class NumpyBuilder:
         weights /= weights.sum(-1, keepdims=True) + sink
         return np.einsum("hts,shd->thd", weights, values).reshape(len(q), -1)
 
-    def mla_attention(
+    def latent_attention(
         self,
         q: Floats,
         kv: Floats,
@@ -177,57 +179,65 @@ class NumpyBuilder:
             gate = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
         return (gate * up) @ down.to_numpy().T
 
-    def moe(self, x: Floats, routing: MoeConfig, weights: MoeWeights) -> Floats:
+    def experts(
+        self,
+        x: Floats,
+        routing: Routing,
+        router: Any,
+        *,
+        held: range,
+        gate_up: ExpertMatrices,
+        down: ExpertMatrices,
+        activation: str,
+        limit: float,
+    ) -> Floats:
         """Every token goes to every expert, and most of what they make is dropped."""
-        logits = x.astype(np.float64) @ weights.router.to_numpy().T
-        logits += 0.0 if weights.router_bias is None else weights.router_bias.values
-        bias = 0.0 if weights.correction_bias is None else weights.correction_bias.values
+        logits = x.astype(np.float64) @ router.weight.to_numpy().T
+        logits += 0.0 if router.bias is None else router.bias.values
+        bias = 0.0 if router.correction is None else router.correction.values
         shares = expert_shares(logits[:, : routing.num_experts], routing, bias)
         out = np.zeros(x.shape)
-        for index, expert in enumerate(weights.experts):
-            gate_up, down = weights.gate_up[index], weights.down[index]
-            if routing.activation == "silu":
-                made = self.gated_mlp(x, gate_up, down, "silu")
+        for index, expert in enumerate(held):
+            if activation == "silu":
+                made = self.gated_mlp(x, gate_up.experts[index], down.experts[index], "silu")
             else:
-                made = self._clamped_mlp(x, gate_up, down, index, routing, weights)
+                made = self._clamped_mlp(x, index, gate_up, down, limit)
             out += shares[:, expert, None] * made
-        if weights.shared is not None:
-            made = self.gated_mlp(x, weights.shared.gate_up, weights.shared.down, "silu")
+        if gate_up.shared is not None:
+            made = self.gated_mlp(x, gate_up.shared, down.shared, "silu")
             out += made / (1 + np.exp(-logits[:, routing.num_experts :])) if routing.shared_gate else made
         return out.astype(np.float32)
 
     def _clamped_mlp(
-        self, x: Floats, gate_up: Any, down: Any, index: int, routing: MoeConfig, weights: MoeWeights
+        self, x: Floats, index: int, gate_up: ExpertMatrices, down: ExpertMatrices, limit: float
     ) -> Floats:
         """gpt-oss's expert, with its biases."""
-        sums = x @ gate_up.to_numpy().T + bias_of(weights.gate_up_bias, index, gate_up.n)
+        first, second = gate_up.experts[index], down.experts[index]
+        sums = x @ first.to_numpy().T + bias_of(gate_up.bias, index, first.n)
         panels = sums.reshape(len(x), -1, 2, 16)
-        gate, up = (panels[:, :, half].reshape(len(x), -1)[:, : down.k] for half in (0, 1))
-        gate, up = np.minimum(gate, routing.swiglu_limit), np.clip(up, -routing.swiglu_limit, routing.swiglu_limit)
+        gate, up = (panels[:, :, half].reshape(len(x), -1)[:, : second.k] for half in (0, 1))
+        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
         hidden = gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
-        return hidden @ down.to_numpy().T + bias_of(weights.down_bias, index, down.n)
+        return hidden @ second.to_numpy().T + bias_of(down.bias, index, second.n)
 
     def add_all_reduce(
         self,
         residual: Floats,
         partial: Floats,
         *,
-        norm: VectorValues,
         eps: float,
         post_norm: VectorValues | None = None,
         bias: VectorValues | None = None,
-    ) -> Floats:
+    ) -> None:
         total = self._sum(partial) + (0 if bias is None else bias.values)
         residual += total if post_norm is None else self.rms_norm(total, post_norm, eps)
-        return self.rms_norm(residual, norm, eps)
 
-    def lm_head(self, x: Floats, weight: Any, *, softcap: float | None = None) -> Floats:
-        parts = self.ranks.gather(self.shard.rank, x @ weight.to_numpy().T)
-        logits = np.concatenate(parts, axis=-1)
-        return logits if softcap is None else np.tanh(logits / softcap) * softcap
+    def lm_head(self, x: Floats, weight: Any) -> Floats:
+        return np.concatenate(self.ranks.gather(self.shard.rank, x @ weight.to_numpy().T), axis=-1)
 
-    def sample(self, logits: Floats) -> None:
-        self.logits, self.sampled = logits, True
+    def sample(self, logits: Floats, *, softcap: float | None = None) -> None:
+        self.logits = logits if softcap is None else np.tanh(logits / softcap) * softcap
+        self.sampled = True
 
 
 def bias_of(biases: Any, index: int, rows: int) -> Floats | float:
@@ -238,7 +248,7 @@ def bias_of(biases: Any, index: int, rows: int) -> Floats | float:
     return biases.values[begin : begin + rows]
 
 
-def expert_shares(logits: npt.NDArray[np.float64], routing: MoeConfig, bias: Floats | float) -> npt.NDArray[np.float64]:
+def expert_shares(logits: npt.NDArray[np.float64], routing: Routing, bias: Floats | float) -> npt.NDArray[np.float64]:
     """With which weight each expert counts, [tokens, experts]; 0 for those that are not chosen."""
     if routing.scoring == "sigmoid":
         scores = 1 / (1 + np.exp(-logits))

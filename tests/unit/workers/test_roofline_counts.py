@@ -10,18 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numaserve.kernels import PackedMatrix, Program, RopeTable, Team
+from numaserve.kernels import Program, RopeTable, Team
 from numaserve.workers.bench.programs import start_slot, step
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.planning.roofline.operations import Operation, StepWork
 from numaserve.workers.planning.roofline.ranks import rank_operations
 from numaserve.workers.planning.roofline.shapes import ShapeSource
 from numaserve.workers.process.model import rank_shape
 from numaserve.workers.program.buffers import Operand, Tensor
-from numaserve.workers.program.builder import ProgramBuilder, ProgramLimits
+from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.cost import OperationCost, StepWork
+from numaserve.workers.program.native import make_program
+from numaserve.workers.program.ops.base import Matrix
+from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
 from numaserve.workers.protocol import PAGE_SIZE
 from numaserve.workers.settings import DEFAULT_SETTINGS, KvCacheDtype, ModelSettings, WeightFormats
 from numaserve.workers.weights.loader import lay_out
@@ -101,7 +104,7 @@ def config_of(folder: Path, more: dict[str, Any]) -> ModelConfig:
 class LoneRank(ProgramBuilder):
     """What other ranks would have made stays what it was."""
 
-    def latents(self, x: Operand, weight: PackedMatrix) -> Tensor:
+    def latents(self, x: Operand, weight: Matrix) -> Tensor:
         out = Tensor(x.rows, max(weight.n, *self.shape.latent_bounds, 0), 4)
         self._linear("linear", x, weight, out)
         return out
@@ -118,14 +121,9 @@ def zero_program(
     weights = lay_out(ShapeSource(config), config, shard, settings.formats, packed_matrix)
     weights = replace(weights, ropes=tuple(rope_table(config.rope.rotary_dim) for _ in weights.ropes))
     shape = replace(rank_shape(config, shares, rank), vocab_bounds=[0, len(weights.shard.vocab)])
-    b = LoneRank(
-        shape=shape,
-        limits=LIMITS,
-        team=Team([-1, -1]),
-        settings=settings,
-    )
+    b = LoneRank(ProgramSetup(shape, LIMITS, Ranks((2,)), settings))
     FAMILIES[config.family].forward(b, config, weights)
-    return b.build()
+    return make_program(b.setup, b.fused(), Team([-1, -1]))
 
 
 def rope_table(rotary_dim: int) -> RopeTable:
@@ -145,7 +143,7 @@ def native_counts(program: Program, steps: Sequence[list[tuple[int, int, int, bo
     return {key: value for key, value in found.items() if value != (0, 0)}
 
 
-def counted(operations: Sequence[Operation], steps: Sequence[list[tuple[int, int, int, bool]]]) -> Counts:
+def counted(operations: Sequence[OperationCost], steps: Sequence[list[tuple[int, int, int, bool]]]) -> Counts:
     found: Counts = {}
     for sequences in steps:
         work = StepWork([(start, count) for _, start, count, _ in sequences], sum(row[3] for row in sequences))

@@ -16,9 +16,9 @@ from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.roofline.estimate import Estimate, Load, make_estimate
 from numaserve.workers.planning.roofline.machine import load_machine
 from numaserve.workers.planning.roofline.memory import node_memory, remedies
-from numaserve.workers.planning.roofline.operations import Operation, StepWork
 from numaserve.workers.planning.roofline.predict import prefill_steps
 from numaserve.workers.planning.roofline.ranks import rank_operations
+from numaserve.workers.program.cost import OperationCost, StepWork
 from numaserve.workers.settings import ModelSettings, WeightFormats
 
 HIDDEN, LAYERS, HEADS, EXPERTS, TOP_K, WIDTH, DENSE = 7168, 61, 128, 256, 8, 2048, 3
@@ -86,7 +86,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
 
 
 @pytest.fixture(scope="module")
-def operations(config: ModelConfig) -> list[Operation]:
+def operations(config: ModelConfig) -> list[OperationCost]:
     """Of a single rank with the whole model."""
     return rank_operations(config, [128], 0, INT8)
 
@@ -103,11 +103,11 @@ def estimate(config: ModelConfig, options: PlanOptions) -> Estimate:
     )
 
 
-def nbytes(operations: list[Operation], name: str, step: StepWork) -> float:
+def nbytes(operations: list[OperationCost], name: str, step: StepWork) -> float:
     return sum(each.amount(step).nbytes for each in operations if name in (each.name, ""))
 
 
-def test_a_token_reads_its_experts_and_all_else_once(operations: list[Operation]) -> None:
+def test_a_token_reads_its_experts_and_all_else_once(operations: list[OperationCost]) -> None:
     step = StepWork([(1535, 1)], 1)
     mixtures = LAYERS - DENSE
     row_scales = 8  # bytes of an output feature, besides its weights
@@ -131,7 +131,7 @@ def test_two_ranks_read_half_of_the_latents_of_a_long_sequence_each(batch: int, 
         assert nbytes(operations, "attention", short) == batch * LAYERS * 1024 * (512 + 64) * 2
 
 
-def test_a_prompt_of_two_chunks_reads_the_experts_twice(operations: list[Operation]) -> None:
+def test_a_prompt_of_two_chunks_reads_the_experts_twice(operations: list[OperationCost]) -> None:
     whole, chunks = (sum(nbytes(operations, "moe_down", step) for step in prefill_steps(1024, c)) for c in (1024, 512))
     assert chunks == pytest.approx(2 * whole, rel=1e-6)
 

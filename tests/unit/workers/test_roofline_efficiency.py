@@ -9,7 +9,7 @@ import pytest
 from numaserve.configs import EFFICIENCIES
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.planning.roofline.efficiency import Curve, Efficiencies, load_efficiencies
-from numaserve.workers.planning.roofline.operations import StepWork, attended, expected_share
+from numaserve.workers.program.cost import StepWork, attended, expected_share
 
 BARRIER = {"table": "barrier", "threads": 2, "team_ns": 100.0}
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from numaserve.workers.planning.roofline.efficiency import Curve, Efficiencies, RowCost
 from numaserve.workers.planning.roofline.machine import Machine
-from numaserve.workers.planning.roofline.operations import Amount, Kind, Operation, StepWork
 from numaserve.workers.planning.roofline.predict import Model, Phase, RankMachine, decode_step, prefill_steps
+from numaserve.workers.program.cost import Amount, Kind, OperationCost, StepWork
 
 MACHINE = Machine(
     name="round numbers",
@@ -28,7 +28,7 @@ BARRIER = 2e-6  # what the machine's barrier takes longer
 
 
 def phase_of(*amounts: Amount, kind: Kind = "gemm", name: str = "linear", step_s: float = 0.0) -> Phase:
-    operations = [[Operation(name, kind, lambda _, each=each: each)] for each in amounts]
+    operations = [[OperationCost(name, kind, lambda _, each=each: each)] for each in amounts]
     return Model([RANK] * len(amounts), operations, EFFICIENCIES, step_s).phase("decode", [STEP])
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from numaserve.workers.bench.experts import EXPERT_SHAPES
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.planning.roofline.operations import Kind, expected_share
+from numaserve.workers.program.cost import Kind, expected_share
 
 BEST = 1.0  # where nothing was measured
 _SMALL = "small operations"

@@ -13,7 +13,7 @@ from typing import Literal
 
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.machine import Machine
-from numaserve.workers.planning.roofline.operations import Amount, Operation, StepWork
+from numaserve.workers.program.cost import Amount, OperationCost, StepWork
 
 Bound = Literal["read", "flops", "cores", "ranks"]
 
@@ -72,7 +72,7 @@ class Model:
     """The roofline model of a group of ranks."""
 
     ranks: Sequence[RankMachine]
-    operations: Sequence[Sequence[Operation]]  # by rank
+    operations: Sequence[Sequence[OperationCost]]  # by rank
     efficiencies: Efficiencies
     step_s: float = 0.0  # of a step, outside of its operations
 
@@ -90,7 +90,7 @@ class Model:
         merged = [_merged(list(group)) for _, group in groupby(found, key=lambda cost: (cost.name, cost.weights))]
         return sorted(merged, key=lambda cost: -cost.seconds)
 
-    def _cost(self, machine: RankMachine, operation: Operation, step: StepWork) -> Cost:
+    def _cost(self, machine: RankMachine, operation: OperationCost, step: StepWork) -> Cost:
         amount = operation.amount(step)
         if operation.kind in ("rows", "sample", "exchange"):
             seconds, bound = self._row_wise(machine, operation, amount)
@@ -108,7 +108,7 @@ class Model:
             bound,
         )
 
-    def _product(self, machine: RankMachine, operation: Operation, amount: Amount) -> tuple[float, Bound]:
+    def _product(self, machine: RankMachine, operation: OperationCost, amount: Amount) -> tuple[float, Bound]:
         if amount.rows == 0:
             return 0.0, "read"
 
@@ -123,7 +123,7 @@ class Model:
             machine
         ), "read" if read > compute else "flops"
 
-    def _row_wise(self, machine: RankMachine, operation: Operation, amount: Amount) -> tuple[float, Bound]:
+    def _row_wise(self, machine: RankMachine, operation: OperationCost, amount: Amount) -> tuple[float, Bound]:
         if amount.rows == 0:
             return 0.0, "cores"
         cost = self.efficiencies.row_cost(operation.name)

@@ -1,0 +1,34 @@
+"""Recorded operations as native nodes."""
+
+from __future__ import annotations
+
+import pytest
+from numaserve.kernels import Program, Team
+from numaserve.workers.program.buffers import Tensor
+from numaserve.workers.program.native import make_program
+from numaserve.workers.program.ops.latent import GatherColumns
+from numaserve.workers.program.recorder import Recorder
+from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
+
+SHAPE = RankShape(1, 1, 32, 1, 64, [0, 16])
+
+
+class Ring:
+    """A ring whose messages are small."""
+
+    slot_bytes = 4095
+
+
+@pytest.mark.parametrize("pages", [1, 7, 8, 9, 128, 4097])
+def test_the_room_for_partial_attention_is_what_native_code_counts_with(pages: int) -> None:
+    recorder = Recorder(ProgramSetup(SHAPE, ProgramLimits(32, 16, 1, pages, pages), Ranks((1,))))
+    assert recorder._attention_partial(32).rows == Program.partial_rows(pages)
+
+
+def test_a_collective_that_does_not_fit_the_ring_is_refused() -> None:
+    setup = ProgramSetup(SHAPE, ProgramLimits(32, 16, 1, 1, 1), Ranks((1, 1), 0, Ring.slot_bytes))
+    part = Tensor(32, 32, 4, collective=True)
+    gathered = GatherColumns(part=part, out=Tensor(32, 64, 4), bounds=(0, 32, 64))
+    embed = GatherColumns(part=Tensor(32, 32, 4), out=part, bounds=(0, 32, 64))
+    with pytest.raises(ValueError, match="a collective of 4096 bytes does not fit a ring slot of 4095"):
+        make_program(setup, [embed, gathered], Team([-1]), Ring())  # type: ignore[arg-type]

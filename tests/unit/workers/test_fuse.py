@@ -1,0 +1,103 @@
+"""What the passes make of a recorded list, and what they leave alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import pytest
+from numaserve.workers.program.buffers import Operand
+from numaserve.workers.program.fuse import fuse, with_norms_in_int8, without_sums
+from numaserve.workers.program.ops.base import Operation
+from numaserve.workers.program.ops.exchange import Reduce
+from numaserve.workers.program.ops.experts import CombineExperts
+from numaserve.workers.program.ops.products import Linear
+from numaserve.workers.program.ops.rows import Embed, Quantize, RmsNorm
+
+from tests.support.recorded_programs import EPS, HIDDEN, MatrixShape, VectorShape, all_programs, dense, mixture
+
+Some = TypeVar("Some", bound=Operation)
+PROGRAMS = all_programs()
+
+
+def names(operations: Sequence[Operation]) -> list[str]:
+    return [type(each).__name__ for each in operations]
+
+
+def of(kind: type[Some], operations: Sequence[Operation]) -> list[Some]:
+    return [each for each in operations if isinstance(each, kind)]
+
+
+def test_one_rank_adds_to_the_residual_stream_where_a_part_is_made() -> None:
+    b = dense()
+    sums, fused = of(Reduce, b.operations), b.fused()
+    residual = sums[0].residual
+    assert of(Reduce, fused) == []
+    assert of(Embed, fused)[0].out is residual
+    added = [each for each in of(Linear, fused) if each.out is residual]
+    assert [(each.accumulate, each.bias) for each in added] == [(True, sums[1].bias), (True, None)]
+    assert sums[1].bias is not None
+    assert not any(each.accumulate for each in of(Linear, b.operations))
+
+
+def test_one_rank_adds_the_experts_where_they_are_combined() -> None:
+    b = mixture()
+    (combined,) = of(CombineExperts, b.fused())
+    assert combined.accumulate
+    assert combined.out is of(Reduce, b.operations)[0].residual
+
+
+def test_a_sum_with_a_norm_after_it_stays() -> None:
+    b = dense(post_norm=True)
+    assert len(of(Reduce, b.fused())) == 2
+    assert all(each.post_norm is not None for each in of(Reduce, b.fused()))
+
+
+def test_several_ranks_keep_their_sums() -> None:
+    b = dense(2)
+    assert b.fused() == b.operations
+
+
+def test_a_bias_that_nothing_can_add_keeps_its_sum() -> None:
+    b = mixture()
+    (made,) = [each.partial for each in of(Reduce, b.operations) if not each.assign]
+    b.add_all_reduce(of(Reduce, b.operations)[0].residual, made, bias=VectorShape())
+    assert [each.bias is not None for each in of(Reduce, without_sums(b.operations))] == [True]
+
+
+def test_a_residual_stream_that_is_read_in_between_keeps_its_sum() -> None:
+    b = dense()
+    residual = of(Reduce, b.operations)[0].residual
+    part = b.linear_partial(Operand(32, HIDDEN, 2), MatrixShape(HIDDEN, HIDDEN))
+    b.rms_norm(residual, VectorShape(), EPS)
+    b.add_all_reduce(residual, part)
+    assert [each.partial for each in of(Reduce, b.fused())] == [part]
+
+
+def test_a_norm_writes_the_first_layout_that_is_wanted_of_it_in_int8() -> None:
+    b = dense()
+    x = of(RmsNorm, b.operations)[0].out
+    for group in (32, 64, 32):
+        b.linear(x, MatrixShape(32, HIDDEN, "int4", group))
+    first, second = of(Quantize, b.operations)
+    fused = with_norms_in_int8(b.operations)
+    assert of(RmsNorm, fused)[0].quantized is first.out
+    assert of(Quantize, fused) == [second]
+    assert [each.x for each in of(Linear, fused)[-3:]] == [first.out, second.out, first.out]
+
+
+def test_rows_of_logits_are_quantised_for_themselves() -> None:
+    fused = dense(format="int8").fused()
+    assert [each.logits for each in of(Quantize, fused)] == [False, False, True]  # attention, MLP, head
+    assert [each.quantized is not None for each in of(RmsNorm, fused)] == [True, True, False]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_fused_list_is_fused(name: str) -> None:
+    b = PROGRAMS[name]
+    assert fuse(b.fused(), b.setup.ranks.world) == b.fused()
+
+
+def test_a_dense_layer_is_these_operations() -> None:
+    layer = ["RmsNorm", "Linear", "RopeStore", "Attention", "Linear", "RmsNorm", "Linear", "Linear"]
+    assert names(dense().fused()) == ["Embed", *layer, "RmsNorm", "Gather", "Linear", "Sample"]

@@ -1,0 +1,139 @@
+"""Operations as data: what they say of their buffers, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import pytest
+from numaserve.workers.program.buffers import Buffer, Tensor
+from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.cost import Amount, StepWork
+from numaserve.workers.program.ops.base import Operation, Reads, Updates, Writes
+from numaserve.workers.program.ops.experts import MultiplyExperts, Routing
+from numaserve.workers.program.ops.products import Linear
+
+from tests.support.recorded_programs import HIDDEN, MatrixShape, all_programs, dense, latent, mixture
+
+PROGRAMS = all_programs()
+STEP = StepWork([(10, 3), (40, 1)], 2)  # four new tokens
+
+
+def kinds(of: type[Operation] = Operation) -> Iterator[type[Operation]]:
+    """All operations of the package."""
+    for kind in of.__subclasses__():
+        if kind.__module__.startswith("numaserve"):
+            yield from kinds(kind)
+            if "cost" in vars(kind):
+                yield kind
+
+
+def recorded(b: ProgramBuilder) -> list[Operation]:
+    return [*b.operations, *b.fused()]
+
+
+def test_the_programs_here_have_every_operation_there_is() -> None:
+    assert {type(each) for b in PROGRAMS.values() for each in recorded(b)} == set(kinds())
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_buffer_of_an_operation_is_read_or_written(name: str) -> None:
+    for operation in recorded(PROGRAMS[name]):
+        held = [getattr(operation, each.name) for each in fields(operation)]
+        assert [each for each in held if isinstance(each, Buffer)] == operation.buffers
+        assert {*operation.reads, *operation.writes} == set(operation.buffers)
+        assert operation.writes
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_read_was_written_before(name: str) -> None:
+    for operations in (PROGRAMS[name].operations, PROGRAMS[name].fused()):
+        written: set[Buffer] = set()
+        for operation in operations:
+            assert written.issuperset(buffer.whole for buffer in operation.reads), operation
+            written.update(operation.writes)
+
+
+def test_an_operation_tells_its_buffers_by_their_marks() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Three(Operation):
+        a: Reads[Tensor]
+        b: Writes[Tensor]
+        c: Updates[Tensor | None] = None
+        d: int = 0
+
+        def cost(self, program: object) -> list[object]:  # type: ignore[override]
+            return []
+
+    x, y, z = (Tensor(1, 1, 4) for _ in range(3))
+    assert (Three(a=x, b=y).reads, Three(a=x, b=y).writes) == ([x], [y])
+    three = Three(a=x, b=y, c=z)
+    assert (three.buffers, three.reads, three.writes) == ([x, y, z], [x, z], [y, z])
+
+
+def test_a_product_that_accumulates_reads_what_it_writes() -> None:
+    x, out = Tensor(1, 8, 2), Tensor(1, 4, 4)
+    linear = Linear(name="l", x=x, out=out, weight=MatrixShape(4, 8), widened=False, accumulate=True)  # type: ignore[arg-type]
+    assert linear.reads == [x, out]
+
+
+def test_buffers_are_told_apart_by_identity() -> None:
+    first, second = Tensor(2, 2, 4), Tensor(2, 2, 4)
+    assert first != second
+    assert len({first, second}) == 2
+
+
+def test_experts_of_two_formats_are_refused() -> None:
+    x = Tensor(1, 8, 2)
+    with pytest.raises(ValueError, match="moe: the experts of a layer differ in format"):
+        MultiplyExperts(
+            name="moe",
+            x=x,  # type: ignore[arg-type]
+            out=x,
+            counts=x,
+            weights=(MatrixShape(4, 8), MatrixShape(4, 8, "int8")),
+            shared=None,
+            widened=False,
+            shared_widened=False,
+            routing=Routing(num_experts=2, top_k=1),
+        )
+
+
+def amounts(b: ProgramBuilder, name: str) -> list[Amount]:
+    costs = [cost for each in b.fused() for cost in each.cost(b.setup)]
+    return [cost.amount(STEP) for cost in costs if cost.name == name]
+
+
+def test_a_product_reads_its_weights_once_for_all_rows() -> None:
+    assert amounts(dense(), "gate_up") == [Amount(2 * 128 * HIDDEN, 2 * 128 * HIDDEN * 4, 4)]
+    assert amounts(dense(), "lm_head") == [Amount(2 * 96 * HIDDEN, 2 * 96 * HIDDEN * 2, 2)]
+
+
+def test_attention_reads_the_cache_and_a_norm_its_row() -> None:
+    # Positions 0..12 and 0..40 of a key and a value of 32 columns; pairs of 11 + 12 + 13 and 41.
+    (found,) = amounts(dense(), "attention")
+    assert (found.nbytes, found.flops) == ((13 + 41) * 2 * 32 * 2, (11 + 12 + 13 + 41) * 2 * 2 * 64)
+    norm = amounts(dense(), "rms_norm")[0]
+    assert (norm.touched, norm.repeated) == (4 * HIDDEN * (4 + 2), 4 * HIDDEN * 4)
+    assert amounts(dense(format="int8"), "rms_norm")[0].touched == 4 * HIDDEN * (4 + 2 + 1)
+
+
+def test_a_sum_over_two_ranks_fetches_what_the_other_has() -> None:
+    found = amounts(dense(2), "add_all_reduce")
+    assert [(each.fetched, each.meetings) for each in found] == [(4 * HIDDEN * 4, 1)] * 3
+    assert amounts(dense(), "add_all_reduce") == []
+
+
+def test_experts_that_no_token_goes_to_are_not_read() -> None:
+    (found,) = amounts(mixture(shared=False), "moe_gate_up")
+    nbytes, share = 4 * 2 * 64 * HIDDEN, 1 - 0.5**4
+    assert (found.nbytes, found.flops) == (nbytes * share, nbytes * 4 * 2 / 4)
+
+
+def test_a_rank_divides_only_long_sequences() -> None:
+    b = latent(2)
+    assert b.setup.context_parallel is not None
+    far = StepWork([(b.setup.context_parallel.from_tokens, 1)], 1)
+    costs = [cost for each in b.fused() for cost in each.cost(b.setup) if cost.name == "divided_attention"]
+    assert [cost.amount(STEP).rows for cost in costs] == [0, 0]
+    assert [cost.amount(far).rows for cost in costs] == [1, 1]

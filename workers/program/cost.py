@@ -1,0 +1,137 @@
+"""What the operations of a step have to read, compute and exchange, as functions of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from numaserve.workers.program.buffers import ATTENTION_BLOCK, padded
+from numaserve.workers.program.context_parallel import ContextParallel
+from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.settings import KvCacheDtype
+
+FP32, BF16, INT8 = 4, 2, 1  # bytes
+_LANES = 16  # columns that a core works on at once
+
+# What an operation's efficiency is looked up by. "rows": what does little with each token but read and write it.
+Kind = Literal["gemm", "experts", "attention", "latent", "rows", "sample", "exchange"]
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """What a step is asked for: of each sequence the position of its first new token and how many there are, and how
+    many rows of logits are wanted."""
+
+    sequences: Sequence[tuple[int, int]]
+    logit_rows: int
+
+    @property
+    def tokens(self) -> int:
+        """New tokens of all sequences."""
+        return sum(count for _, count in self.sequences)
+
+    def rows(self, logits: bool) -> int:
+        """Rows of logits, or new tokens."""
+        return self.logit_rows if logits else self.tokens
+
+
+@dataclass(frozen=True)
+class Amount:
+    """What an operation of one step comes to on one rank. `nbytes` and `flops` are what the Program counts: weights and
+    KV cache that are read, and operations; with experts both are expected values."""
+
+    nbytes: float = 0.0
+    flops: float = 0.0
+    rows: float = 0.0  # that share a weight once it is read
+    touched: float = 0.0  # bytes of activations, where those are what takes the time
+    pieces: float = 1.0  # that those can be divided into among the cores
+    repeated: float = 0.0  # bytes that every core has to read where there are fewer rows than cores
+    fetched: float = 0.0  # bytes read from the memory of other ranks
+    meetings: int = 0  # how often the ranks wait for each other
+
+
+@dataclass(frozen=True)
+class OperationCost:
+    """The cost of an operation. `weights` is what they are held in ("int4/32"), `computes` what is multiplied."""
+
+    name: str
+    kind: Kind
+    amount: Callable[[StepWork], Amount]
+    weights: str = "bf16"
+    computes: str = "bf16"
+
+
+def of_rows(name: str, row_bytes: int, *, logits: bool = False) -> OperationCost:
+    """The cost of what touches `row_bytes` bytes of each token, or with `logits` of each row of logits."""
+
+    def amount(step: StepWork) -> Amount:
+        rows = step.rows(logits)
+        return Amount(rows=rows, touched=rows * row_bytes, pieces=rows)
+
+    return OperationCost(name, "rows", amount)
+
+
+def of_columns(name: str, columns: int, row_bytes: int, *, repeated: int = 0, logits: bool = False) -> OperationCost:
+    """The same of rows that are cut at columns where there are few of them; `repeated` bytes each core reads."""
+
+    def amount(step: StepWork) -> Amount:
+        rows = step.rows(logits)
+        pieces = column_pieces(rows, columns)
+        return Amount(rows=rows, touched=rows * row_bytes, pieces=pieces, repeated=rows * repeated)
+
+    return OperationCost(name, "rows", amount)
+
+
+def of_runs(name: str, heads: int, row_bytes: int) -> OperationCost:
+    """The same of heads of tokens that lie on one page."""
+
+    def amount(step: StepWork) -> Amount:
+        pieces = heads * sum(-(-count // PAGE_SIZE) for _, count in step.sequences)
+        return Amount(rows=step.tokens, touched=step.tokens * row_bytes, pieces=pieces)
+
+    return OperationCost(name, "rows", amount)
+
+
+def column_pieces(rows: int, columns: int) -> float:
+    """Pieces that so many rows of `columns` columns can be divided into."""
+    return max(rows * columns / _LANES, 1)
+
+
+def attended(step: StepWork, window: int) -> tuple[int, int]:
+    """Positions whose keys and values are read, and pairs of a query and a key, for one head. `window` 0: no limit."""
+    positions = pairs = 0
+    for start, rows in step.sequences:
+        seen = window or start + rows
+        growing = min(max(seen - start, 0), rows)  # tokens that see everything before them
+        positions += start + rows - max(start - seen + 1, 0)
+        pairs += growing * start + growing * (growing + 1) // 2 + (rows - growing) * seen
+    return positions, pairs
+
+
+def parted(step: StepWork, parallel: ContextParallel | None) -> tuple[StepWork, StepWork]:
+    """The sequences whose latents the ranks divide, and those that each rank attends to whole."""
+    divided: list[tuple[int, int]] = []
+    whole: list[tuple[int, int]] = []
+    for start, count in step.sequences:
+        long = parallel is not None and count == 1 and start + 1 >= parallel.from_tokens
+        (divided if parallel and long and len(divided) < parallel.max_rows else whole).append((start, count))
+    return StepWork(divided, step.logit_rows), StepWork(whole, step.logit_rows)
+
+
+def part_of_blocks(tokens: int, world: int, rank: int) -> int:
+    """Tokens in those blocks of a sequence that come to `rank` when `world` ranks take them in turn."""
+    starts = range(rank * ATTENTION_BLOCK, tokens, world * ATTENTION_BLOCK)
+    return sum(min(ATTENTION_BLOCK, tokens - start) for start in starts)
+
+
+def expected_share(num_experts: int, top_k: int, tokens: int) -> float:
+    """The expected fraction of the experts that `tokens` tokens go to, each to `top_k` of them, all alike."""
+    return 1.0 - (1.0 - top_k / num_experts) ** tokens
+
+
+def kv_bytes_per_token(kv_heads: int, head_dim: int, dtype: KvCacheDtype, *, latent: bool) -> int:
+    """Of one layer: a key and a value for each head, or a latent, which is both. Codes of a byte have a scale."""
+    head = padded(head_dim)
+    head_bytes = head * BF16 if dtype == "bf16" else head + BF16
+    return (1 if latent else 2) * kv_heads * head_bytes

@@ -1,0 +1,72 @@
+"""Rewrites of a list of operations to what kernels do at once. Each pass is a function of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from numaserve.workers.program.buffers import Buffer, Quantized
+from numaserve.workers.program.ops.base import Operation
+from numaserve.workers.program.ops.exchange import Reduce
+from numaserve.workers.program.ops.experts import CombineExperts
+from numaserve.workers.program.ops.products import Linear
+from numaserve.workers.program.ops.rows import Embed, Quantize, RmsNorm
+
+
+def fuse(operations: Sequence[Operation], world: int) -> list[Operation]:
+    """All passes; `world` is how many ranks there are."""
+    fused = without_sums(operations) if world == 1 else list(operations)
+    return with_norms_in_int8(fused)
+
+
+def without_sums(operations: Sequence[Operation]) -> list[Operation]:
+    """With one rank a sum over ranks is its only part: what makes that adds it to the residual stream itself.
+
+    A sum that has a norm after it stays: the norm needs all of it.
+    """
+    made_by = {buffer: index for index, operation in enumerate(operations) for buffer in operation.writes}
+    found: list[Operation | None] = list(operations)
+    for index, operation in enumerate(operations):
+        if not isinstance(operation, Reduce):
+            continue
+        maker = made_by[operation.partial]
+        if _touched(operations[maker + 1 : index], operation.partial, operation.residual):
+            continue
+        direct = _direct(operations[maker], operation)
+        if direct is not None:
+            found[maker], found[index] = direct, None
+    return [operation for operation in found if operation is not None]
+
+
+def _touched(operations: Sequence[Operation], *buffers: Buffer) -> bool:
+    return any(buffer in operation.buffers for operation in operations for buffer in buffers)
+
+
+def _direct(maker: Operation, total: Reduce) -> Operation | None:
+    """`maker` with the residual stream in place of its part of the sum; None: it cannot."""
+    if total.post_norm is not None:
+        return None
+    match maker:
+        case Embed() if total.assign and total.bias is None:
+            return replace(maker, out=total.residual)
+        case Linear(bias=None, activation=None) if not total.assign:
+            return replace(maker, out=total.residual, bias=total.bias, accumulate=True)
+        case CombineExperts() if not total.assign and total.bias is None:
+            return replace(maker, out=total.residual, accumulate=True)
+        case _:
+            return None
+
+
+def with_norms_in_int8(operations: Sequence[Operation]) -> list[Operation]:
+    """A norm's result that is quantised after it is written in int8 by the norm, in the first of the layouts wanted."""
+    norms = {each.out for each in operations if isinstance(each, RmsNorm) and each.quantized is None}
+    first: dict[Buffer, Quantized] = {}
+    for each in operations:
+        if isinstance(each, Quantize) and each.x in norms and not each.logits:
+            first.setdefault(each.x, each.out)
+    made = set(first.values())
+    return [
+        replace(each, quantized=first.get(each.out)) if isinstance(each, RmsNorm) and each.out in norms else each
+        for each in operations
+        if not (isinstance(each, Quantize) and each.out in made)
+    ]

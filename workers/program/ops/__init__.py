@@ -1,0 +1,1 @@
+"""The operations of a forward pass as data: what each reads and writes, its attributes and its cost."""

@@ -1,0 +1,117 @@
+"""What every operation is: a frozen dataclass that marks those of its fields that are buffers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Protocol, TypeVar, get_type_hints
+
+from numaserve.workers.program.buffers import Buffer
+from numaserve.workers.program.cost import OperationCost
+from numaserve.workers.program.setup import ProgramSetup
+
+_T = TypeVar("_T")
+
+
+class Matrix(Protocol):
+    """A weight [n, k], packed or only described; interpreters know what it holds. It is hashed by identity."""
+
+    @property
+    def n(self) -> int:
+        """Out features."""
+
+    @property
+    def k(self) -> int:
+        """In features."""
+
+    @property
+    def format(self) -> str:
+        """What it is held in."""
+
+    @property
+    def group(self) -> int:
+        """Columns that share a scale; 0: the format has no groups."""
+
+    @property
+    def offsets(self) -> str:
+        """What groups have besides: none, zeros or minima."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of it."""
+
+
+class Vector(Protocol):
+    """A norm's weight or a bias, fp32."""
+
+    @property
+    def size(self) -> int:
+        """How many values it has."""
+
+
+class Rope(Protocol):
+    """Cosines and sines [positions, rotated dimensions / 2]."""
+
+    @property
+    def positions(self) -> int:
+        """How many positions it has."""
+
+
+# Of a field that holds a buffer: what becomes of that.
+Reads = Annotated[_T, "r"]
+Writes = Annotated[_T, "w"]  # whatever it held
+Updates = Annotated[_T, "rw"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation(ABC):
+    """An operation. Fields that hold a buffer are `Reads`, `Writes` or `Updates` of its type, the others attributes."""
+
+    _access: ClassVar[dict[str, str]] = {}  # of each field that holds a buffer: what becomes of that
+
+    def __init_subclass__(cls) -> None:
+        """Look the fields up once for all operations of the kind."""
+        hints = get_type_hints(cls, include_extras=True)
+        marks = {name: getattr(hint, "__metadata__", None) for name, hint in hints.items()}
+        cls._access = {name: mark[0] for name, mark in marks.items() if mark}
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """All buffers, in the order of their fields."""
+        return self._with_access("rw")
+
+    @property
+    def reads(self) -> list[Buffer]:
+        """The buffers whose contents matter to it."""
+        return self._with_access("r")
+
+    @property
+    def writes(self) -> list[Buffer]:
+        """The buffers that it changes."""
+        return self._with_access("w")
+
+    @abstractmethod
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """What it comes to on this rank: one cost, or one for each thing it does."""
+
+    def _with_access(self, wanted: str) -> list[Buffer]:
+        of = (getattr(self, name) for name, access in self._access.items() if set(wanted) & set(access))
+        return [buffer for buffer in of if buffer is not None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accumulating(Operation):
+    """An operation that may add its result to what the result's place holds."""
+
+    accumulate: bool = False
+
+    @property
+    def reads(self) -> list[Buffer]:
+        """With `accumulate` what it writes too."""
+        return [*super().reads, *(self.writes if self.accumulate else [])]
+
+
+def held_format(weight: Matrix) -> str:
+    """What a weight is held in, in words: "int4/32"."""
+    return f"{weight.format}/{weight.group}" if weight.group else weight.format

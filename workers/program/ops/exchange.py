@@ -1,0 +1,78 @@
+"""Operations in which the ranks meet: the sum of their parts, and sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numaserve.workers.program.buffers import Buffer, Logits, Partial, Residual, Tensor
+from numaserve.workers.program.cost import FP32, Amount, OperationCost, StepWork, column_pieces
+from numaserve.workers.program.ops.base import Operation, Reads, Updates, Vector, Writes
+from numaserve.workers.program.setup import ProgramSetup
+
+_ONE_SHOT_BYTES = 256 << 10  # as the native sum over ranks has it: beyond, each of more than two ranks sums a share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduce(Operation):
+    """residual += post_norm?(sum of the ranks' parts + bias), in rank order. `assign`: = instead of +=.
+
+    `scratch` holds the sum where there is a `post_norm`, which needs all of it.
+    """
+
+    partial: Reads[Partial]
+    residual: Updates[Residual]
+    scratch: Writes[Tensor | None] = None
+    assign: bool = False
+    bias: Vector | None = None
+    post_norm: Vector | None = None
+    eps: float = 0.0
+
+    @property
+    def reads(self) -> list[Buffer]:
+        """Without the residual stream where that begins here."""
+        return [self.partial] if self.assign else super().reads
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Every rank fetches what the others have of all rows, or sums a share of them and fetches the sums."""
+        world, lanes, cols = program.ranks.world, program.ranks.lanes, self.residual.cols
+        others, passes = world - 1, 2 if self.post_norm else 1
+
+        def amount(step: StepWork) -> Amount:
+            nbytes = step.tokens * self.partial.ld * FP32
+            fetched: float = nbytes * others
+            meetings = min(others, 1)
+            if world > 2 and nbytes > _ONE_SHOT_BYTES and step.tokens >= world * lanes:
+                fetched, meetings = 2 * nbytes * others / world, 2
+            return Amount(
+                rows=step.tokens,
+                touched=nbytes * (2 * passes + 1),
+                pieces=column_pieces(step.tokens, cols),
+                repeated=nbytes * (passes - 1),
+                fetched=fetched,
+                meetings=meetings,
+            )
+
+        return [OperationCost("add_all_reduce", "exchange", amount)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample(Operation):
+    """Samples the rows of logits, of which every rank has its part of the vocabulary; every rank gets to know the
+    tokens. `vocab_bounds`: world size + 1 boundaries of those parts. `softcap` 0: none."""
+
+    logits: Reads[Logits]
+    tokens: Writes[Tensor]
+    vocab_bounds: tuple[int, ...]
+    softcap: float
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """The first rank reads everybody's logits, and tells them the tokens."""
+        row, own, others = self.vocab_bounds[-1] * FP32, self.vocab_bounds[1] * FP32, program.ranks.world - 1
+
+        def amount(step: StepWork) -> Amount:
+            rows = step.logit_rows
+            fetched = rows * (row - own)
+            return Amount(rows=rows, touched=rows * row, pieces=rows, fetched=fetched, meetings=2 if others else 0)
+
+        return [OperationCost("sample", "sample", amount)]

@@ -1,0 +1,118 @@
+"""Operations of a mixture of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from numaserve.workers.program.buffers import Buffer, Operand, Quantized, Tensor
+from numaserve.workers.program.cost import FP32, Amount, OperationCost, StepWork, expected_share, of_columns, of_rows
+from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes, held_format
+from numaserve.workers.program.setup import ProgramSetup
+
+ExpertActivation = Literal["silu", "swiglu_oai"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """Which experts a token goes to, and with which weights they are summed."""
+
+    num_experts: int
+    top_k: int
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    renormalize: bool = True  # the weights of the chosen experts are divided by their sum
+    scale: float = 1.0  # on the weights, after that
+    num_groups: int = 1  # of experts that follow each other
+    top_groups: int = 1  # experts are chosen from these best groups only
+    group_score: Literal["max", "top2"] = "max"  # of a group: its best score, or the sum of its two best
+    shared_gate: bool = False  # the shared expert's result is multiplied by the sigmoid of one more logit
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteExperts(Operation):
+    """Chooses the experts of each token from logits [tokens, experts], and copies x's rows to `sorted`, those of an
+    expert below each other; only of the experts `held`, which this rank has.
+
+    `routes` [tokens, 2 * top_k + 1]: rows of sorted, weights, the shared expert's weight. `counts`: where each expert's
+    rows begin. `correction` [experts] is added to the scores for choosing, not for weighing.
+    """
+
+    logits: Reads[Tensor]
+    x: Reads[Operand | Quantized]
+    sorted: Writes[Operand | Quantized]
+    routes: Writes[Tensor]
+    counts: Writes[Tensor]
+    routing: Routing
+    correction: Vector | None
+    held: range
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """A token's row is copied for each of its experts."""
+        return [of_rows("moe_route", 2 * self.routing.top_k * self.x.ld * self.x.itemsize)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiplyExperts(Operation):
+    """out = the rows of each expert in x times its matrix, as `Linear` does; shared_out = shared_x times `shared`.
+
+    `bias`: of all experts, each padded to whole panels. `limit`: of swiglu_oai. There may be no experts, or no shared
+    one.
+    """
+
+    name: str
+    x: Reads[Operand | Quantized]
+    out: Writes[Tensor]
+    counts: Reads[Tensor]
+    shared_x: Reads[Operand | Quantized | None] = None
+    shared_out: Writes[Tensor | None] = None
+    weights: tuple[Matrix, ...]
+    shared: Matrix | None
+    bias: Vector | None = None
+    activation: ExpertActivation | None = None
+    limit: float = 0.0
+    widened: bool
+    shared_widened: bool
+    routing: Routing
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` when the experts differ in format: all of them read the same activations."""
+        if len({(matrix.format, matrix.group) for matrix in self.weights}) > 1:
+            raise ValueError(f"{self.name}: the experts of a layer differ in format")
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """The experts that tokens go to are read, each once, and the shared one."""
+        first = self.weights[0] if self.weights else self.shared
+        if first is None:
+            return []
+        num_experts, top_k, shared = self.routing.num_experts, self.routing.top_k, self.shared
+        nbytes = sum(each.nbytes for each in self.weights)
+        features = sum(each.n * each.k for each in self.weights)
+
+        def amount(step: StepWork) -> Amount:
+            share = expected_share(num_experts, top_k, step.tokens)
+            rows = step.tokens * top_k / num_experts  # of each expert
+            total, flops = nbytes * share, 2 * features * rows
+            if shared is not None:
+                total, flops = total + shared.nbytes, flops + 2 * shared.n * shared.k * step.tokens
+            return Amount(total, flops, rows / share)
+
+        widened = self.widened if self.weights else self.shared_widened
+        return [OperationCost(self.name, "experts", amount, held_format(first), "bf16" if widened else first.format)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CombineExperts(Accumulating):
+    """out [tokens, hidden] = the weighted sum of each token's rows of y, in the order of the experts, and of its row of
+    `shared`."""
+
+    y: Reads[Tensor]
+    routes: Reads[Tensor]
+    out: Writes[Buffer]
+    shared: Reads[Tensor | None] = None
+    top_k: int
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """A row for each of a token's experts is read."""
+        columns = self.y.ld
+        return [of_columns("moe_combine", columns, columns * FP32 * (self.top_k + (1 if self.shared else 0)))]

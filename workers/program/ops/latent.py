@@ -1,0 +1,126 @@
+"""Operations of multi-head latent attention; those that make its products are `HeadLinear`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numaserve.workers.program.buffers import Operand, Tensor
+from numaserve.workers.program.cost import (
+    BF16,
+    FP32,
+    Amount,
+    OperationCost,
+    StepWork,
+    kv_bytes_per_token,
+    of_runs,
+    part_of_blocks,
+    parted,
+)
+from numaserve.workers.program.ops.base import Operation, Reads, Rope, Updates, Vector, Writes
+from numaserve.workers.program.setup import ProgramSetup
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentStore(Operation):
+    """Stores the latents of layer `layer`, and takes the queries apart.
+
+    `q`, fp32: of each head the part without positions, `nope_dim` wide, then the one that is rotated, in halves. `kv`,
+    fp32: the latent, which `norm` is for, and the key that all heads share, which is rotated. `nope`, bf16, gets the
+    parts without positions, `query`, bf16 [tokens, heads * (latent + rotated)], the rotated ones behind the room that
+    the absorbed parts take.
+    """
+
+    q: Reads[Tensor]
+    kv: Reads[Tensor]
+    nope: Writes[Operand]
+    query: Writes[Tensor]
+    layer: int
+    nope_dim: int
+    rope: Rope
+    norm: Vector
+    eps: float
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """fp32 is read; queries and the latent written in bf16."""
+        shape = program.shape
+        queries = shape.q_heads * (self.nope_dim + shape.head_dim - shape.value_dim)
+        return [of_runs("mla_store", shape.q_heads + 1, (queries + shape.head_dim) * (FP32 + BF16))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherColumns(Operation):
+    """out [tokens, columns] = the ranks' parts side by side; `bounds`: world size + 1 boundaries of these."""
+
+    part: Reads[Tensor]
+    out: Writes[Tensor]
+    bounds: tuple[int, ...]
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """The others' parts are fetched, and all is written."""
+        world, row = program.ranks.world, self.out.ld * FP32
+
+        def amount(step: StepWork) -> Amount:
+            rows = step.tokens
+            fetched = rows * row * (world - 1) / world
+            return Amount(rows=rows, touched=2 * rows * row, pieces=rows * world, fetched=fetched, meetings=1)
+
+        return [OperationCost("gather_columns", "exchange", amount)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherQueries(Operation):
+    """gathered, bf16 [sequences, all ranks' heads * (latent + rotated)] = the queries of the sequences that the ranks
+    divide; `message` is where each rank shows its own."""
+
+    query: Reads[Tensor]
+    message: Writes[Tensor]
+    gathered: Writes[Tensor]
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Queries of the ranks' heads are fetched, and copied."""
+        world, row = program.ranks.world, self.gathered.ld * BF16
+
+        def amount(step: StepWork) -> Amount:
+            rows = len(parted(step, program.context_parallel)[0].sequences)
+            fetched = rows * row * (world - 1) / world
+            return Amount(rows=rows, touched=2 * rows * row, pieces=rows, fetched=fetched, meetings=min(rows, 1))
+
+        return [OperationCost("gather_queries", "exchange", amount)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DividedAttention(Operation):
+    """Attention of the sequences that the ranks divide: each rank takes its blocks of the latents for all heads, shows
+    the results in `message`, and merges all ranks' of its own heads into their rows of out."""
+
+    gathered: Reads[Tensor]
+    message: Writes[Tensor]
+    out: Updates[Operand]
+    partial: Writes[Tensor]
+    layer: int
+    scale: float
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """The rank's blocks of the KV cache are read for all heads; results of others for its own are fetched."""
+        shape, ranks, dtype = program.shape, program.ranks, program.settings.kv_cache_dtype
+        position = kv_bytes_per_token(1, shape.head_dim, dtype, latent=True)
+        pair = 2 * (self.gathered.ld // shape.head_dim) * (shape.head_dim + shape.value_dim)
+
+        def divided(step: StepWork) -> Sequence[tuple[int, int]]:
+            return parted(step, program.context_parallel)[0].sequences
+
+        def amount(step: StepWork) -> Amount:
+            context = [start + 1 for start, _ in divided(step)]
+            seen = sum(part_of_blocks(tokens, ranks.world, ranks.rank) for tokens in context)
+            return Amount(position * seen, pair * seen, min(len(context), 1))
+
+        def exchange(step: StepWork) -> Amount:
+            rows = len(divided(step))
+            others = rows * shape.q_heads * shape.value_dim * FP32 * (ranks.world - 1)
+            return Amount(rows=rows, touched=2 * others, pieces=rows, fetched=others, meetings=min(rows, 1))
+
+        return [
+            OperationCost("divided_attention", "latent", amount, weights=dtype),
+            OperationCost("divided_attention", "exchange", exchange),
+        ]

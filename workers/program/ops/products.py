@@ -1,0 +1,73 @@
+"""Products with packed matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from numaserve.workers.program.buffers import Buffer, Operand, Quantized
+from numaserve.workers.program.cost import Amount, Kind, OperationCost, StepWork
+from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes, held_format
+from numaserve.workers.program.setup import ProgramSetup
+
+Activation = Literal["silu", "gelu_tanh"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(Accumulating):
+    """out [tokens, n] = x · weightᵀ + bias, fp32. `logits`: rows of logits instead of tokens.
+
+    With an activation out is bf16 [tokens, n / 2] = activation(gate) * up, of panels of 16 rows, gate and up in turn.
+    `widened`: codes in groups become bf16 before they are multiplied.
+    """
+
+    name: str
+    x: Reads[Operand | Quantized]
+    out: Writes[Buffer]
+    weight: Matrix
+    bias: Vector | None = None
+    activation: Activation | None = None
+    widened: bool
+    logits: bool = False
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """All weights are read once, whatever the number of rows."""
+        return [weight_cost(self.name, "gemm", self.weight, widened=self.widened, logits=self.logits)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadLinear(Operation):
+    """Each head's columns of x [tokens, heads * k] through its rows of `weight` [heads * n, k], to the first n of its
+    columns of out, bf16."""
+
+    name: str
+    x: Reads[Operand | Quantized]
+    out: Writes[Buffer]
+    weight: Matrix
+    heads: int
+    widened: bool
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """All weights are read once."""
+        return [weight_cost(self.name, "latent", self.weight, widened=self.widened)]
+
+    @property
+    def x_stride(self) -> int:
+        """Elements of x from head to head."""
+        return self.x.head_ld if isinstance(self.x, Quantized) else self.x.cols // max(self.heads, 1)
+
+    @property
+    def out_stride(self) -> int:
+        """Elements of out from head to head."""
+        return self.out.cols // max(self.heads, 1)
+
+
+def weight_cost(name: str, kind: Kind, weight: Matrix, *, widened: bool, logits: bool = False) -> OperationCost:
+    """The cost of a product that reads all of `weight` where there is a row."""
+
+    def amount(step: StepWork) -> Amount:
+        rows = step.rows(logits)
+        return Amount(weight.nbytes if rows else 0, 2 * weight.n * weight.k * rows, rows)
+
+    return OperationCost(name, kind, amount, held_format(weight), "bf16" if widened else weight.format)

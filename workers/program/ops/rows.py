@@ -1,0 +1,84 @@
+"""Operations that take each row for itself: embedding, norm, quantisation, the rows that want logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numaserve.workers.program.buffers import Buffer, Operand, Quantized, Residual, Tensor
+from numaserve.workers.program.cost import BF16, FP32, INT8, OperationCost, of_columns, of_rows, of_runs
+from numaserve.workers.program.ops.base import Matrix, Operation, Reads, Vector, Writes
+from numaserve.workers.program.setup import ProgramSetup
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embed(Operation):
+    """out [tokens, hidden] = the rows of `table` that the tokens name, times `scale`; zeros for tokens whose row it
+    does not have. It holds rows `first_row` ... of the embedding."""
+
+    table: Matrix
+    first_row: int
+    scale: float
+    out: Writes[Buffer]
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """A row of the table is read, and one written."""
+        return [of_rows("embed", self.table.k * (BF16 + FP32))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RmsNorm(Operation):
+    """out, bf16 [tokens, columns] = x / sqrt(mean(x²) + eps) * weight; `quantized` is the same in int8."""
+
+    x: Reads[Residual | Tensor]
+    out: Writes[Operand]
+    quantized: Writes[Quantized | None] = None
+    weight: Vector
+    eps: float
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """fp32 is read, bf16 written, and maybe int8."""
+        columns = self.weight.size
+        row_bytes = columns * (FP32 + BF16 + (INT8 if self.quantized else 0))
+        return [of_columns("rms_norm", columns, row_bytes, repeated=columns * FP32)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantize(Operation):
+    """out = x in int8 with scales, `rows_per_token` rows of each token. `logits`: of each row of logits instead."""
+
+    x: Reads[Operand]
+    out: Writes[Quantized]
+    rows_per_token: int
+    logits: bool
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """bf16 is read, int8 written."""
+        columns = self.rows_per_token * self.out.cols
+        row_bytes, repeated = columns * (BF16 + INT8), columns * BF16
+        return [of_columns("quantize", columns, row_bytes, repeated=repeated, logits=self.logits)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeHeads(Operation):
+    """out = x in int8, each head with scales of its own."""
+
+    x: Reads[Operand]
+    out: Writes[Quantized]
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """bf16 is read, int8 written."""
+        heads = self.out.heads
+        return [of_runs("quantize", heads, heads * self.out.cols * (BF16 + INT8))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gather(Operation):
+    """out = the rows of x that want logits."""
+
+    x: Reads[Operand]
+    out: Writes[Operand]
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Rows are copied."""
+        return [of_rows("gather", self.x.ld * 2 * BF16, logits=True)]

@@ -1,0 +1,80 @@
+"""What a forward pass is made for: sizes, this rank's part of the model, and the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from numaserve.workers.program.context_parallel import ContextParallel, context_parallel
+from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
+
+
+@dataclass(frozen=True)
+class ProgramLimits:
+    """Sizes a Program is made for."""
+
+    max_step_tokens: int
+    max_logit_rows: int
+    max_slots: int
+    pages_per_slot: int
+    num_pages: int
+
+
+@dataclass(frozen=True)
+class RankShape:
+    """What of the model this rank holds."""
+
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    num_layers: int
+    hidden_size: int
+    vocab_bounds: Sequence[int]  # world size + 1 boundaries of the ranks' parts of the vocabulary
+    # Of a latent cache, whose one KV head is `head_dim` wide: the first so many dimensions are the values. 0: none.
+    value_dim: int = 0
+    head_bounds: Sequence[int] = ()  # and world size + 1 boundaries of the ranks' query heads
+    latent_bounds: Sequence[int] = ()  # the same of what makes latents, where each rank makes a part of them
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks that run a program together. `cores`: threads of each; `slot_bytes`: the largest part that a rank can
+    have of a collective, where there are several."""
+
+    cores: tuple[int, ...]
+    rank: int = 0
+    slot_bytes: int = 0
+
+    @property
+    def world(self) -> int:
+        """How many there are."""
+        return len(self.cores)
+
+    @property
+    def threads(self) -> int:
+        """Threads of this rank."""
+        return self.cores[self.rank]
+
+    @property
+    def lanes(self) -> int:
+        """Threads of each rank that take part in collectives."""
+        return min(self.cores)
+
+
+@dataclass(frozen=True)
+class ProgramSetup:
+    """All of it, of one rank."""
+
+    shape: RankShape
+    limits: ProgramLimits
+    ranks: Ranks
+    settings: ModelSettings = DEFAULT_SETTINGS
+
+    @cached_property
+    def context_parallel(self) -> ContextParallel | None:
+        """How the latents of long sequences are divided among the ranks; None: they are not."""
+        if self.ranks.world == 1 or self.shape.value_dim == 0:
+            return None
+        shape, from_tokens = self.shape, self.settings.context_parallel_from
+        return context_parallel(shape.head_bounds, shape.head_dim, shape.value_dim, self.ranks.slot_bytes, from_tokens)

@@ -25,7 +25,7 @@ class ProtocolError(ValueError):
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """How one sequence is sampled. Neutral values turn a stage off.
+    """The sampling of one sequence. Neutral values turn a stage off.
 
     The random numbers of a position are a pure function of (`seed`, position): a resumed or retracted request
     samples the same tokens again.
@@ -51,8 +51,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
 
 class SlotInit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Starts a sequence in a slot, forgetting whatever the slot held. `pages` is its page table so far: pages of
-    a cached prefix, then the first own ones.
+    """Starts a sequence in a slot, forgetting whatever the slot held. The plan that brings it has the whole page table:
+    pages of a cached prefix, then the first own ones.
 
     The histories are for the penalties: with `sampling.has_penalties` they are the whole prompt and all output tokens
     so far (a resumed sequence has some), whatever part of them the plans bring as `tokens`; otherwise both are empty.
@@ -85,7 +85,7 @@ class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="plan"):
-    """What every rank does in one step."""
+    """The work of one step, for every rank."""
 
     step_id: int
     seqs: list[SeqPlan]
@@ -101,7 +101,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What one sequence of a plan produced. `token` is -1 where the plan wanted no sample.
+    """The result of one sequence of a plan. `token` is -1 where the plan wanted no sample.
 
     With `nan` some row of logits held a NaN, or had no finite maximum. Token and log-probabilities mean nothing then;
     the worker can still go on from the token, which is one of the vocabulary.
@@ -126,7 +126,7 @@ class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="r
 
 
 class WeightsCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where packed weights are kept from one start to the next."""
+    """The cache that keeps packed weights from one start to the next."""
 
     folder: str
     limit_bytes: int  # of all files together
@@ -157,7 +157,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):
-    """How far loading has come, in bytes of this rank's packed weights."""
+    """The progress of loading, in bytes of this rank's packed weights."""
 
     rank: int
     done: int
@@ -219,7 +219,7 @@ class OperationProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ceilings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the cores of one rank can do at best, measured while all ranks measure."""
+    """The most that the cores of one rank can do, measured while all ranks measure."""
 
     isa: str
     threads: int

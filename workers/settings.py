@@ -1,4 +1,4 @@
-"""What a model is served with. Each setting is defined here, and named again only where it acts.
+"""Settings that a model is served with. Each setting is defined here, and named again only where it acts.
 
 A field with an `Option` is an option of that name: a key of the configuration, and an option of the commands that plan,
 measure or serve a model, with the field's type and default (server/model_options.py, server/cli/model_options.py).
@@ -19,7 +19,7 @@ KvCacheDtype = Literal["bf16", "int8", "fp8_e4m3"]
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of an option besides its name, type and default."""
+    """The properties of an option besides its name, type and default."""
 
     description: str  # a line of help
     at_least: int | None = None
@@ -28,7 +28,7 @@ class Option:
 
 
 class WeightFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What weights are kept in; None: what the checkpoint has them in. The embedding is always bf16.
+    """Formats in which weights are kept; None: as the checkpoint has them. The embedding is always bf16.
 
     `activations`: what weights of 4 or 8 bits in groups are multiplied by. int8 has a scale for each token and group;
     bf16 takes such weights at their exact values.
@@ -44,7 +44,7 @@ BF16_WEIGHTS = WeightFormats("bf16", "bf16")
 
 
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every rank serves the model with. `formats` is made of the options in `WeightOptions`."""
+    """Settings with which every rank serves the model. `formats` is made of the options in `WeightOptions`."""
 
     formats: WeightFormats = AS_PUBLISHED
     kv_cache_dtype: Annotated[
@@ -71,7 +71,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class WeightOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator may say about the formats of weights."""
+    """The operator's options about the formats of weights."""
 
     quantization: Annotated[
         Literal["int8", "int4", "fp8", "bf16"] | None,

@@ -1,8 +1,8 @@
 // The layout of a ring segment: who owns which byte. No other file knows offsets.
 //
-//   page 0            Header: Geometry (written once by the creator) and AbortLine (written once, by the first that
-//   aborts) then per rank     one page-aligned part, to be bound to the rank's own node:
-//                       RankLine | LaneLines x lanes | padding to a page | slot 0 | slot 1 | slot 2
+//   page 0          Header: Geometry, written once by the creator | AbortLine, written once by whoever aborts first
+//   then per rank   one page-aligned part, to be bound to the rank's own node:
+//                   RankLine | LaneLines x lanes | padding to a page | slot 0 | slot 1 | slot 2
 //
 // A part is written by its own rank only; everybody reads it. A fresh memfd is all zeros, and all zeros is the right
 // start for every epoch and counter: the creator therefore touches page 0 only, so that the pages of a part are first

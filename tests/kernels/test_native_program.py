@@ -28,7 +28,7 @@ def test_the_room_for_partial_attention_is_what_native_code_counts_with(pages: i
 def test_a_collective_that_does_not_fit_the_ring_is_refused() -> None:
     setup = ProgramSetup(SHAPE, ProgramLimits(32, 16, 1, 1, 1), Ranks((1, 1), 0, Ring.slot_bytes))
     part = Tensor(32, 32, 4, collective=True)
-    gathered = GatherColumns(part=part, out=Tensor(32, 64, 4), bounds=(0, 32, 64))
-    embed = GatherColumns(part=Tensor(32, 32, 4), out=part, bounds=(0, 32, 64))
+    gathered = GatherColumns(message=part, out=Tensor(32, 64, 4), bounds=(0, 32, 64))
+    embed = GatherColumns(message=Tensor(32, 32, 4), out=part, bounds=(0, 32, 64))
     with pytest.raises(ValueError, match="a collective of 4096 bytes does not fit a ring slot of 4095"):
         make_program(setup, [embed, gathered], Team([-1]), Ring())  # type: ignore[arg-type]

@@ -17,7 +17,8 @@ from numaserve.workers.program.buffers import Operand, Residual
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
-from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.program.slots import slot_settings
+from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, SlotInit
 from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
 
 VOCAB = 64  # of programs whose vocabulary does not matter
@@ -142,7 +143,8 @@ def start_slot(
     program: Program, slot: int, pages: Sequence[int], *, temperature: float = 0.0, top_p: float = 1.0
 ) -> None:
     """Begin a sequence with all its pages."""
-    program.init_slot(slot, temperature, 0, top_p, 0.0, 1.0, 0.0, 0.0, 1, [], [], -1, 0, [], False, [], [])
+    sampling = SamplingParams(temperature=temperature, top_p=top_p, seed=1)
+    program.init_slot(slot, slot_settings(SlotInit(sampling)))
     program.append_pages(slot, list(pages))
 
 

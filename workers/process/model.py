@@ -20,6 +20,7 @@ from numaserve.workers.process.populate import Population
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
+from numaserve.workers.program.slots import slot_settings
 from numaserve.workers.protocol import (
     PAGE_SIZE,
     Launch,
@@ -28,7 +29,6 @@ from numaserve.workers.protocol import (
     RankProfile,
     SeqPlan,
     SeqResult,
-    SlotInit,
     StepPlan,
     TokenLogprobs,
 )
@@ -137,7 +137,7 @@ class RankModel:
         try:
             for seq in plan.seqs:
                 if seq.init is not None:
-                    self._init_slot(seq.slot, seq.init)
+                    self._program.init_slot(seq.slot, slot_settings(seq.init))
                 if seq.pages:
                     self._program.append_pages(seq.slot, seq.pages)
             sequences = np.array([_native_row(seq) for seq in plan.seqs], dtype=np.int32).reshape(-1, 6)
@@ -150,28 +150,6 @@ class RankModel:
             self._program.revert()
             raise
         return StepAnswer(self._results(plan, rows) if self._launch.rank == 0 else [], native_ns, all_reduce_ns)
-
-    def _init_slot(self, slot: int, init: SlotInit) -> None:
-        s = init.sampling
-        self._program.init_slot(
-            slot,
-            s.temperature,
-            s.top_k,
-            s.top_p,
-            s.min_p,
-            s.repetition_penalty,
-            s.presence_penalty,
-            s.frequency_penalty,
-            s.seed,
-            list(s.logit_bias),
-            list(s.logit_bias.values()),
-            s.logprobs,
-            s.min_position,
-            s.suppress,
-            s.has_penalties,
-            init.prompt_history,
-            init.output_history,
-        )
 
     def _results(self, plan: StepPlan, rows: list[NativeRow]) -> list[SeqResult]:
         for seq in plan.seqs:

@@ -116,9 +116,9 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
         bias: Vector | None = None,
     ) -> None:
         """residual += post_norm?(sum over ranks + bias); `eps` is of the norm."""
-        scratch = Tensor(residual.rows, residual.cols, 4) if post_norm is not None else None
+        total = Tensor(residual.rows, residual.cols, 4) if post_norm is not None else None
         self.operations.append(
-            Reduce(partial=partial, residual=residual, scratch=scratch, bias=bias, post_norm=post_norm, eps=eps)
+            Reduce(partial=partial, residual=residual, sum=total, bias=bias, post_norm=post_norm, eps=eps)
         )
 
     def lm_head(self, x: Operand, weight: Matrix) -> Logits:
@@ -134,7 +134,7 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
         """Sample the rows of `logits`, after `softcap`; every rank gets to know the tokens."""
         tokens = Tensor(logits.rows, 1, 4, self._in_ring)
         bounds = tuple(self.shape.vocab_bounds)
-        self.operations.append(Sample(logits=logits, tokens=tokens, vocab_bounds=bounds, softcap=softcap or 0.0))
+        self.operations.append(Sample(logits=logits, tokens=tokens, vocab_first=bounds, softcap=softcap or 0.0))
 
     def fused(self) -> list[Operation]:
         """What was recorded, in as few operations as there are kernels for."""

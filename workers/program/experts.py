@@ -62,7 +62,7 @@ class _Product:
     shared_source: _Source
     out: Tensor
     shared_out: Tensor | None
-    activation: ExpertActivation | None = None
+    activation: ExpertActivation = "none"
     limit: float = 0.0
 
 

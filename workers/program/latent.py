@@ -33,7 +33,7 @@ class LatentRecorder(Recorder):
         if not divided:
             return part
         out = Tensor(x.rows, bounds[-1], 4)
-        self.operations.append(GatherColumns(part=part, out=out, bounds=bounds))
+        self.operations.append(GatherColumns(message=part, out=out, bounds=bounds))
         return out
 
     def latent_attention(
@@ -81,9 +81,7 @@ class LatentRecorder(Recorder):
         results = Tensor(rows * parallel.heads, partial.cols, 4, collective=True)
         self.operations += [
             GatherQueries(query=query, message=queries, gathered=gathered),
-            DividedAttention(
-                gathered=gathered, message=results, out=attended, partial=partial, layer=layer, scale=scale
-            ),
+            DividedAttention(q=gathered, message=results, out=attended, partial=partial, layer=layer, scale=scale),
         ]
 
     def _head_linear(self, name: str, x: Operand, weight: Matrix, out: Tensor) -> None:
@@ -95,4 +93,5 @@ class LatentRecorder(Recorder):
             # A head has scales of its own: what other heads hold does not show in it.
             source = Quantized(x.rows, weight.k, 1, group=weight.group, heads=heads)
             self.operations.append(QuantizeHeads(x=x, out=source))
-        self.operations.append(HeadLinear(name=name, x=source, weight=weight, heads=heads, widened=widened, out=out))
+        product = HeadLinear(name=name, x=source, weight=weight, num_heads=heads, widened=widened, out=out)
+        self.operations.append(product)

@@ -51,7 +51,7 @@ class Recorder:
         out: Buffer,
         *,
         bias: Vector | None = None,
-        activation: Activation | None = None,
+        activation: Activation = "none",
         logits: bool = False,
     ) -> None:
         source, widened = self._operand(x, weight, logits)

@@ -17,12 +17,12 @@ _ONE_SHOT_BYTES = 256 << 10  # as the native sum over ranks has it: beyond, each
 class Reduce(Operation):
     """residual += post_norm?(sum of the ranks' parts + bias), in rank order. `assign`: = instead of +=.
 
-    `scratch` holds the sum where there is a `post_norm`, which needs all of it.
+    `sum` is where it lies where there is a `post_norm`, which needs all of it.
     """
 
     partial: Reads[Partial]
     residual: Updates[Residual]
-    scratch: Writes[Tensor | None] = None
+    sum: Writes[Tensor | None] = None
     assign: bool = False
     bias: Vector | None = None
     post_norm: Vector | None = None
@@ -59,16 +59,16 @@ class Reduce(Operation):
 @dataclass(frozen=True, kw_only=True)
 class Sample(Operation):
     """Samples the rows of logits, of which every rank has its part of the vocabulary; every rank gets to know the
-    tokens. `vocab_bounds`: world size + 1 boundaries of those parts. `softcap` 0: none."""
+    tokens. `vocab_first`: world size + 1 boundaries of those parts. `softcap` 0: none."""
 
     logits: Reads[Logits]
     tokens: Writes[Tensor]
-    vocab_bounds: tuple[int, ...]
+    vocab_first: tuple[int, ...]
     softcap: float
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """The first rank reads everybody's logits, and tells them the tokens."""
-        row, own, others = self.vocab_bounds[-1] * FP32, self.vocab_bounds[1] * FP32, program.ranks.world - 1
+        row, own, others = self.vocab_first[-1] * FP32, self.vocab_first[1] * FP32, program.ranks.world - 1
 
         def amount(step: StepWork) -> Amount:
             rows = step.logit_rows

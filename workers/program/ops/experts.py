@@ -11,7 +11,7 @@ from numaserve.workers.program.cost import FP32, Amount, OperationCost, StepWork
 from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes, held_format
 from numaserve.workers.program.setup import ProgramSetup
 
-ExpertActivation = Literal["silu", "swiglu_oai"]
+ExpertActivation = Literal["none", "silu", "swiglu_oai"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class MultiplyExperts(Operation):
     weights: tuple[Matrix, ...]
     shared: Matrix | None
     bias: Vector | None = None
-    activation: ExpertActivation | None = None
+    activation: ExpertActivation = "none"
     limit: float = 0.0
     widened: bool
     shared_widened: bool

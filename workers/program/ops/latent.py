@@ -50,9 +50,9 @@ class LatentStore(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class GatherColumns(Operation):
-    """out [tokens, columns] = the ranks' parts side by side; `bounds`: world size + 1 boundaries of these."""
+    """out [tokens, columns] = every rank's `message` side by side; `bounds`: world size + 1 boundaries of these."""
 
-    part: Reads[Tensor]
+    message: Reads[Tensor]
     out: Writes[Tensor]
     bounds: tuple[int, ...]
 
@@ -91,10 +91,11 @@ class GatherQueries(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class DividedAttention(Operation):
-    """Attention of the sequences that the ranks divide: each rank takes its blocks of the latents for all heads, shows
-    the results in `message`, and merges all ranks' of its own heads into their rows of out."""
+    """Attention of the sequences that the ranks divide, of which q has all ranks' heads: each rank takes its blocks of
+    the latents for all heads, shows the results in `message`, and merges all ranks' of its own heads into their rows of
+    out."""
 
-    gathered: Reads[Tensor]
+    q: Reads[Tensor]
     message: Writes[Tensor]
     out: Updates[Operand]
     partial: Writes[Tensor]
@@ -105,7 +106,7 @@ class DividedAttention(Operation):
         """The rank's blocks of the KV cache are read for all heads; results of others for its own are fetched."""
         shape, ranks, dtype = program.shape, program.ranks, program.settings.kv_cache_dtype
         position = kv_bytes_per_token(1, shape.head_dim, dtype, latent=True)
-        pair = 2 * (self.gathered.ld // shape.head_dim) * (shape.head_dim + shape.value_dim)
+        pair = 2 * (self.q.ld // shape.head_dim) * (shape.head_dim + shape.value_dim)
 
         def divided(step: StepWork) -> Sequence[tuple[int, int]]:
             return parted(step, program.context_parallel)[0].sequences

@@ -11,7 +11,7 @@ from numaserve.workers.program.cost import Amount, Kind, OperationCost, StepWork
 from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes, held_format
 from numaserve.workers.program.setup import ProgramSetup
 
-Activation = Literal["silu", "gelu_tanh"]
+Activation = Literal["none", "silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Linear(Accumulating):
     out: Writes[Buffer]
     weight: Matrix
     bias: Vector | None = None
-    activation: Activation | None = None
+    activation: Activation = "none"
     widened: bool
     logits: bool = False
 
@@ -45,7 +45,7 @@ class HeadLinear(Operation):
     x: Reads[Operand | Quantized]
     out: Writes[Buffer]
     weight: Matrix
-    heads: int
+    num_heads: int
     widened: bool
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
@@ -55,12 +55,12 @@ class HeadLinear(Operation):
     @property
     def x_stride(self) -> int:
         """Elements of x from head to head."""
-        return self.x.head_ld if isinstance(self.x, Quantized) else self.x.cols // max(self.heads, 1)
+        return self.x.head_ld if isinstance(self.x, Quantized) else self.x.cols // max(self.num_heads, 1)
 
     @property
     def out_stride(self) -> int:
         """Elements of out from head to head."""
-        return self.out.cols // max(self.heads, 1)
+        return self.out.cols // max(self.num_heads, 1)
 
 
 def weight_cost(name: str, kind: Kind, weight: Matrix, *, widened: bool, logits: bool = False) -> OperationCost:

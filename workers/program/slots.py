@@ -1,0 +1,30 @@
+"""What a Program is told of a sequence that begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numaserve.workers.protocol import SlotInit
+
+
+def slot_settings(init: SlotInit) -> dict[str, Any]:
+    """The settings that `init_slot` takes."""
+    s = init.sampling
+    return {
+        "temperature": s.temperature,
+        "top_k": s.top_k,
+        "top_p": s.top_p,
+        "min_p": s.min_p,
+        "repetition_penalty": s.repetition_penalty,
+        "presence_penalty": s.presence_penalty,
+        "frequency_penalty": s.frequency_penalty,
+        "seed": s.seed,
+        "bias_ids": list(s.logit_bias),
+        "bias_values": list(s.logit_bias.values()),
+        "num_logprobs": s.logprobs,
+        "min_position": s.min_position,
+        "suppress": s.suppress,
+        "penalties": s.has_penalties,
+        "prompt_history": init.prompt_history,
+        "output_history": init.output_history,
+    }

@@ -42,7 +42,7 @@ def chat_router(context: ApiContext) -> APIRouter:
         wanted = Wanted(limit, (body.top_logprobs or 0) if body.logprobs else -1)
         answer = _ChatAnswer(context, body)
         requests = generation_requests(context, body, prompt, wanted, answer.id)
-        generation = await Generation.admit(context.engine, [requests], record)
+        generation = Generation.admit(context.engine, [requests], record)
         return await respond(
             request, answer, generation, stream=body.stream is True, ping_seconds=context.sse_ping_seconds
         )
@@ -106,7 +106,8 @@ class _ChatAnswer:
         logprobs: list[list[msgspec.Raw]] = [[] for _ in range(self._choices)]
         reasons: list[str | None] = [None] * self._choices
         async with aclosing(generation.chunks()) as chunks:
-            async for index, chunk in chunks:
+            async for chunk in chunks:
+                index = chunk.index
                 texts[index].append(chunk.text)
                 # Chunk by chunk: those of a long answer together would hold the event loop for a second at its end.
                 logprobs[index] += self._entries(chunk.logprobs)
@@ -127,7 +128,8 @@ class _ChatAnswer:
         started: set[int] = set()
         usage = StreamUsage(self._body, generation)
         async with aclosing(generation.chunks()) as chunks:
-            async for index, chunk in chunks:
+            async for chunk in chunks:
+                index = chunk.index
                 if index not in started:
                     started.add(index)
                     first = self._choice(index, {"role": "assistant", "content": "", "refusal": None})

@@ -52,7 +52,7 @@ def completions_router(context: ApiContext) -> APIRouter:
         prompts = await until_disconnect(request, _prompts(context, body))
         answer = _CompletionAnswer(context, body, prompts)
         requests = [_requests(context, body, prompt.tokens, f"{answer.id}-{i}") for i, prompt in enumerate(prompts)]
-        generation = await Generation.admit(context.engine, requests, record, drop_output=body.max_tokens == 0)
+        generation = Generation.admit(context.engine, requests, record, drop_output=body.max_tokens == 0)
         return await respond(
             request, answer, generation, stream=body.stream is True, ping_seconds=context.sse_ping_seconds
         )
@@ -132,8 +132,8 @@ class _CompletionAnswer:
     async def complete(self, generation: Generation) -> Response:
         """The whole answer at once."""
         async with aclosing(generation.chunks()) as chunks:
-            async for index, chunk in chunks:
-                choice = self._choices[index]
+            async for chunk in chunks:
+                choice = self._choices[chunk.index]
                 text, logprobs = await self._contents(choice, chunk)
                 choice.texts.append(text)
                 choice.parts += [] if logprobs is None else [logprobs]
@@ -150,7 +150,8 @@ class _CompletionAnswer:
         """The chunks as they come; at last usage."""
         usage = StreamUsage(self._body, generation)
         async with aclosing(generation.chunks()) as chunks:
-            async for index, chunk in chunks:
+            async for chunk in chunks:
+                index = chunk.index
                 text, logprobs = await self._contents(self._choices[index], chunk)
                 if text or chunk.finish_reason is not None or (logprobs is not None and logprobs["tokens"]):
                     choice = self._choice(index, text, logprobs, chunk.finish_reason)

@@ -1,10 +1,8 @@
-"""The sequences of one HTTP request while they run: admitted together, merged into one stream, closed together."""
+"""The sequences of one HTTP request while they run: admitted together, counted, closed together."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 
 from numaserve.server.api.access_log import RequestRecord
@@ -18,29 +16,33 @@ from numaserve.server.engine.types import (
 
 
 class Generation:
-    """Iterates over (choice index, chunk) of all sequences as they come, and counts tokens for usage and log."""
+    """Iterates over the chunks of all sequences as they come, and counts tokens for usage and log.
+
+    A chunk's `index` is that of its choice: prompt p's sample i is p * n + i.
+    """
 
     def __init__(
         self,
-        streams: list[GenerationStream],
+        stream: GenerationStream,
         prompt_lengths: Sequence[int],
+        per_prompt: int,
         record: RequestRecord,
         *,
         drop_output: bool,
     ) -> None:
-        self._streams = streams
+        self._stream = stream
         self._record = record
         self._drop_output = drop_output
-        self._per_prompt = len(streams) // len(prompt_lengths)
+        self._per_prompt = per_prompt
         self._prompt_lengths = prompt_lengths
-        self._running = len(streams)
-        self._completion_tokens = [0] * len(streams)
+        self._running = len(prompt_lengths) * per_prompt
+        self._completion_tokens = [0] * self._running
         # Of each prompt's first sequence: its siblings find the whole prompt in the cache because it put it there.
         self._cached_tokens = [0] * len(prompt_lengths)
         record.prompt_tokens = sum(prompt_lengths)
 
     @classmethod
-    async def admit(
+    def admit(
         cls,
         engine: EngineProtocol,
         prompts: Sequence[Sequence[GenerationRequest]],
@@ -52,16 +54,9 @@ class Generation:
 
         With `drop_output` the chunks come without their text and tokens: only the prompt was to be scored.
         """
-        streams: list[GenerationStream] = []
-        try:
-            for requests in prompts:
-                for request in requests:
-                    # One by one: a comprehension would lose those admitted before the one that is refused.
-                    streams.append(engine.admit(request))
-        except BaseException:
-            await _close(streams)
-            raise
-        return cls(streams, [len(requests[0].prompt) for requests in prompts], record, drop_output=drop_output)
+        stream = engine.admit([request for requests in prompts for request in requests])
+        lengths = [len(requests[0].prompt) for requests in prompts]
+        return cls(stream, lengths, len(prompts[0]), record, drop_output=drop_output)
 
     def usage(self) -> dict[str, object]:
         """OpenAI's `usage`. A prompt counts once whatever `n` is."""
@@ -72,12 +67,11 @@ class Generation:
         """What vLLM tells with each chunk of a sequence when it is asked to: that sequence's usage until then."""
         return _usage(self._prompt_lengths[index // self._per_prompt], 0 if begins else self._completion_tokens[index])
 
-    async def chunks(self) -> AsyncGenerator[tuple[int, GenerationChunk], None]:
+    async def chunks(self) -> AsyncGenerator[GenerationChunk, None]:
         """Chunks of all sequences; those of one in order. Raises `GenerationFailed`; the others are aborted then."""
         try:
-            async with aclosing(_merge(self._streams)) as merged:
-                async for index, chunk in merged:
-                    yield index, self._count(index, chunk)
+            async for chunk in self._stream:
+                yield self._count(chunk)
         except Exception:
             self._record.finish_reason = "error"
             self._running = 0
@@ -91,9 +85,10 @@ class Generation:
             self._record.finish_reason = "abort"
         self._record.output_tokens = sum(self._completion_tokens)
         self._record.cached_tokens = sum(self._cached_tokens)
-        await _close(self._streams)
+        await self._stream.aclose()
 
-    def _count(self, index: int, chunk: GenerationChunk) -> GenerationChunk:
+    def _count(self, chunk: GenerationChunk) -> GenerationChunk:
+        index = chunk.index
         if chunk.finish_reason is not None:
             self._running -= 1
             self._record.finish_reason = chunk.finish_reason
@@ -115,42 +110,3 @@ def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, object]:
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
     }
-
-
-async def _close(streams: Sequence[GenerationStream]) -> None:
-    for stream in streams:
-        await stream.aclose()
-
-
-async def _merge(streams: Sequence[GenerationStream]) -> AsyncGenerator[tuple[int, GenerationChunk], None]:
-    if len(streams) == 1:  # the usual case needs neither tasks nor a queue
-        async for chunk in streams[0]:
-            yield 0, chunk
-        return
-    # Bounded, so that what a slow client has not read waits in the engine, in one place.
-    queue: asyncio.Queue[tuple[int, GenerationChunk | Exception | None]] = asyncio.Queue(maxsize=len(streams))
-
-    async def pump(index: int, stream: GenerationStream) -> None:
-        end: Exception | None = None
-        try:
-            async for chunk in stream:
-                await queue.put((index, chunk))
-        except Exception as error:
-            end = error
-        await queue.put((index, end))
-
-    tasks = [asyncio.create_task(pump(index, stream)) for index, stream in enumerate(streams)]
-    try:
-        running = len(streams)
-        while running:
-            index, item = await queue.get()
-            if isinstance(item, GenerationChunk):
-                yield index, item
-            elif item is None:
-                running -= 1
-            else:
-                raise item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -18,12 +18,12 @@ from numaserve.server.engine.types import Busy, GenerationRequest, Load, NotRead
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
-from numaserve.server.supervisor.group import RingFactory
+from numaserve.server.supervisor.group import GroupHooks, RingFactory
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
-from numaserve.server.supervisor.supervisor import Supervisor
+from numaserve.server.supervisor.supervisor import Supervisor, SupervisorHooks
 from numaserve.server.tokenizer.types import TokenizerProtocol
-from numaserve.workers.protocol import Failure, Launch, RankProfile, Ready, StepResult, WorkerStats
+from numaserve.workers.protocol import Launch, RankProfile, Ready, WorkerStats
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Engine:
         self._requests = LiveRequests(scheduler, tokenizer, metrics, on_end=self._on_room)
         self._callbacks = callbacks or EngineCallbacks()
         self._supervisor = Supervisor(
-            launches, self, ring_factory=ring_factory, command=worker_command, policy=restart_policy
+            launches, ring_factory=ring_factory, command=worker_command, policy=restart_policy
         )
         self._steps = StepLoop(
             scheduler,
@@ -110,19 +110,19 @@ class Engine:
 
     # --- what the HTTP layer asks -------------------------------------------------------------------------------
 
-    def admit(self, request: GenerationRequest) -> Stream:
-        """Admit a request or raise at once: `QueueFull`, `NotReady`, `RequestTooLong`."""
+    def admit(self, requests: Sequence[GenerationRequest]) -> Stream:
+        """Admit the sequences of one client, all or none. Raises `QueueFull`, `NotReady` or `RequestTooLong`."""
         if not self.is_ready():
             raise NotReady(f"The server is {self.state}; try again later.")
         now = time.monotonic()
-        if len(self._requests) >= self._capacity:
+        if len(self._requests) + len(requests) > self._capacity:
             raise QueueFull(
                 f"{len(self._requests)} requests are running or queued, which is as many as may.",
                 self._requests.retry_after(now),
             )
-        live = self._requests.add(request, now)
+        stream = self._requests.add(requests, now)
         self._steps.wake()
-        return live.stream
+        return stream
 
     def is_ready(self) -> bool:
         """Whether requests are served now."""
@@ -185,7 +185,7 @@ class Engine:
         nothing is left running then.
         """
         try:
-            await self._supervisor.start()
+            await self._supervisor.start(self._hooks())
         except BaseException:
             self._state = "failed"
             raise
@@ -222,27 +222,24 @@ class Engine:
 
     # --- what the supervisor tells ------------------------------------------------------------------------------
 
-    def on_answer(self, message: StepResult | Failure) -> None:
-        """A rank answered a step."""
-        self._steps.on_answer(message)
+    def _hooks(self) -> SupervisorHooks:
+        """Steps, profiles and progress go to those who wait for them without passing through here."""
+        group = GroupHooks(
+            answered=self._steps.on_answer,
+            profiled=self._profiles.on_answer,
+            described=self._on_worker,
+            loaded=self._callbacks.load_progress,
+        )
+        return SupervisorHooks(group, up=self._on_up, down=self._on_down, given_up=self._on_given_up)
 
-    def on_worker(self, message: Ready | WorkerStats | RankProfile) -> None:
-        """A rank tells about itself."""
-        if isinstance(message, RankProfile):
-            self._profiles.on_answer(message)
-            return
+    def _on_worker(self, message: Ready | WorkerStats) -> None:
         if isinstance(message, Ready):
             self._ready[message.rank] = message
         self._metrics.worker(
             message.rank, up=True, rss_bytes=message.rss_bytes, misplaced_pages=message.misplaced_pages
         )
 
-    def on_load(self, done: int, total: int) -> None:
-        """Bytes of weights loaded by all ranks."""
-        self._callbacks.load_progress(done, total)
-
-    def on_up(self) -> None:
-        """Every rank is ready and holds no sequence."""
+    def _on_up(self) -> None:
         logger.info("%s", loading_line(self._ready.values()))
         self._metrics.describe(
             version=self._config.version,
@@ -253,11 +250,10 @@ class Engine:
         self._state = "serving"
         self._steps.start()
 
-    def on_down(self, reason: str) -> None:
-        """The group failed.
+    def _on_down(self, reason: str) -> None:
+        """Requests that had begun end with an error instead of being computed again.
 
-        Requests that had begun end with an error instead of being computed again: if it was one of them that brought
-        the workers down, it would do so for ever. Those still in the queue stay there.
+        If it was one of them that brought the workers down, it would do so for ever. Those still in the queue stay.
         """
         self._state = "restarting"
         self._steps.halt()
@@ -268,8 +264,7 @@ class Engine:
         self._scheduler.reset_workers()
         self._set_workers_down()
 
-    def on_given_up(self, reason: str) -> None:
-        """The group failed too often."""
+    def _on_given_up(self, reason: str) -> None:
         self._state = "failed"
         self._requests.fail_all(f"The server has given up: {reason}.")
         self._callbacks.given_up(reason)

@@ -20,7 +20,8 @@ _NAN = (
 
 
 class LiveRequest:
-    """Detokenizes, looks for the end and feeds the stream. It ends in `_end` and nowhere else, once.
+    """Detokenizes, looks for the end and feeds the stream as its sequence `index`. It ends in `_end` and nowhere else,
+    once.
 
     `on_end` is called then, with the request; `now` is always the monotonic clock in seconds.
     """
@@ -31,16 +32,18 @@ class LiveRequest:
         sequence: Sequence,
         tokenizer: TokenizerProtocol,
         metrics: Metrics,
+        stream: Stream,
         *,
+        index: int,
         now: float,
         on_end: Callable[[LiveRequest], None],
-        on_close: Callable[[LiveRequest], None],
     ) -> None:
         self.request = request
         self.sequence = sequence
         self.admitted_at = now
         self.ended = False
-        self.stream = Stream(lambda: on_close(self))
+        self._stream = stream
+        self._index = index
         self._metrics = metrics
         self._on_end = on_end
         self._detokenizer = IncrementalDetokenizer(tokenizer, request.skip_special_tokens)
@@ -65,7 +68,7 @@ class LiveRequest:
         token = update.token
         if token is None and not update.finished:
             return  # a chunk of the prompt; its logprobs wait for the first chunk
-        chunk = GenerationChunk("", cached_tokens=self.sequence.cached_tokens or 0)
+        chunk = GenerationChunk(self._index, cached_tokens=self.sequence.cached_tokens or 0)
         if self._prompt_logprobs:
             chunk.prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, []
         if token is not None:
@@ -77,7 +80,7 @@ class LiveRequest:
         if update.finished and chunk.finish_reason is None:
             self._flush_text(chunk, "length")
         if chunk.finish_reason is None:
-            self.stream.push(chunk)
+            self._stream.push(chunk)
         else:
             self._end(chunk.finish_reason, now, chunk)
 
@@ -97,9 +100,9 @@ class LiveRequest:
         if self._generated:
             self._metrics.output_finished(tokens=self._generated, decode_seconds=now - self._first_token_at)
         if isinstance(last, GenerationChunk):
-            self.stream.push(last)
+            self._stream.push(last)
         elif last is not None:
-            self.stream.fail(last)
+            self._stream.fail(last)
         self._on_end(self)
 
     def _count_token(self, now: float) -> None:

@@ -6,9 +6,10 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from numaserve.server.engine.live import LiveRequest
+from numaserve.server.engine.stream import Stream
 from numaserve.server.engine.throughput import Throughput
 from numaserve.server.engine.types import GenerationRequest, RequestTooLong
 from numaserve.server.metrics.metrics import Metrics
@@ -40,8 +41,20 @@ class LiveRequests:
     def __len__(self) -> int:
         return len(self._live)
 
-    def add(self, request: GenerationRequest, now: float) -> LiveRequest:
-        """Admit. Raises `RequestTooLong`."""
+    def add(self, requests: Collection[GenerationRequest], now: float) -> Stream:
+        """Admit all, to one stream. Raises `RequestTooLong`, and then none is admitted."""
+        live: list[LiveRequest] = []
+        stream = Stream(len(requests), on_close=lambda: _abort(live))
+        try:
+            for index, request in enumerate(requests):
+                # One by one: a comprehension would lose those admitted before the one that is refused.
+                live.append(self._add(request, stream, index, now))
+        except SequenceTooLong as error:
+            _abort(live)
+            raise RequestTooLong(str(error)) from error
+        return stream
+
+    def _add(self, request: GenerationRequest, stream: Stream, index: int, now: float) -> LiveRequest:
         sequence = Sequence(
             # The client's id is not used as a key: two clients may choose the same one.
             f"{next(self._ids)}",
@@ -52,18 +65,9 @@ class LiveRequests:
             request.cache_salt,
         )
         live = LiveRequest(
-            request,
-            sequence,
-            self._tokenizer,
-            self._metrics,
-            now=now,
-            on_end=self._remove,
-            on_close=lambda closed: closed.abort(time.monotonic()),
+            request, sequence, self._tokenizer, self._metrics, stream, index=index, now=now, on_end=self._remove
         )
-        try:
-            self._scheduler.add(sequence)
-        except SequenceTooLong as error:
-            raise RequestTooLong(str(error)) from error
+        self._scheduler.add(sequence)
         self._live[sequence.request_id] = live
         self._empty.clear()
         return live
@@ -118,3 +122,9 @@ class LiveRequests:
         if not self._live:
             self._empty.set()
         self._on_end()
+
+
+def _abort(requests: Iterable[LiveRequest]) -> None:
+    now = time.monotonic()
+    for live in requests:
+        live.abort(now)

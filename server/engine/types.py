@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -57,10 +58,14 @@ class GenerationRequest:
 
 @dataclass
 class GenerationChunk:
-    """What one step added to a sequence. `text` may be empty while bytes of a character or a possible stop string are
-    held back; `token_ids` and `logprobs` are those of the step."""
+    """What one step added to sequence `index` of those admitted together.
 
-    text: str
+    `text` may be empty while bytes of a character or a possible stop string are held back. `token_ids` and `logprobs`
+    are those of the step.
+    """
+
+    index: int
+    text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # on the first chunk, for positions 1..
@@ -80,16 +85,16 @@ class Load:
 
 
 class GenerationStream(Protocol):
-    """The chunks of one admitted sequence."""
+    """The chunks of sequences admitted together, as they come; those of one in order."""
 
     def __aiter__(self) -> GenerationStream: ...
 
     async def __anext__(self) -> GenerationChunk:
-        """The next chunk. Ends after the one that has a `finish_reason`, or raises `GenerationFailed`."""
+        """The next chunk. Ends when each sequence has had one with a `finish_reason`, or raises `GenerationFailed`."""
         ...
 
     async def aclose(self) -> None:
-        """Abort the sequence if it has not ended; its pages are free within a step. Works before the first chunk was
+        """Abort the sequences that have not ended; their pages are free within a step. Works before the first chunk was
         asked for (a plain async generator's ``aclose`` would run none of its body then), and more than once."""
         ...
 
@@ -97,8 +102,8 @@ class GenerationStream(Protocol):
 class EngineProtocol(Protocol):
     """The engine as the HTTP layer sees it."""
 
-    def admit(self, request: GenerationRequest) -> GenerationStream:
-        """Admit a request or raise at once: `QueueFull`, `NotReady`, `RequestTooLong`."""
+    def admit(self, requests: Sequence[GenerationRequest]) -> GenerationStream:
+        """Admit the sequences of one client, all or none. Raises `QueueFull`, `NotReady` or `RequestTooLong`."""
         ...
 
     def is_ready(self) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -65,20 +66,14 @@ class GroupFailed(Exception):
     """The group cannot serve (any more); the message names the rank and the reason."""
 
 
-class GroupListener(Protocol):
-    """Who hears from a group. All methods are called in the event loop."""
+@dataclass(frozen=True)
+class GroupHooks:
+    """What a group tells. All are called in the event loop."""
 
-    def on_answer(self, message: StepResult | Failure) -> None:
-        """A rank answered a step; a `Failure` here always has a step id."""
-        ...
-
-    def on_worker(self, message: Ready | WorkerStats | RankProfile) -> None:
-        """A rank tells about itself."""
-        ...
-
-    def on_load(self, done: int, total: int) -> None:
-        """Bytes of packed weights in all ranks; the total is an estimate until every rank has reported."""
-        ...
+    answered: Callable[[StepResult | Failure], None]  # by a rank; a `Failure` here always has a step id
+    profiled: Callable[[RankProfile], None]
+    described: Callable[[Ready | WorkerStats], None]  # a rank tells about itself
+    loaded: Callable[[int, int], None]  # bytes of packed weights in all ranks; the total is a guess until all report
 
 
 class WorkerGroup:
@@ -91,14 +86,14 @@ class WorkerGroup:
     def __init__(
         self,
         launches: Sequence[Launch],
-        listener: GroupListener,
+        hooks: GroupHooks,
         on_failure: Callable[[str], None],
         *,
         command: Sequence[str],
         ring_factory: RingFactory | None,
     ) -> None:
         self._launches = launches
-        self._listener = listener
+        self._hooks = hooks
         self._on_failure = on_failure
         self._command = command
         self._ring_factory = ring_factory
@@ -204,17 +199,19 @@ class WorkerGroup:
             return
         match message:
             case StepResult():
-                self._listener.on_answer(message)
+                self._hooks.answered(message)
             case Failure(step_id=step_id) if step_id >= 0:
-                self._listener.on_answer(message)
+                self._hooks.answered(message)
             case Failure():
                 self._on_last_words(message)
             case LoadProgress():
                 self._on_progress(message)
             case Ready():
                 self._on_ready(message)
-            case WorkerStats() | RankProfile():
-                self._listener.on_worker(message)
+            case WorkerStats():
+                self._hooks.described(message)
+            case RankProfile():
+                self._hooks.profiled(message)
 
     def _on_progress(self, message: LoadProgress) -> None:
         self._load_watch.touch()
@@ -222,14 +219,14 @@ class WorkerGroup:
         parts = self._loading.values()
         # Ranks that have not reported are taken to be like the others: else the bar would go back when they do.
         total = sum(part.total for part in parts) * len(self._launches) // len(parts)
-        self._listener.on_load(sum(part.done for part in parts), total)
+        self._hooks.loaded(sum(part.done for part in parts), total)
 
     def _on_ready(self, message: Ready) -> None:
         if message.rank in self._ready:
             return
         self._ready[message.rank] = message
         self._load_watch.answered()
-        self._listener.on_worker(message)
+        self._hooks.described(message)
         if len(self._ready) == len(self._launches) and not self._all_ready.done():
             self._load_watch.stop()
             self._all_ready.set_result(None)

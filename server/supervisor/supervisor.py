@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from numaserve.server.supervisor.group import GroupListener, RingFactory, WorkerGroup
+from numaserve.server.supervisor.group import GroupHooks, RingFactory, WorkerGroup
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
 from numaserve.workers.protocol import Launch, ProfileRequest, StepPlan
@@ -15,20 +15,14 @@ from numaserve.workers.protocol import Launch, ProfileRequest, StepPlan
 logger = logging.getLogger(__name__)
 
 
-class SupervisorListener(GroupListener, Protocol):
-    """Who hears from the supervisor; the engine."""
+@dataclass(frozen=True)
+class SupervisorHooks:
+    """What the supervisor tells, besides what the present group does. All are called in the event loop."""
 
-    def on_up(self) -> None:
-        """Every rank is ready and holds no sequence."""
-        ...
-
-    def on_down(self, reason: str) -> None:
-        """The group failed: every plan in flight is lost and the KV cache with it."""
-        ...
-
-    def on_given_up(self, reason: str) -> None:
-        """The group failed too often and is not started again."""
-        ...
+    group: GroupHooks
+    up: Callable[[], None]  # every rank is ready and holds no sequence
+    down: Callable[[str], None]  # the group failed: every plan in flight is lost and the KV cache with it
+    given_up: Callable[[str], None]  # the group failed too often and is not started again
 
 
 class Supervisor:
@@ -37,17 +31,16 @@ class Supervisor:
     def __init__(
         self,
         launches: Sequence[Launch],
-        listener: SupervisorListener,
         *,
         ring_factory: RingFactory | None,
         command: Sequence[str] = DEFAULT_COMMAND,
         policy: RestartPolicy | None = None,
     ) -> None:
         self._launches = launches
-        self._listener = listener
         self._command = command
         self._ring_factory = ring_factory
         self._policy = policy or RestartPolicy()
+        self._hooks: SupervisorHooks
         self._group: WorkerGroup | None = None
         self._restarting: asyncio.Task[None] | None = None
         self._stopped = False
@@ -63,14 +56,18 @@ class Supervisor:
         """Frames of the present group that were dropped because they are no message."""
         return self._group.garbage_frames if self._group else 0
 
-    async def start(self) -> None:
-        """Start the group for the first time. A failure here is final: raises `GroupFailed`."""
+    async def start(self, hooks: SupervisorHooks) -> None:
+        """Start the group for the first time. A failure here is final: raises `GroupFailed`.
+
+        The hooks come now, as those who hear may send through this object and so are made after it.
+        """
+        self._hooks = hooks
         try:
             await self._start_group()
         except BaseException:
             await self._end_group()
             raise
-        self._listener.on_up()
+        self._hooks.up()
 
     def send(self, message: StepPlan | ProfileRequest) -> None:
         """Send to every rank."""
@@ -93,7 +90,7 @@ class Supervisor:
     async def _start_group(self) -> None:
         self._group = WorkerGroup(
             self._launches,
-            self._listener,
+            self._hooks.group,
             self._on_failure,
             command=self._command,
             ring_factory=self._ring_factory,
@@ -111,7 +108,7 @@ class Supervisor:
         if self._stopped:
             return
         logger.error("the worker group failed: %s", reason)
-        self._listener.on_down(reason)
+        self._hooks.down(reason)
         self._restarting = asyncio.get_running_loop().create_task(self._restart(reason))
 
     async def _restart(self, reason: str) -> None:
@@ -120,7 +117,7 @@ class Supervisor:
             await self._end_group()
             if self._policy.failed(asyncio.get_running_loop().time(), was_ready=was_ready):
                 logger.critical("giving up: the worker group failed too often, last because %s", reason)
-                self._listener.on_given_up(reason)
+                self._hooks.given_up(reason)
                 return
             self.restarts += 1
             try:
@@ -129,5 +126,5 @@ class Supervisor:
                 reason, was_ready = str(error), False
                 logger.exception("the worker group could not be restarted")
                 continue
-            self._listener.on_up()
+            self._hooks.up()
             return

@@ -181,7 +181,7 @@ async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 async def generate(engine: Engine, prompt: list[int], count: int, **fields: Any) -> list[GenerationChunk]:
     """All chunks of one request to the engine."""
     sampling = fields.pop("sampling", GREEDY)
-    return [chunk async for chunk in engine.admit(GenerationRequest("id", prompt, sampling, count, **fields))]
+    return [chunk async for chunk in engine.admit([GenerationRequest("id", prompt, sampling, count, **fields)])]
 
 
 def tokens_of(chunks: list[GenerationChunk]) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fake_worker import expected_tokens
 from harness import GREEDY, Options, gather, generate, run, running_engine, tokens_of
-from numaserve.server.engine.types import GenerationRequest, RequestTooLong
+from numaserve.server.engine.types import GenerationRequest, QueueFull, RequestTooLong
 from numaserve.workers.protocol import SamplingParams
 
 
@@ -138,7 +138,22 @@ def test_a_prompt_that_could_never_run_is_refused_at_once() -> None:
     async def scenario() -> None:
         async with running_engine(Options(context=64)) as engine:
             with pytest.raises(RequestTooLong, match="64"):
-                engine.admit(_request([11] * 64))
+                engine.admit([_request([11] * 64)])
+
+    run(scenario())
+
+
+def test_sequences_that_the_queue_has_not_all_room_for_are_refused_together() -> None:
+    async def scenario() -> None:
+        async with running_engine(Options(running=2, queued=2)) as engine:
+            with pytest.raises(QueueFull):
+                engine.admit([_request([11])] * 5)
+            info = engine.server_info()
+            assert (info["running"], info["waiting"]) == (0, 0)
+            chunks = [chunk async for chunk in engine.admit([_request([11 + i]) for i in range(4)])]
+            for index in range(4):
+                own = [chunk for chunk in chunks if chunk.index == index]
+                assert tokens_of(own) == expected_tokens([11 + index], GREEDY, 50)
 
     run(scenario())
 
@@ -146,7 +161,7 @@ def test_a_prompt_that_could_never_run_is_refused_at_once() -> None:
 def test_closing_a_stream_before_its_first_chunk_frees_everything() -> None:
     async def scenario() -> None:
         async with running_engine(Options(faults=("--step-ms", "5"))) as engine:
-            streams = [engine.admit(_request([11 + i] * 100)) for i in range(40)]
+            streams = [engine.admit([_request([11 + i] * 100)]) for i in range(40)]
             await streams[0].__anext__()
             for stream in streams:
                 await stream.aclose()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import re
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -72,56 +73,65 @@ class ByteTokenizer:
 
 
 class FakeStream:
-    """One token a chunk; text is held back until a character is whole, as the real engine does it."""
+    """One token a chunk, each sequence in turn; a sequence's text is held back until a character is whole."""
 
-    def __init__(self, engine: FakeEngine, request: GenerationRequest) -> None:
+    def __init__(self, engine: FakeEngine, requests: Sequence[GenerationRequest]) -> None:
         self._engine = engine
-        self._request = request
-        self._tokens = [*engine.reply.encode(), EOS]
-        self._sent = 0
-        self._ended = False
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._waiting = deque(FakeSequence(engine, index, request) for index, request in enumerate(requests))
 
     def __aiter__(self) -> FakeStream:
         return self
 
     async def __anext__(self) -> GenerationChunk:
-        if self._ended:
+        if not self._waiting:
             raise StopAsyncIteration
-        if self._engine.pause_after is not None and self._sent >= self._engine.pause_after:
+        sequence = self._waiting[0]
+        if self._engine.pause_after is not None and sequence.sent >= self._engine.pause_after:
             await asyncio.Event().wait()
-        if self._engine.fail_after is not None and self._sent >= self._engine.fail_after:
+        if self._engine.fail_after is not None and sequence.sent >= self._engine.fail_after:
             raise self._engine.failure
         await asyncio.sleep(0)
-        return self._next()
+        chunk = sequence.next()
+        self._waiting.popleft()
+        if chunk.finish_reason is None:
+            self._waiting.append(sequence)
+        return chunk
 
-    def _next(self) -> GenerationChunk:
-        token = self._tokens[self._sent]
+    async def aclose(self) -> None:
+        self._engine.aborted += [sequence.request.request_id for sequence in self._waiting]
+        self._waiting.clear()
+
+
+class FakeSequence:
+    def __init__(self, engine: FakeEngine, index: int, request: GenerationRequest) -> None:
+        self.request = request
+        self.sent = 0
+        self._engine = engine
+        self._index = index
+        self._tokens = [*engine.reply.encode(), EOS]
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+
+    def next(self) -> GenerationChunk:
+        token = self._tokens[self.sent]
         reason: EndReason | None = None
-        if token in self._request.stop_token_ids:
+        if token in self.request.stop_token_ids:
             reason = "stop"
-        elif self._sent + 1 == min(self._request.max_new_tokens, len(self._tokens)):
+        elif self.sent + 1 == min(self.request.max_new_tokens, len(self._tokens)):
             reason = "length"
         text = self._decoder.decode(bytes([token]) if token < 256 else b"")
-        chunk = GenerationChunk(text, [token], finish_reason=reason)
-        if self._request.sampling.logprobs >= 0:
+        chunk = GenerationChunk(self._index, text, [token], finish_reason=reason)
+        if self.request.sampling.logprobs >= 0:
             chunk.logprobs = [self._logprobs(token)]
-        if self._sent == 0:
+        if self.sent == 0:
             chunk.cached_tokens = self._engine.cached_tokens
-            if self._request.prompt_logprobs:
-                chunk.prompt_logprobs = [self._logprobs(token) for token in self._request.prompt[1:]]
-        self._sent += 1
-        self._ended = chunk.finish_reason is not None
+            if self.request.prompt_logprobs:
+                chunk.prompt_logprobs = [self._logprobs(token) for token in self.request.prompt[1:]]
+        self.sent += 1
         return chunk
 
     def _logprobs(self, token: int) -> TokenLogprobs:
-        top = self._request.sampling.logprobs
+        top = self.request.sampling.logprobs
         return TokenLogprobs(token, -0.5, [token, *range(top - 1)][:top], [-0.5, *[float("-inf")] * (top - 1)][:top])
-
-    async def aclose(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._engine.aborted.append(self._request.request_id)
 
 
 @dataclass
@@ -133,7 +143,6 @@ class FakeEngine:
     alive: bool = True
     idle: bool = True
     refusal: Exception | None = None
-    refuse_after: int = 0  # sequences admitted before `refusal` is raised
     failure: Exception = field(default_factory=lambda: EngineError("unused"))
     fail_after: int | None = None
     pause_after: int | None = None
@@ -141,11 +150,11 @@ class FakeEngine:
     admitted: list[GenerationRequest] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
 
-    def admit(self, request: GenerationRequest) -> FakeStream:
-        if self.refusal is not None and len(self.admitted) >= self.refuse_after:
+    def admit(self, requests: Sequence[GenerationRequest]) -> FakeStream:
+        if self.refusal is not None:
             raise self.refusal
-        self.admitted.append(request)
-        return FakeStream(self, request)
+        self.admitted += requests
+        return FakeStream(self, requests)
 
     def is_ready(self) -> bool:
         return self.ready

@@ -28,14 +28,6 @@ def test_a_full_queue_answers_429(client: TestClient, engine: FakeEngine, contex
     assert outcomes(context, "queue_full") == 1
 
 
-def test_when_some_of_n_are_refused_the_admitted_are_aborted(client: TestClient, engine: FakeEngine) -> None:
-    engine.refusal = QueueFull("full", retry_after=1)
-    engine.refuse_after = 2
-    assert complete(client, n=3).status_code == 429
-    assert engine.aborted == [request.request_id for request in engine.admitted]
-    assert len(engine.aborted) == 2
-
-
 def test_draining_answers_503_before_any_work(client: TestClient, engine: FakeEngine, context: ApiContext) -> None:
     engine.ready = False
     answer = complete(client)

@@ -77,8 +77,8 @@ def test_what_fails_before_the_first_event_has_its_own_status(
 
 def test_what_fails_after_a_comment_is_an_event() -> None:
     class Slow(FakeEngine):
-        def admit(self, request: Any) -> Any:
-            stream = super().admit(request)
+        def admit(self, requests: Any) -> Any:
+            stream = super().admit(requests)
             proceed = type(stream).__anext__
 
             class Late(type(stream)):  # type: ignore[misc]

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from numaserve.server.engine.live import LiveRequest
+from numaserve.server.engine.stream import Stream
 from numaserve.server.engine.types import GenerationChunk, GenerationFailed, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
@@ -34,14 +35,16 @@ class Run:
         self.metrics = Metrics("m")
         self.ends = 0
         self.sequence = Sequence("0", [1], SamplingParams(), 1000)
+        self.stream = Stream(1, on_close=lambda: self.live.abort(9.0))
         self.live = LiveRequest(
             request,
             self.sequence,
             cast(TokenizerProtocol, Bytes()),
             self.metrics,
+            self.stream,
+            index=0,
             now=0.0,
             on_end=self._on_end,
-            on_close=lambda live: live.abort(9.0),
         )
 
     def _on_end(self, live: LiveRequest) -> None:
@@ -55,7 +58,7 @@ class Run:
                 return
 
     async def chunks(self) -> list[GenerationChunk]:
-        return [chunk async for chunk in self.live.stream]
+        return [chunk async for chunk in self.stream]
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"numaserve_{name}", {"model_name": "m", **labels})
@@ -127,7 +130,7 @@ def test_a_request_ends_only_once(again: str) -> None:
     elif again == "fail":
         run.live.fail("too late", 2.0)
     else:
-        asyncio.run(run.live.stream.aclose())
+        asyncio.run(run.stream.aclose())
     assert (run.ends, run.outcome("length"), run.outcome("abort"), run.outcome("error")) == (1, 1, 0, 0)
 
 
@@ -136,12 +139,12 @@ def test_a_failure_comes_after_the_chunks_before_it_and_once() -> None:
         run = Run()
         run.feed(b"ab")
         run.live.fail("the reason", 3.0)
-        texts = [(await anext(run.live.stream)).text for _ in range(2)]
+        texts = [(await anext(run.stream)).text for _ in range(2)]
         assert texts == ["a", "b"]
         with pytest.raises(GenerationFailed, match="the reason"):
-            await anext(run.live.stream)
+            await anext(run.stream)
         with pytest.raises(StopAsyncIteration):
-            await anext(run.live.stream)
+            await anext(run.stream)
         assert (run.ends, run.outcome("error")) == (1, 1)
 
     asyncio.run(scenario())
@@ -152,7 +155,7 @@ def test_closing_wakes_a_consumer_that_waits() -> None:
         run = Run()
         waiting = asyncio.create_task(run.chunks())
         await asyncio.sleep(0)
-        await run.live.stream.aclose()
+        await run.stream.aclose()
         assert await waiting == []
         assert (run.ends, run.outcome("abort")) == (1, 1)
 

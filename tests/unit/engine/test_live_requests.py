@@ -1,0 +1,118 @@
+"""Sequences that are admitted together: one stream, one end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+from numaserve.server.engine.registry import LiveRequests
+from numaserve.server.engine.types import GenerationFailed, GenerationRequest, RequestTooLong
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import SchedulerConfig, SequenceUpdate
+from numaserve.server.tokenizer.types import TokenizerProtocol
+from numaserve.workers.protocol import SamplingParams
+
+
+class Letters:
+    """Token i is the letter of code i."""
+
+    special_token_ids = frozenset[int]()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id])
+
+
+class Run:
+    def __init__(self) -> None:
+        self.scheduler = Scheduler(SchedulerConfig(num_pages=16, context_length=64))
+        self.metrics = Metrics("m")
+        self.room = 0
+        self.live = LiveRequests(self.scheduler, cast(TokenizerProtocol, Letters()), self.metrics, self._on_end)
+
+    def _on_end(self) -> None:
+        self.room += 1
+
+    def advance(self, index: int, letter: str, *, finished: bool = False) -> None:
+        sequence = self.scheduler.waiting[index]
+        self.live.advance([SequenceUpdate(sequence, ord(letter), None, [], finished)], now=1.0)
+
+    def outcome(self, reason: str) -> float | None:
+        labels = {"model_name": "m", "reason": reason}
+        return self.metrics.registry.get_sample_value("numaserve_request_outcomes_total", labels)
+
+
+def request(prompt_tokens: int = 3) -> GenerationRequest:
+    return GenerationRequest("id", [1] * prompt_tokens, SamplingParams(), 8)
+
+
+def test_chunks_of_several_sequences_come_in_one_stream_as_they_are_made() -> None:
+    async def scenario() -> None:
+        run = Run()
+        stream = run.live.add([request(), request()], now=0.0)
+        run.advance(1, "x")
+        run.advance(0, "a")
+        run.advance(1, "y", finished=True)
+        run.advance(0, "b", finished=True)
+        chunks = [chunk async for chunk in stream]
+        assert [(chunk.index, chunk.text) for chunk in chunks] == [(1, "x"), (0, "a"), (1, "y"), (0, "b")]
+        await stream.aclose()
+        assert (run.room, run.outcome("length"), run.outcome("abort")) == (2, 2, 0)
+
+    asyncio.run(scenario())
+
+
+def test_when_one_of_several_could_never_run_none_is_admitted() -> None:
+    run = Run()
+    with pytest.raises(RequestTooLong, match="64"):
+        run.live.add([request(), request(), request(64)], now=0.0)
+    assert len(run.live) == 0
+    assert not run.scheduler.waiting
+
+
+def test_a_client_that_leaves_takes_all_its_sequences_with_it() -> None:
+    async def scenario() -> None:
+        run = Run()
+        other = run.live.add([request()], now=0.0)
+        stream = run.live.add([request(), request()], now=0.0)
+        run.advance(1, "a", finished=True)
+        await stream.aclose()
+        assert (run.outcome("length"), run.outcome("abort")) == (1, 1)
+        run.advance(0, "z", finished=True)
+        assert [chunk.text async for chunk in other] == ["z"]
+
+    asyncio.run(scenario())
+
+
+def test_the_first_failure_ends_the_stream_behind_the_chunks_before_it() -> None:
+    async def scenario() -> None:
+        run = Run()
+        stream = run.live.add([request(), request()], now=0.0)
+        run.advance(1, "a")
+        run.live.fail([run.scheduler.waiting[0]], "the first", now=1.0)
+        run.advance(0, "b")  # of the one that is left
+        run.live.fail_all("the second")
+        assert (await anext(stream)).text == "a"
+        with pytest.raises(GenerationFailed, match="the first"):
+            await anext(stream)
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+        await stream.aclose()
+        assert (len(run.live), run.outcome("error"), run.outcome("abort")) == (0, 2, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_failure_of_one_leaves_the_others_to_the_consumer_to_close() -> None:
+    async def scenario() -> None:
+        run = Run()
+        stream = run.live.add([request(), request()], now=0.0)
+        run.live.fail([run.scheduler.waiting[0]], "the reason", now=1.0)
+        assert len(run.live) == 1
+        with pytest.raises(GenerationFailed):
+            await anext(stream)
+        await stream.aclose()
+        assert (len(run.live), run.outcome("error"), run.outcome("abort")) == (0, 1, 1)
+
+    asyncio.run(scenario())

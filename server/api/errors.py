@@ -8,7 +8,7 @@ import msgspec
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from numaserve.server.api.body.explain import Problem, explain
+from numaserve.server.api.explain import Problem, explain
 from numaserve.server.engine.types import Busy, EngineError, NotReady, QueueFull, RequestTooLong
 from numaserve.server.metrics.labels import Refusal
 

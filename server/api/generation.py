@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from numaserve.server.api.access_log import RequestRecord
 from numaserve.server.engine.types import (
-    EndReason,
     EngineProtocol,
     GenerationChunk,
     GenerationRequest,
     GenerationStream,
 )
+from numaserve.server.metrics.labels import EndReason
 
 
 class Generation:

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import msgspec
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse, Response
-from numaserve.server.api.body.explain import CONFLICT
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, bad_request
+from numaserve.server.api.explain import CONFLICT
 from numaserve.server.api.openapi import errors
 from numaserve.server.api.response_models import Flushed, Loads, ModelInfo, OlderRankLoad, ServerInfo
 from numaserve.server.api.streaming import json_response

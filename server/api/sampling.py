@@ -6,9 +6,9 @@ import secrets
 from dataclasses import dataclass
 from typing import TypeVar
 
-from numaserve.server.api.body.explain import CONFLICT
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import bad_request, context_length_exceeded, token_unknown
+from numaserve.server.api.explain import CONFLICT
 from numaserve.server.api.schemas import SamplingFields
 from numaserve.server.engine.types import GenerationRequest
 from numaserve.workers.protocol import SamplingParams

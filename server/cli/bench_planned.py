@@ -9,7 +9,7 @@ from numaserve.workers.bench.tasks import Phase as Measured
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.estimate import step_model
-from numaserve.workers.planning.roofline.measured import machine_of
+from numaserve.workers.planning.roofline.machine import machine_of
 from numaserve.workers.planning.roofline.predict import RankMachine, decode_step, prefill_steps
 from numaserve.workers.planning.topology import Topology
 from numaserve.workers.program.cost import StepWork

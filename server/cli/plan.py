@@ -63,10 +63,10 @@ def plan(
     # Other commands do without the native kernels.
     from numaserve.configs import EFFICIENCIES  # noqa: PLC0415
     from numaserve.server.cli.plan_view import plan_record, plan_view  # noqa: PLC0415
+    from numaserve.workers.bench.machine import measure  # noqa: PLC0415
     from numaserve.workers.planning.roofline.efficiency import load_efficiencies  # noqa: PLC0415
     from numaserve.workers.planning.roofline.estimate import Load, make_estimate  # noqa: PLC0415
     from numaserve.workers.planning.roofline.machine import load_machine  # noqa: PLC0415
-    from numaserve.workers.planning.roofline.measured import measure  # noqa: PLC0415
 
     lines = JsonLines(json, "--json")
     with _configuration(model, shape) as (name, path):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numaserve.server.engine.stream import Stream
-from numaserve.server.engine.types import EndReason, FinishReason, GenerationChunk, GenerationFailed, GenerationRequest
+from numaserve.server.engine.types import GenerationChunk, GenerationFailed, GenerationRequest
+from numaserve.server.metrics.labels import EndReason, FinishReason
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
 from numaserve.server.tokenizer.detokenizer import IncrementalDetokenizer

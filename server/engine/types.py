@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
+from numaserve.server.metrics.labels import EndReason
 from numaserve.workers.protocol import RankProfile, SamplingParams, TokenLogprobs
-
-EndReason = Literal["stop", "length"]  # of an answer
-FinishReason = Literal[EndReason, "abort", "error"]  # of a request
 
 
 class EngineError(Exception):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from numaserve.server.engine.types import FinishReason
-
+EndReason = Literal["stop", "length"]  # of an answer
+FinishReason = Literal[EndReason, "abort", "error"]  # of a request
 PageState = Literal["free", "cached", "active"]
 RequestState = Literal["waiting", "running"]
 Phase = Literal["prefill", "decode", "mixed"]

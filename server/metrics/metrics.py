@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from numaserve.server.engine.types import FinishReason
 from numaserve.server.metrics.families import CommonFamilies, RequestFamilies, SchedulerFamilies, WorkerFamilies
-from numaserve.server.metrics.labels import Phase, Refusal, Stage
+from numaserve.server.metrics.labels import FinishReason, Phase, Refusal, Stage
 from numaserve.server.metrics.series import Series
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest

@@ -19,7 +19,7 @@ from numaserve.server.service.listen import Listener
 from numaserve.server.service.model_argument import served_name
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.server.version import installed_version
-from numaserve.shm_comm import create_segment
+from numaserve.shm_comm.segment import create_segment
 from numaserve.workers.planning.plan import GroupPlan
 
 if TYPE_CHECKING:

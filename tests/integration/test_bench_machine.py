@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from numaserve.server.cli.main import main
-from numaserve.shm_comm import create_segment
+from numaserve.shm_comm.segment import create_segment
 from numaserve.workers.bench.group import RankFailed, run_ranks
 from numaserve.workers.bench.tasks import Loaded, LoadModel, Reduced, Task, UseRing
 from numaserve.workers.errors import OperatorError

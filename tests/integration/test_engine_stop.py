@@ -31,7 +31,7 @@ from harness import (
 )
 from numaserve.server.engine.types import GenerationFailed, NotReady, QueueFull
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.shm_comm import create_segment
+from numaserve.shm_comm.segment import create_segment
 
 SLOW = ("--step-ms", "5")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from numaserve.shm_comm import Segment, create_segment
+from numaserve.shm_comm.segment import Segment, create_segment
 
 WORKER = Path(__file__).with_name("ring_worker.py")
 

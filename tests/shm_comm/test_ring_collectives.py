@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numaserve.shm_comm import Ring, create_segment
+from numaserve.shm_comm import Ring
+from numaserve.shm_comm.segment import create_segment
 
 ROOT = Path(__file__).parents[2]
 

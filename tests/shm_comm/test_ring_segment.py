@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from numaserve.shm_comm import Ring, RingError, create_segment
+from numaserve.shm_comm import Ring, RingError
+from numaserve.shm_comm.segment import create_segment
 
 # Byte offsets of the header's fields, written here a second time on purpose: the layout is a contract.
 MAGIC, VERSION, WORLD, LANES, SLOT_BYTES = 0, 8, 12, 16, 24

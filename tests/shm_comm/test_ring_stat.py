@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from numaserve.shm_comm import RingError, create_segment
+from numaserve.shm_comm import RingError
+from numaserve.shm_comm.segment import create_segment
 from numaserve.shm_comm.stat import render, ring_stat
 from rich.console import Console
 

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import zmq
-from numaserve.shm_comm import Segment, create_segment
+from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.protocol import (
     Failure,

@@ -7,7 +7,6 @@ random, so that the experts are chosen about evenly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from numaserve.kernels import Program, Team
@@ -25,32 +24,13 @@ from numaserve.workers.bench.programs import (
 )
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
 from numaserve.workers.models.decoder import experts
-from numaserve.workers.models.spec import MoeConfig
 from numaserve.workers.planning.ceilings import rank_ceilings
+from numaserve.workers.planning.roofline.expert_shapes import EXPERT_SHAPES, ExpertShape
 from numaserve.workers.protocol import PAGE_SIZE
 from numaserve.workers.weights.weights import DenseMlp, MoeWeights
 
 _PRODUCTS = ("moe_gate_up", "moe_down")
 _NODES = ("moe_route", *_PRODUCTS, "moe_combine")
-
-
-@dataclass(frozen=True)
-class ExpertShape:
-    """Sizes of a layer's experts."""
-
-    hidden: int
-    routing: MoeConfig
-
-
-EXPERT_SHAPES = {
-    "tiny": ExpertShape(
-        64, MoeConfig(num_experts=6, top_k=2, intermediate_size=32, shared_intermediate_size=64, shared_gate=True)
-    ),
-    "moe-2b": ExpertShape(1024, MoeConfig(num_experts=96, top_k=8, intermediate_size=384)),
-    "moe-shared": ExpertShape(
-        1024, MoeConfig(num_experts=64, top_k=8, intermediate_size=512, shared_intermediate_size=512)
-    ),
-}
 
 
 def bench_experts(team: Team, effort: Effort, *, model: str, format: Format, m_values: Sequence[int]) -> Rows:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TypeVar
 
 import msgspec
-from numaserve.shm_comm import Segment, create_segment
+from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.workers.bench.tasks import Answer, Failed, Line, Status, Task
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.planning.plan import GroupPlan

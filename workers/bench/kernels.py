@@ -33,7 +33,7 @@ class Sizes:
     models: Sequence[str] = ("llama-1b", "llama-8b")  # of `shapes.SHAPES`; the first also gives the small operations
     parts: Sequence[str] = ("qkv", "o", "mlp")
     m_values: Sequence[int] = (1, 4, 16, 256, 512, 1024)
-    expert_models: Sequence[str] = ("moe-2b", "moe-shared")  # of `experts.EXPERT_SHAPES`
+    expert_models: Sequence[str] = ("moe-2b", "moe-shared")  # of `EXPERT_SHAPES`
     expert_tokens: Sequence[int] = (1, 16, 1024)
     latent: Sequence[LatentCase] = (
         LatentCase(16, 8192),

@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from numaserve.kernels import Team
-from numaserve.shm_comm import Ring, create_segment
+from numaserve.shm_comm import Ring
+from numaserve.shm_comm.segment import create_segment
 from numaserve.workers.bench.group import Say, run_ranks
 from numaserve.workers.bench.rows import Figure, Row, Rows
 from numaserve.workers.bench.tasks import Reduced, UseRing

@@ -11,9 +11,9 @@ from contextlib import suppress
 
 import msgspec
 from numaserve.server.api.body.decode import BodyProblem, Decoded, decode, to_data
-from numaserve.server.api.body.explain import Problem
 from numaserve.server.api.chat_schema import ChatRequest
 from numaserve.server.api.completion_schema import CompletionRequest
+from numaserve.server.api.explain import Problem
 from numaserve.server.api.schemas import Strict
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
 from numaserve.server.api.unknown_fields import UnknownFields

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 from numaserve.kernels import Team, _native
-from numaserve.shm_comm import Ring, Segment, create_segment
+from numaserve.shm_comm import Ring
+from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig

@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from numaserve.workers.bench.experts import EXPERT_SHAPES
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.planning.roofline.expert_shapes import EXPERT_SHAPES
 from numaserve.workers.program.cost import Kind, expected_share
 
 BEST = 1.0  # where nothing was measured

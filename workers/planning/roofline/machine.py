@@ -11,10 +11,13 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import SETTINGS_BYTES, read_text
 from numaserve.workers.planning.plan import GIB
 from numaserve.workers.planning.topology import HugePages, Node, Topology
+from numaserve.workers.protocol import Ceilings
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 Positive = Annotated[float, Field(gt=0)]
 INT8_FORMATS = frozenset({"int8", "int8_group", "int4", "mxfp4"})  # multiplied in int8, unless widened to bf16
+# A meeting is a barrier over ranks: a few cache lines more, that may lie on another node.
+_MEETING_BARRIERS = 4
 
 
 def _with_dashes(name: str) -> str:
@@ -54,6 +57,22 @@ class Machine(BaseModel):
             nodes.append(Node(index, tuple(range(first, first + cores)), (), memory, memory))
             first += cores
         return Topology(tuple(nodes), None, HugePages("always", ()), None)
+
+
+def machine_of(ceilings: Ceilings, topology: Topology, barrier_us: float) -> Machine:
+    """With ceilings of one node. Where no format that is multiplied in int8 was measured, none is used."""
+    bf16 = ceilings.flops_s["bf16"]
+    int8 = next((flops for format, flops in ceilings.flops_s.items() if format in INT8_FORMATS), bf16)
+    return Machine(
+        name=f"this machine ({ceilings.isa})",
+        node_cores=[len(node.cpus) for node in topology.nodes],
+        node_memory_gib=min(node.free_bytes for node in topology.nodes) / GIB,
+        node_read_gb_s=ceilings.read_bytes_s / 1e9,
+        core_gflop_s={"bf16": bf16 / ceilings.threads / 1e9, "int8": int8 / ceilings.threads / 1e9},
+        link_gb_s=ceilings.read_bytes_s / 1e9,
+        meeting_us=_MEETING_BARRIERS * barrier_us,
+        barrier_us=barrier_us,
+    )
 
 
 def load_machine(name: str) -> Machine:

@@ -16,7 +16,6 @@ from numaserve.server.cli.bench_model import (
     plans,
 )
 from numaserve.server.cli.bench_options import EfficienciesFile, Json
-from numaserve.server.cli.bench_planned import Planned
 from numaserve.server.cli.bench_report import MachineReport
 from numaserve.server.cli.bench_steps import figures_of, step_row
 from numaserve.server.cli.config_option import config_option
@@ -53,6 +52,9 @@ def bench_offline(
     json: Json = None,
 ) -> None:
     """Run whole steps of a model without HTTP, beside what reading its weights and KV cache takes at least."""
+    # Other commands do without the native kernels.
+    from numaserve.server.cli.bench_planned import Planned  # noqa: PLC0415
+
     batches = batch_size or [1]
     options = settings | {
         "chunked_prefill_size": chunked_prefill_size,

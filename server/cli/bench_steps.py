@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import mean
+from typing import TYPE_CHECKING
 
 import msgspec
-from numaserve.server.cli.bench_planned import Planned
 from numaserve.server.profiling.figures import Phase, RankFigures, between, phase_of
 from numaserve.workers.bench.rows import Figure, Row, Times
 from numaserve.workers.bench.tasks import Phase as Measured
 from numaserve.workers.protocol import RankProfile
+
+if TYPE_CHECKING:
+    from numaserve.server.cli.bench_planned import Planned
 
 _COLLECTIVE = "add_all_reduce"
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from numaserve.workers.models.spec import ModelConfig, MoeConfig, RopeConfig
 from numaserve.workers.models.stored import Stored
 from numaserve.workers.settings import BF16_WEIGHTS, ModelSettings, WeightFormats
@@ -125,6 +126,11 @@ def test_a_key_changes_with_anything_of_the_checkpoint(change: Callable[[Path], 
 )
 def test_a_key_changes_with_what_is_made_of_the_checkpoint(changes: dict[str, object], folder: Path) -> None:
     assert key_of(folder, **changes).group != key_of(folder).group
+
+
+@pytest.mark.parametrize("change", [{"kv_cache_dtype": "int8"}, {"context_parallel_from": 100}])
+def test_a_key_stays_with_settings_that_show_in_no_packed_byte(change: dict[str, object], folder: Path) -> None:
+    assert key_of(folder, settings=structs.replace(SETTINGS, **change)) == key_of(folder)
 
 
 @pytest.mark.parametrize(

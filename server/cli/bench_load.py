@@ -17,7 +17,7 @@ from numaserve.server.cli.bench_model import (
     Tp,
     about,
     checkpoint,
-    plans,
+    deployments,
 )
 from numaserve.server.cli.bench_options import Json
 from numaserve.server.cli.bench_report import MachineReport
@@ -26,7 +26,7 @@ from numaserve.workers.bench.group import Say, launches_of, run_ranks
 from numaserve.workers.bench.reading import checkpoint_files, read_seconds
 from numaserve.workers.bench.rows import Figure, Row, Times
 from numaserve.workers.bench.tasks import Loaded, LoadModel
-from numaserve.workers.planning.plan import GroupPlan
+from numaserve.workers.planning.deployment import Deployment
 from numaserve.workers.protocol import WeightsCache
 
 _LOADS = 3
@@ -52,33 +52,33 @@ def bench_load(
         "context_length": 32,
     }
     with MachineReport("load", json) as report, checkpoint(model, shape, report.say) as (name, path):
-        for plan in plans(name, path, tp, options):
-            report.add(_load_rows(about(name, plan), path, plan, report.say))
+        for deployment in deployments(name, path, tp, options):
+            report.add(_load_rows(about(name, deployment), path, deployment, report.say))
 
 
-def _load_rows(what: dict[str, str | int], path: Path, plan: GroupPlan, say: Say) -> Iterator[Row]:
+def _load_rows(what: dict[str, str | int], path: Path, deployment: Deployment, say: Say) -> Iterator[Row]:
     """A first start, from the checkpoint, and a second one, from a cache of packed weights of its own."""
-    tasks = [LoadModel(launch) for launch in plan.launches]
-    yield _load_row(what | {"start": "first"}, checkpoint_files(path), plan=plan, tasks=tasks, say=say)
+    tasks = [LoadModel(launch) for launch in deployment.launches]
+    yield _load_row(what | {"start": "first"}, checkpoint_files(path), deployment=deployment, tasks=tasks, say=say)
     with tempfile.TemporaryDirectory(prefix="numaserve-bench-") as folder:
         Path(folder).chmod(0o700)
         cache = WeightsCache(folder, limit_bytes=sys.maxsize)
-        cached = [LoadModel(msgspec.structs.replace(launch, weights_cache=cache)) for launch in plan.launches]
+        cached = [LoadModel(msgspec.structs.replace(launch, weights_cache=cache)) for launch in deployment.launches]
         for _ in range(_TRIES):
-            if {answer.origin for answer in _run(plan, cached, say)} == {"cache"}:
+            if {answer.origin for answer in _run(deployment, cached, say)} == {"cache"}:
                 break
             time.sleep(_BETWEEN_S)
         files = [file for file in Path(folder).rglob("*") if file.is_file()]
-        yield _load_row(what | {"start": "second"}, files, plan=plan, tasks=cached, say=say)
+        yield _load_row(what | {"start": "second"}, files, deployment=deployment, tasks=cached, say=say)
 
 
 def _load_row(
-    what: dict[str, str | int], files: Sequence[Path], *, plan: GroupPlan, tasks: Sequence[LoadModel], say: Say
+    what: dict[str, str | int], files: Sequence[Path], *, deployment: Deployment, tasks: Sequence[LoadModel], say: Say
 ) -> Row:
-    threads = sum(len(rank.cpus) for rank in plan.ranks)
+    threads = sum(len(rank.cpus) for rank in deployment.ranks)
     say("reading the files")
     before = read_seconds(files, threads, _LOADS)
-    runs = [_run(plan, tasks, say) for _ in range(_LOADS)]
+    runs = [_run(deployment, tasks, say) for _ in range(_LOADS)]
     read, read_new = map(min, before, read_seconds(files, threads, _LOADS))
     times = Times.of([max(answer.seconds for answer in answers) for answers in runs])
     figures: dict[str, Figure] = {
@@ -96,8 +96,8 @@ def _load_row(
     return Row("load", what, figures)
 
 
-def _run(plan: GroupPlan, tasks: Sequence[LoadModel], say: Say) -> list[Loaded]:
-    with launches_of(plan) as (launches, segment):
+def _run(deployment: Deployment, tasks: Sequence[LoadModel], say: Say) -> list[Loaded]:
+    with launches_of(deployment) as (launches, segment):
         # A ring is not used, but a rank expects one.
         ringed = [
             LoadModel(msgspec.structs.replace(task.launch, ring_fd=launch.ring_fd, ring_nonce=launch.ring_nonce))

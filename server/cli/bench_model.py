@@ -1,4 +1,4 @@
-"""What ``numaserve bench offline`` and ``numaserve bench load`` share: a model, and plans of its ranks."""
+"""The model of ``numaserve bench offline`` and ``numaserve bench load``, and deployments of its ranks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 from numaserve.server.cli.config_option import config_option
 from numaserve.server.config import load_config
+from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.model_argument import served_name
-from numaserve.server.service.planning import plan_options
 from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.planning.plan import GroupPlan, make_plan
+from numaserve.workers.planning.deployment import Deployment, make_deployment
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.hub import resolve_model
 
@@ -44,24 +44,24 @@ def checkpoint(model: str | None, shape: str | None, say: Callable[[str], None])
         yield served_name(model, path), path
 
 
-def plans(name: str, path: Path, tp: Sequence[int] | None, options: dict[str, Any]) -> Iterator[GroupPlan]:
-    """A plan for each number of ranks."""
+def deployments(name: str, path: Path, tp: Sequence[int] | None, options: dict[str, Any]) -> Iterator[Deployment]:
+    """A deployment for each number of ranks."""
     config = load_model_config(path)
     for ranks in tp or (None,):
         # Packed weights are kept where a server would find them only by servers.
         serve_config = load_config(options | {"model": os.fspath(path), "tp": ranks, "weights_cache_gib": 0})
-        yield make_plan(plan_options(serve_config, path), config, read_topology())
+        yield make_deployment(deployment_options(serve_config, path), config, read_topology())
 
 
-def about(name: str, plan: GroupPlan) -> dict[str, str | int]:
-    """What a row of the plan says of it."""
-    settings = plan.launches[0].settings
+def about(name: str, deployment: Deployment) -> dict[str, str | int]:
+    """The columns of a table that say what ran."""
+    settings = deployment.launches[0].settings
     formats = settings.formats
     names = [str(each or "as published") for each in (formats.linear, formats.lm_head)]
     weights = names[0] if names[0] == names[1] else f"{names[0]}, head {names[1]}"
     by = ", times int8" if formats.activations == "int8" else ""
     row: dict[str, str | int] = {"model": name, "weights": weights + by, "kv": settings.kv_cache_dtype}
-    row["tp"] = len(plan.launches)
+    row["tp"] = len(deployment.launches)
     if settings.expert_parallel:
         row["experts"] = "whole"
     return row

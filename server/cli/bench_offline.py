@@ -13,7 +13,7 @@ from numaserve.server.cli.bench_model import (
     Tp,
     about,
     checkpoint,
-    plans,
+    deployments,
 )
 from numaserve.server.cli.bench_options import EfficienciesFile, Json
 from numaserve.server.cli.bench_report import MachineReport
@@ -66,12 +66,12 @@ def bench_offline(
         report.console.print(f"{instruction_set()}: {name}", highlight=False)
         rows: list[Row] = []
         known, topology = load_efficiencies(efficiencies or EFFICIENCIES), read_topology()
-        for plan in plans(name, path, tp, options):
-            with launches_of(plan) as (launches, segment):
+        for deployment in deployments(name, path, tp, options):
+            with launches_of(deployment) as (launches, segment):
                 tasks = [RunSteps(launch, batches, input_len, output_len, prefills) for launch in launches]
                 answers = run_ranks(tasks, StepsRan, segment, report.say)
-            what = about(name, plan)
-            planned = Planned(plan.launches[0], load_model_config(path), topology, known, input_len, output_len)
+            what = about(name, deployment)
+            planned = Planned(deployment.launches[0], load_model_config(path), topology, known, input_len, output_len)
             for phases in zip(*(answer.phases for answer in answers), strict=True):
                 figures = figures_of(phases)
                 rows.append(step_row(what, phases, figures, planned))

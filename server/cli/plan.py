@@ -17,8 +17,8 @@ from numaserve.server.cli.config_option import config_option
 from numaserve.server.cli.model_options import takes_settings
 from numaserve.server.config import load_config
 from numaserve.server.loadtest.report import JsonLines
+from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.model_argument import served_name
-from numaserve.server.service.planning import plan_options
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.planning.topology import read_topology
@@ -62,7 +62,7 @@ def plan(
     """
     # Other commands do without the native kernels.
     from numaserve.configs import EFFICIENCIES  # noqa: PLC0415
-    from numaserve.server.cli.plan_view import plan_record, plan_view  # noqa: PLC0415
+    from numaserve.server.cli.estimate_view import estimate_record, estimate_view  # noqa: PLC0415
     from numaserve.workers.bench.machine import measure  # noqa: PLC0415
     from numaserve.workers.planning.roofline.efficiency import load_efficiencies  # noqa: PLC0415
     from numaserve.workers.planning.roofline.estimate import Load, make_estimate  # noqa: PLC0415
@@ -84,7 +84,7 @@ def plan(
                 "weights_cache_gib": 0,
             }
         )
-        options = plan_options(serve_config, path)
+        options = deployment_options(serve_config, path)
         known = load_efficiencies(efficiencies or EFFICIENCIES)
         if host == THIS:
             topology = read_topology()
@@ -95,8 +95,8 @@ def plan(
         load = Load(input_len, output_len, batch_size)
         estimate = make_estimate(options, config, topology, machine=machine, efficiencies=known, load=load)
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
-    console.print(plan_view(name, options, estimate, known))
-    lines.write(plan_record(name, options, estimate, known))
+    console.print(estimate_view(name, options, estimate, known))
+    lines.write(estimate_record(name, options, estimate, known))
     if not estimate.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
 

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 import typer
 from numaserve.server.cli.model_options import takes_settings
 from numaserve.server.config import load_config
+from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.instruction_set import instruction_set
 from numaserve.server.service.model_argument import served_name
-from numaserve.server.service.planning import plan_options
 from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.planning.deployment import Deployment, format_bytes, make_deployment
 from numaserve.workers.planning.placement import place_ranks
-from numaserve.workers.planning.plan import GroupPlan, format_bytes, make_plan
 from numaserve.workers.planning.topology import Topology, format_cpu_list, read_topology
 from numaserve.workers.weights.hub import resolve_model
 from rich.console import Console
@@ -61,9 +61,9 @@ def topology(
         _print_notes(console, placement.notes)
         return
     path = resolve_model(model)
-    plan = make_plan(plan_options(config, path), load_model_config(path), machine)
-    console.print(_plan_table(plan, served_name(model, path)))
-    _print_notes(console, plan.notes)
+    deployment = make_deployment(deployment_options(config, path), load_model_config(path), machine)
+    console.print(_ranks_table(deployment, served_name(model, path)))
+    _print_notes(console, deployment.notes)
 
 
 def _nodes_table(machine: Topology) -> Table:
@@ -91,11 +91,11 @@ def _print_facts(console: Console, machine: Topology) -> None:
     console.print(f"memlock             {'unlimited' if memlock is None else format_bytes(memlock)}\n")
 
 
-def _plan_table(plan: GroupPlan, name: str) -> Table:
-    dtype = plan.launches[0].settings.kv_cache_dtype
-    title = f"{name}: context {plan.context_length} tokens, {plan.num_pages} KV pages of {dtype}"
+def _ranks_table(deployment: Deployment, name: str) -> Table:
+    dtype = deployment.launches[0].settings.kv_cache_dtype
+    title = f"{name}: context {deployment.context_length} tokens, {deployment.num_pages} KV pages of {dtype}"
     table = Table("rank", "node", "cores", "weights", "KV cache", "scratch (about)", title=title, title_justify="left")
-    for rank in plan.ranks:
+    for rank in deployment.ranks:
         sizes = (rank.weight_bytes, rank.kv_bytes, rank.scratch_bytes)
         table.add_row(
             str(rank.rank), str(rank.node), format_cpu_list(rank.cpus), *(format_bytes(size) for size in sizes)

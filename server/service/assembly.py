@@ -20,7 +20,7 @@ from numaserve.server.service.model_argument import served_name
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.server.version import installed_version
 from numaserve.shm_comm.segment import create_segment
-from numaserve.workers.planning.plan import GroupPlan
+from numaserve.workers.planning.deployment import Deployment
 
 if TYPE_CHECKING:
     from numaserve.server.service.http import HttpServer
@@ -31,7 +31,7 @@ class Checked:
     """Everything that a server is made from, found to be right before a weight is read."""
 
     config: ServeConfig
-    plan: GroupPlan
+    deployment: Deployment
     path: Path  # of the model
     tokenizer: TokenizerProtocol
     vocab_size: int  # token ids the model has rows for
@@ -56,19 +56,19 @@ class Checked:
 
 def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Sequence[str]) -> Engine:
     """The engine; nothing is started yet. `worker_command` is what is executed for a worker."""
-    config, plan = checked.config, checked.plan
+    config, deployment = checked.config, checked.deployment
     scheduler = Scheduler(
         SchedulerConfig(
-            num_pages=plan.num_pages,
-            context_length=plan.context_length,
+            num_pages=deployment.num_pages,
+            context_length=deployment.context_length,
             max_running_requests=config.max_running_requests,
-            max_step_tokens=plan.max_step_tokens,
-            max_logit_rows=plan.max_logit_rows,
+            max_step_tokens=deployment.max_step_tokens,
+            max_logit_rows=deployment.max_logit_rows,
             enable_prefix_cache=config.prefix_cache,
         )
     )
-    world_size = len(plan.launches)
-    ring_factory = partial(create_segment, world_size, plan.ring_lanes, plan.ring_slot_bytes)
+    world_size = len(deployment.launches)
+    ring_factory = partial(create_segment, world_size, deployment.ring_lanes, deployment.ring_slot_bytes)
     return Engine(
         EngineConfig(
             model=checked.name,
@@ -77,7 +77,7 @@ def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Se
             step_deadline_s=config.step_deadline_seconds,
             overlap=config.overlap,
         ),
-        plan.launches,
+        deployment.launches,
         scheduler,
         checked.tokenizer,
         checked.metrics,
@@ -105,7 +105,7 @@ def make_http_server(checked: Checked, engine: Engine, listener: Listener) -> Ht
         model_path=str(checked.path),
         version=installed_version(),
         limits=ApiLimits(
-            context_length=checked.plan.context_length,
+            context_length=checked.deployment.context_length,
             vocab_size=checked.vocab_size,
             max_sequences=config.max_running_requests + config.max_queued_requests,
         ),

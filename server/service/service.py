@@ -22,13 +22,13 @@ from numaserve.server.engine.engine import EngineCallbacks
 from numaserve.server.service.announce import announce
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
 from numaserve.server.service.chat_template_file import load_tokenizer_with
+from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.descriptors import check_descriptors
 from numaserve.server.service.instruction_set import instruction_set
 from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.listen import Listener, bind_listener
 from numaserve.server.service.loading import LoadingDisplay
 from numaserve.server.service.logs import set_up_logging
-from numaserve.server.service.planning import plan_options
 from numaserve.server.service.reload import Reloader
 from numaserve.server.service.sampling_defaults import read_sampling_defaults
 from numaserve.server.service.systemd import ServiceManager, watchdog_seconds
@@ -37,7 +37,7 @@ from numaserve.server.service.unix_socket import bind_unix_listener
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
 from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.planning.plan import make_plan
+from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.hub import resolve_model
@@ -96,14 +96,14 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     path = resolve_model(config.model)
     model = load_model_config(path)
     sampling_defaults = read_sampling_defaults(path) if config.generation_config == "model" else SamplingFields()
-    plan = make_plan(plan_options(config, path), model, read_topology())
+    deployment = make_deployment(deployment_options(config, path), model, read_topology())
     check_checkpoint(path, model)
-    for note in plan.notes:
+    for note in deployment.notes:
         _log.warning("%s", note)
-    if plan.front_end_cpus:
-        os.sched_setaffinity(0, plan.front_end_cpus)  # before a child is started, which inherits them
+    if deployment.front_end_cpus:
+        os.sched_setaffinity(0, deployment.front_end_cpus)  # before a child is started, which inherits them
     tokenizer = load_tokenizer_with(path, config.chat_template)
-    return Checked(config, plan, path, tokenizer, model.vocab_size, sampling_defaults, key_sources)
+    return Checked(config, deployment, path, tokenizer, model.vocab_size, sampling_defaults, key_sources)
 
 
 class Service:

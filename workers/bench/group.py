@@ -15,7 +15,7 @@ import msgspec
 from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.workers.bench.tasks import Answer, Failed, Line, Status, Task
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.planning.plan import GroupPlan
+from numaserve.workers.planning.deployment import Deployment
 from numaserve.workers.protocol import Launch
 
 Say = Callable[[str], None]
@@ -29,16 +29,16 @@ class RankFailed(Exception):
 
 
 @contextmanager
-def launches_of(plan: GroupPlan) -> Iterator[tuple[list[Launch], Segment | None]]:
-    """The plan's launches with a ring of their own, if they need one."""
-    world = len(plan.launches)
-    ring = create_segment(world, plan.ring_lanes, plan.ring_slot_bytes) if world > 1 else nullcontext()
+def launches_of(deployment: Deployment) -> Iterator[tuple[list[Launch], Segment | None]]:
+    """The deployment's launches with a ring of their own, if they need one."""
+    world = len(deployment.launches)
+    ring = create_segment(world, deployment.ring_lanes, deployment.ring_slot_bytes) if world > 1 else nullcontext()
     with ring as segment:
         if segment is None:
-            yield plan.launches, None
+            yield deployment.launches, None
         else:
             fields = {"ring_fd": segment.fd, "ring_nonce": segment.nonce}
-            yield [msgspec.structs.replace(launch, **fields) for launch in plan.launches], segment
+            yield [msgspec.structs.replace(launch, **fields) for launch in deployment.launches], segment
 
 
 def run_ranks(tasks: Sequence[Task], kind: type[_T], segment: Segment | None, say: Say) -> list[_T]:

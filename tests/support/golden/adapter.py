@@ -21,7 +21,7 @@ from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.planning import plan as planning
+from numaserve.workers.planning import deployment as planning
 from numaserve.workers.planning.roofline.ranks import rank_operations
 from numaserve.workers.process.model import RankModel
 from numaserve.workers.process.node import NodeContext
@@ -178,8 +178,8 @@ def _logprob_words(logprobs: TokenLogprobs) -> str:
     return f"{logprobs.token}:{logprobs.top_ids}:{bits}"
 
 
-def _options(settings: ModelSettings) -> planning.PlanOptions:
-    return planning.PlanOptions(
+def _options(settings: ModelSettings) -> planning.DeploymentOptions:
+    return planning.DeploymentOptions(
         model="",
         max_running_requests=_SLOTS,
         max_step_tokens=_STEP_TOKENS,
@@ -189,7 +189,7 @@ def _options(settings: ModelSettings) -> planning.PlanOptions:
     )
 
 
-def _planned(options: planning.PlanOptions, config: ModelConfig, serving: Serving) -> list[str]:
+def _planned(options: planning.DeploymentOptions, config: ModelConfig, serving: Serving) -> list[str]:
     needs = planning.rank_needs(options, config, serving.shares)
     slot = planning._ring_slot_bytes(options, config, serving.shares)
     lines = [f"{name} {getattr(needs, name)}" for name in ("weights", "scratch", "per_page")]

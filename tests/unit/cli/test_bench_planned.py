@@ -11,7 +11,7 @@ from numaserve.server.cli.bench_planned import Planned
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.bench.tasks import Phase
 from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.planning.plan import PlanOptions, make_plan
+from numaserve.workers.planning.deployment import DeploymentOptions, make_deployment
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.roofline.estimate import Load, make_estimate
 from numaserve.workers.planning.roofline.machine import Machine
@@ -26,7 +26,7 @@ INT8 = WeightFormats("int8", activations="bf16")
 def test_steps_are_planned_as_a_host_of_those_ceilings_is(tp: int, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SHAPES["llama-1b"].config()))
     config, known = load_model_config(tmp_path), load_efficiencies(EFFICIENCIES)
-    options = PlanOptions(
+    options = DeploymentOptions(
         model=str(tmp_path),
         tp=tp,
         max_running_requests=2,
@@ -47,7 +47,7 @@ def test_steps_are_planned_as_a_host_of_those_ceilings_is(tp: int, tmp_path: Pat
         barrier_us=barrier_us,
     )
     estimate = make_estimate(options, config, host.topology(), machine=host, efficiencies=known, load=Load(1024, 64, 2))
-    launch = make_plan(options, config, host.topology()).launches[0]
+    launch = make_deployment(options, config, host.topology()).launches[0]
     planned = Planned(launch, config, host.topology(), known, 1024, 64)
     cores = 8 // tp
     ceilings = Ceilings("avx512", cores, 100e9 / tp, {"bf16": 200e9 * cores, "int8": 400e9 * cores})

@@ -9,7 +9,7 @@ import pytest
 import typer
 from numaserve.server.cli.main import app
 from numaserve.server.config import load_config
-from numaserve.server.service.planning import plan_options
+from numaserve.server.service.deployment import deployment_options
 from numaserve.workers.settings import DEFAULT_SETTINGS, MODEL_OPTIONS, ModelOption, ModelSettings
 
 COMMANDS = ["serve", "plan", "topology", "bench offline", "bench load"]
@@ -26,7 +26,7 @@ def another(defined: ModelOption) -> Any:
 
 def settings_with(**options: Any) -> ModelSettings:
     """What the plan of a server with these options has."""
-    return plan_options(load_config({"model": "demo", **options}), Path("model")).settings
+    return deployment_options(load_config({"model": "demo", **options}), Path("model")).settings
 
 
 @pytest.mark.parametrize("name", MODEL_OPTIONS)

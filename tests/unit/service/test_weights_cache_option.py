@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 from numaserve.server.config import load_config
-from numaserve.server.service.planning import plan_options
+from numaserve.server.service.deployment import deployment_options
 from numaserve.workers.protocol import WeightsCache
 
 
 def cache_of(**options: object) -> WeightsCache | None:
-    return plan_options(load_config({"model": "demo", **options}), Path("model")).weights_cache
+    return deployment_options(load_config({"model": "demo", **options}), Path("model")).weights_cache
 
 
 def test_packed_weights_are_kept_in_the_users_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import MoeConfig
 from numaserve.workers.models.stored import Stored
-from numaserve.workers.planning.plan import make_plan
+from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.protocol import WeightsCache
 from numaserve.workers.settings import AS_PUBLISHED, ModelSettings, WeightFormat, WeightFormats
 from numaserve.workers.weights import loader
@@ -28,7 +28,7 @@ from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import MoeWeights, Weights
 from numpy_builder import run_group
 from safetensors.torch import load_file
-from test_plan import OPTIONS, SMALL, machine
+from test_deployment import OPTIONS, SMALL, machine
 from test_quantized_loading import TOKENS
 from test_sharding import moe_config
 
@@ -62,15 +62,15 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def load(path: Path, shares: list[int], team: Team, formats: WeightFormats = AS_PUBLISHED) -> list[Weights]:
-    """Every rank's weights; what the plan counts for each is what they take."""
+    """Every rank's weights; what a deployment counts for each is what they take."""
     config = load_model_config(path)
     source = open_source(path, config)
     group = []
     for rank in range(len(shares)):
         shard, done = make_shard(config, shares, rank, WHOLE), []
         group.append(loader.load_weights(source, config, shard, team, done.append, positions=64, formats=formats))
-        planned = weight_bytes(config, shares, rank, ModelSettings(formats=formats, expert_parallel=True))
-        assert planned == done[-1] == sum(matrix.nbytes for matrix in group[-1].matrices)
+        counted = weight_bytes(config, shares, rank, ModelSettings(formats=formats, expert_parallel=True))
+        assert counted == done[-1] == sum(matrix.nbytes for matrix in group[-1].matrices)
     return group
 
 
@@ -125,7 +125,7 @@ def test_groups_of_experts_are_not_cut() -> None:
 @pytest.mark.parametrize("shares", SHARES, ids=str)
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("case", FAMILIES_WITH_EXPERTS)
-def test_every_format_takes_the_memory_that_is_planned(
+def test_every_format_takes_the_memory_that_is_counted(
     case: str, format: WeightFormat, shares: list[int], saved: dict[str, Path], team: Team
 ) -> None:
     group = load(saved[case], shares, team, WeightFormats(format, "bf16"))
@@ -188,23 +188,23 @@ def test_the_second_start_finds_the_experts_of_the_rank(
     assert start(False).origin == "checkpoint"
 
 
-def test_the_plan_counts_whole_experts() -> None:
-    plan = make_plan(replace(PARALLEL, tp=3), MOE, machine(43, 43, 42, free_gib=200))
-    divided = make_plan(replace(OPTIONS, tp=3), MOE, machine(43, 43, 42, free_gib=200))
-    assert all(launch.settings.expert_parallel for launch in plan.launches)
+def test_a_deployment_counts_whole_experts() -> None:
+    deployment = make_deployment(replace(PARALLEL, tp=3), MOE, machine(43, 43, 42, free_gib=200))
+    divided = make_deployment(replace(OPTIONS, tp=3), MOE, machine(43, 43, 42, free_gib=200))
+    assert all(launch.settings.expert_parallel for launch in deployment.launches)
     assert not any(launch.settings.expert_parallel for launch in divided.launches)
-    for rank, other in zip(plan.ranks, divided.ranks, strict=True):
+    for rank, other in zip(deployment.ranks, divided.ranks, strict=True):
         assert rank.weight_bytes == weight_bytes(MOE, [43, 43, 42], rank.rank, WHOLE)
         # All of a token's experts may be on one rank.
         columns = len(make_shard(MOE, [43, 43, 42], rank.rank).expert_intermediate)
         assert rank.scratch_bytes - other.scratch_bytes == 512 * 4 * 8 * 3 * (768 - columns)
 
 
-def test_a_rank_with_fewer_experts_than_a_token_has_plans_rows_for_those() -> None:
+def test_a_rank_with_fewer_experts_than_a_token_has_counts_rows_for_those() -> None:
     few = replace(MOE, moe=MoeConfig(5, 4, 768))
-    scratch = [rank.scratch_bytes for rank in make_plan(PARALLEL, few, machine(2, 2, free_gib=200)).ranks]
+    scratch = [rank.scratch_bytes for rank in make_deployment(PARALLEL, few, machine(2, 2, free_gib=200)).ranks]
     more = replace(MOE, moe=MoeConfig(6, 4, 768))
-    even = [rank.scratch_bytes for rank in make_plan(PARALLEL, more, machine(2, 2, free_gib=200)).ranks]
+    even = [rank.scratch_bytes for rank in make_deployment(PARALLEL, more, machine(2, 2, free_gib=200)).ranks]
     rows = 512 * 4 * (2 * 576 + 3 * 768)
     assert even[0] - scratch[0] == 512 * 4  # one more score
     assert even[1] - scratch[1] == rows + 512 * 4
@@ -220,4 +220,4 @@ def test_a_rank_with_fewer_experts_than_a_token_has_plans_rows_for_those() -> No
 )
 def test_where_there_is_nothing_to_divide_it_is_refused(model: object, nodes: tuple[int, ...], message: str) -> None:
     with pytest.raises(OperatorError, match=message):
-        make_plan(PARALLEL, model, machine(*nodes))  # type: ignore[arg-type]
+        make_deployment(PARALLEL, model, machine(*nodes))  # type: ignore[arg-type]

@@ -10,8 +10,8 @@ from numaserve.configs import EFFICIENCIES
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.deployment import DeploymentOptions
 from numaserve.workers.planning.placement import place_ranks
-from numaserve.workers.planning.plan import PlanOptions
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.roofline.estimate import Estimate, Load, make_estimate
 from numaserve.workers.planning.roofline.machine import load_machine
@@ -68,7 +68,7 @@ CONFIG = {
     "eos_token_id": 1,
 }
 INT8 = ModelSettings(formats=WeightFormats("int8"))
-OPTIONS = PlanOptions(
+OPTIONS = DeploymentOptions(
     model="r1",
     max_running_requests=1,
     max_step_tokens=512,
@@ -91,7 +91,7 @@ def operations(config: ModelConfig) -> list[OperationCost]:
     return rank_operations(config, [128], 0, INT8)
 
 
-def estimate(config: ModelConfig, options: PlanOptions) -> Estimate:
+def estimate(config: ModelConfig, options: DeploymentOptions) -> Estimate:
     machine = load_machine("2x6980p")
     return make_estimate(
         options,

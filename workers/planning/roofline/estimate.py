@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.deployment import DeploymentOptions, check_experts
 from numaserve.workers.planning.placement import place_ranks
-from numaserve.workers.planning.plan import PlanOptions, check_experts
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.machine import Machine
 from numaserve.workers.planning.roofline.memory import NodeMemory, node_memory, remedies
@@ -70,7 +70,7 @@ class Estimate:
 
 
 def step_model(
-    options: PlanOptions | Launch, config: ModelConfig, ranks: Sequence[RankMachine], efficiencies: Efficiencies
+    options: DeploymentOptions | Launch, config: ModelConfig, ranks: Sequence[RankMachine], efficiencies: Efficiencies
 ) -> Model:
     """What predicts steps of the ranks, each with its part of the machine. Raises `OperatorError` for formats that
     cannot be had."""
@@ -81,7 +81,7 @@ def step_model(
 
 
 def make_estimate(
-    options: PlanOptions,
+    options: DeploymentOptions,
     config: ModelConfig,
     topology: Topology,
     *,

@@ -9,7 +9,7 @@ import yaml
 from numaserve.configs import hosts
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import SETTINGS_BYTES, read_text
-from numaserve.workers.planning.plan import GIB
+from numaserve.workers.planning.deployment import GIB
 from numaserve.workers.planning.topology import HugePages, Node, Topology
 from numaserve.workers.protocol import Ceilings
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from msgspec.structs import replace as change
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning.deployment import DeploymentOptions, format_bytes, pages_of, rank_needs
 from numaserve.workers.planning.placement import RankCores
-from numaserve.workers.planning.plan import PlanOptions, format_bytes, pages_of, rank_needs
 from numaserve.workers.planning.topology import Topology
 from numaserve.workers.settings import WeightFormat
 
@@ -39,7 +39,7 @@ class NodeMemory:
 
 
 def node_memory(
-    options: PlanOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores], context: int
+    options: DeploymentOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores], context: int
 ) -> list[NodeMemory]:
     """What each node holds when `max_running_requests` sequences of `context` tokens are kept. Raises `OperatorError`
     where the checkpoint cannot be had in the formats asked for."""
@@ -62,11 +62,11 @@ def node_memory(
 
 
 def remedies(
-    options: PlanOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores], context: int
+    options: DeploymentOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores], context: int
 ) -> Iterator[str]:
     """What would make the model fit where it does not, one thing each."""
 
-    def fits(other: PlanOptions, tokens: int = context) -> bool:
+    def fits(other: DeploymentOptions, tokens: int = context) -> bool:
         return all(node.fits for node in node_memory(other, model, topology, ranks, tokens))
 
     for narrower in _NARROWER:
@@ -93,11 +93,11 @@ def remedies(
         yield f"--tp {len(topology.nodes)}, for {len(idle)} of the nodes hold nothing"
 
 
-def _with_settings(options: PlanOptions, **changes: object) -> PlanOptions:
+def _with_settings(options: DeploymentOptions, **changes: object) -> DeploymentOptions:
     return replace(options, settings=change(options.settings, **changes))
 
 
-def _with_requests(options: PlanOptions, count: int) -> PlanOptions:
+def _with_requests(options: DeploymentOptions, count: int) -> DeploymentOptions:
     return replace(options, max_running_requests=count)
 
 

@@ -1,4 +1,4 @@
-"""From the server's configuration to what the planner asks for."""
+"""From the server's configuration to the options of its deployment."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 from numaserve.server.config import ServeConfig
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.planning.plan import GIB, PlanOptions
+from numaserve.workers.planning.deployment import GIB, DeploymentOptions
 from numaserve.workers.protocol import WeightsCache
 
 
-def plan_options(config: ServeConfig, model: Path) -> PlanOptions:
+def deployment_options(config: ServeConfig, model: Path) -> DeploymentOptions:
     """The part of the configuration that decides on cores and memory."""
-    return PlanOptions(
+    return DeploymentOptions(
         model=str(model),
         max_running_requests=config.max_running_requests,
         max_step_tokens=config.chunked_prefill_size,

@@ -1,6 +1,6 @@
-"""Which cores and how much memory each rank gets, decided before any weight is read.
+"""A model's deployment: the cores and the memory of each rank, decided before any weight is read.
 
-The plan needs only the model's configuration and the machine's topology, so that an impossible wish is answered at
+It needs only the model's configuration and the machine's topology, so that an impossible wish is answered at
 once.
 """
 
@@ -28,8 +28,8 @@ MEMORY_PAGE = 4096
 
 
 @dataclass(frozen=True)
-class PlanOptions:
-    """What the operator may wish for. None leaves the choice to the plan."""
+class DeploymentOptions:
+    """The operator's wishes. None leaves the choice to `make_deployment`."""
 
     model: str  # what the workers open: a folder or a .gguf file
     max_running_requests: int
@@ -46,7 +46,7 @@ class PlanOptions:
 
 
 @dataclass(frozen=True)
-class RankPlan:
+class RankResources:
     """One rank's cores and memory; `scratch_bytes` is an estimate and includes the rank's part of the ring."""
 
     rank: int
@@ -58,13 +58,13 @@ class RankPlan:
 
 
 @dataclass(frozen=True)
-class GroupPlan:
+class Deployment:
     """Everything the supervisor needs to start the workers."""
 
     launches: list[Launch]  # by rank; ring_fd is -1 and ring_nonce 0 until a ring exists
     ring_lanes: int  # threads that every rank has
     ring_slot_bytes: int
-    ranks: list[RankPlan]
+    ranks: list[RankResources]
     num_pages: int
     context_length: int
     max_step_tokens: int
@@ -91,9 +91,11 @@ class RankNeeds:
     per_page: list[int]
 
 
-def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> GroupPlan:
-    """Plan the worker group. Raises `OperatorError` for too few cores, too little memory, too long a context, or no
-    experts to divide."""
+def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: Topology) -> Deployment:
+    """The deployment of `model` on a machine.
+
+    Raises `OperatorError` for too few cores, too little memory, too long a context, or no experts to divide.
+    """
     placement = place_ranks(topology, options.tp, options.threads_per_worker, options.reserve_core)
     ranks = placement.ranks
     shares = [len(rank.cpus) for rank in ranks]
@@ -126,15 +128,17 @@ def make_plan(options: PlanOptions, model: ModelConfig, topology: Topology) -> G
         )
         for rank in range(len(ranks))
     ]
-    rank_plans = [
-        RankPlan(rank, each.node, each.cpus, needs.weights[rank], needs.per_page[rank] * num_pages, needs.scratch[rank])
+    resources = [
+        RankResources(
+            rank, each.node, each.cpus, needs.weights[rank], needs.per_page[rank] * num_pages, needs.scratch[rank]
+        )
         for rank, each in enumerate(ranks)
     ]
-    return GroupPlan(
+    return Deployment(
         launches=launches,
         ring_lanes=min(shares),
         ring_slot_bytes=slot_bytes,
-        ranks=rank_plans,
+        ranks=resources,
         num_pages=num_pages,
         context_length=context,
         max_step_tokens=tokens,
@@ -165,12 +169,12 @@ def check_experts(model: ModelConfig, ranks: int) -> None:
         )
 
 
-def _step_tokens(options: PlanOptions) -> int:
+def _step_tokens(options: DeploymentOptions) -> int:
     """Every running request must find room for its next token in a step."""
     return max(options.max_step_tokens, options.max_running_requests)
 
 
-def _ring_slot_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence[int]) -> int:
+def _ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, shares: Sequence[int]) -> int:
     """The largest message of a step: the residual stream of all tokens, what one rank makes of their latents, or its
     logits, all fp32."""
     tokens = _step_tokens(options)
@@ -180,7 +184,7 @@ def _ring_slot_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence[
     return round_up(4 * max(tokens * max(model.hidden_size, latents), logits), MEMORY_PAGE)
 
 
-def rank_needs(options: PlanOptions, model: ModelConfig, shares: Sequence[int]) -> RankNeeds:
+def rank_needs(options: DeploymentOptions, model: ModelConfig, shares: Sequence[int]) -> RankNeeds:
     """What each rank needs; `shares` are their cores. Raises `OperatorError` for formats that cannot be had."""
     ranks = range(len(shares))
     slot_bytes = _ring_slot_bytes(options, model, shares) if len(shares) > 1 else 0
@@ -194,7 +198,7 @@ def rank_needs(options: PlanOptions, model: ModelConfig, shares: Sequence[int]) 
     )
 
 
-def _activation_bytes(options: PlanOptions, model: ModelConfig, shares: Sequence[int], rank: int) -> int:
+def _activation_bytes(options: DeploymentOptions, model: ModelConfig, shares: Sequence[int], rank: int) -> int:
     """An upper estimate of a step's intermediate results, as if no two of them shared memory."""
     shard = make_shard(model, shares, rank, options.settings)
     tokens = _step_tokens(options)
@@ -236,7 +240,7 @@ def _pools(topology: Topology, ranks: Sequence[RankCores]) -> list[_Pool]:
     return pools
 
 
-def _pages_that_fit(options: PlanOptions, pools: Sequence[_Pool], needs: RankNeeds) -> int:
+def _pages_that_fit(options: DeploymentOptions, pools: Sequence[_Pool], needs: RankNeeds) -> int:
     """KV pages that every pool can hold next to weights and scratch, or as many as `kv_cache_gib` asks for."""
     fitting: list[int] = []
     for pool in pools:
@@ -268,7 +272,7 @@ def _pages_that_fit(options: PlanOptions, pools: Sequence[_Pool], needs: RankNee
 
 
 def _choose_context(
-    options: PlanOptions, model: ModelConfig, pages: int, bytes_per_page: int
+    options: DeploymentOptions, model: ModelConfig, pages: int, bytes_per_page: int
 ) -> tuple[int, tuple[str, ...]]:
     """The context length, and what to tell about it. One sequence of full length and one spare page must fit."""
     wanted = options.context_length or model.max_position

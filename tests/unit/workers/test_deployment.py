@@ -6,7 +6,7 @@ import pytest
 from machines import GIB
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig, MoeConfig, RopeConfig
-from numaserve.workers.planning.plan import GroupPlan, PlanOptions, make_plan
+from numaserve.workers.planning.deployment import Deployment, DeploymentOptions, make_deployment
 from numaserve.workers.planning.topology import HugePages, Node, Topology
 from numaserve.workers.protocol import PAGE_SIZE
 from numaserve.workers.settings import KvCacheDtype, ModelSettings
@@ -35,7 +35,7 @@ LARGE = replace(
     SMALL, hidden_size=8192, num_layers=80, num_qo_heads=64, num_kv_heads=8, head_dim=128, intermediate_size=28672,
     layer_kinds=("full",) * 80, max_position=131072,
 )  # fmt: skip
-OPTIONS = PlanOptions(
+OPTIONS = DeploymentOptions(
     model="/models/m", max_running_requests=64, max_step_tokens=512, mem_fraction_static=0.85, step_deadline_s=60.0
 )
 
@@ -49,14 +49,14 @@ def machine(*sizes: int, free_gib: float = 48, cgroup_gib: float | None = None) 
     return Topology(tuple(nodes), limit, HugePages("madvise", ()), None)
 
 
-def used_bytes(plan: GroupPlan, node: int) -> int:
-    return sum(r.weight_bytes + r.kv_bytes + r.scratch_bytes for r in plan.ranks if r.node == node)
+def used_bytes(deployment: Deployment, node: int) -> int:
+    return sum(r.weight_bytes + r.kv_bytes + r.scratch_bytes for r in deployment.ranks if r.node == node)
 
 
 def test_a_mixture_of_experts_needs_scratch_for_each_of_a_tokens_experts() -> None:
     moe = MoeConfig(64, 8, 768, shared_intermediate_size=1024)
     dense, half, whole = (
-        make_plan(OPTIONS, replace(SMALL, family="qwen2_moe", moe=moe, moe_layers=layers), machine(8)).ranks[0]
+        make_deployment(OPTIONS, replace(SMALL, family="qwen2_moe", moe=moe, moe_layers=layers), machine(8)).ranks[0]
         for layers in ((), tuple(range(15)), tuple(range(30)))
     )
     rows = 512 * 4 * (8 * (2 * 576 + 3 * 768) + 3 * 1024 + 64 - 3 * 1536)
@@ -65,122 +65,122 @@ def test_a_mixture_of_experts_needs_scratch_for_each_of_a_tokens_experts() -> No
 
 
 def test_layers_that_are_skipped_are_told_about() -> None:
-    assert not make_plan(OPTIONS, SMALL, machine(8)).notes
-    plan = make_plan(OPTIONS, replace(SMALL, mtp_layers=2), machine(8))
-    assert plan.notes == ("layers of the checkpoint that predict several tokens at once (MTP) are skipped: 2",)
-    assert plan.ranks == make_plan(OPTIONS, SMALL, machine(8)).ranks
+    assert not make_deployment(OPTIONS, SMALL, machine(8)).notes
+    deployment = make_deployment(OPTIONS, replace(SMALL, mtp_layers=2), machine(8))
+    assert deployment.notes == ("layers of the checkpoint that predict several tokens at once (MTP) are skipped: 2",)
+    assert deployment.ranks == make_deployment(OPTIONS, SMALL, machine(8)).ranks
 
 
 def test_launches_tell_every_rank_the_whole_group() -> None:
-    plan = make_plan(OPTIONS, SMALL, machine(43, 43, 42))
-    assert [launch.rank for launch in plan.launches] == [0, 1, 2]
-    for launch in plan.launches:
+    deployment = make_deployment(OPTIONS, SMALL, machine(43, 43, 42))
+    assert [launch.rank for launch in deployment.launches] == [0, 1, 2]
+    for launch in deployment.launches:
         assert launch.world_size == 3
         assert launch.weights == [43, 43, 42]
         assert launch.nodes == [0, 1, 2]
         assert [len(cpus) for cpus in launch.cpus] == [43, 43, 42]
         assert (launch.ring_fd, launch.ring_nonce) == (-1, 0)
-        assert launch.num_pages == plan.num_pages
-    assert plan.ring_lanes == 42
+        assert launch.num_pages == deployment.num_pages
+    assert deployment.ring_lanes == 42
 
 
 def test_bytes_of_each_rank_are_those_of_its_shard() -> None:
-    plan = make_plan(replace(OPTIONS, tp=2), SMALL, machine(2))
-    for rank in plan.ranks:
+    deployment = make_deployment(replace(OPTIONS, tp=2), SMALL, machine(2))
+    for rank in deployment.ranks:
         assert rank.weight_bytes == weight_bytes(SMALL, [1, 1], rank.rank)
-        assert rank.kv_bytes == plan.num_pages * kv_bytes_per_page(SMALL, [1, 1], rank.rank)
-    assert plan.ranks[0].kv_bytes == 2 * plan.ranks[1].kv_bytes  # 3 KV heads are 2 + 1
+        assert rank.kv_bytes == deployment.num_pages * kv_bytes_per_page(SMALL, [1, 1], rank.rank)
+    assert deployment.ranks[0].kv_bytes == 2 * deployment.ranks[1].kv_bytes  # 3 KV heads are 2 + 1
 
 
 def test_a_ring_slot_holds_the_largest_message_in_whole_pages() -> None:
-    plan = make_plan(replace(OPTIONS, max_step_tokens=8192), SMALL, machine(2, 2))
-    assert plan.ring_slot_bytes == 8192 * 576 * 4
-    plan = make_plan(OPTIONS, SMALL, machine(2, 2))
-    assert plan.ring_slot_bytes == 64 * (49152 // 2) * 4
-    assert plan.ring_slot_bytes % 4096 == 0
+    deployment = make_deployment(replace(OPTIONS, max_step_tokens=8192), SMALL, machine(2, 2))
+    assert deployment.ring_slot_bytes == 8192 * 576 * 4
+    deployment = make_deployment(OPTIONS, SMALL, machine(2, 2))
+    assert deployment.ring_slot_bytes == 64 * (49152 // 2) * 4
+    assert deployment.ring_slot_bytes % 4096 == 0
 
 
 def test_a_small_model_takes_no_more_pages_than_its_batch_can_use() -> None:
-    plan = make_plan(replace(OPTIONS, max_running_requests=4), SMALL, machine(8, free_gib=500))
-    assert plan.num_pages == 4 * 8192 // PAGE_SIZE + 1
+    deployment = make_deployment(replace(OPTIONS, max_running_requests=4), SMALL, machine(8, free_gib=500))
+    assert deployment.num_pages == 4 * 8192 // PAGE_SIZE + 1
 
 
 def test_kv_takes_what_weights_and_scratch_leave_of_the_fraction() -> None:
-    plan = make_plan(OPTIONS, LARGE, machine(40, 40, free_gib=200))
-    per_page = plan.ranks[0].kv_bytes // plan.num_pages
-    assert used_bytes(plan, 0) <= 0.85 * 200 * GIB < used_bytes(plan, 0) + 2 * per_page
+    deployment = make_deployment(OPTIONS, LARGE, machine(40, 40, free_gib=200))
+    per_page = deployment.ranks[0].kv_bytes // deployment.num_pages
+    assert used_bytes(deployment, 0) <= 0.85 * 200 * GIB < used_bytes(deployment, 0) + 2 * per_page
 
 
 def test_virtual_nodes_share_their_node_memory() -> None:
-    plan = make_plan(replace(OPTIONS, tp=2), SMALL, machine(2, free_gib=4))
-    assert used_bytes(plan, 0) <= 0.85 * 4 * GIB
-    assert plan.num_pages > 8192 // PAGE_SIZE
+    deployment = make_deployment(replace(OPTIONS, tp=2), SMALL, machine(2, free_gib=4))
+    assert used_bytes(deployment, 0) <= 0.85 * 4 * GIB
+    assert deployment.num_pages > 8192 // PAGE_SIZE
 
 
 def test_a_cgroup_limit_counts_for_all_ranks_together() -> None:
-    plan = make_plan(OPTIONS, SMALL, machine(4, 4, free_gib=48, cgroup_gib=4))
-    assert used_bytes(plan, 0) + used_bytes(plan, 1) <= 0.85 * 4 * GIB
+    deployment = make_deployment(OPTIONS, SMALL, machine(4, 4, free_gib=48, cgroup_gib=4))
+    assert used_bytes(deployment, 0) + used_bytes(deployment, 1) <= 0.85 * 4 * GIB
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
 def test_a_quantised_kv_cache_has_nearly_twice_the_pages(dtype: KvCacheDtype) -> None:
     quantised = ModelSettings(kv_cache_dtype=dtype)
-    wide = make_plan(replace(OPTIONS, kv_cache_gib=1.0), SMALL, machine(4, 4))
-    plan = make_plan(replace(OPTIONS, kv_cache_gib=1.0, settings=quantised), SMALL, machine(4, 4))
-    assert {launch.settings for launch in plan.launches} == {quantised}
-    assert plan.num_pages * (64 + 2) == pytest.approx(wide.num_pages * 2 * 64, rel=0.01)
-    for rank in plan.ranks:
-        assert rank.kv_bytes == plan.num_pages * kv_bytes_per_page(SMALL, [4, 4], rank.rank, quantised)
+    wide = make_deployment(replace(OPTIONS, kv_cache_gib=1.0), SMALL, machine(4, 4))
+    deployment = make_deployment(replace(OPTIONS, kv_cache_gib=1.0, settings=quantised), SMALL, machine(4, 4))
+    assert {launch.settings for launch in deployment.launches} == {quantised}
+    assert deployment.num_pages * (64 + 2) == pytest.approx(wide.num_pages * 2 * 64, rel=0.01)
+    for rank in deployment.ranks:
+        assert rank.kv_bytes == deployment.num_pages * kv_bytes_per_page(SMALL, [4, 4], rank.rank, quantised)
 
 
 def test_kv_cache_gib_is_the_size_of_all_ranks_together() -> None:
-    plan = make_plan(replace(OPTIONS, kv_cache_gib=1.0), SMALL, machine(4, 4))
-    per_page = sum(rank.kv_bytes for rank in plan.ranks) // plan.num_pages
-    assert GIB - per_page < sum(rank.kv_bytes for rank in plan.ranks) <= GIB
+    deployment = make_deployment(replace(OPTIONS, kv_cache_gib=1.0), SMALL, machine(4, 4))
+    per_page = sum(rank.kv_bytes for rank in deployment.ranks) // deployment.num_pages
+    assert GIB - per_page < sum(rank.kv_bytes for rank in deployment.ranks) <= GIB
 
 
 def test_too_little_memory_for_the_weights_says_what_to_change() -> None:
     with pytest.raises(OperatorError, match=r"too little memory on node 0: weights of 1\d\d\.\d GiB.*smaller model"):
-        make_plan(OPTIONS, LARGE, machine(8, free_gib=16))
+        make_deployment(OPTIONS, LARGE, machine(8, free_gib=16))
 
 
 def test_a_cgroup_limit_too_small_for_the_weights_is_named() -> None:
     with pytest.raises(OperatorError, match="the cgroup's memory limit"):
-        make_plan(OPTIONS, LARGE, machine(8, 8, free_gib=500, cgroup_gib=64))
+        make_deployment(OPTIONS, LARGE, machine(8, 8, free_gib=500, cgroup_gib=64))
 
 
 def test_too_large_a_kv_cache_is_refused_with_the_largest_that_fits() -> None:
     with pytest.raises(OperatorError, match="lower it to at most") as caught:
-        make_plan(replace(OPTIONS, kv_cache_gib=100.0), SMALL, machine(4, free_gib=8))
+        make_deployment(replace(OPTIONS, kv_cache_gib=100.0), SMALL, machine(4, free_gib=8))
     largest = float(str(caught.value).split("at most ")[1].split(",")[0])
-    make_plan(replace(OPTIONS, kv_cache_gib=largest - 0.01), SMALL, machine(4, free_gib=8))
+    make_deployment(replace(OPTIONS, kv_cache_gib=largest - 0.01), SMALL, machine(4, free_gib=8))
 
 
 def test_a_default_context_shrinks_to_what_the_cache_holds_and_says_so() -> None:
-    plan = make_plan(replace(OPTIONS, kv_cache_gib=0.1), SMALL, machine(4))
-    assert 1024 <= plan.context_length < 8192
-    assert plan.num_pages == plan.context_length // PAGE_SIZE + 1
-    assert "raise --kv-cache-gib" in plan.notes[0]
+    deployment = make_deployment(replace(OPTIONS, kv_cache_gib=0.1), SMALL, machine(4))
+    assert 1024 <= deployment.context_length < 8192
+    assert deployment.num_pages == deployment.context_length // PAGE_SIZE + 1
+    assert "raise --kv-cache-gib" in deployment.notes[0]
 
 
 def test_a_wished_context_that_the_cache_cannot_hold_is_refused_with_the_longest_that_fits() -> None:
     options = replace(OPTIONS, kv_cache_gib=0.1, context_length=8192)
     with pytest.raises(OperatorError, match="set --context-length to at most") as caught:
-        make_plan(options, SMALL, machine(4))
+        make_deployment(options, SMALL, machine(4))
     longest = int(str(caught.value).rsplit(" ", 1)[1])
-    assert make_plan(replace(options, context_length=longest), SMALL, machine(4)).context_length == longest
+    assert make_deployment(replace(options, context_length=longest), SMALL, machine(4)).context_length == longest
 
 
 def test_a_cache_too_small_for_any_useful_context_is_refused() -> None:
     with pytest.raises(OperatorError, match=r"raise --kv-cache-gib$"):
-        make_plan(replace(OPTIONS, kv_cache_gib=0.001), SMALL, machine(4))
+        make_deployment(replace(OPTIONS, kv_cache_gib=0.001), SMALL, machine(4))
 
 
 def test_a_context_beyond_the_model_is_refused() -> None:
     with pytest.raises(OperatorError, match="more than the model's 8192"):
-        make_plan(replace(OPTIONS, context_length=9000), SMALL, machine(4))
+        make_deployment(replace(OPTIONS, context_length=9000), SMALL, machine(4))
 
 
 def test_a_step_has_room_for_one_token_of_every_running_request() -> None:
-    plan = make_plan(replace(OPTIONS, max_step_tokens=16, max_running_requests=64), SMALL, machine(4))
-    assert plan.launches[0].max_step_tokens == 64
+    deployment = make_deployment(replace(OPTIONS, max_step_tokens=16, max_running_requests=64), SMALL, machine(4))
+    assert deployment.launches[0].max_step_tokens == 64

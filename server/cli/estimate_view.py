@@ -1,11 +1,11 @@
-"""A plan for people, and as a record."""
+"""An estimate as tables, and as a record."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import Any
 
-from numaserve.workers.planning.plan import PlanOptions, format_bytes
+from numaserve.workers.planning.deployment import DeploymentOptions, format_bytes
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.estimate import Estimate
 from numaserve.workers.planning.roofline.memory import NodeMemory
@@ -19,7 +19,7 @@ _SHOWN = 0.002  # of a phase; what takes less is left out
 _BOUNDS = {"read": "memory", "flops": "computing", "cores": "cores", "ranks": "other ranks"}
 
 
-def plan_view(name: str, options: PlanOptions, estimate: Estimate, efficiencies: Efficiencies) -> Group:
+def estimate_view(name: str, options: DeploymentOptions, estimate: Estimate, efficiencies: Efficiencies) -> Group:
     """Tables of memory and of both phases, and what they come to."""
     load, settings, ranks = estimate.load, options.settings, len(estimate.cores)
     weights = f"weights {settings.formats.linear or 'as published'}, KV cache {settings.kv_cache_dtype}"
@@ -46,8 +46,10 @@ def plan_view(name: str, options: PlanOptions, estimate: Estimate, efficiencies:
     )
 
 
-def plan_record(name: str, options: PlanOptions, estimate: Estimate, efficiencies: Efficiencies) -> dict[str, Any]:
-    """All of it; times are in seconds."""
+def estimate_record(
+    name: str, options: DeploymentOptions, estimate: Estimate, efficiencies: Efficiencies
+) -> dict[str, Any]:
+    """The estimate as JSON; times are in seconds."""
     return {
         "model": name,
         "weights": options.settings.formats.linear or "as published",

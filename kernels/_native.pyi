@@ -1,7 +1,6 @@
 """The kernels' native module. Arrays must be C-contiguous and in processor memory."""
 
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, Literal, TypedDict, overload
 
 import numpy as np
@@ -12,8 +11,6 @@ from numaserve.shm_comm import Ring
 Place = tuple[int, int, int]
 # Token, its log-probability, the most likely tokens and theirs.
 Logprobs = tuple[int, float, list[int], list[float]]
-
-ops: ModuleType  # single kernels, for tests
 
 def available_isas() -> list[str]:
     """Instruction sets that can run here, best first."""

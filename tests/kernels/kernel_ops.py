@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numaserve_kernel_tests as ops
 import numpy as np
 from kernel_reference import F32, U16, Routing, from_bf16
 from numaserve.kernels import PackedMatrix, Team
-from numaserve.kernels._native import ops
 from numaserve.workers.protocol import SamplingParams, TokenLogprobs
 from numpy.typing import NDArray
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import kernel_reference as reference
+import numaserve_kernel_tests as ops
 import numpy as np
 from kernel_ops import GARBAGE
 from kernel_reference import F32, PAGE, U16
-from numaserve.kernels._native import ops
 from numpy.typing import NDArray
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import kernel_ops
+import numaserve_kernel_tests as ops
 import numpy as np
 import pytest
 import sampler_reference as reference
 from kernel_reference import FP32, accumulation
-from numaserve.kernels import _native
+from numaserve.kernels import available_isas
 from numaserve.workers.protocol import MAX_LOGPROBS, SamplingParams
 
 # A block sums 64 times sixteen lanes and then the lanes, blocks are summed in fp64; an exponent up to about 30 is
@@ -67,27 +68,27 @@ def test_a_row_with_a_nan_or_without_a_finite_maximum_is_told_of(
     isa: str, rng: np.random.Generator, vocab: int
 ) -> None:
     logits = (rng.standard_normal(vocab) * 3).astype(np.float32)
-    assert _native.ops.usable(isa, logits, 0.0) == (True, True)
+    assert ops.usable(isa, logits, 0.0) == (True, True)
     for place in {0, vocab // 2, vocab - 1}:
         for poison in (np.nan, -np.nan, np.inf):
             spoiled = logits.copy()
             spoiled[place] = poison
-            assert _native.ops.usable(isa, spoiled, 0.0) == (False, False)
-    assert _native.ops.usable(isa, np.full(vocab, -np.inf, np.float32), 0.0) == (False, False)
+            assert ops.usable(isa, spoiled, 0.0) == (False, False)
+    assert ops.usable(isa, np.full(vocab, -np.inf, np.float32), 0.0) == (False, False)
     extremes = np.where(np.arange(vocab) % 2 == 0, np.float32(3.4e38), np.float32(-3.4e38))
-    assert _native.ops.usable(isa, extremes, 0.0) == (True, True)
-    assert _native.ops.usable(isa, np.append(logits, np.float32(-np.inf)), 0.0) == (True, True)
+    assert ops.usable(isa, extremes, 0.0) == (True, True)
+    assert ops.usable(isa, np.append(logits, np.float32(-np.inf)), 0.0) == (True, True)
 
 
 @pytest.mark.parametrize("bias", [np.nan, np.inf])
 def test_a_bias_that_is_no_number_does_not_speak_for_the_logits(isa: str, bias: float) -> None:
-    assert _native.ops.usable(isa, np.array([1.0, 2.0], np.float32), bias) == (True, True)
-    assert _native.ops.usable(isa, np.array([1.0, np.nan], np.float32), bias) == (False, False)
+    assert ops.usable(isa, np.array([1.0, 2.0], np.float32), bias) == (True, True)
+    assert ops.usable(isa, np.array([1.0, np.nan], np.float32), bias) == (False, False)
 
 
 def test_a_softcap_hides_no_nan(isa: str) -> None:
     x = np.array([1.0, np.nan, 2.0], np.float32)
-    _native.ops.softcap(isa, x, 30.0)
+    ops.softcap(isa, x, 30.0)
     assert np.isnan(x).tolist() == [False, True, False]
 
 
@@ -116,7 +117,7 @@ def test_logprobs_that_nobody_wants_are_not_computed(isa: str, rng: np.random.Ge
 
 def test_all_instruction_sets_give_the_same_bits(rng: np.random.Generator) -> None:
     logits = (rng.standard_normal(50001) * 5).astype(np.float32)
-    rows = [kernel_ops.token_logprobs(isa, logits, 77, 20) for isa in _native.available_isas()]
+    rows = [kernel_ops.token_logprobs(isa, logits, 77, 20) for isa in available_isas()]
     assert all(row == rows[0] for row in rows)
 
 
@@ -124,8 +125,8 @@ def test_all_instruction_sets_give_the_same_bits(rng: np.random.Generator) -> No
 def test_a_softcap_bounds_logits_smoothly(isa: str, rng: np.random.Generator, count: int) -> None:
     x = (rng.standard_normal(count) * 100).astype(np.float32)
     result = x.copy()
-    _native.ops.softcap(isa, result, 30.0)
+    ops.softcap(isa, result, 30.0)
     kernel_ops.assert_within(result, 30 * np.tanh(x.astype(np.float64) / 30), 16 * FP32 * 30)
     extremes = np.array([np.inf, -np.inf, 3e38, -3e38, 0.0], np.float32)
-    _native.ops.softcap(isa, extremes, 30.0)
+    ops.softcap(isa, extremes, 30.0)
     np.testing.assert_array_equal(extremes, np.array([30, -30, 30, -30, 0], np.float32))

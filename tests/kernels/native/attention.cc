@@ -1,10 +1,10 @@
-// The operations on the KV cache, one by one; see ops_module.cc.
+// The operations on the KV cache, one by one; see module.cc.
 #include <string>
 #include <vector>
 
-#include "kernels/ops_module.h"
 #include "kernels/runtime/memory.h"
 #include "kernels/runtime/program.h"
+#include "tests/kernels/native/arrays.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -167,7 +167,7 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
 
 }  // namespace
 
-void bind_attention_ops(nb::module_& ops) {
+void bind_attention(nb::module_& ops) {
   ops.def("rope_store", &rope_store, "isa"_a, "qkv"_a, "q_heads"_a, "kv_heads"_a, "head_dim"_a, "cos"_a, "sin"_a,
           "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "runs"_a, "q"_a, "k_cache"_a, "v_cache"_a, "kv_dtype"_a,
           "threads"_a);

@@ -1,4 +1,4 @@
-// What the two files of the test bindings share; see ops_module.cc.
+// What the files of the module share; see module.cc.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,17 +15,14 @@
 
 namespace numaserve {
 
-// Adds the submodule `ops` to the native module.
-void bind_ops(nanobind::module_& module);
+// Adds rope_store and attention.
+void bind_attention(nanobind::module_& ops);
 
-// Adds rope_store and attention to `ops`.
-void bind_attention_ops(nanobind::module_& ops);
+// Adds route and combine.
+void bind_moe(nanobind::module_& ops);
 
-// Adds route and combine to `ops`.
-void bind_moe_ops(nanobind::module_& ops);
-
-// Adds the store and the attention of multi-head latent attention to `ops`.
-void bind_mla_ops(nanobind::module_& ops);
+// Adds the store and the attention of multi-head latent attention.
+void bind_mla(nanobind::module_& ops);
 
 template <class T, int kDims>
 using Array = nanobind::ndarray<T, nanobind::ndim<kDims>, nanobind::c_contig, nanobind::device::cpu>;

@@ -1,8 +1,8 @@
-// Multi-head latent attention, one operation after the other; see ops_module.cc.
+// Multi-head latent attention, one operation after the other; see module.cc.
 #include <string>
 #include <vector>
 
-#include "kernels/ops_module.h"
+#include "tests/kernels/native/arrays.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -97,7 +97,7 @@ void latent_attention(const std::string& isa, Array<const bf16, 3> q, int32_t va
 
 }  // namespace
 
-void bind_mla_ops(nb::module_& ops) {
+void bind_mla(nb::module_& ops) {
   ops.def("mla_store", &mla_store, "isa"_a, "q"_a, "kv"_a, "heads"_a, "nope_dim"_a, "value_dim"_a, "cos"_a, "sin"_a,
           "norm"_a, "eps"_a, "runs"_a, "nope"_a, "query"_a, "cache"_a, "threads"_a);
   ops.def("latent_attention", &latent_attention, "isa"_a, "q"_a, "value_dim"_a, "cache"_a, "sequences"_a, "pages"_a,

@@ -13,9 +13,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "kernels/bindings/program.h"
 #include "kernels/cpu_features.h"
-#include "kernels/ops_module.h"
-#include "kernels/program_module.h"
 #include "kernels/runtime/ceilings.h"
 #include "kernels/runtime/packed_matrix.h"
 #include "kernels/runtime/team.h"
@@ -152,7 +151,6 @@ NB_MODULE(_native, m) {
       nb::arg("data"));
 
   bind_program(m);
-  bind_ops(m);
 }
 
 }  // namespace numaserve

@@ -1,4 +1,4 @@
-#include "kernels/program_module.h"
+#include "kernels/bindings/program.h"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>

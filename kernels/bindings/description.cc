@@ -1,11 +1,12 @@
 // What a Program is made of, for tools that compare two.
+#include "kernels/runtime/description.h"
+
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
-#include "kernels/program_module.h"
-#include "kernels/runtime/description.h"
+#include "kernels/bindings/program.h"
 #include "kernels/runtime/weight_file.h"
 
 namespace nb = nanobind;

@@ -1,10 +1,9 @@
-// The operations of a kernel table one by one, on NumPy arrays: what the tests of kernels/ call.
+// The operations of a kernel table one by one, on NumPy arrays: what the tests of kernels/ call. A module of its own,
+// which knows the classes of numaserve.kernels and is in no wheel.
 //
 // A call plays all threads of a team one after the other on the calling thread: the parts of an operation are
 // independent between two barriers, so the result is that of a real team. Arrays come padded as the kernels want
 // them; results are written to arrays of the caller.
-#include "kernels/ops_module.h"
-
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
@@ -16,6 +15,7 @@
 #include "kernels/runtime/memory.h"
 #include "kernels/runtime/operations.h"
 #include "kernels/runtime/packed_matrix.h"
+#include "tests/kernels/native/arrays.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -240,9 +240,9 @@ std::pair<bool, bool> usable(const std::string& isa, Array<const float, 1> logit
 
 }  // namespace
 
-void bind_ops(nb::module_& module) {
-  nb::module_ ops =
-      module.def_submodule("ops", "Single operations of an instruction set on padded NumPy arrays, for tests.");
+NB_MODULE(numaserve_kernel_tests, ops) {
+  // Its arguments are instances of their classes.
+  nb::module_::import_("numaserve.kernels");
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
           "out_bf16"_a.none(), "limit"_a, "widened"_a, "accumulate"_a, "in_parts"_a, "threads"_a, "l1_bytes"_a,
           "l2_bytes"_a);
@@ -257,9 +257,9 @@ void bind_ops(nb::module_& module) {
           "suppress"_a, "min_position"_a, "logprobs"_a, "prompt_counts"_a.none(), "output_counts"_a.none());
   ops.def("usable", &usable, "isa"_a, "logits"_a, "bias"_a);
   ops.def("token_logprobs", &token_logprobs, "isa"_a, "logits"_a, "token"_a, "num_top"_a);
-  bind_attention_ops(ops);
-  bind_mla_ops(ops);
-  bind_moe_ops(ops);
+  bind_attention(ops);
+  bind_mla(ops);
+  bind_moe(ops);
 }
 
 }  // namespace numaserve

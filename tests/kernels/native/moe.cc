@@ -1,8 +1,8 @@
-// Routing and summing of a mixture of experts, for the tests of kernels/.
+// Routing and summing of a mixture of experts, see module.cc
 #include <vector>
 
-#include "kernels/ops_module.h"
 #include "kernels/runtime/moe_operations.h"
+#include "tests/kernels/native/arrays.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -76,7 +76,7 @@ void combine(const std::string& isa, Array<const float, 2> y, Array<const int32_
 
 }  // namespace
 
-void bind_moe_ops(nb::module_& ops) {
+void bind_moe(nb::module_& ops) {
   ops.def("route", &route, "isa"_a, "logits"_a, "num_experts"_a, "top_k"_a, "scoring"_a, "renormalize"_a, "scale"_a,
           "correction"_a.none(), "num_groups"_a, "top_groups"_a, "group_score"_a, "experts"_a, "weights"_a);
   ops.def("combine", &combine, "isa"_a, "y"_a, "rows"_a, "weights"_a, "shared"_a.none(), "accumulate"_a, "out"_a,

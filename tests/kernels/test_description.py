@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from numaserve.kernels import Team
-from numaserve.workers.bench.programs import begin, make_builder, random_matrix
+from numaserve.workers.bench.programs import begin, built, make_builder, random_matrix
 
 from tests.support.golden.program_text import program_lines
 
@@ -15,10 +15,10 @@ def described() -> dict[str, Any]:
     """A program that embeds, takes two products of one norm, and samples."""
     team = Team([-1])
     b = make_builder(team, hidden=64, step_tokens=32)
-    _, x = begin(b)
+    _, x = begin(b, team)
     b.split(b.linear(x, random_matrix(team, 96, 64)), 32, 64)
     b.sample(b.lm_head(x, random_matrix(team, 64, 64)))
-    return b.build().describe()
+    return built(b, team).describe()
 
 
 def test_equal_programs_have_equal_descriptions() -> None:

@@ -3,7 +3,8 @@
 A side is a folder that holds the package `numaserve`. It is asked by its own commands, `numaserve bench offline` and
 `numaserve bench load`, in processes of their own that have the folder first in their path: nothing of its insides is
 known here. The sides take turns, each pair in the other order than the one before, and what is told is the median of
-the pairs' ratios with an interval that has it with a probability of 95 % or more, whatever the distribution.
+the pairs' ratios with an interval that has it with a probability of 95 % or more, whatever the distribution. It wants a
+machine with nothing else to do: where others take the cores, the intervals are wider than what is looked for.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ def compare(before: Path, after: Path, name: str, model: str, pairs: int, only: 
         sides = (before, after) if pair % 2 == 0 else (after, before)
         found = {side: measure(side, name, model, only) for side in sides}
         runs.append((found[before], found[after]))
-        print(f"{name}: pair {pair + 1} of {pairs}", file=sys.stderr, flush=True)
+        said = ", ".join(f"{figure} {found[after][figure] / each - 1:+.1%}" for figure, each in found[before].items())
+        print(f"{name}: pair {pair + 1} of {pairs}, load {os.getloadavg()[0]:.1f}: {said}", file=sys.stderr, flush=True)
     within = True
     for figure in runs[0][0]:
         ratios = [new[figure] / old[figure] for old, new in runs]

@@ -53,7 +53,7 @@ def bench_offline(
 ) -> None:
     """Run whole steps of a model without HTTP, beside what reading its weights and KV cache takes at least."""
     # Other commands do without the native kernels.
-    from numaserve.server.cli.bench_planned import Planned  # noqa: PLC0415
+    from numaserve.server.cli.bench_estimate import RunEstimate  # noqa: PLC0415
 
     batches = batch_size or [1]
     options = settings | {
@@ -71,10 +71,12 @@ def bench_offline(
                 tasks = [RunSteps(launch, batches, input_len, output_len, prefills) for launch in launches]
                 answers = run_ranks(tasks, StepsRan, segment, report.say)
             what = about(name, deployment)
-            planned = Planned(deployment.launches[0], load_model_config(path), topology, known, input_len, output_len)
+            estimate = RunEstimate(
+                deployment.launches[0], load_model_config(path), topology, known, input_len, output_len
+            )
             for phases in zip(*(answer.phases for answer in answers), strict=True):
                 figures = figures_of(phases)
-                rows.append(step_row(what, phases, figures, planned))
+                rows.append(step_row(what, phases, figures, estimate))
                 for each in figures:
                     report.write({"table": "operations"} | what | {"batch": phases[0].batch} | each.record())
                 if operations:

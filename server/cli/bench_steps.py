@@ -1,4 +1,4 @@
-"""From what the ranks of ``numaserve bench offline`` measured to its table."""
+"""The rows of ``numaserve bench offline``'s table, from what its ranks measured."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from statistics import mean
 from typing import TYPE_CHECKING
 
 import msgspec
-from numaserve.server.profiling.figures import Phase, RankFigures, between, phase_of
+from numaserve.server.profiling.figures import PhaseFigures, RankFigures, between, phase_figures
 from numaserve.workers.bench.rows import Figure, Row, Times
-from numaserve.workers.bench.tasks import Phase as Measured
+from numaserve.workers.bench.tasks import MeasuredPhase
 from numaserve.workers.protocol import RankProfile
 
 if TYPE_CHECKING:
-    from numaserve.server.cli.bench_planned import Planned
+    from numaserve.server.cli.bench_estimate import RunEstimate
 
 _COLLECTIVE = "add_all_reduce"
 
 
-def figures_of(phases: Sequence[Measured]) -> list[Phase]:
-    """What the operations of a phase cost, by rank."""
+def figures_of(phases: Sequence[MeasuredPhase]) -> list[PhaseFigures]:
+    """The figures of a phase, by rank."""
     before = [_figures(phase.before) for phase in phases]
     after = [_figures(phase.after) for phase in phases]
     return [
-        phase_of(each.name, grown, each.ceilings) for grown, each in zip(between(before, after), phases, strict=True)
+        phase_figures(each.name, grown, each.ceilings)
+        for grown, each in zip(between(before, after), phases, strict=True)
     ]
 
 
 def step_row(
-    about: dict[str, str | int], phases: Sequence[Measured], figures: Sequence[Phase], planned: Planned
+    about: dict[str, str | int], phases: Sequence[MeasuredPhase], figures: Sequence[PhaseFigures], estimate: RunEstimate
 ) -> Row:
     """A phase as a whole: TTFT (prefill of all prompts of a batch) or TPOT (decode) as a fraction of its bound, and
     what was to be expected of it.
@@ -39,13 +40,13 @@ def step_row(
     phase, steps = phases[0], [each.costs[-1] for each in figures]
     times, repetitions = Times.of(phase.seconds), len(phase.seconds)
     prefill = phase.name == "prefill"
-    tokens = phase.batch * (planned.input_len if prefill else 1)
+    tokens = phase.batch * (estimate.input_len if prefill else 1)
     bound_ms = mean(
         step.ms * (step.of_ceiling or 0.0) * each.steps / repetitions for step, each in zip(steps, figures, strict=True)
     )
     what = about | {"phase": phase.name, "batch": phase.batch}
-    what["context"] = planned.input_len if prefill else planned.input_len + planned.output_len // 2
-    planned_s = planned.seconds(phases)
+    what["context"] = estimate.input_len if prefill else estimate.input_len + estimate.output_len // 2
+    estimated_s = estimate.seconds(phases)
     shown: dict[str, Figure] = {
         "best_ms": times.best * 1e3,
         "median_ms": times.median * 1e3,
@@ -54,8 +55,8 @@ def step_row(
         "ceiling": steps[0].ceiling,
         "of_bound": bound_ms / times.best / 1e3,
         "of_bound_median": bound_ms / times.median / 1e3,
-        "planned_ms": planned_s * 1e3,
-        "of_planned": times.best / planned_s,
+        "planned_ms": estimated_s * 1e3,
+        "of_planned": times.best / estimated_s,
         "share_native": steps[0].ms * figures[0].steps / sum(phase.seconds) / 1e3,
     }
     if len(phases) > 1:

@@ -9,7 +9,7 @@ from numaserve.workers.planning.deployment import DeploymentOptions, format_byte
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.estimate import Estimate
 from numaserve.workers.planning.roofline.memory import NodeMemory
-from numaserve.workers.planning.roofline.predict import Cost, Phase
+from numaserve.workers.planning.roofline.phases import OperationEstimate, PhaseEstimate
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Column, Table
@@ -69,7 +69,7 @@ def estimate_record(
     }
 
 
-def _phase_record(phase: Phase) -> dict[str, Any]:
+def _phase_record(phase: PhaseEstimate) -> dict[str, Any]:
     return asdict(phase) | {"nbytes": phase.nbytes, "bound_s": phase.bound_s}
 
 
@@ -90,7 +90,7 @@ def _advice(estimate: Estimate) -> list[Text]:
     ]
 
 
-def _phase_table(phase: Phase) -> Table:
+def _phase_table(phase: PhaseEstimate) -> Table:
     title = f"{phase.name}, rank {phase.rank}: {phase.steps} step{'s' if phase.steps > 1 else ''}, {_ms(phase.seconds)}"
     table = _table(title, "operation", "calls", "MB", "GFLOP", "ms", "share", "of bound", "bound by")
     for cost in phase.costs:
@@ -105,7 +105,7 @@ def _phase_table(phase: Phase) -> Table:
     return table
 
 
-def _cells(cost: Cost, whole: float) -> tuple[str, ...]:
+def _cells(cost: OperationEstimate, whole: float) -> tuple[str, ...]:
     return (
         cost.name if cost.weights == "bf16" else f"{cost.name} {cost.weights}",
         str(cost.calls),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numaserve.server.metrics.labels import Phase
+from numaserve.server.metrics.labels import StepKind
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.workers.protocol import StepPlan, StepResult
 
@@ -28,7 +28,7 @@ class StepTimes:
         """
         worker = result.worker_ns * 1e-9
         metrics.step(
-            phase_of(plan),
+            step_kind(plan),
             answered - begun,
             {
                 "schedule": self.scheduled - self.scheduling,
@@ -42,7 +42,7 @@ class StepTimes:
         )
 
 
-def phase_of(plan: StepPlan) -> Phase:
+def step_kind(plan: StepPlan) -> StepKind:
     """Whether a plan computes prompts, output tokens or both. A prompt's last single token counts as output."""
     decoding = sum(seq.from_previous or (seq.init is None and len(seq.tokens) == 1) for seq in plan.seqs)
     if decoding == len(plan.seqs):

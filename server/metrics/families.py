@@ -6,7 +6,7 @@ Durations are in seconds, sizes in bytes or tokens.
 from __future__ import annotations
 
 from numaserve.server.metrics import buckets
-from numaserve.server.metrics.labels import FINISH_REASONS, PAGE_STATES, PHASES, REFUSALS, REQUEST_STATES, STAGES
+from numaserve.server.metrics.labels import FINISH_REASONS, PAGE_STATES, REFUSALS, REQUEST_STATES, STAGES, STEP_KINDS
 from numaserve.server.metrics.series import Series
 from prometheus_client import Counter, Gauge, Histogram, Info
 
@@ -113,7 +113,7 @@ class WorkerFamilies:
             "numaserve_step_seconds",
             "One step, scheduled to processed.",
             "phase",
-            PHASES,
+            STEP_KINDS,
             buckets=buckets.STEP,
         )
         self.stage = series.each(

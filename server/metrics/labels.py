@@ -8,13 +8,13 @@ EndReason = Literal["stop", "length"]  # of an answer
 FinishReason = Literal[EndReason, "abort", "error"]  # of a request
 PageState = Literal["free", "cached", "active"]
 RequestState = Literal["waiting", "running"]
-Phase = Literal["prefill", "decode", "mixed"]
+StepKind = Literal["prefill", "decode", "mixed"]
 Stage = Literal["schedule", "send", "native", "all_reduce", "receive", "detokenize"]
 Refusal = Literal["invalid", "unauthorized", "too_large", "too_long", "queue_full", "not_ready"]
 
 PAGE_STATES: tuple[PageState, ...] = get_args(PageState)
 REQUEST_STATES: tuple[RequestState, ...] = get_args(RequestState)
-PHASES: tuple[Phase, ...] = get_args(Phase)
+STEP_KINDS: tuple[StepKind, ...] = get_args(StepKind)
 STAGES: tuple[Stage, ...] = get_args(Stage)
 FINISH_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
 REFUSALS: tuple[Refusal, ...] = get_args(Refusal)

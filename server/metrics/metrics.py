@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from numaserve.server.metrics.families import CommonFamilies, RequestFamilies, SchedulerFamilies, WorkerFamilies
-from numaserve.server.metrics.labels import FinishReason, Phase, Refusal, Stage
+from numaserve.server.metrics.labels import FinishReason, Refusal, Stage, StepKind
 from numaserve.server.metrics.series import Series
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -119,9 +119,9 @@ class Metrics:
         """So many sequences were sent back to the queue."""
         self._scheduler.retractions.inc(sequences)
 
-    def step(self, phase: Phase, seconds: float, stages: Mapping[Stage, float], *, tokens: int) -> None:
+    def step(self, kind: StepKind, seconds: float, stages: Mapping[Stage, float], *, tokens: int) -> None:
         """One step of `tokens` tokens took `seconds`, of which `stages` (those that are known)."""
-        self._workers.step[phase].observe(seconds)
+        self._workers.step[kind].observe(seconds)
         self._workers.step_tokens.observe(tokens)
         for stage, duration in stages.items():
             self._workers.stage[stage].observe(duration)

@@ -22,8 +22,8 @@ class RankFigures(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Cost:
-    """What an operation costs in a step, on average. Times are in ms, `share` is of the whole step; `of_ceiling` is
+class OperationFigures:
+    """An operation in an average step. Times are in ms, `share` is of the whole step; `of_ceiling` is
     the best time that the machine allows over the time it took, and `ceiling` what bounds it."""
 
     name: str
@@ -41,7 +41,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Phase:
+class PhaseFigures:
     """The steps of one rank between two snapshots: costs by falling time, then what lies between operations, then the
     whole step."""
 
@@ -49,7 +49,7 @@ class Phase:
     rank: int
     steps: int
     tokens: int
-    costs: list[Cost]
+    costs: list[OperationFigures]
     ceilings: Ceilings | None
 
     def record(self) -> dict[str, object]:
@@ -98,7 +98,7 @@ def best_of(one: Ceilings | None, other: Ceilings | None) -> Ceilings | None:
     return one or other if one is None or other is None else one.better(other)
 
 
-def phase_of(name: str, figures: RankFigures, ceilings: Ceilings | None) -> Phase:
+def phase_figures(name: str, figures: RankFigures, ceilings: Ceilings | None) -> PhaseFigures:
     """Costs of an average step. Raises `OperatorError` when there was none."""
     if figures.steps == 0:
         raise OperatorError(
@@ -120,9 +120,12 @@ def phase_of(name: str, figures: RankFigures, ceilings: Ceilings | None) -> Phas
     )
     # Reading and computing overlap at best, within an operation as in the whole step.
     step_bounds = {kind: sum(bound.get(kind, 0.0) for bound in bounds.values()) for kind in ("read", "flops")}
-    costs = [_cost(each, figures, bounds[id(each)]) for each in ran]
-    costs += [_cost(outside, figures, {}), _cost(whole, figures, step_bounds if ceilings else {})]
-    return Phase(name, figures.rank, figures.steps, figures.tokens, costs, ceilings)
+    costs = [_averages(each, figures, bounds[id(each)]) for each in ran]
+    costs += [
+        _averages(outside, figures, {}),
+        _averages(whole, figures, step_bounds if ceilings else {}),
+    ]
+    return PhaseFigures(name, figures.rank, figures.steps, figures.tokens, costs, ceilings)
 
 
 def _bounds(operation: OperationProfile, ceilings: Ceilings | None) -> dict[str, float]:
@@ -134,10 +137,10 @@ def _bounds(operation: OperationProfile, ceilings: Ceilings | None) -> dict[str,
     return bounds | ({"flops": operation.flops / peak} if peak else {})
 
 
-def _cost(operation: OperationProfile, figures: RankFigures, bounds: dict[str, float]) -> Cost:
+def _averages(operation: OperationProfile, figures: RankFigures, bounds: dict[str, float]) -> OperationFigures:
     steps, ns = figures.steps, max(operation.ns, 1)
     ceiling, bound = max(bounds.items(), key=lambda item: item[1], default=(None, 0.0))
-    return Cost(
+    return OperationFigures(
         operation.name,
         operation.format,
         calls=operation.calls / steps,

@@ -6,18 +6,18 @@ import random
 import time
 from collections.abc import Sequence
 
-from numaserve.server.profiling.figures import Phase, RankFigures, best_of, between, phase_of
+from numaserve.server.profiling.figures import PhaseFigures, RankFigures, best_of, between, phase_figures
 from numaserve.server.profiling.remote import Remote
 
 
-def watch(remote: Remote, seconds: float) -> list[Phase]:
+def watch(remote: Remote, seconds: float) -> list[PhaseFigures]:
     """What the steps of the next `seconds` cost, by rank. Raises `OperatorError`."""
     before = remote.profile(ceilings=True)
     time.sleep(seconds)
     return _phases("traffic", before, remote.profile(), remote.profile(ceilings=True))
 
 
-def one_stream(remote: Remote, prompt_tokens: int, output_tokens: int) -> list[Phase]:
+def one_stream(remote: Remote, prompt_tokens: int, output_tokens: int) -> list[PhaseFigures]:
     """What a prompt and then its output cost, by phase and rank. Raises `OperatorError`."""
     info = remote.model()
     # Random, so that no part is found in the cache. Models may have more rows than their tokenizer has tokens: the
@@ -40,11 +40,11 @@ def one_stream(remote: Remote, prompt_tokens: int, output_tokens: int) -> list[P
 
 def _phases(
     name: str, before: Sequence[RankFigures], after: Sequence[RankFigures], *measured: Sequence[RankFigures]
-) -> list[Phase]:
+) -> list[PhaseFigures]:
     phases = []
     for index, grown in enumerate(between(before, after)):
         ceilings = grown.ceilings
         for snapshot in measured:
             ceilings = best_of(ceilings, snapshot[index].ceilings)
-        phases.append(phase_of(name, grown, ceilings))
+        phases.append(phase_figures(name, grown, ceilings))
     return phases

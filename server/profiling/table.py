@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from numaserve.server.profiling.figures import Cost, Phase
+from numaserve.server.profiling.figures import OperationFigures, PhaseFigures
 from numaserve.workers.protocol import Ceilings
 from rich.box import SIMPLE_HEAD
 from rich.console import Group
@@ -15,7 +15,7 @@ WIDTH = 100  # what a table needs
 _SHOWN = 0.002  # of a step; what takes less is left out
 
 
-def phase_view(phase: Phase, ranks: Sequence[Phase]) -> Group:
+def phase_view(phase: PhaseFigures, ranks: Sequence[PhaseFigures]) -> Group:
     """The table of one rank's phase, and a line for each of the other `ranks`."""
     step = phase.costs[-1]
     title = f"{phase.name}, rank {phase.rank}: {phase.steps} steps of {phase.tokens / phase.steps:.4g} tokens"
@@ -46,7 +46,7 @@ def ceilings_view(ceilings: Ceilings | None) -> Text:
     return Text(f"\n ceilings of the rank ({threads}): reads {ceilings.read_bytes_s / 1e9:.3g} GB/s, {peaks}")
 
 
-def _cells(cost: Cost) -> list[str]:
+def _cells(cost: OperationFigures) -> list[str]:
     return [
         cost.name if cost.format in ("", "bf16") else f"{cost.name} {cost.format}",
         f"{cost.calls:.4g}" if cost.calls else "",
@@ -61,6 +61,6 @@ def _cells(cost: Cost) -> list[str]:
     ]
 
 
-def _waiting(step: Cost) -> str:
+def _waiting(step: OperationFigures) -> str:
     part = step.wait_ms / step.ms if step.ms else 0.0
     return f"{step.ms:.4g} ms a step, of which waiting for other ranks {step.wait_ms:.3f} ms ({part:.1%})"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from numaserve.workers.bench.tasks import Phase, RunSteps, StepsRan
+from numaserve.workers.bench.tasks import MeasuredPhase, RunSteps, StepsRan
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.process.model import RankModel
 from numaserve.workers.process.node import NodeContext
@@ -42,7 +42,7 @@ def run_steps(task: RunSteps, say: Callable[[str], None]) -> StepsRan:
 
     rank = _Rank(task, RankModel(launch, NodeContext.enter(launch), loading), pages)
     rank.prefill(1)  # what is touched for the first time is not measured
-    phases: list[Phase] = []
+    phases: list[MeasuredPhase] = []
     for batch in task.batch_sizes:
         say(f"prefill of {task.input_len} tokens, batch {batch}")
         phases.append(rank.phase("prefill", batch, rank.settle, partial(rank.prefill, batch), task.prefills))
@@ -85,7 +85,9 @@ class _Rank:
 
         return one
 
-    def phase(self, name: str, batch: int, settle: Callable[[], None], work: Callable[[], None], count: int) -> Phase:
+    def phase(
+        self, name: str, batch: int, settle: Callable[[], None], work: Callable[[], None], count: int
+    ) -> MeasuredPhase:
         """Repeat `work` so often, after `settle`: a step from which the ranks go on together."""
         ceilings = self._ceilings()
         settle()
@@ -96,7 +98,7 @@ class _Rank:
             work()
             seconds.append(time.perf_counter() - begin)
         after = self.model.profile(ProfileRequest(0))
-        return Phase(name, batch, seconds, before, after, ceilings.better(self._ceilings()))
+        return MeasuredPhase(name, batch, seconds, before, after, ceilings.better(self._ceilings()))
 
     def _ceilings(self) -> Ceilings:
         measured = self.model.profile(ProfileRequest(0, ceilings=True)).ceilings

@@ -39,7 +39,7 @@ class UseRing(msgspec.Struct, frozen=True, tag="ring"):
 Task = RunSteps | LoadModel | UseRing
 
 
-class Phase(msgspec.Struct, frozen=True):
+class MeasuredPhase(msgspec.Struct, frozen=True):
     """Steps of one kind on one rank, between two profiles; its ceilings around them, measured while the other ranks
     measure theirs."""
 
@@ -56,7 +56,7 @@ class StepsRan(msgspec.Struct, frozen=True, tag="steps"):
 
     isa: str
     weight_bytes: int
-    phases: list[Phase]
+    phases: list[MeasuredPhase]
 
 
 class Loaded(msgspec.Struct, frozen=True, tag="loaded"):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from numaserve.server.engine.throughput import Throughput
-from numaserve.server.engine.timing import StepTimes, phase_of, tokens_of
+from numaserve.server.engine.timing import StepTimes, step_kind, tokens_of
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.workers.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan, StepResult
 
@@ -12,11 +12,11 @@ AHEAD = SeqPlan(2, 9, [], from_previous=True)
 
 
 @pytest.mark.parametrize(
-    ("seqs", "phase"),
+    ("seqs", "kind"),
     [([PREFILL], "prefill"), ([DECODE, AHEAD], "decode"), ([PREFILL, AHEAD], "mixed")],
 )
-def test_the_phase_is_what_the_plan_computes(seqs: list[SeqPlan], phase: str) -> None:
-    assert phase_of(StepPlan(0, seqs)) == phase
+def test_the_kind_of_a_step_is_what_its_plan_computes(seqs: list[SeqPlan], kind: str) -> None:
+    assert step_kind(StepPlan(0, seqs)) == kind
 
 
 def test_the_stages_of_a_step_add_up_to_its_time() -> None:

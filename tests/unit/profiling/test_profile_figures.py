@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from numaserve.server.profiling.figures import Cost, RankFigures, best_of, between, phase_of
+from numaserve.server.profiling.figures import OperationFigures, RankFigures, best_of, between, phase_figures
 from numaserve.server.profiling.table import WIDTH, ceilings_view, phase_view
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.protocol import Ceilings, OperationProfile
@@ -25,9 +25,9 @@ def figures(steps: int, *, rank: int = 0, ceilings: Ceilings | None = None) -> R
     return RankFigures(rank, steps, 5 * steps, 10 * MS * steps, operations, ceilings)
 
 
-def costs(steps: int = 3) -> dict[str, Cost]:
+def costs(steps: int = 3) -> dict[str, OperationFigures]:
     (grown,) = between([figures(2)], [figures(2 + steps)])
-    return {cost.name: cost for cost in phase_of("decode", grown, CEILINGS).costs}
+    return {cost.name: cost for cost in phase_figures("decode", grown, CEILINGS).costs}
 
 
 def test_the_difference_of_two_snapshots_is_what_the_steps_between_them_cost() -> None:
@@ -62,13 +62,13 @@ def test_an_operation_is_measured_by_what_bounds_it_and_by_the_peak_of_its_forma
 
 
 def test_without_ceilings_there_are_no_fractions() -> None:
-    phase = phase_of("traffic", figures(2), None)
+    phase = phase_figures("traffic", figures(2), None)
     assert {cost.of_ceiling for cost in phase.costs} == {None}
 
 
 def test_no_step_is_a_mistake_of_the_operator() -> None:
     with pytest.raises(OperatorError, match="no step ran"):
-        phase_of("traffic", between([figures(2)], [figures(2)])[0], None)
+        phase_figures("traffic", between([figures(2)], [figures(2)])[0], None)
 
 
 def test_the_best_of_two_measurements_counts() -> None:
@@ -79,7 +79,7 @@ def test_the_best_of_two_measurements_counts() -> None:
 
 
 def test_the_table_has_a_row_for_each_operation_and_a_line_for_each_other_rank() -> None:
-    phases = [phase_of("decode", figures(4, rank=rank), CEILINGS) for rank in (0, 1)]
+    phases = [phase_figures("decode", figures(4, rank=rank), CEILINGS) for rank in (0, 1)]
     console = Console(width=WIDTH)
     with console.capture() as captured:
         console.print(phase_view(phases[0], phases))

@@ -16,7 +16,7 @@ from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.roofline.estimate import Estimate, Load, make_estimate
 from numaserve.workers.planning.roofline.machine import load_machine
 from numaserve.workers.planning.roofline.memory import node_memory, remedies
-from numaserve.workers.planning.roofline.predict import prefill_steps
+from numaserve.workers.planning.roofline.phases import prefill_steps
 from numaserve.workers.planning.roofline.ranks import rank_operations
 from numaserve.workers.program.cost import OperationCost, StepWork
 from numaserve.workers.settings import ModelSettings, WeightFormats

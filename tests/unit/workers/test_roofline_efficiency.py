@@ -66,7 +66,7 @@ def test_what_one_row_takes_beyond_its_bytes_is_fixed(tmp_path: Path) -> None:
     row = {"table": "small operations", "operation": "rms_norm"}
     # 1000 bytes a row; a core goes through 1 GB/s of them: 20 rows on two cores are 10 us.
     rows = [row | {"rows": 1, "best_us": 3.0, "gb_s": 1 / 3}, row | {"rows": 20, "best_us": 10.0, "gb_s": 2.0}]
-    cost = load_efficiencies(written(tmp_path, BARRIER, *rows)).row_cost("rms_norm")
+    cost = load_efficiencies(written(tmp_path, BARRIER, *rows)).row_time("rms_norm")
     assert cost.core_bytes_s.at(1) == pytest.approx(1e9)
     assert cost.fixed_s == pytest.approx(2e-6)
 
@@ -76,7 +76,7 @@ def test_samplers_are_measured_by_the_row(tmp_path: Path) -> None:
     other = row | {"operation": "sample, top-p 0.95", "best_us": 50.0}
     found = load_efficiencies(written(tmp_path, BARRIER, row | {"rows": 1}, row | {"rows": 16, "best_us": 1.0}, other))
     # Two cores do sixteen rows of 2000 and 1000 bytes: each core a row of 1000 bytes in 2 us.
-    assert found.row_cost("sample").core_bytes_s.at(8) == pytest.approx(0.5e9)
+    assert found.row_time("sample").core_bytes_s.at(8) == pytest.approx(0.5e9)
 
 
 @pytest.mark.parametrize("text", ["", "[]\n", "{\n", '{"table": "gemm, bf16"}\n', '{"ttft": 3}\n'])
@@ -98,7 +98,7 @@ def test_the_shipped_figures_cover_every_kind_and_format() -> None:
     formats = {"bf16", "int8", "int8_group", "int4", "fp8"}
     assert {("gemm", format) for format in formats} | {("experts", "bf16")} <= measured
     assert {("attention", kv) for kv in ("bf16", "int8", "fp8_e4m3")} | {("latent", "bf16")} <= measured
-    assert {"rms_norm", "rope_store", "sample", "moe_route", "moe_combine"} <= found.row_costs.keys()
+    assert {"rms_norm", "rope_store", "sample", "moe_route", "moe_combine"} <= found.row_times.keys()
     assert 0 < found.barrier_s < 1e-4
 
 

@@ -44,15 +44,15 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class RowCost:
-    """Of a row-wise operation: what it takes besides its bytes, and how many of them a core goes through in a second,
-    by the rows that it has to itself. Of a few rows that come from its caches it is many times more."""
+class RowTime:
+    """The time of a row-wise operation: what it takes besides its bytes, and how many of them a core goes through in a
+    second, by the rows that it has to itself. Of a few rows that come from its caches it is many times more."""
 
     fixed_s: float
     core_bytes_s: Curve
 
 
-_UNKNOWN = RowCost(0.0, Curve([(1.0, 4e9)]))
+_UNKNOWN = RowTime(0.0, Curve([(1.0, 4e9)]))
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Efficiencies:
 
     source: str
     curves: Mapping[tuple[Kind, str, str], Curve]
-    row_costs: Mapping[str, RowCost]
+    row_times: Mapping[str, RowTime]
     barrier_s: float = 0.0
     _found: dict[tuple[Kind, str, str], Curve | None] = field(default_factory=dict, repr=False)
 
@@ -84,9 +84,9 @@ class Efficiencies:
                         return curve
         return None if weights == "bf16" else self._nearest(kind, _STAND_IN.get(format, "bf16"), bound)
 
-    def row_cost(self, name: str) -> RowCost:
+    def row_time(self, name: str) -> RowTime:
         """Of the operation of that name, or of one like it."""
-        return self.row_costs.get(name) or self.row_costs.get("rms_norm") or _UNKNOWN
+        return self.row_times.get(name) or self.row_times.get("rms_norm") or _UNKNOWN
 
 
 def load_efficiencies(path: Path) -> Efficiencies:
@@ -115,7 +115,7 @@ def _efficiencies(rows: Sequence[Mapping[str, Any]], source: str) -> Efficiencie
     barriers = [row for row in rows if row["table"] == "barrier"]
     barrier_s = min((row["team_ns"] for row in barriers), default=0.0) * 1e-9
     threads = max((row["threads"] for row in barriers), default=1)
-    return Efficiencies(source, curves, dict(_row_costs(rows, threads)), barrier_s)
+    return Efficiencies(source, curves, dict(_row_times(rows, threads)), barrier_s)
 
 
 def _products(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Kind, str, float, Mapping[str, Any]]]:
@@ -133,7 +133,7 @@ def _products(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Kind, str, fl
             yield "latent", "bf16", row["new"], row
 
 
-def _row_costs(rows: Iterable[Mapping[str, Any]], threads: int) -> Iterator[tuple[str, RowCost]]:
+def _row_times(rows: Iterable[Mapping[str, Any]], threads: int) -> Iterator[tuple[str, RowTime]]:
     measured: dict[str, dict[int, list[tuple[float, float]]]] = {}
     for row in rows:
         name, _, method = str(row.get("operation", "")).partition(", ")
@@ -148,13 +148,13 @@ def _row_costs(rows: Iterable[Mapping[str, Any]], threads: int) -> Iterator[tupl
         found = measured.setdefault(name, {}).setdefault(count, [])
         found.append((seconds * repeated, row["gb_s"] * 1e9 * seconds * repeated))
     for name, by_count in measured.items():
-        yield name, _row_cost({count: min(found) for count, found in by_count.items()}, threads)
+        yield name, _row_time({count: min(found) for count, found in by_count.items()}, threads)
 
 
-def _row_cost(measured: Mapping[int, tuple[float, float]], threads: int) -> RowCost:
+def _row_time(measured: Mapping[int, tuple[float, float]], threads: int) -> RowTime:
     """From seconds and bytes by number of rows. What one row takes beyond its bytes is fixed."""
     few = min(measured)
     many = {count: found for count, found in measured.items() if count >= threads and count > few} or measured
     rates = Curve(sorted((count / threads, nbytes / seconds / threads) for count, (seconds, nbytes) in many.items()))
     seconds, nbytes = measured[few]
-    return RowCost(max(seconds - nbytes / rates.at(1) / min(few, threads), 0.0), rates)
+    return RowTime(max(seconds - nbytes / rates.at(1) / min(few, threads), 0.0), rates)

@@ -12,7 +12,7 @@ from numaserve.workers.planning.placement import place_ranks
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.machine import Machine
 from numaserve.workers.planning.roofline.memory import NodeMemory, node_memory, remedies
-from numaserve.workers.planning.roofline.predict import Model, Phase, RankMachine, decode_step, prefill_steps
+from numaserve.workers.planning.roofline.phases import PhaseEstimate, RankMachine, Roofline, decode_step, prefill_steps
 from numaserve.workers.planning.roofline.ranks import rank_operations
 from numaserve.workers.planning.topology import Topology
 from numaserve.workers.protocol import Launch
@@ -44,8 +44,8 @@ class Estimate:
     cores: list[int]  # by rank
     memory: list[NodeMemory]
     remedies: list[str]  # empty where the model fits
-    prefill: Phase
-    decode: Phase
+    prefill: PhaseEstimate
+    decode: PhaseEstimate
     notes: tuple[str, ...]
 
     @property
@@ -69,15 +69,15 @@ class Estimate:
         return self.load.batch / self.tpot_s
 
 
-def step_model(
+def make_roofline(
     options: DeploymentOptions | Launch, config: ModelConfig, ranks: Sequence[RankMachine], efficiencies: Efficiencies
-) -> Model:
-    """What predicts steps of the ranks, each with its part of the machine. Raises `OperatorError` for formats that
+) -> Roofline:
+    """The roofline model of the ranks, each with its part of the machine. Raises `OperatorError` for formats that
     cannot be had."""
     operations = [
         rank_operations(config, [rank.cores for rank in ranks], rank, options.settings) for rank in range(len(ranks))
     ]
-    return Model(ranks, operations, efficiencies, STEP_S)
+    return Roofline(ranks, operations, efficiencies, STEP_S)
 
 
 def make_estimate(
@@ -108,14 +108,14 @@ def make_estimate(
         RankMachine(machine, len(rank.cpus), machine.node_read_gb_s * 1e9 * len(rank.cpus) / on_node[rank.node])
         for rank in ranks
     ]
-    model = step_model(options, config, machines, efficiencies)
+    roofline = make_roofline(options, config, machines, efficiencies)
     return Estimate(
         machine,
         load,
         shares,
         memory,
         [] if fits else list(remedies(options, config, topology, ranks, context)),
-        model.phase("prefill", prefill_steps(load.input_len, options.max_step_tokens)),
-        model.phase("decode", [decode_step(load.batch, load.input_len + load.output_len // 2)]),
+        roofline.phase("prefill", prefill_steps(load.input_len, options.max_step_tokens)),
+        roofline.phase("decode", [decode_step(load.batch, load.input_len + load.output_len // 2)]),
         (*config.notes, *placement.notes),
     )

@@ -1,24 +1,24 @@
-"""What `numaserve plan` makes of the steps that ``numaserve bench offline`` measures, at the ceilings around them."""
+"""The estimate of the steps that ``numaserve bench offline`` measures, at the ceilings around them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numaserve.workers.bench.tasks import Phase as Measured
+from numaserve.workers.bench.tasks import MeasuredPhase
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
-from numaserve.workers.planning.roofline.estimate import step_model
+from numaserve.workers.planning.roofline.estimate import make_roofline
 from numaserve.workers.planning.roofline.machine import machine_of
-from numaserve.workers.planning.roofline.predict import RankMachine, decode_step, prefill_steps
+from numaserve.workers.planning.roofline.phases import RankMachine, decode_step, prefill_steps
 from numaserve.workers.planning.topology import Topology
 from numaserve.workers.program.cost import StepWork
 from numaserve.workers.protocol import Launch
 
 
 @dataclass(frozen=True)
-class Planned:
-    """Predicts phases of a run of prompts of `input_len` tokens and answers of `output_len`."""
+class RunEstimate:
+    """The estimate of a run: prompts of `input_len` tokens and answers of `output_len`."""
 
     launch: Launch
     config: ModelConfig
@@ -27,8 +27,8 @@ class Planned:
     input_len: int
     output_len: int
 
-    def seconds(self, ranks: Sequence[Measured]) -> float:
-        """Of one repetition of a phase that all `ranks` measured: the prompts of the batch, or a step."""
+    def seconds(self, ranks: Sequence[MeasuredPhase]) -> float:
+        """Seconds of one repetition of a phase that all `ranks` measured: the prompts of the batch, or a step."""
         barrier_us = self.efficiencies.barrier_s * 1e6
         machines = [
             RankMachine(
@@ -38,10 +38,10 @@ class Planned:
             )
             for each in ranks
         ]
-        model = step_model(self.launch, self.config, machines, self.efficiencies)
-        return model.phase(ranks[0].name, self._steps(ranks[0])).seconds
+        roofline = make_roofline(self.launch, self.config, machines, self.efficiencies)
+        return roofline.phase(ranks[0].name, self._steps(ranks[0])).seconds
 
-    def _steps(self, phase: Measured) -> list[StepWork]:
+    def _steps(self, phase: MeasuredPhase) -> list[StepWork]:
         if phase.name == "prefill":
             return prefill_steps(self.input_len, self.launch.max_step_tokens) * phase.batch
         return [decode_step(phase.batch, self.input_len + self.output_len // 2)]

@@ -1,4 +1,4 @@
-"""What a plan makes of measured steps."""
+"""The estimate of measured steps."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from numaserve.configs import EFFICIENCIES
-from numaserve.server.cli.bench_planned import Planned
+from numaserve.server.cli.bench_estimate import RunEstimate
 from numaserve.workers.bench.shapes import SHAPES
-from numaserve.workers.bench.tasks import Phase
+from numaserve.workers.bench.tasks import MeasuredPhase
 from numaserve.workers.models.config.load import load_model_config
 from numaserve.workers.planning.deployment import DeploymentOptions, make_deployment
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
@@ -23,7 +23,7 @@ INT8 = WeightFormats("int8", activations="bf16")
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-def test_steps_are_planned_as_a_host_of_those_ceilings_is(tp: int, tmp_path: Path) -> None:
+def test_steps_are_estimated_as_a_host_of_those_ceilings_is(tp: int, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SHAPES["llama-1b"].config()))
     config, known = load_model_config(tmp_path), load_efficiencies(EFFICIENCIES)
     options = DeploymentOptions(
@@ -48,9 +48,9 @@ def test_steps_are_planned_as_a_host_of_those_ceilings_is(tp: int, tmp_path: Pat
     )
     estimate = make_estimate(options, config, host.topology(), machine=host, efficiencies=known, load=Load(1024, 64, 2))
     launch = make_deployment(options, config, host.topology()).launches[0]
-    planned = Planned(launch, config, host.topology(), known, 1024, 64)
+    of_run = RunEstimate(launch, config, host.topology(), known, 1024, 64)
     cores = 8 // tp
     ceilings = Ceilings("avx512", cores, 100e9 / tp, {"bf16": 200e9 * cores, "int8": 400e9 * cores})
     for name, seconds in (("prefill", 2 * estimate.prefill.seconds), ("decode", estimate.tpot_s)):
-        phases = [Phase(name, 2, [1.0], NOTHING, NOTHING, ceilings)] * tp
-        assert planned.seconds(phases) == pytest.approx(seconds)
+        phases = [MeasuredPhase(name, 2, [1.0], NOTHING, NOTHING, ceilings)] * tp
+        assert of_run.seconds(phases) == pytest.approx(seconds)

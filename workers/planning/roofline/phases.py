@@ -32,8 +32,8 @@ class RankMachine:
 
 
 @dataclass(frozen=True)
-class Cost:
-    """An operation, or all of one name, of one rank in some steps."""
+class OperationEstimate:
+    """The estimate of an operation, or of all of one name, of one rank in some steps."""
 
     name: str
     weights: str
@@ -47,13 +47,13 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Phase:
-    """Some steps: what the slowest rank does in them, by operation, and the seconds that they take."""
+class PhaseEstimate:
+    """The estimate of some steps: what the slowest rank does in them, by operation, and the seconds that they take."""
 
     name: str
     steps: int
     rank: int
-    costs: list[Cost]
+    costs: list[OperationEstimate]
     seconds: float
 
     @property
@@ -68,7 +68,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Model:
+class Roofline:
     """The roofline model of a group of ranks."""
 
     ranks: Sequence[RankMachine]
@@ -76,27 +76,27 @@ class Model:
     efficiencies: Efficiencies
     step_s: float = 0.0  # of a step, outside of its operations
 
-    def phase(self, name: str, steps: Sequence[StepWork]) -> Phase:
-        """What those steps take."""
-        by_rank = [self._costs(rank, steps) for rank in range(len(self.ranks))]
+    def phase(self, name: str, steps: Sequence[StepWork]) -> PhaseEstimate:
+        """The estimate of those steps."""
+        by_rank = [self._estimates(rank, steps) for rank in range(len(self.ranks))]
         totals = [sum(cost.seconds for cost in costs) for costs in by_rank]
         slowest = max(range(len(totals)), key=totals.__getitem__)
-        return Phase(name, len(steps), slowest, by_rank[slowest], totals[slowest] + self.step_s * len(steps))
+        return PhaseEstimate(name, len(steps), slowest, by_rank[slowest], totals[slowest] + self.step_s * len(steps))
 
-    def _costs(self, rank: int, steps: Sequence[StepWork]) -> list[Cost]:
+    def _estimates(self, rank: int, steps: Sequence[StepWork]) -> list[OperationEstimate]:
         machine = self.ranks[rank]
-        found = [self._cost(machine, each, step) for step in steps for each in self.operations[rank]]
+        found = [self._estimate(machine, each, step) for step in steps for each in self.operations[rank]]
         found.sort(key=lambda cost: (cost.name, cost.weights))
         merged = [_merged(list(group)) for _, group in groupby(found, key=lambda cost: (cost.name, cost.weights))]
         return sorted(merged, key=lambda cost: -cost.seconds)
 
-    def _cost(self, machine: RankMachine, operation: OperationCost, step: StepWork) -> Cost:
+    def _estimate(self, machine: RankMachine, operation: OperationCost, step: StepWork) -> OperationEstimate:
         amount = operation.amount(step)
         if operation.kind in ("rows", "sample", "exchange"):
             seconds, bound = self._row_wise(machine, operation, amount)
         else:
             seconds, bound = self._product(machine, operation, amount)
-        return Cost(
+        return OperationEstimate(
             operation.name,
             operation.weights,
             1,
@@ -126,12 +126,12 @@ class Model:
     def _row_wise(self, machine: RankMachine, operation: OperationCost, amount: Amount) -> tuple[float, Bound]:
         if amount.rows == 0:
             return 0.0, "cores"
-        cost = self.efficiencies.row_cost(operation.name)
+        time = self.efficiencies.row_time(operation.name)
         # Whole pieces go to cores: the busiest has one more than others.
         share = -(-amount.pieces // machine.cores) / amount.pieces
         nbytes = amount.touched * share + (amount.repeated if amount.rows < machine.cores else 0.0)
-        rate = cost.core_bytes_s.at(max(amount.rows / machine.cores, 1.0))
-        cores = cost.fixed_s + nbytes / rate + self._barrier(machine)
+        rate = time.core_bytes_s.at(max(amount.rows / machine.cores, 1.0))
+        cores = time.fixed_s + nbytes / rate + self._barrier(machine)
         ranks = amount.meetings * machine.machine.meeting_us * 1e-6
         ranks += amount.fetched / (machine.machine.link_gb_s * 1e9)
         return cores + ranks, "ranks" if ranks > cores else "cores"
@@ -154,13 +154,13 @@ def decode_step(batch: int, context: int) -> StepWork:
     return StepWork([(context, 1)] * batch, batch)
 
 
-def _merged(costs: Iterable[Cost]) -> Cost:
+def _merged(costs: Iterable[OperationEstimate]) -> OperationEstimate:
     """One row of operations that are alike; what bounds most of their time counts."""
     each = list(costs)
     by_bound: dict[Bound, float] = {}
     for cost in each:
         by_bound[cost.bound] = by_bound.get(cost.bound, 0.0) + cost.seconds
-    return Cost(
+    return OperationEstimate(
         each[0].name,
         each[0].weights,
         len(each),

@@ -1,7 +1,7 @@
 """The kernels' native module. Arrays must be C-contiguous and in processor memory."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict, overload
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +9,8 @@ from numaserve.shm_comm import Ring
 
 # Bytes offset in the arena, elements from row to row, number of the collective in a step (-1: none).
 Place = tuple[int, int, int]
+# And columns, and how many of them share a scale (0: all).
+QuantizedPlace = tuple[Place, int, int]
 # Token, its log-probability, the most likely tokens and theirs.
 Logprobs = tuple[int, float, list[int], list[float]]
 
@@ -170,12 +172,9 @@ class ProgramDescription(TypedDict):
     context_parallel: tuple[int, int, int]
     nodes: list[NodeDescription]
 
-QuantizedPlace = tuple[Place, int, int]  # columns, group
-
 class Program:
-    """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.builder`."""
+    """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.native`."""
 
-    @overload
     def __init__(self, team: Team, ring: Ring | None, settings: dict[str, Any]) -> None:
         """`settings`: max_tokens, max_logit_rows, max_slots, pages_per_slot, num_pages and vocabulary, the rank's
         q_heads, kv_heads and head_dim, value_dim (of a latent cache, otherwise 0), context_parallel (None, or a tuple:
@@ -185,156 +184,16 @@ class Program:
         Raises TypeError for a setting that is missing, unknown or of another type, ValueError for heads that attention
         cannot do.
         """
-    @overload
-    def __init__(
-        self,
-        team: Team,
-        ring: Ring | None,
-        max_tokens: int,
-        max_logit_rows: int,
-        max_slots: int,
-        pages_per_slot: int,
-        num_pages: int,
-        vocabulary: int,
-        q_heads: int,
-        kv_heads: int,
-        head_dim: int,
-        value_dim: int,
-        context_parallel: tuple[Sequence[int], int, int] | None,
-        layers: int,
-        kv_dtype: str,
-        arena_bytes: int,
-    ) -> None: ...
     def add(self, kind: str, fields: dict[str, Any]) -> None:
         """Add an operation. Its fields are the members, by their names, of the struct of this kind in
-        runtime/operations.h, moe_operations.h or latent_operations.h: places, weights, vectors, tables, sequences of
-        them, numbers, names, and None for what may be left out. The Program keeps its weights, vectors and tables
-        alive.
+        runtime/operations.h, moe_operations.h or latent_operations.h: `Place`, `QuantizedPlace`, weights, vectors,
+        tables, sequences of them, numbers, names, and None for what may be left out. The Program keeps its weights,
+        vectors and tables alive.
 
         Raises TypeError for a field that is missing, unknown or of another type, ValueError for an unknown kind and
         for fields that do not fit each other; both name what they are about.
         """
-    def embed(self, table: PackedMatrix, first_row: int, scale: float, out: Place, /) -> None: ...
-    def rms_norm(self, x: Place, weight: Vector, out: Place, eps: float, quantized: QuantizedPlace | None) -> None: ...
-    def quantize(self, x: Place, out: QuantizedPlace, rows_per_token: int, logits: bool) -> None: ...
-    def linear(
-        self,
-        name: str,
-        x: Place,
-        weight: PackedMatrix,
-        bias: Vector | None,
-        activation: str,
-        widened: bool,
-        accumulate: bool,
-        logits: bool,
-        out: Place,
-    ) -> None: ...
-    def reduce(
-        self,
-        partial: Place,
-        residual: Place,
-        sum: Place,
-        cols: int,
-        assign: bool,
-        bias: Vector | None,
-        post_norm: Vector | None,
-        eps: float,
-    ) -> None: ...
-    def rope_store(
-        self,
-        qkv: Place,
-        q: Place,
-        layer: int,
-        rope: RopeTable,
-        q_norm: Vector | None,
-        k_norm: Vector | None,
-        eps: float,
-    ) -> None: ...
-    def attention(
-        self,
-        q: Place,
-        out: Place,
-        partial: Place,
-        layer: int,
-        scale: float,
-        window: int,
-        softcap: float,
-        sinks: Vector | None = None,
-    ) -> None: ...
-    def moe_route(
-        self,
-        logits: Place,
-        x: Place,
-        sorted: Place,
-        routes: Place,
-        counts: Place,
-        item_bytes: int,
-        first_expert: int,
-        local_experts: int,
-        shared_gate: bool,
-        num_experts: int,
-        top_k: int,
-        scoring: str,
-        renormalize: bool,
-        scale: float,
-        correction: Vector | None,
-        num_groups: int,
-        top_groups: int,
-        group_score: str,
-    ) -> None: ...
-    def moe_experts(
-        self,
-        name: str,
-        x: Place,
-        weights: Sequence[PackedMatrix],
-        bias: Vector | None,
-        out: Place,
-        counts: Place,
-        shared: PackedMatrix | None,
-        shared_x: Place,
-        shared_out: Place,
-        activation: str,
-        limit: float,
-        item_bytes: int,
-        widened: bool,
-        shared_widened: bool,
-    ) -> None: ...
-    def moe_combine(
-        self, y: Place, routes: Place, top_k: int, shared: Place | None, accumulate: bool, out: Place
-    ) -> None: ...
-    def mla_store(
-        self,
-        q: Place,
-        kv: Place,
-        nope: Place,
-        query: Place,
-        layer: int,
-        nope_dim: int,
-        rope: RopeTable,
-        norm: Vector,
-        eps: float,
-    ) -> None: ...
-    def head_linear(
-        self,
-        name: str,
-        x: Place,
-        x_stride: int,
-        weight: PackedMatrix,
-        num_heads: int,
-        widened: bool,
-        out: Place,
-        out_stride: int,
-    ) -> None: ...
-    def quantize_heads(self, x: Place, x_stride: int, out: QuantizedPlace, out_stride: int, num_heads: int) -> None: ...
-    def gather_columns(self, message: Place, out: Place, bounds: Sequence[int]) -> None: ...
-    def gather_queries(self, query: Place, message: Place, gathered: Place) -> None: ...
-    def divided_attention(
-        self, q: Place, message: Place, out: Place, partial: Place, layer: int, scale: float
-    ) -> None: ...
-    def gather(self, x: Place, out: Place, /) -> None: ...
-    def sample(self, logits: Place, tokens: Place, vocab_first: Sequence[int], softcap: float, /) -> None: ...
     def set_collectives(self, count: int, /) -> None: ...
-    @overload
     def init_slot(self, slot: int, settings: dict[str, Any]) -> None:
         """Forget what a slot held. `settings`: temperature, top_k, top_p, min_p, repetition_penalty,
         presence_penalty, frequency_penalty, seed, bias_ids and bias_values (of the logit bias), num_logprobs (-1:
@@ -344,28 +203,6 @@ class Program:
         Raises TypeError for a setting that is missing, unknown or of another type, ValueError for a slot or token id
         that is out of range.
         """
-    @overload
-    def init_slot(
-        self,
-        slot: int,
-        temperature: float,
-        top_k: int,
-        top_p: float,
-        min_p: float,
-        repetition_penalty: float,
-        presence_penalty: float,
-        frequency_penalty: float,
-        seed: int,
-        bias_ids: Sequence[int],
-        bias_values: Sequence[float],
-        num_logprobs: int,
-        min_position: int,
-        suppress: Sequence[int],
-        penalties: bool,
-        prompt_history: Sequence[int],
-        output_history: Sequence[int],
-        /,
-    ) -> None: ...
     def append_pages(self, slot: int, pages: Sequence[int], /) -> None: ...
     def revert(self) -> None:
         """Undo every `init_slot` and `append_pages` since the last step that was run."""

@@ -46,44 +46,10 @@ void add_operation(Program& program, const std::string& kind, const nb::dict& fi
   throw std::invalid_argument("there is no operation '" + kind + "'");
 }
 
-// The operation as a method: positional arguments are the first fields.
-template <class Operation>
-void bind_method(nb::class_<Program>& program, const char* name) {
-  program.def(name, [](Program& self, const nb::args& args, const nb::kwargs& kwargs) {
-    nb::dict fields(kwargs);
-    size_t index = 0;
-    Operation{}.visit([&](const char* field, auto&) {
-      if (index < args.size()) fields[field] = args[index];
-      ++index;
-    });
-    if constexpr (requires { Operation::sinks; })
-      if (!fields.contains("sinks")) fields["sinks"] = nb::none();
-    add_operation(self, Operation::kKind, fields);
-  });
-}
-
 }  // namespace
 
 void bind_operations(nb::class_<Program>& program) {
   program.def("add", &add_operation, nb::arg("kind"), nb::arg("fields"));
-  bind_method<operation::Embed>(program, "embed");
-  bind_method<operation::RmsNorm>(program, "rms_norm");
-  bind_method<operation::Quantize>(program, "quantize");
-  bind_method<operation::Linear>(program, "linear");
-  bind_method<operation::Reduce>(program, "reduce");
-  bind_method<operation::RopeStore>(program, "rope_store");
-  bind_method<operation::Attention>(program, "attention");
-  bind_method<operation::Gather>(program, "gather");
-  bind_method<operation::GatherColumns>(program, "gather_columns");
-  bind_method<operation::Sample>(program, "sample");
-  bind_method<operation::MoeRoute>(program, "moe_route");
-  bind_method<operation::MoeExperts>(program, "moe_experts");
-  bind_method<operation::MoeCombine>(program, "moe_combine");
-  bind_method<operation::LatentStore>(program, "mla_store");
-  bind_method<operation::HeadLinear>(program, "head_linear");
-  bind_method<operation::QuantizeHeads>(program, "quantize_heads");
-  bind_method<operation::GatherQueries>(program, "gather_queries");
-  bind_method<operation::DividedAttention>(program, "divided_attention");
 }
 
 }  // namespace numaserve

@@ -7,7 +7,7 @@
 
 namespace numaserve {
 
-// Adds `add(kind, fields)`, and a method for each kind.
+// Adds the method `add` to Program.
 void bind_operations(nanobind::class_<Program>& program);
 
 }  // namespace numaserve

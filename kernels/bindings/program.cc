@@ -84,18 +84,6 @@ void init_slot(Program& program, int64_t slot, const nb::dict& settings) {
   program.slots().init(slot, arguments<SlotSettings>("init_slot", settings, none));
 }
 
-// Values by the names of the fields, in their order.
-template <class Struct>
-nb::dict named(const nb::args& values) {
-  nb::dict fields;
-  size_t index = 0;
-  Struct{}.visit([&](const char* field, auto&) {
-    if (index < values.size()) fields[field] = values[index];
-    ++index;
-  });
-  return fields;
-}
-
 std::unique_ptr<RopeTable> make_rope(const Table& cos, const Table& sin) {
   if (sin.shape(0) != cos.shape(0) || sin.shape(1) != cos.shape(1))
     throw std::invalid_argument("the cosine and sine tables differ in shape");
@@ -154,17 +142,8 @@ void bind_program(nb::module_& m) {
   program
       .def(nb::new_(&make_program), nb::arg("team"), nb::arg("ring").none(), nb::arg("settings"),
            nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>())
-      .def(nb::new_([](Team& team, ring::Ring* ring, const nb::args& values) {
-             return make_program(team, ring, named<Settings>(values));
-           }),
-           nb::arg("team"), nb::arg("ring").none(), nb::arg("args"), nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>())
-      .def(nb::new_(
-               [](Team& team, ring::Ring* ring, const nb::kwargs& values) { return make_program(team, ring, values); }),
-           nb::arg("team"), nb::arg("ring").none(), nb::arg("kwargs"), nb::keep_alive<0, 2>(), nb::keep_alive<0, 3>())
       .def("set_collectives", &Program::set_collectives)
       .def("init_slot", &init_slot, nb::arg("slot"), nb::arg("settings"))
-      .def("init_slot", [](Program& self, int64_t slot,
-                           const nb::args& values) { init_slot(self, slot, named<SlotSettings>(values)); })
       .def("append_pages", [](Program& self, int64_t slot,
                               const std::vector<int32_t>& pages) { self.slots().append_pages(slot, pages); })
       .def("revert", [](Program& self) { self.slots().revert(); })

@@ -3,50 +3,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from machines import GIB
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.spec import ModelConfig, MoeConfig, RopeConfig
-from numaserve.workers.planning.deployment import Deployment, DeploymentOptions, make_deployment
-from numaserve.workers.planning.topology import HugePages, Node, Topology
+from numaserve.workers.models.spec import MoeConfig
+from numaserve.workers.planning.deployment import Deployment, make_deployment
 from numaserve.workers.protocol import PAGE_SIZE
 from numaserve.workers.settings import KvCacheDtype, ModelSettings
 from numaserve.workers.weights.sharding import kv_bytes_per_page, weight_bytes
 
-# The shape of SmolLM2-135M: 9 query heads and 3 KV heads do not divide by 2.
-SMALL = ModelConfig(
-    architecture="LlamaForCausalLM",
-    family="llama",
-    hidden_size=576,
-    num_layers=30,
-    num_qo_heads=9,
-    num_kv_heads=3,
-    head_dim=64,
-    intermediate_size=1536,
-    vocab_size=49152,
-    rms_norm_eps=1e-5,
-    max_position=8192,
-    tie_word_embeddings=True,
-    activation="silu",
-    rope=RopeConfig(rotary_dim=64),
-    layer_kinds=("full",) * 30,
-    query_scale=0.125,
-)
+from tests.support.machines import GIB, OPTIONS, machine
+from tests.support.model_configs import model_config
+
+SMALL = model_config()
 LARGE = replace(
     SMALL, hidden_size=8192, num_layers=80, num_qo_heads=64, num_kv_heads=8, head_dim=128, intermediate_size=28672,
     layer_kinds=("full",) * 80, max_position=131072,
 )  # fmt: skip
-OPTIONS = DeploymentOptions(
-    model="/models/m", max_running_requests=64, max_step_tokens=512, mem_fraction_static=0.85, step_deadline_s=60.0
-)
-
-
-def machine(*sizes: int, free_gib: float = 48, cgroup_gib: float | None = None) -> Topology:
-    nodes = []
-    for index, size in enumerate(sizes):
-        start = sum(sizes[:index])
-        nodes.append(Node(index, tuple(range(start, start + size)), (), 64 * GIB, int(free_gib * GIB)))
-    limit = None if cgroup_gib is None else int(cgroup_gib * GIB)
-    return Topology(tuple(nodes), limit, HugePages("madvise", ()), None)
 
 
 def used_bytes(deployment: Deployment, node: int) -> int:

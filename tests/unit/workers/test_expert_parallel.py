@@ -28,11 +28,11 @@ from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import MoeWeights, Weights
 from numpy_builder import run_group
 from safetensors.torch import load_file
-from test_deployment import OPTIONS, SMALL, machine
 from test_quantized_loading import TOKENS
-from test_sharding import moe_config
 
 from tests.support import checkpoints
+from tests.support.machines import OPTIONS, machine
+from tests.support.model_configs import model_config, moe_config
 from tests.support.published_checkpoints import save_published, small_qwen2_moe
 
 pytestmark = pytest.mark.usefixtures("numpy_vectors")
@@ -40,8 +40,8 @@ pytestmark = pytest.mark.usefixtures("numpy_vectors")
 SHARES = [[1, 1], [3, 2], [1, 1, 1], [4, 1, 2]]
 FAMILIES_WITH_EXPERTS = [*checkpoints.MOE_CASES, *checkpoints.LATENT_CASES]
 FORMATS: list[WeightFormat] = ["bf16", "int8", "int4", "fp8"]
-MOE = replace(
-    SMALL, family="qwen2_moe", moe=MoeConfig(64, 8, 768, shared_intermediate_size=1024), moe_layers=tuple(range(30))
+MOE = model_config(
+    family="qwen2_moe", moe=MoeConfig(64, 8, 768, shared_intermediate_size=1024), moe_layers=tuple(range(30))
 )
 WHOLE = ModelSettings(expert_parallel=True)
 PARALLEL = replace(OPTIONS, settings=WHOLE)
@@ -103,7 +103,7 @@ def test_the_ranks_together_take_the_memory_of_every_expert_once(weights: list[i
 
 
 def test_a_dense_model_has_no_experts_to_hold() -> None:
-    assert make_shard(SMALL, [1, 1], 1, WHOLE) == make_shard(SMALL, [1, 1], 1)
+    assert make_shard(model_config(), [1, 1], 1, WHOLE) == make_shard(model_config(), [1, 1], 1)
 
 
 def test_groups_of_experts_are_not_cut() -> None:
@@ -213,7 +213,7 @@ def test_a_rank_with_fewer_experts_than_a_token_has_counts_rows_for_those() -> N
 @pytest.mark.parametrize(
     ("model", "nodes", "message"),
     [
-        (SMALL, (4, 4), "this one has none: leave it out"),
+        (model_config(), (4, 4), "this one has none: leave it out"),
         (MOE, (4,), "there is one rank: set --tp to 2 or more, or leave it out"),
         (replace(MOE, moe_layers=()), (4, 4), "this one has none"),
     ],

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import GIB, one_node, three_uneven_clusters, two_sockets_with_hyperthreads
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.planning.placement import place_ranks
 from numaserve.workers.planning.topology import HugePages, Node, Topology, read_topology
+
+from tests.support.machines import GIB, one_node, three_uneven_clusters, two_sockets_with_hyperthreads
 
 
 def topology_of(*sizes: int) -> Topology:

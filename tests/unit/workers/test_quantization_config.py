@@ -11,8 +11,8 @@ from numaserve.workers.models.config.quantization import read_quantization
 from numaserve.workers.models.registry import FAMILIES
 from numaserve.workers.models.spec import MoeConfig
 from numaserve.workers.models.stored import Stored
-from test_sharding import config
 
+from tests.support.model_configs import model_config
 from tests.support.published import LAYOUTS
 
 AWQ, GPTQ, FP8 = (LAYOUTS[name].config for name in ("awq", "gptq", "fp8 blocks"))
@@ -23,7 +23,9 @@ LAYER += ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
 
 def read(quantization: object, family: str = "llama", **outer: Any) -> dict[str, Stored]:
     fields = Fields({"quantization_config": quantization, **outer}, "config.json")
-    return read_quantization(fields, config(num_layers=2, tie_word_embeddings=False, family=family), FAMILIES[family])
+    return read_quantization(
+        fields, model_config(num_layers=2, tie_word_embeddings=False, family=family), FAMILIES[family]
+    )
 
 
 def names(quantization: object, **more: Any) -> set[str]:
@@ -95,7 +97,7 @@ SHARED = [f"mlp.shared_expert.{part}" for part in ("gate_proj", "up_proj", "down
 def read_moe(quantization: object, family: str = "qwen2_moe") -> dict[str, Stored]:
     """Of a model whose second layer has four experts and a shared one."""
     moe = MoeConfig(4, 2, 128, shared_intermediate_size=256, shared_gate=True)
-    model = config(num_layers=2, family=family, moe=moe, moe_layers=(1,))
+    model = model_config(num_layers=2, family=family, moe=moe, moe_layers=(1,))
     return read_quantization(Fields({"quantization_config": quantization}, "config.json"), model, FAMILIES[family])
 
 
@@ -160,7 +162,7 @@ def _with_format(groups: dict[str, Any]) -> dict[str, Any]:
 def test_the_field_of_a_multimodal_model_is_found_and_so_are_its_names() -> None:
     nested = {"text_config": {"quantization_config": FP8}}
     fields = Fields(nested, "config.json")
-    assert read_quantization(fields, config(num_layers=1), FAMILIES["llama"])
+    assert read_quantization(fields, model_config(num_layers=1), FAMILIES["llama"])
     skip = FP8 | {"modules_to_not_convert": ["model.language_model.layers.0"]}
     assert names(skip, family="gemma3") == {"layers.1"}
 

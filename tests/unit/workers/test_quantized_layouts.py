@@ -18,8 +18,8 @@ from numaserve.workers.weights.quantized.coded import CodedTensor, e4m3_values, 
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix, parts_of
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from safetensors.torch import save_file
-from test_sharding import config
 
+from tests.support.model_configs import model_config
 from tests.support.published import LAYOUTS, Published, Values, gptq
 
 SHAPE = (40, 320)
@@ -32,7 +32,7 @@ def random_weight(shape: tuple[int, int] = SHAPE) -> Values:
 
 def stored_as(published: Published) -> Stored:
     fields = Fields({"quantization_config": published.config}, "config.json")
-    return read_quantization(fields, config(), LLAMA)["layers.0.mlp.up_proj"]
+    return read_quantization(fields, model_config(), LLAMA)["layers.0.mlp.up_proj"]
 
 
 def matrix_of(

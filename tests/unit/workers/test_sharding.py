@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numaserve.kernels import Program, Team
-from numaserve.workers.models.spec import ModelConfig, MoeConfig, RopeConfig
 from numaserve.workers.protocol import PAGE_SIZE
 from numaserve.workers.settings import KvCacheDtype, ModelSettings, WeightFormats
 from numaserve.workers.weights.sharding import (
@@ -18,30 +17,10 @@ from numaserve.workers.weights.sharding import (
     weight_bytes,
 )
 
+from tests.support.model_configs import model_config, moe_config
+
 HUGE_PAGE = 2 << 20  # native code rounds up to whole ones
 RANKS = st.lists(st.integers(1, 128), min_size=1, max_size=9)
-
-
-def config(**changes: object) -> ModelConfig:
-    values: dict[str, object] = {
-        "architecture": "LlamaForCausalLM",
-        "family": "llama",
-        "hidden_size": 576,
-        "num_layers": 30,
-        "num_qo_heads": 9,
-        "num_kv_heads": 3,
-        "head_dim": 64,
-        "intermediate_size": 1536,
-        "vocab_size": 49152,
-        "rms_norm_eps": 1e-5,
-        "max_position": 8192,
-        "tie_word_embeddings": True,
-        "activation": "silu",
-        "rope": RopeConfig(rotary_dim=64),
-        "layer_kinds": ("full",) * 30,
-        "query_scale": 0.125,
-    }
-    return ModelConfig(**values | changes)  # type: ignore[arg-type]
 
 
 def sizes(heads: list[tuple[range, range]]) -> list[tuple[int, int]]:
@@ -104,40 +83,34 @@ def test_weights_that_are_not_positive_are_refused() -> None:
 
 
 def test_one_rank_holds_the_whole_model() -> None:
-    shard = make_shard(config(), [8], 0)
+    shard = make_shard(model_config(), [8], 0)
     assert (shard.q_heads, shard.kv_heads) == (range(9), range(3))
     assert (shard.intermediate, shard.vocab) == (range(1536), range(49152))
 
 
 def test_weight_bytes_are_two_for_each_parameter_of_the_matrices() -> None:
     parameters = 30 * (576 * (9 + 2 * 3 + 9) * 64 + 3 * 576 * 1536) + 49152 * 576
-    assert weight_bytes(config(), [8], 0) == 2 * parameters
-    assert weight_bytes(config(tie_word_embeddings=False), [8], 0) == 2 * (parameters + 49152 * 576)
+    assert weight_bytes(model_config(), [8], 0) == 2 * parameters
+    assert weight_bytes(model_config(tie_word_embeddings=False), [8], 0) == 2 * (parameters + 49152 * 576)
 
 
 def test_int8_weights_are_one_byte_and_eight_more_for_each_output_feature() -> None:
     settings = ModelSettings(formats=WeightFormats(linear="int8"))
     parameters = 30 * (576 * (9 + 2 * 3 + 9) * 64 + 3 * 576 * 1536)
     features = 30 * ((9 + 2 * 3) * 64 + 576 + 2 * 1536 + 576)
-    assert weight_bytes(config(), [8], 0, settings) == parameters + 8 * features + 2 * 49152 * 576
+    assert weight_bytes(model_config(), [8], 0, settings) == parameters + 8 * features + 2 * 49152 * 576
 
 
 def test_a_quantised_head_is_another_matrix_than_the_embedding() -> None:
     settings = ModelSettings(formats=WeightFormats(lm_head="int8"))
-    assert weight_bytes(config(), [8], 0, settings) - weight_bytes(config(), [8], 0) == 49152 * (576 + 8)
+    assert weight_bytes(model_config(), [8], 0, settings) - weight_bytes(model_config(), [8], 0) == 49152 * (576 + 8)
 
 
 @given(weights=st.lists(st.integers(1, 64), min_size=2, max_size=3))
 def test_the_ranks_together_hold_the_model_once(weights: list[int]) -> None:
-    together = sum(weight_bytes(config(), weights, rank) for rank in range(len(weights)))
+    together = sum(weight_bytes(model_config(), weights, rank) for rank in range(len(weights)))
     # A part of the vocabulary may end in half a pair of panels.
-    assert 0 <= together - weight_bytes(config(), [1], 0) <= len(weights) * 16 * 576 * 2
-
-
-def moe_config(**changes: object) -> ModelConfig:
-    """Every layer but the first has 12 experts of 768, top 4, and a shared one of 1024 with a gate."""
-    moe = MoeConfig(12, 4, 768, shared_intermediate_size=1024, shared_gate=True)
-    return config(family="qwen2_moe", moe=moe, moe_layers=tuple(range(1, 30)), **changes)
+    assert 0 <= together - weight_bytes(model_config(), [1], 0) <= len(weights) * 16 * 576 * 2
 
 
 def test_weight_bytes_count_every_expert_and_a_whole_router() -> None:
@@ -164,22 +137,22 @@ def test_experts_are_cut_at_tiles_like_the_mlp(weights: list[int]) -> None:
 
 
 def test_a_dense_model_has_no_columns_of_experts() -> None:
-    shard = make_shard(config(), [3, 2], 1)
+    shard = make_shard(model_config(), [3, 2], 1)
     assert (shard.expert_intermediate, shard.shared_intermediate) == (range(0), range(0))
 
 
 def test_a_page_counts_local_heads_padded_to_whole_tiles() -> None:
-    assert kv_bytes_per_page(config(), [1, 1], 0) == 2 * 30 * 2 * PAGE_SIZE * 64 * 2
-    assert kv_bytes_per_page(config(head_dim=48), [1, 1], 1) == 2 * 30 * 1 * PAGE_SIZE * 64 * 2
+    assert kv_bytes_per_page(model_config(), [1, 1], 0) == 2 * 30 * 2 * PAGE_SIZE * 64 * 2
+    assert kv_bytes_per_page(model_config(head_dim=48), [1, 1], 1) == 2 * 30 * 1 * PAGE_SIZE * 64 * 2
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
 def test_a_quantised_page_is_a_byte_a_value_and_two_for_each_scale(dtype: KvCacheDtype) -> None:
-    assert kv_bytes_per_page(config(), [1, 1], 0, ModelSettings(kv_cache_dtype=dtype)) == 2 * 30 * 2 * PAGE_SIZE * (
-        64 + 2
-    )
     assert kv_bytes_per_page(
-        config(head_dim=48), [1, 1], 1, ModelSettings(kv_cache_dtype=dtype)
+        model_config(), [1, 1], 0, ModelSettings(kv_cache_dtype=dtype)
+    ) == 2 * 30 * 2 * PAGE_SIZE * (64 + 2)
+    assert kv_bytes_per_page(
+        model_config(head_dim=48), [1, 1], 1, ModelSettings(kv_cache_dtype=dtype)
     ) == 2 * 30 * 1 * PAGE_SIZE * (64 + 2)
 
 
@@ -203,5 +176,5 @@ def test_native_code_takes_the_memory_that_was_planned(dtype: KvCacheDtype, head
         "arena_bytes": 4096,
     }
     program = Program(Team([-1]), None, settings)
-    planned = 64 * kv_bytes_per_page(config(head_dim=head_dim), [1], 0, ModelSettings(kv_cache_dtype=dtype))
+    planned = 64 * kv_bytes_per_page(model_config(head_dim=head_dim), [1], 0, ModelSettings(kv_cache_dtype=dtype))
     assert 0 <= program.kv_memory[1] - planned < HUGE_PAGE

@@ -5,8 +5,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines import GIB, FakeNode, make_machine, one_node, three_uneven_clusters, two_sockets_with_hyperthreads, write
 from numaserve.workers.planning.topology import format_cpu_list, parse_cpu_list, read_topology
+
+from tests.support.machines import (
+    GIB,
+    FakeNode,
+    make_machine,
+    one_node,
+    three_uneven_clusters,
+    two_sockets_with_hyperthreads,
+    write,
+)
 
 
 @given(st.sets(st.integers(0, 2000)))

@@ -19,7 +19,8 @@ from numaserve.workers.weights.formats import (
     lm_head_format,
 )
 from numaserve.workers.weights.sharding import make_shard
-from test_sharding import config
+
+from tests.support.model_configs import model_config
 
 MATRICES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 MATRICES += ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
@@ -34,7 +35,7 @@ def formats_of(
 ) -> LayerFormats:
     """Of a layer whose matrices are all `stored`, but for `others` by the end of their names."""
     found = {name: others.get(name.rpartition(".")[2], stored) for name in MATRICES}
-    model = config(stored={f"layers.0.{name}": each for name, each in found.items() if each is not None})
+    model = model_config(stored={f"layers.0.{name}": each for name, each in found.items() if each is not None})
     return layer_formats(model, asked, make_shard(model, [1] * world, rank), 0)
 
 
@@ -93,21 +94,21 @@ def test_quantising_what_is_quantised_already_is_refused(asked: str) -> None:
 
 @pytest.mark.parametrize(("asked", "group"), [("int4", 32), ("fp8", 128), ("int8", 0)])
 def test_a_checkpoint_that_is_not_quantised_takes_any_format(asked: str, group: int) -> None:
-    model = config()
+    model = model_config()
     made = layer_formats(model, WeightFormats(asked), make_shard(model, [1], 0), 0)  # type: ignore[arg-type]
     assert made == all_of(MatrixFormat(asked, group))  # type: ignore[arg-type]
 
 
 def test_a_tied_head_is_kept_quantised_beside_the_embedding() -> None:
-    model = config(stored={"embed_tokens": GGUF_BLOCKS["q8_0"]})
+    model = model_config(stored={"embed_tokens": GGUF_BLOCKS["q8_0"]})
     assert has_own_lm_head(model, AS_PUBLISHED)
     assert lm_head_format(model, AS_PUBLISHED) == MatrixFormat("int8_group", 32)
     assert not has_own_lm_head(model, BF16_WEIGHTS)
-    assert not has_own_lm_head(config(), AS_PUBLISHED)
+    assert not has_own_lm_head(model_config(), AS_PUBLISHED)
 
 
 def test_a_head_that_is_not_quantised_may_be_while_loading() -> None:
-    model = config(tie_word_embeddings=False, stored={"layers.0.mlp.up_proj": INT4})
+    model = model_config(tie_word_embeddings=False, stored={"layers.0.mlp.up_proj": INT4})
     assert lm_head_format(model, AS_PUBLISHED) == BF16
     assert lm_head_format(model, WeightFormats("int4", "int4")) == MatrixFormat("int4", 32)
 
@@ -117,8 +118,8 @@ def test_a_head_that_is_not_quantised_may_be_while_loading() -> None:
 )
 def test_the_mlp_is_cut_at_groups_unless_that_would_be_uneven(group: int, parts: int, cut: int) -> None:
     down = Stored("gptq", "int4", group, bits=4)
-    assert cut_of(config(stored={"layers.0.mlp.down_proj": down}), parts, 1536, ["mlp.down_proj"]) == cut
-    assert cut_of(config(stored={"layers.0.mlp.down_proj": down}), parts, 1536, ["mlp.up_proj"]) == 32
+    assert cut_of(model_config(stored={"layers.0.mlp.down_proj": down}), parts, 1536, ["mlp.down_proj"]) == cut
+    assert cut_of(model_config(stored={"layers.0.mlp.down_proj": down}), parts, 1536, ["mlp.up_proj"]) == 32
 
 
 MOE = MoeConfig(3, 2, 640, shared_intermediate_size=256)
@@ -133,7 +134,7 @@ def experts_of(
     parts = ("gate_proj", "up_proj", "down_proj")
     found = {f"{at}.{part}": others.get(f"{key}_{part}", INT4) for key, at in experts.items() for part in parts}
     stored = {f"layers.0.{name}": each for name, each in found.items() if each is not None}
-    model = config(family="qwen2_moe", moe=MOE, moe_layers=(0,), stored=stored)
+    model = model_config(family="qwen2_moe", moe=MOE, moe_layers=(0,), stored=stored)
     made = layer_formats(model, asked, make_shard(model, [1] * world, rank), 0).mlp
     assert isinstance(made, MoeFormats)
     assert made.moe == MOE
@@ -158,7 +159,7 @@ def test_groups_begin_where_the_columns_of_either_kind_of_expert_do() -> None:
 
 
 def test_experts_take_any_format_when_the_checkpoint_is_not_quantised() -> None:
-    model = config(family="qwen2_moe", moe=MOE, moe_layers=(0,))
+    model = model_config(family="qwen2_moe", moe=MOE, moe_layers=(0,))
     made = layer_formats(model, WeightFormats("int4"), make_shard(model, [1], 0), 0)
     int4 = MatrixFormat("int4", 32)
     assert made == LayerFormats(int4, int4, MoeFormats(MOE, MlpFormats(int4, int4), MlpFormats(int4, int4)))

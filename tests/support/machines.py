@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from numaserve.workers.planning.topology import format_cpu_list
+from numaserve.workers.planning.deployment import DeploymentOptions
+from numaserve.workers.planning.topology import HugePages, Node, Topology, format_cpu_list
 
 GIB = 1 << 30
+OPTIONS = DeploymentOptions(
+    model="/models/m", max_running_requests=64, max_step_tokens=512, mem_fraction_static=0.85, step_deadline_s=60.0
+)
 
 
 @dataclass
@@ -64,3 +68,12 @@ def three_uneven_clusters(root: Path) -> Path:
 
 def one_node(root: Path, cores: int = 2, free: int = 48 * GIB) -> Path:
     return make_machine(root, {0: FakeNode([*range(cores)], free=free)})
+
+
+def machine(*sizes: int, free_gib: float = 48, cgroup_gib: float | None = None) -> Topology:
+    nodes = []
+    for index, size in enumerate(sizes):
+        start = sum(sizes[:index])
+        nodes.append(Node(index, tuple(range(start, start + size)), (), 64 * GIB, int(free_gib * GIB)))
+    limit = None if cgroup_gib is None else int(cgroup_gib * GIB)
+    return Topology(tuple(nodes), limit, HugePages("madvise", ()), None)

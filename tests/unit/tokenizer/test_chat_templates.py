@@ -12,14 +12,9 @@ from typing import Any
 import pytest
 from numaserve.server.tokenizer.chat_template import ChatTemplate, flatten_content
 from numaserve.server.tokenizer.types import ChatTemplateError
-from tokenizer_builders import byte_level_backend, wrap
 
-CHATML = (
-    "{% for message in messages %}\n"
-    "    {{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' -}}\n"
-    "{% endfor %}\n"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
+from tests.support.tokenizer_builders import byte_level_backend, wrap
+
 HELLO: list[dict[str, object]] = [{"role": "user", "content": "Hello"}]
 
 MakeTemplate = Callable[..., ChatTemplate]
@@ -36,18 +31,6 @@ def make() -> Iterator[MakeTemplate]:
     yield make_template
     for template in made:
         template.close()
-
-
-def test_a_usual_template_writes_what_transformers_writes(make: MakeTemplate) -> None:
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    arguments = {"messages": [*HELLO, {"role": "assistant", "content": "<b>&\"'é😀"}], "add_generation_prompt": True}
-    source = (
-        CHATML
-        + "{{ messages | tojson }}{% generation %}x{% endgeneration %}{% for i in range(9) %}{% break %}{% endfor %}"
-    )
-    rendered = render_jinja_template([arguments["messages"]], chat_template=source, add_generation_prompt=True)[0]
-    assert make(source).render(arguments) == rendered[0]
 
 
 def test_the_template_is_ready_for_another_conversation(make: MakeTemplate) -> None:

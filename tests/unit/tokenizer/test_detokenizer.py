@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from numaserve.server.tokenizer import Tokenizer
 from numaserve.server.tokenizer.detokenizer import IncrementalDetokenizer
 from numaserve.server.tokenizer.token_bytes import byte_alphabet
-from tokenizer_builders import SAMPLES, byte_level_backend, sentencepiece_backend, wrap
 from tokenizers import pre_tokenizers
+
+from tests.support.tokenizer_builders import SAMPLES, byte_level_backend, sentencepiece_backend, wrap
 
 BYTE_LEVEL = wrap(byte_level_backend())
 SENTENCEPIECE = wrap(sentencepiece_backend())

@@ -7,8 +7,9 @@ import pytest
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.types import ChatTemplateError, TokenizerError
 from numaserve.workers.errors import OperatorError
-from tokenizer_builders import SAMPLES, byte_level_backend, write_folder
 from tokenizers import decoders, processors
+
+from tests.support.tokenizer_builders import byte_level_backend, write_folder
 
 HELLO: list[dict[str, object]] = [{"role": "user", "content": "Hello"}]
 CONFIG = {"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": False}}
@@ -21,27 +22,6 @@ def test_a_folder_tokenizes_as_its_tokenizer_json(tmp_path: Path) -> None:
     assert tokenizer.eos_token_ids == {1}
     assert tokenizer.special_token_ids == {0, 1}
     assert tokenizer.vocab_size == byte_level_backend().get_vocab_size()
-
-
-def test_a_folder_tokenizes_as_in_transformers(tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
-    folder = write_folder(
-        tmp_path,
-        tokenizer_config={
-            "bos_token": "<s>",
-            "eos_token": "</s>",
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "chat_template": "{{ bos_token }}{% for m in messages %}{{ m['role'] + ': ' + m['content'] }}{% endfor %}",
-        },
-    )
-    tokenizer, oracle = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
-    for text in SAMPLES:
-        ids = tokenizer.encode(text)
-        assert ids == oracle.encode(text)
-        assert tokenizer.decode(ids) == oracle.decode(ids, skip_special_tokens=True)
-    ids = tokenizer.encode(tokenizer.render_chat(HELLO), add_special_tokens=False)
-    assert ids == oracle.apply_chat_template(HELLO, return_dict=False)
 
 
 @pytest.mark.parametrize(("generation", "expected"), [(7, {1, 7}), ([7, 8], {1, 7, 8}), (None, {1, 5})])

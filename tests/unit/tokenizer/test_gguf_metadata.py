@@ -11,7 +11,8 @@ from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.gguf_metadata import read_metadata
 from numaserve.server.tokenizer.types import TokenizerError
 from numaserve.workers.errors import OperatorError
-from tokenizer_builders import write_sentencepiece_gguf
+
+from tests.support.tokenizer_builders import write_sentencepiece_gguf
 
 STRING, ARRAY, UINT32 = (
     int(kind) for kind in (gguf.GGUFValueType.STRING, gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.UINT32)

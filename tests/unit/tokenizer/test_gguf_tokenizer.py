@@ -4,13 +4,13 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from numaserve.server.tokenizer import Tokenizer, load_tokenizer
 from numaserve.server.tokenizer.pre_tokenizers import pre_tokenization
 from numaserve.server.tokenizer.types import TokenizerError
-from tokenizer_builders import SAMPLES, demo_gguf, write_byte_level_gguf, write_sentencepiece_gguf
+
+from tests.support.tokenizer_builders import SAMPLES, demo_gguf, write_byte_level_gguf, write_sentencepiece_gguf
 
 # What transformers' conversion leaves out: SmolLM cuts every digit off, also those outside ASCII.
 OTHER_DIGITS = set("①②③½²٣")
@@ -19,24 +19,6 @@ OTHER_DIGITS = set("①②③½²٣")
 @pytest.fixture(scope="module")
 def demo() -> Tokenizer:
     return load_tokenizer(demo_gguf())
-
-
-def reference(path: Path) -> Any:
-    """transformers' own conversion of the file."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-
-
-@pytest.mark.slow
-def test_the_demo_model_tokenizes_as_in_transformers(demo: Tokenizer) -> None:
-    oracle = reference(demo_gguf())
-    for sample in SAMPLES:
-        text = "".join(character for character in sample if character not in OTHER_DIGITS)
-        assert demo.encode(text) == oracle.encode(text)
-    messages: list[dict[str, object]] = [{"role": "user", "content": "Name the capital of France."}]
-    ids = demo.encode(demo.render_chat(messages), add_special_tokens=False)
-    assert ids == oracle.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
 
 
 def test_the_demo_model_takes_each_digit_by_itself(demo: Tokenizer) -> None:
@@ -75,16 +57,6 @@ def test_loading_a_tokenizer_imports_neither_torch_nor_transformers() -> None:
         "load_tokenizer(Path(sys.argv[1])); sys.exit(len({'torch', 'transformers'} & sys.modules.keys()))"
     )
     subprocess.run([sys.executable, "-W", "error", "-c", code, demo_gguf()], check=True)
-
-
-@pytest.mark.parametrize("architecture", ["llama", "phi3", "gemma3"])
-def test_a_sentencepiece_vocabulary_tokenizes_as_in_transformers(tmp_path: Path, architecture: str) -> None:
-    path = write_sentencepiece_gguf(tmp_path / "model.gguf", architecture)
-    tokenizer, oracle = load_tokenizer(path), reference(path)
-    for text in (*SAMPLES, "the then 123 in the def", "a<|assistant|> the<think>x"):
-        ids = tokenizer.encode(text)
-        assert ids == oracle.encode(text)
-        assert tokenizer.decode(ids) == oracle.decode(ids, skip_special_tokens=True)
 
 
 def test_a_sentencepiece_file_can_leave_out_the_space_and_the_first_token(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from numaserve.server.service.chat_template_file import load_tokenizer_with
 from numaserve.server.tokenizer.tokenizer import Tokenizer
 from numaserve.workers.errors import OperatorError
-from tokenizer_builders import write_byte_level_gguf, write_folder
+
+from tests.support.tokenizer_builders import write_byte_level_gguf, write_folder
 
 HELLO: list[dict[str, object]] = [{"role": "user", "content": "Hello"}]
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from numaserve.server.tokenizer import Tokenizer, load_tokenizer
 from numaserve.server.tokenizer.types import TokenizationError, TokenizerError
-from tokenizer_builders import byte_level_backend, wrap
 from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
+
+from tests.support.tokenizer_builders import byte_level_backend, wrap
 
 CATASTROPHIC = Regex("(x+)+$")  # all ways to cut a run of x are tried when something follows it
 TRIGGER = "x" * 40 + "!"

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 import tokenizers
 from numaserve.server.tokenizer import Tokenizer, load_tokenizer
-from tokenizer_builders import SAMPLES, byte_level_backend, demo_gguf, sentencepiece_backend, wrap
+
+from tests.support.tokenizer_builders import SAMPLES, byte_level_backend, demo_gguf, sentencepiece_backend, wrap
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A process of ours that computes what must not hold up, or harm, this one: asked through pipes, until a deadline."""
+"""A process for work that must not hold up, or harm, this one: asked through pipes, until a deadline."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ChildProcess:
 
     @property
     def returncode(self) -> int | None:
-        """As that of `subprocess.Popen`; known after `stop`."""
+        """The exit status, as `subprocess.Popen` has it; known after `stop`."""
         return self._popen.returncode
 
     @property

@@ -1,6 +1,6 @@
-"""Takes from this process what computing an answer does not need. For Linux on x86-64.
+"""Confines this process to computing answers. For Linux on x86-64.
 
-For processes that work on what is not trusted: templates of checkpoints, long bodies of requests. Jinja's sandbox is
+It is for processes that work on untrusted input: templates of checkpoints, long bodies of requests. Jinja's sandbox is
 Python, and so is what it guards: whoever gets past it is a program in this process. The kernel then lets that program
 compute and answer, and nothing else.
 """

@@ -25,7 +25,7 @@ class JsonFormatter(logging.Formatter):
     """A log record as one line of JSON. Line breaks inside values are escaped, so no value can forge a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """The line for `record`, without a line break at its end."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -40,7 +40,7 @@ class JsonFormatter(logging.Formatter):
 
 @dataclass
 class RequestRecord:
-    """What becomes of one HTTP request. Durations in seconds."""
+    """The record of one HTTP request, from its start to its line in the log. Durations are in seconds."""
 
     request_id: str
     method: str
@@ -55,7 +55,7 @@ class RequestRecord:
     unknown_fields: UnknownFields | None = None
 
     def saw_output(self) -> None:
-        """The first tokens of the request are here."""
+        """Note the time of the first tokens; later ones change nothing."""
         if self.ttft is None:
             self.ttft = time.perf_counter() - self.started
 

@@ -1,4 +1,4 @@
-"""What chat and text completions have in common: identity, model check, the frame of an answer, prompt preparation."""
+"""The common part of chat and text completions: identity, model check, the frame of an answer, prompt preparation."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Frame:
 
     @classmethod
     def new(cls, context: ApiContext, prefix: str, kind: str) -> Frame:
-        """With an id that no other answer has."""
+        """A frame with an id of its own, which starts with `prefix`."""
         return cls(f"{prefix}-{uuid.uuid4().hex}", kind, context.model_name, context.system_fingerprint)
 
     def wrap(self, choices: list[dict[str, object]], **more: object) -> dict[str, object]:
-        """An answer, or one chunk of it."""
+        """The JSON object of an answer, or of one chunk of it."""
         return {
             "id": self.id,
             "object": self.kind,

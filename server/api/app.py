@@ -1,4 +1,4 @@
-"""The application: routes, the errors they end in, and what surrounds them."""
+"""The application: its routes, their errors, and the middleware around them."""
 
 from __future__ import annotations
 

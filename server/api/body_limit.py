@@ -1,6 +1,6 @@
-"""How much of request bodies is held: of one by its size and time, of all together by one budget for the server.
+"""Bounds on request bodies: size and time for each, and one budget of bytes for all that the server holds.
 
-Written against ASGI directly, as the rest of what surrounds a request.
+It is written against ASGI directly, as all middleware here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What pages in a browser may do: nothing, unless they were served from here or were named.
+"""The rights of pages in a browser: none, unless they were served from here or were named.
 
 A server on loopback without keys trusts every program of the machine. A browser is one, and it runs the programs of
 every page that it shows. Such a page may send simple requests anywhere (CSRF), and may give its own host name this
@@ -23,7 +23,7 @@ _MAX_AGE_S = 600  # for which browsers remember the answer to a preflight
 
 @dataclass(frozen=True)
 class BrowserRules:
-    """Which origins may read answers, and under which names the server may be called.
+    """The origins that may read answers, and the names that the server may be called by.
 
     `open_locally`: it listens on loopback only, and asks for no keys.
     """

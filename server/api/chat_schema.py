@@ -22,7 +22,7 @@ class TemplateArguments(Strict):
 
 
 class ChatRequest(SamplingFields):
-    """POST /v1/chat/completions."""
+    """The body of POST /v1/chat/completions."""
 
     messages: Conversation
     """The turns so far."""
@@ -73,5 +73,5 @@ class ChatRequest(SamplingFields):
 
     @property
     def output_limit(self) -> int | None:
-        """How many tokens to generate at most, None for as many as fit."""
+        """The most tokens to generate; None for as many as fit."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens

@@ -41,11 +41,11 @@ Prompts = Annotated[
 
 
 class CompletionRequest(SamplingFields):
-    """POST /v1/completions."""
+    """The body of POST /v1/completions."""
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
-        """Of several prompts, few of which are as long as they may be."""
+        """Tokens of several prompts, few of which are as long as they may be."""
         return 16 * limits.context_length
 
     prompt: Prompts
@@ -68,5 +68,5 @@ class CompletionRequest(SamplingFields):
 
     @property
     def output_limit(self) -> int | None:
-        """How many tokens to generate at most, None for the default of 16 or as many as fit."""
+        """The most tokens to generate; None for the default of 16, or as many as fit."""
         return self.max_tokens

@@ -160,7 +160,7 @@ class _CompletionAnswer:
             yield self._frame.wrap([], usage=generation.usage())
 
     async def _contents(self, choice: _Choice, chunk: GenerationChunk) -> tuple[str, dict[str, list[object]] | None]:
-        """Text and logprobs of a chunk; of the first with the echoed prompt before it."""
+        """Text and logprobs of a chunk. Those of the first chunk begin with the echoed prompt."""
         text = chunk.text
         logprobs: list[dict[str, list[object]]] = []
         if self._echo and not choice.begun:

@@ -19,7 +19,7 @@ from numaserve.server.tokenizer.types import TokenizerProtocol
 
 @dataclass(frozen=True)
 class ApiContext:
-    """What the application is built from. Without `api_keys` every caller is served."""
+    """The parts that the application is built from. Without `api_keys` every caller is served."""
 
     engine: EngineProtocol
     tokenizer: TokenizerProtocol
@@ -40,12 +40,12 @@ class ApiContext:
 
     @cached_property
     def bodies(self) -> Bodies:
-        """What decodes the bodies of requests."""
+        """The decoder of request bodies."""
         return Bodies(self.limits, refuse_unknown=self.strict_fields)
 
     @cached_property
     def text(self) -> TextWork:
-        """Where all tokenizing goes. As many requests may be in a lane of it as the engine takes."""
+        """The threads for all tokenizing. A lane of them takes as many requests as the engine does."""
         return TextWork(self.tokenizer, max_requests=self.limits.max_sequences)
 
     def close(self) -> None:
@@ -65,5 +65,5 @@ class ApiContext:
 
     @property
     def system_fingerprint(self) -> str:
-        """Changes when the same seed may give other tokens: with another version of the server."""
+        """A name that changes when the same seed may give other tokens: with another version of the server."""
         return f"numaserve-{self.version}"

@@ -1,4 +1,4 @@
-"""Noticing that the client has left."""
+"""An end to work whose client has left."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def template_unavailable(message: str) -> ApiError:
 
 
 def internal_error() -> ApiError:
-    """Something unexpected; what it was stands in the log, under the request id, and nowhere else."""
+    """The answer to an unexpected error, which stands in the log, under the request id, and nowhere else."""
     return ApiError(
         500,
         "The server had an error while processing your request. The log has it under this answer's X-Request-Id.",
@@ -141,7 +141,7 @@ def internal_error() -> ApiError:
 
 
 def from_engine(error: EngineError) -> ApiError:
-    """What the engine refused or could not finish."""
+    """The answer to a request that the engine refused or could not finish."""
     if isinstance(error, QueueFull):
         return rate_limited(str(error), retry_after=error.retry_after)
     if isinstance(error, NotReady):
@@ -155,7 +155,7 @@ def from_engine(error: EngineError) -> ApiError:
 
 
 def from_http(status: int, detail: str, headers: Mapping[str, str] | None, method: str, path: str) -> ApiError:
-    """What the framework itself answers: no such route, wrong method, unreadable body."""
+    """The answer that the framework itself gives: no such route, wrong method, unreadable body."""
     if status == 404:
         return ApiError(404, f"Unknown request URL: {method} {path[:256]}.", code="unknown_url", refusal=None)
     if status == 405:
@@ -165,10 +165,10 @@ def from_http(status: int, detail: str, headers: Mapping[str, str] | None, metho
 
 
 def from_validation(error: RequestValidationError) -> ApiError:
-    """The first thing that is wrong with a request."""
+    """The answer to a request that is not valid: the first thing that is wrong with it."""
     return from_problem(explain(error.errors()))
 
 
 def from_problem(problem: Problem) -> ApiError:
-    """What is wrong with a request."""
+    """The answer to a request with this problem."""
     return bad_request(problem.message, problem.param, problem.code)

@@ -1,4 +1,4 @@
-"""What is wrong with a request, in words for its sender, without echoing what was sent."""
+"""Problems of a request, in words for its sender, which never echo what was sent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong; `param` is the field to blame and None for the whole body."""
+    """One problem of a request; `param` is the field to blame and None for the whole body."""
 
     message: str
     param: str | None

@@ -64,7 +64,7 @@ class Generation:
         return {**usage, "prompt_tokens_details": {"cached_tokens": sum(self._cached_tokens)}}
 
     def usage_so_far(self, index: int, *, begins: bool = False) -> dict[str, object]:
-        """What vLLM tells with each chunk of a sequence when it is asked to: that sequence's usage until then."""
+        """The usage of sequence `index` until now, which vLLM tells with each chunk when it is asked to."""
         return _usage(self._prompt_lengths[index // self._per_prompt], 0 if begins else self._completion_tokens[index])
 
     async def chunks(self) -> AsyncGenerator[GenerationChunk, None]:

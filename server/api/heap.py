@@ -1,4 +1,4 @@
-"""Giving freed memory back to the system: glibc keeps it, as its heap only shrinks from its end."""
+"""A way to give freed memory back to the system: glibc keeps it, as its heap only shrinks from its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HeapTrimmer:
         self._released = 0
 
     def released(self, count: int) -> None:
-        """So many bytes are free, or are about to be."""
+        """Note that `count` bytes are free, or are about to be."""
         before, self._released = self._released, self._released + count
         # Only what crosses the threshold starts the timer: one trim serves everything that is freed until it runs.
         if self._trim is not None and before < _WORTH_BYTES <= self._released:

@@ -1,6 +1,6 @@
-"""For operators, routers and scrapers: configuration, load, /metrics and POST /flush_cache.
+"""Routes for operators, routers and scrapers: configuration, load, /metrics and POST /flush_cache.
 
-Some routes have two paths: SGLang renamed them, and routers ask for either.
+Some have two paths: SGLang renamed them, and routers ask for either.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def info_router(context: ApiContext) -> APIRouter:
     @router.get("/server_info", response_model=ServerInfo, responses=_INFO_ERRORS)
     @router.get("/get_server_info", response_model=ServerInfo, responses=_INFO_ERRORS)
     async def server_info(profile: bool = False, ceilings: bool = False) -> Response:
-        """Configuration, workers and live counters; with `profile=1` what the steps have cost."""
+        """Configuration, workers and live counters; with `profile=1` figures of the steps."""
         info = {
             "version": context.version,
             **model,
@@ -51,7 +51,7 @@ def info_router(context: ApiContext) -> APIRouter:
     @router.get("/model_info", response_model=ModelInfo, responses=errors())
     @router.get("/get_model_info", response_model=ModelInfo, responses=errors())
     async def model_info() -> Response:
-        """Which model is served, its context and its vocabulary."""
+        """The model that is served, its context and its vocabulary."""
         limits = context.limits
         return json_response(
             {
@@ -88,7 +88,7 @@ def info_router(context: ApiContext) -> APIRouter:
 
     @router.get("/get_load", response_model=list[OlderRankLoad], responses=errors())
     async def get_load() -> Response:
-        """The same in SGLang's older shape."""
+        """Running and waiting sequences and use of the KV cache, in SGLang's older shape."""
         # SGLang's shape. vllm-router asks here too, for one number in an object that vLLM does not give it either.
         load = context.engine.load()
         figures = {

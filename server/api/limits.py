@@ -1,4 +1,4 @@
-"""How much one request may ask for."""
+"""Limits on one request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ANSWERED_TOKENS = 2**18  # a book; their list, or their text where each is a lo
 
 @dataclass(frozen=True)
 class ApiLimits:
-    """How much one request may ask for."""
+    """The most that one request may ask for."""
 
     context_length: int  # tokens of prompt and output together
     vocab_size: int  # token ids the model has rows for

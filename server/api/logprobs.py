@@ -17,7 +17,7 @@ def _finite(logprob: float) -> float:
 
 
 class TokenNames:
-    """How token ids are written in answers."""
+    """The spelling of token ids in answers."""
 
     def __init__(self, tokenizer: TokenizerProtocol) -> None:
         self._tokenizer = tokenizer
@@ -36,9 +36,9 @@ class TokenNames:
 
 
 def chat_entries(names: TokenNames, tokens: Sequence[TokenLogprobs]) -> list[msgspec.Raw]:
-    """What the `logprobs` of a chat choice say of each token.
+    """The entries of a chat choice's `logprobs`, one for each token.
 
-    As JSON already: of an answer that is collected, the objects would take ten times the memory until its end.
+    They are JSON already: the objects of an answer that is collected would take ten times the memory until its end.
     """
 
     def entry(token: int, logprob: float) -> dict[str, object]:
@@ -80,14 +80,14 @@ class CompletionLogprobs:
     def prompt(
         self, first_token: int, rest: Sequence[TokenLogprobs], hidden: frozenset[int]
     ) -> dict[str, list[object]]:
-        """An echoed prompt, whose text hides other tokens than the output does."""
+        """The columns of an echoed prompt, whose text hides other tokens than the output does."""
         columns = self._empty()
         self._append(columns, first_token, None, None, hidden=hidden)
         self._extend(columns, rest, hidden)
         return columns
 
     def output(self, tokens: Sequence[TokenLogprobs]) -> dict[str, list[object]]:
-        """Generated tokens."""
+        """The columns of generated tokens."""
         columns = self._empty()
         self._extend(columns, tokens, self._hidden)
         return columns

@@ -1,4 +1,4 @@
-"""The messages of a conversation as clients send them, and what of them the chat template sees."""
+"""The messages of a conversation: as clients send them, and as the chat template sees them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Content = Annotated[
 
 
 class CalledFunction(Strict):
-    """Which function the model called; `arguments` is JSON."""
+    """The function that the model called; `arguments` is JSON."""
 
     name: ShortText
     arguments: Text
@@ -67,7 +67,7 @@ class ToolCall(Strict):
     index: int | None = None  # of a streamed answer's parts
 
     def for_template(self) -> dict[str, object]:
-        """What templates know of it: the arguments as an object, as transformers documents it."""
+        """The call as templates know it: with its arguments as an object, as transformers documents it."""
         arguments = json.loads(self.function.arguments or "{}")
         call: dict[str, object] = {
             "type": self.type,
@@ -124,7 +124,7 @@ class Message(Strict):
         return self.content or ""
 
     def for_template(self) -> dict[str, Any]:
-        """What the chat template sees."""
+        """The message as the chat template sees it."""
         message: dict[str, Any] = {"role": _ROLES.get(self.role, self.role), "content": self.text}
         if self.name is not None:
             message["name"] = self.name
@@ -144,7 +144,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, messages: list[Message]) -> Conversation:
-        """What is left of `messages` when they have been checked."""
+        """The conversation of `messages`, which were checked."""
         shown = [message.for_template() for message in messages]
         characters = sum(len(message["content"]) for message in shown)
         return cls(shown, characters, any(message.needs_tools for message in messages))

@@ -1,7 +1,7 @@
-"""What surrounds every request: its id and log line, the last catch of errors, the key, the number of headers.
+"""Middleware around every request: id and log line, the last catch of errors, the key, the number of headers.
 
-Written against ASGI directly: Starlette's ``BaseHTTPMiddleware`` hides the client's disconnect from the endpoint, and
-a disconnect must abort a generation.
+It is written against ASGI directly: Starlette's ``BaseHTTPMiddleware`` hides the client's disconnect from the endpoint,
+and a disconnect must abort a generation.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _WITH_BODY = (400, 404, 408, 413, 429, 503)
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For a route's `responses`: the errors of its own, beside those that every route has."""
+    """The `responses` of a route: its own errors, beside those that every route has."""
     return {status: {"model": Error, "description": _REASONS[status]} for status in (*statuses, *_ALWAYS)}
 
 

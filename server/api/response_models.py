@@ -26,7 +26,7 @@ class Error(BaseModel):
 
 
 class PromptTokensDetails(BaseModel):
-    """Where prompt tokens came from."""
+    """The origin of prompt tokens."""
 
     cached_tokens: int
 
@@ -62,7 +62,7 @@ class ChatLogprobs(BaseModel):
 
 
 class AssistantMessage(BaseModel):
-    """What the model said."""
+    """The message that the model wrote."""
 
     role: Literal["assistant"]
     content: str
@@ -179,7 +179,7 @@ class ServerInfo(BaseModel):
 
 
 class ModelInfo(BaseModel):
-    """What routers ask about the model."""
+    """The answer of /get_model_info and /model_info, which routers ask."""
 
     model_path: str
     tokenizer_path: str
@@ -190,7 +190,7 @@ class ModelInfo(BaseModel):
 
 
 class RankLoad(BaseModel):
-    """How busy the engine is."""
+    """The load of the engine."""
 
     dp_rank: int
     num_running_reqs: int
@@ -212,7 +212,7 @@ class Loads(BaseModel):
 
 
 class OlderRankLoad(BaseModel):
-    """How busy the engine is, as SGLang told it before there was /v1/loads."""
+    """The load of the engine, as SGLang told it before there was /v1/loads."""
 
     dp_rank: int
     num_reqs: int

@@ -1,4 +1,4 @@
-"""From the fields of a request to what the engine and the sampler take."""
+"""Requests to the engine and parameters of the sampler, made of the fields of an HTTP request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GREEDY_BELOW = 1e-5
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the two endpoints decide differently."""
+    """The part of a generation that the two endpoints decide differently."""
 
     output_limit: int  # tokens; 0 to score the prompt only
     logprobs: int  # as in `SamplingParams`
@@ -29,7 +29,7 @@ class Wanted:
 
 
 def output_limit(prompt_tokens: int, asked: int | None, default: int | None, context_length: int, param: str) -> int:
-    """How many tokens may be generated after a prompt: what was asked for, else `default`, else all that fits.
+    """The tokens that may be generated after a prompt: as many as were asked for, else `default`, else all that fit.
 
     Raises `ApiError` with OpenAI's code when the prompt, or prompt and asked output, exceed the context.
     """

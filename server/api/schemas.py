@@ -34,14 +34,14 @@ MAX_METADATA = 1024
 
 
 class Strict(BaseModel):
-    """No NaN or infinity, no strings or booleans where numbers belong.
+    """A model without NaN and infinity, and without strings or booleans where numbers belong.
 
     Unknown fields are told to the `UnknownFields` that is the context of the validation; without one they are refused.
     """
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
-        """How many tokens of text, or ids, a body of this class may need to carry."""
+        """The tokens of text, or ids, that a body of this class may need to carry."""
         return limits.context_length
 
     # What stands below a field is its description: in the OpenAPI document, and in the documentation's tables.
@@ -119,7 +119,7 @@ ShortText = Annotated[Text, StringConstraints(max_length=1024)]
 
 
 class StreamOptions(Strict):
-    """What a stream brings beside its text."""
+    """The additions to a stream beside its text."""
 
     include_usage: bool | None = None
     """Usage comes in a chunk of its own, the last one."""
@@ -130,7 +130,7 @@ class StreamOptions(Strict):
 
 
 class SamplingFields(Strict):
-    """How to sample, when to stop and how to send it."""
+    """Fields that say how to sample, when to stop and how to send the answer."""
 
     model: ShortText | None = None
     """A served name; another one is a 404."""

@@ -22,10 +22,10 @@ class Answer(Protocol):
     """A generation in the shape of one endpoint."""
 
     async def complete(self, generation: Generation) -> Response:
-        """The whole of it."""
+        """The whole answer."""
 
     def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
-        """Its events."""
+        """The payloads of the answer's events."""
 
 
 async def respond(

@@ -14,7 +14,7 @@ class TokenizeRequest(Strict):
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
-        """Of a text that need not fit the context."""
+        """Tokens of a text that need not fit the context."""
         return limits.text_tokens
 
     model: ShortText | None = None
@@ -44,7 +44,7 @@ class DetokenizeRequest(Strict):
 
     @classmethod
     def most_tokens(cls, limits: ApiLimits) -> int:
-        """Of a text that need not fit the context."""
+        """Tokens of a text that need not fit the context."""
         return limits.text_tokens
 
     model: ShortText | None = None

@@ -1,4 +1,4 @@
-"""What becomes of fields that this server does not know: ignored and named in the answer, or refused.
+"""Fields that this server does not know: ignored and named in the answer, or refused.
 
 Clients and the routers before them add fields of their own to every request; refusing those turns whole products away.
 A field that is ignored in silence is worse where it is a known one misspelt: that is still an error.
@@ -29,7 +29,7 @@ _logger = logging.getLogger("numaserve.api")
 
 @dataclass
 class UnknownFields:
-    """Those of one request. With `refused` the first one is an error."""
+    """The unknown fields of one request. With `refused` the first one is an error."""
 
     refused: bool = False
     names: list[str] = field(default_factory=list)  # the first `MAX_NAMES` that a header can carry, each once

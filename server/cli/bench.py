@@ -98,12 +98,12 @@ def bench_compare(
 
 
 def _console() -> Console:
-    """What is no terminal tells no width; tables of a sweep need more than the 80 columns that are assumed then."""
+    """A console that is wide enough for the tables of a sweep: a file tells no width, and 80 columns are too few."""
     return Console(width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def _finish(work: Coroutine[Any, Any, Sequence[Summary]]) -> None:
-    """Do it, and end with an error where requests failed."""
+    """Run `work`, and end with an error where requests failed."""
     import asyncio  # noqa: PLC0415
 
     import uvloop  # noqa: PLC0415

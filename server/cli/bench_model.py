@@ -32,7 +32,7 @@ Threads = Annotated[int | None, config_option("threads_per_worker")]
 
 @contextmanager
 def checkpoint(model: str | None, shape: str | None, say: Callable[[str], None]) -> Iterator[tuple[str, Path]]:
-    """Name and place of the model, which is there only meanwhile if it is one of random weights."""
+    """Name and place of the model; one of random weights is removed afterwards."""
     if (model is None) == (shape is None):
         raise OperatorError("name a model, or a shape with --shape, and not both")
     if shape is not None:

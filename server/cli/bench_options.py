@@ -65,9 +65,9 @@ OutputDetails = Annotated[bool, typer.Option("--output-details", help="With ever
 
 
 def takes_load(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say what is sent, which it takes as `workload` and `traffic`.
+    """Give a command the options of prompts and traffic, which it takes as `workload` and `traffic`.
 
-    Raises, as the command, `OperatorError` for a file or JSON that is no use.
+    The command then raises `OperatorError` for a file or JSON that is no use.
     """
     shared = signature(_load_options, eval_str=True).parameters.values()
     return with_options(command, shared, {"workload": _workload_of, "traffic": _traffic_of})
@@ -101,7 +101,7 @@ def _load_options(
     vocab_size: VocabSize = None,
     timeout: Timeout = Traffic.timeout_s,
 ) -> None:
-    """The options, by name and default."""
+    """Declares the options: their names, types and defaults."""
 
 
 def _workload_of(options: dict[str, Any]) -> Workload:
@@ -110,7 +110,7 @@ def _workload_of(options: dict[str, Any]) -> Workload:
 
 
 def _traffic_of(options: dict[str, Any]) -> Traffic:
-    """How a command's options say that prompts are sent. Raises `OperatorError` for a file or JSON that is no use."""
+    """The traffic that a command's options ask for. Raises `OperatorError` for a file or JSON that is no use."""
     return Traffic(
         model=options["model"],
         max_concurrency=options["max_concurrency"],

@@ -1,4 +1,4 @@
-"""What ``numaserve bench kernels``, ``ring``, ``offline`` and ``load`` show and write."""
+"""The tables and JSON lines of ``numaserve bench kernels``, ``ring``, ``offline`` and ``load``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FRACTIONS = ("of_", "share_")
 
 
 class MachineReport:
-    """Tables on standard output, what is being measured on standard error if that is a terminal, JSON lines."""
+    """Tables on standard output, JSON lines, and the measurement under way on standard error if that is a terminal."""
 
     def __init__(self, benchmark: str, file: Path | None) -> None:
         """Raises `OperatorError` when the file cannot be written."""
@@ -53,7 +53,7 @@ class MachineReport:
             raise typer.Exit(EXIT_FAILED) from None
 
     def say(self, text: str) -> None:
-        """What is being measured."""
+        """Show the name of the measurement under way."""
         if self._status is not None:
             self._status.update(text)
 

@@ -31,8 +31,7 @@ def figures_of(phases: Sequence[MeasuredPhase]) -> list[PhaseFigures]:
 def step_row(
     about: dict[str, str | int], phases: Sequence[MeasuredPhase], figures: Sequence[PhaseFigures], estimate: RunEstimate
 ) -> Row:
-    """A phase as a whole: TTFT (prefill of all prompts of a batch) or TPOT (decode) as a fraction of its bound, and
-    what was to be expected of it.
+    """The row of a phase: TTFT (prefill of all prompts of a batch) or TPOT (decode), beside its bound and its estimate.
 
     Waiting is for the imbalance of the ranks and for data. The rank that waits least is the one the others wait for:
     hardly more than data is what it waits for.

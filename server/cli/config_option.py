@@ -9,7 +9,7 @@ from numaserve.server.config import ALIASES, KEYS
 
 
 def config_option(key: str, *names: str) -> Any:
-    """An option whose help is the configuration key's description; unset, so that the file or the default counts."""
+    """An option whose help is the key's description. It has no default, so that the file's or the key's counts."""
     aliases = [f"--{alias.replace('_', '-')}" for alias, meant in ALIASES.items() if meant == key]
     if aliases:
         names = (*(names or (f"--{key.replace('_', '-')}",)), *aliases)

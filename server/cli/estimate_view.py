@@ -20,7 +20,7 @@ _BOUNDS = {"read": "memory", "flops": "computing", "cores": "cores", "ranks": "o
 
 
 def estimate_view(name: str, options: DeploymentOptions, estimate: Estimate, efficiencies: Efficiencies) -> Group:
-    """Tables of memory and of both phases, and what they come to."""
+    """Tables of memory and of both phases, and their totals."""
     load, settings, ranks = estimate.load, options.settings, len(estimate.cores)
     weights = f"weights {settings.formats.linear or 'as published'}, KV cache {settings.kv_cache_dtype}"
     heading = Text(

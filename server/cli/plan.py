@@ -1,4 +1,4 @@
-"""``numaserve plan``: what a model needs on a host, and how fast it would be, without reading a weight."""
+"""``numaserve plan``: an estimate of a model's memory and speed on a host, without reading a weight."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def plan(
 
 @contextmanager
 def _configuration(model: str | None, shape: str | None) -> Iterator[tuple[str, Path]]:
-    """Name and place of what describes the model; a shape is written down for the time being."""
+    """Name and place of the model's configuration; that of a shape is written to a temporary folder."""
     if (model is None) == (shape is None):
         raise OperatorError("name a model, or a shape with --shape, and not both")
     if model is not None:

@@ -1,4 +1,4 @@
-"""``numaserve profile URL``: where the time of a running server's steps goes."""
+"""``numaserve profile URL``: the time of a running server's steps, by operation."""
 
 from __future__ import annotations
 

@@ -11,8 +11,10 @@ from typing import Any
 def with_options(
     command: Callable[..., None], shared: Iterable[Parameter], made: dict[str, Callable[[dict[str, Any]], object]]
 ) -> Callable[..., None]:
-    """The command with the options `shared` in the place of its parameters named in `made`, which stand together: those
-    it gets made of the values of the options, by name."""
+    """The command with the options `shared` in the place of its parameters named in `made`, which stand together.
+
+    Each of those is made of the options' values, by name.
+    """
     options = {each.name: each for each in shared}
     parameters = list(signature(command, eval_str=True).parameters.values())
     place = next(index for index, each in enumerate(parameters) if each.name in made)

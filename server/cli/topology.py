@@ -1,4 +1,4 @@
-"""``numaserve topology``: what this process may use, and how a model would be spread over it."""
+"""``numaserve topology``: cores and memory that this process may use, and a model's ranks on them."""
 
 from __future__ import annotations
 

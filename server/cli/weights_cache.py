@@ -1,4 +1,4 @@
-"""``numaserve cache``: what is kept of packed weights from one start to the next."""
+"""``numaserve cache``: packed weights that are kept from one start to the next."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def clear() -> None:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[CacheFolder | None]:
-    """None where there is none yet."""
+    """The cache's folder; None where there is none yet."""
     path = weights_cache_folder()
     try:
         if not path.exists():

@@ -53,7 +53,7 @@ class WorkerGroupChannel:
             raise
 
     def endpoint(self, rank: int) -> str:
-        """Where the worker of `rank` connects to."""
+        """The address that the worker of `rank` connects to."""
         return f"ipc://{self._directory.path}/rank{rank}.sock"
 
     def send(self, rank: int, message: ToWorker) -> None:

@@ -47,7 +47,7 @@ class SocketDirectory:
         )
 
     def remove(self) -> None:
-        """Remove it and what is in it; that it is already gone is fine. To be called once."""
+        """Remove the directory and its content, which may be gone already. To be called once."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 

@@ -33,7 +33,7 @@ _MEASURING_S = 5.0  # more than measuring ceilings takes, behind the steps that 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """What the engine itself is told; the limits of a step are the scheduler's."""
+    """Settings of the engine itself; the limits of a step are the scheduler's."""
 
     model: str  # its name in metrics and server_info
     version: str
@@ -44,7 +44,7 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class EngineCallbacks:
-    """What the command line wants to hear. All are called in the event loop."""
+    """Callbacks to the service. All are called in the event loop."""
 
     load_progress: Callable[[int, int], None] = lambda _done, _total: None  # bytes of packed weights, all ranks
     given_up: Callable[[str], None] = lambda _reason: None  # the workers failed too often; the process should exit
@@ -137,7 +137,7 @@ class Engine:
         return self._scheduler.flush_cache()
 
     def load(self) -> Load:
-        """How busy it is."""
+        """The load now."""
         return load_of(self._scheduler)
 
     def server_info(self) -> dict[str, object]:
@@ -159,7 +159,7 @@ class Engine:
         }
 
     async def profile(self, *, ceilings: bool = False) -> list[RankProfile]:
-        """What the steps of each rank have cost since it was loaded, by rank. Raises `NotReady`.
+        """Figures of each rank's steps since it was loaded, by rank. Raises `NotReady`.
 
         With `ceilings` each also measures what its node allows. Only its own threads on its own cores and memory can
         tell; a process beside it would measure other cores, and another machine when asked from afar. No step runs
@@ -175,7 +175,7 @@ class Engine:
 
     @property
     def state(self) -> str:
-        """loading, serving, restarting, draining, stopped or failed."""
+        """One of loading, serving, restarting, draining, stopped and failed."""
         return "draining" if self._draining and self._state in ("serving", "restarting") else self._state
 
     async def start(self) -> None:
@@ -191,7 +191,7 @@ class Engine:
             raise
 
     async def drain(self, seconds: float) -> bool:
-        """Refuse new requests, let the others finish for `seconds`, then stop. Whether all of them finished."""
+        """Refuse new requests, let the others finish for `seconds`, then stop. Returns whether all of them finished."""
         self._draining = True
         try:
             await asyncio.wait_for(self._requests.wait_until_empty(), seconds)
@@ -217,7 +217,7 @@ class Engine:
         self._set_workers_down()
 
     def seconds_without_progress(self) -> float:
-        """For a watchdog: seconds since workers that have something to do last answered; 0 while they have not."""
+        """Seconds since workers that have something to do last answered; 0 while they have nothing. For a watchdog."""
         return self._steps.seconds_without_progress()
 
     # --- what the supervisor tells ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ class Gauges:
         self._queries = self._hits = self._retractions = 0  # reported so far
 
     def set(self) -> None:
-        """Set them."""
+        """Set the gauges and add to the counters."""
         stats = self._scheduler.stats()
         self._metrics.requests(waiting=stats.waiting, running=stats.running)
         self._metrics.pages(free=stats.pages_free, cached=stats.pages_cached, active=stats.pages_active)

@@ -1,4 +1,4 @@
-"""What GET /server_info and GET /v1/loads show."""
+"""The content of GET /server_info and GET /v1/loads."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def limits_info(limits: SchedulerConfig) -> dict[str, object]:
 
 
 def settings_info(settings: ModelSettings) -> dict[str, object]:
-    """What the model is served with, by the names of the settings."""
+    """The model's settings, by their names."""
     shown: dict[str, object] = msgspec.to_builtins(settings)
     return shown
 
 
 def load_of(scheduler: Scheduler) -> Load:
-    """How busy the scheduler is."""
+    """The load of the scheduler."""
     stats, config = scheduler.stats(), scheduler.config
     return Load(
         running=stats.running,
@@ -42,7 +42,7 @@ def load_of(scheduler: Scheduler) -> Load:
 
 
 def loading_line(ready: Collection[Ready]) -> str:
-    """For the log: where the weights of all ranks came from, and how long the slowest rank took."""
+    """A line for the log: the origin of all ranks' weights, and the seconds that the slowest rank took."""
     origins = " and the ".join(sorted({each.weights_from for each in ready}))
     seconds = max(each.weights_ns for each in ready) / 1e9
     return (

@@ -54,12 +54,12 @@ class LiveRequest:
         self._prompt_logprobs: list[TokenLogprobs] = []
 
     def scheduled(self, now: float) -> None:
-        """It left the queue for the first time."""
+        """Note that it left the queue, for the first time."""
         self._scheduled_at = now
         self._metrics.request_scheduled(queue_seconds=now - self.admitted_at, prompt_tokens=self.sequence.prompt_len)
 
     def advance(self, update: SequenceUpdate, now: float) -> None:
-        """Take in what a step brought; the request may end here."""
+        """Take in an update of the sequence by a step; the request may end here."""
         if update.nan:
             self._metrics.nan_logits()
             self.fail(_NAN, now)
@@ -86,11 +86,11 @@ class LiveRequest:
             self._end(chunk.finish_reason, now, chunk)
 
     def fail(self, message: str, now: float) -> None:
-        """It cannot be completed; `message` is for the client."""
+        """End it with an error; `message` is for the client."""
         self._end("error", now, GenerationFailed(message))
 
     def abort(self, now: float) -> None:
-        """Nobody wants it any more."""
+        """End it because nobody wants it any more."""
         self._end("abort", now, None)
 
     def _end(self, reason: FinishReason, now: float, last: GenerationChunk | GenerationFailed | None) -> None:

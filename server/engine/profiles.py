@@ -1,4 +1,4 @@
-"""Asks the workers what their steps have cost."""
+"""Requests to the workers for figures of their steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Asked:
 
 
 class Profiles:
-    """Requests for profiles that are on their way.
+    """Profiles that were asked of the workers and have not all come.
 
     Whoever asks while the same is asked already gets that answer: workers take requests between steps, and so many
     frames could gather before a long one that plans would be dropped behind them.
@@ -50,7 +50,7 @@ class Profiles:
             raise NotReady(f"The workers have not told their profile within {self._deadline_s:g} s.") from None
 
     def on_answer(self, profile: RankProfile) -> None:
-        """A rank answered."""
+        """Take in the answer of a rank."""
         asked = next((each for each in self._asked.values() if each.request.request_id == profile.request_id), None)
         if asked is None or profile.rank in asked.answers:
             logger.warning("worker %d told a profile that was not asked for", profile.rank)
@@ -61,7 +61,7 @@ class Profiles:
             asked.complete.set_result([asked.answers[rank] for rank in range(self._world_size)])
 
     def fail(self, reason: str) -> None:
-        """The workers are gone, and with them what was asked."""
+        """End every request: the workers are gone, for `reason`."""
         for asked in self._asked.values():
             asked.complete.set_exception(NotReady(reason))
             asked.complete.exception()  # seen, should nobody wait for it any more

@@ -73,17 +73,17 @@ class LiveRequests:
         return live
 
     def retry_after(self, now: float) -> int:
-        """Seconds after which a client that found no room may come again."""
+        """The seconds after which a client that found no room may come again."""
         return self._throughput.retry_after(len(self._scheduler.waiting), now)
 
     def scheduled(self, sequence: Sequence, now: float) -> None:
-        """A sequence left the queue for the first time."""
+        """Tell the request of `sequence` that it left the queue, for the first time."""
         live = self._live.get(sequence.request_id)
         if live is not None:
             live.scheduled(now)
 
     def advance(self, updates: list[SequenceUpdate], now: float) -> None:
-        """Hand over what a step brought. A request whose output cannot be processed fails alone."""
+        """Hand each request its update. A request whose output cannot be processed fails alone."""
         for update in updates:
             live = self._live.get(update.sequence.request_id)
             if live is None:

@@ -30,7 +30,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class StepHooks:
-    """What the loop tells. All are called in the event loop."""
+    """Calls of the step loop. All are made in the event loop."""
 
     send: Callable[[StepPlan], None]
     admitted: Callable[[Sequence, float], None]  # left the queue for the first time
@@ -84,24 +84,24 @@ class StepLoop:
         return time.monotonic() - max(self._in_flight[0].times.sent, self._last_answered)
 
     def start(self) -> None:
-        """Workers without any state are ready."""
+        """Begin: workers without any state are ready."""
         self._running = True
         self.wake()
 
     def halt(self) -> None:
-        """The workers are gone, and with them what was in flight."""
+        """Stop: the workers are gone, and with them the plans in flight."""
         self._running = False
         self._in_flight.clear()
         self._watch.stop()
 
     def wake(self) -> None:
-        """There may be something to run. What arrives in the same turn of the event loop goes into the same step."""
+        """Plan soon. All that arrives in the same turn of the event loop goes into the same step."""
         if self._running and not self._wake_planned:
             self._wake_planned = True
             asyncio.get_running_loop().call_soon(self._woken)
 
     def on_answer(self, message: StepResult | Failure) -> None:
-        """A rank answered a step."""
+        """Take in the answer of a rank to a step."""
         step = next((step for step in self._in_flight if step.plan.step_id == message.step_id), None)
         if step is None or message.rank not in step.waiting_for:
             logger.warning("worker %d answered step %d, which was not asked", message.rank, message.step_id)

@@ -1,4 +1,4 @@
-"""How fast requests leave, to tell refused clients when to come back."""
+"""The pace at which requests leave, to tell refused clients when to come back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Throughput:
         self._ends: deque[float] = deque(maxlen=_REMEMBERED)
 
     def ended(self, now: float) -> None:
-        """A request ended."""
+        """Note the end of a request at the monotonic time `now`."""
         self._ends.append(now)
 
     def retry_after(self, waiting: int, now: float) -> int:

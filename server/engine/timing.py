@@ -1,4 +1,4 @@
-"""How long a step and its parts took."""
+"""The times of a step and of its parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numaserve.workers.protocol import StepPlan, StepResult
 
 @dataclass(slots=True)
 class StepTimes:
-    """Monotonic seconds of one step."""
+    """The times of one step on its way out, in monotonic seconds."""
 
     scheduling: float  # when planning began
     scheduled: float
@@ -23,8 +23,8 @@ class StepTimes:
         """Report the step to the metrics.
 
         `begun` is when the workers could start on it: when it was sent, or later when they were still busy with the
-        step before. So the steps of a busy server add up to the time that went by, one ahead or not, and `receive` is
-        what of it was not spent in the worker: the way there and back, and waiting for the front end's attention.
+        step before. So the steps of a busy server add up to the time that went by, one ahead or not. `receive` is the
+        rest outside of the worker: the way there and back, and waiting for the front end's attention.
         """
         worker = result.worker_ns * 1e-9
         metrics.step(
@@ -43,7 +43,7 @@ class StepTimes:
 
 
 def step_kind(plan: StepPlan) -> StepKind:
-    """Whether a plan computes prompts, output tokens or both. A prompt's last single token counts as output."""
+    """The kind of a plan: prompts, output tokens or both. A prompt's last single token counts as output."""
     decoding = sum(seq.from_previous or (seq.init is None and len(seq.tokens) == 1) for seq in plan.seqs)
     if decoding == len(plan.seqs):
         return "decode"
@@ -51,5 +51,5 @@ def step_kind(plan: StepPlan) -> StepKind:
 
 
 def tokens_of(plan: StepPlan) -> int:
-    """How many tokens a plan computes. One of a sequence planned ahead is not known yet."""
+    """The number of tokens that a plan computes. A token that is not known yet, planned ahead, counts as one."""
     return sum(len(seq.tokens) or 1 for seq in plan.seqs)

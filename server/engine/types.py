@@ -1,4 +1,4 @@
-"""What the HTTP layer asks of the engine and what it gets back."""
+"""The engine as the HTTP layer sees it: requests, chunks, errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class EngineError(Exception):
 
 
 class QueueFull(EngineError):
-    """As many requests wait as may: HTTP 429. `retry_after` is in whole seconds."""
+    """The queue is full: HTTP 429. `retry_after` is in whole seconds."""
 
     def __init__(self, message: str, retry_after: int) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class QueueFull(EngineError):
 
 
 class NotReady(EngineError):
-    """Loading, restarting or draining: HTTP 503."""
+    """The server is loading, restarting or draining: HTTP 503."""
 
 
 class RequestTooLong(EngineError):
@@ -31,7 +31,7 @@ class RequestTooLong(EngineError):
 
 
 class Busy(EngineError):
-    """Only possible while nothing runs: HTTP 409."""
+    """The call is only possible while nothing runs: HTTP 409."""
 
 
 class GenerationFailed(EngineError):
@@ -56,7 +56,7 @@ class GenerationRequest:
 
 @dataclass
 class GenerationChunk:
-    """What one step added to sequence `index` of those admitted together.
+    """The addition of one step to sequence `index` of those admitted together.
 
     `text` may be empty while bytes of a character or a possible stop string are held back. `token_ids` and `logprobs`
     are those of the step.
@@ -74,7 +74,7 @@ class GenerationChunk:
 
 @dataclass(frozen=True)
 class Load:
-    """How busy the engine is now."""
+    """The load of the engine now."""
 
     running: int  # sequences
     waiting: int
@@ -117,7 +117,7 @@ class EngineProtocol(Protocol):
         ...
 
     def load(self) -> Load:
-        """How busy it is, for GET /v1/loads."""
+        """The load now, for GET /v1/loads."""
         ...
 
     def server_info(self) -> dict[str, object]:
@@ -125,7 +125,7 @@ class EngineProtocol(Protocol):
         ...
 
     async def profile(self, *, ceilings: bool = False) -> list[RankProfile]:
-        """What the steps of each rank have cost since it was loaded, by rank. Raises `NotReady`.
+        """Figures of each rank's steps since it was loaded, by rank. Raises `NotReady`.
 
         With `ceilings` each also measures what its node allows, which stops steps for some tenths of a second: raises
         `Busy` while a request runs.

@@ -1,4 +1,4 @@
-"""When requests are sent."""
+"""The times at which requests are sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def poisson_arrivals(count: int, rate: float, rng: np.random.Generator) -> list[
 
 
 def arrivals_of(requests: Sequence[BenchRequest], rate: float | None, rng: np.random.Generator) -> list[float]:
-    """Poisson arrivals. Without a rate, those that a trace says; all at once where it says none."""
+    """Poisson arrivals at `rate`; without a rate the times of the trace, or all at once where it has none."""
     own = [request.arrival_s for request in requests if request.arrival_s is not None]
     if rate is None and len(own) == len(requests):
         return own

@@ -16,7 +16,7 @@ from numaserve.server.loadtest.target import Target, describe, message_of
 
 @dataclass(frozen=True)
 class Dialect:
-    """What a server understands of what would be best to ask."""
+    """The part of the best request that a server understands."""
 
     chat: bool = False
     token_ids: bool = True
@@ -38,7 +38,7 @@ class Dialect:
 
     @property
     def path(self) -> str:
-        """Below the API's URL."""
+        """The endpoint, below the API's URL."""
         return "/chat/completions" if self.chat else "/completions"
 
 
@@ -52,7 +52,7 @@ class Client:
     traffic: Traffic
 
     async def complete(self, request: BenchRequest) -> Outcome:
-        """Ask for one completion. What goes wrong is in the outcome; nothing is tried again."""
+        """Ask for one completion. An error is in the outcome; nothing is tried again."""
         body = self.dialect.body(self.model, request.prompt, request.output_tokens) | self.traffic.extra_body
         data = msgspec.json.encode(body)
         outcome = Outcome(request.input_tokens, asked_tokens=request.output_tokens)

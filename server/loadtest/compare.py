@@ -46,7 +46,7 @@ class Ratio:
 
 
 def ratios(first: Sequence[Summary], other: Sequence[Summary]) -> list[Ratio]:
-    """One for each figure that both have in every round.
+    """The ratios of all figures that both have in every round.
 
     Only runs of the same round are divided: what changes on the machine between rounds then touches both.
     """
@@ -63,7 +63,7 @@ def ratios(first: Sequence[Summary], other: Sequence[Summary]) -> list[Ratio]:
 
 
 def ratio_view(first_name: str, other_name: str, found: Sequence[Ratio]) -> Group:
-    """Medians of both and their ratio, with the lowest and the highest of the rounds."""
+    """A table of medians and ratios, with the lowest and the highest of the rounds."""
     names = ("A, median", "B, median", "B / A", "lowest", "highest")
     columns = [Column(name, justify="right") for name in names]
     table = Table("", *columns)

@@ -42,7 +42,7 @@ async def _random(workload: Workload, filler: Filler[Piece], rng: np.random.Gene
 
 
 def _lengths(longest: int, ratio: float, count: int, rng: np.random.Generator) -> list[int]:
-    """Even between `ratio` * `longest` and `longest`, both included, as SGLang has it."""
+    """Lengths drawn evenly between `ratio` * `longest` and `longest`, both included, as SGLang does."""
     lengths: list[int] = rng.integers(max(1, int(longest * ratio)), longest + 1, size=count).tolist()
     return lengths
 

@@ -11,7 +11,7 @@ OBJECTIVES = ("ttft", "tpot", "e2el")
 
 
 def parse_goodput(words: Sequence[str]) -> dict[str, float]:
-    """Objective to its limit in milliseconds.
+    """The limit of each objective, in milliseconds.
 
     Raises `OperatorError` for an unknown objective, a limit that is no positive number, and a repeated one.
     """

@@ -1,4 +1,4 @@
-"""What a benchmark is asked to do."""
+"""Options of a load: its prompts and its traffic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numaserve.workers.errors import OperatorError
 
 
 class DatasetName(StrEnum):
-    """Where prompts come from."""
+    """The origin of prompts."""
 
     RANDOM_IDS = "random-ids"
     RANDOM = "random"
@@ -23,7 +23,7 @@ class DatasetName(StrEnum):
 
 @dataclass(frozen=True)
 class Workload:
-    """The prompts. Lengths are in tokens."""
+    """The prompts of a load. Lengths are in tokens."""
 
     dataset_name: DatasetName = DatasetName.RANDOM_IDS
     dataset_path: Path | None = None
@@ -50,7 +50,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Traffic:
-    """How the prompts are sent."""
+    """The way in which prompts are sent."""
 
     model: str | None = None
     max_concurrency: int | None = None
@@ -66,7 +66,7 @@ class Traffic:
 
 
 def default_rate(workload: Workload) -> float | None:
-    """All requests at once; None for a trace, whose timestamps count."""
+    """The rate for all requests at once; None for a trace, whose timestamps count."""
     return None if workload.dataset_name is DatasetName.TRACE else math.inf
 
 

@@ -32,7 +32,7 @@ def check_plot(path: Path) -> None:
 
 
 def write_plot(path: Path, title: str, rates: Sequence[float | None], summaries: Sequence[Summary]) -> None:
-    """Draw what `summaries` say, one for each rate, in the format that the suffix of `path` names."""
+    """Draw `summaries`, one for each rate, in the format that the suffix of `path` names."""
     figure = _draw(title, rates, summaries)
     if path.suffix != ".html":
         figure.savefig(path)

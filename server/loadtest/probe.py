@@ -1,4 +1,4 @@
-"""Finds out, with a request or a few, what a server understands."""
+"""Finds the best request that a server understands, by asking it a few."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PROBE_INPUT, _PROBE_OUTPUT = 8, 2
 
 @dataclass(frozen=True)
 class Probed:
-    """What is understood, and what that means for the figures."""
+    """The dialect that a server understands, and notes on what that means for the figures."""
 
     dialect: Dialect
     notes: list[str]
@@ -46,7 +46,7 @@ async def probe(target: Target, model: str, traffic: Traffic, *, token_ids: bool
 
 
 def _concessions(best: Dialect) -> list[Dialect]:
-    """`best` and everything less, the least concession first."""
+    """`best` and every lesser dialect, the least concession first."""
     names = [name for name in ("usage", "ignore_eos", "token_ids") if getattr(best, name)]
     dialects = [
         dataclasses.replace(best, chat=chat, **dict.fromkeys(given_up, False))

@@ -10,7 +10,7 @@ from rich.console import Console
 
 
 class Progress:
-    """Counts what is done and what failed. Shows nothing where standard error is no terminal."""
+    """Counts requests that are done and that failed. Shows nothing where standard error is no terminal."""
 
     def __init__(self, label: str, total: int) -> None:
         console = Console(stderr=True)
@@ -31,7 +31,7 @@ class Progress:
         self._task = self._bar.add_task(label, total=total, failed=0)
 
     def done(self, outcome: Outcome) -> None:
-        """One request has ended."""
+        """Count a request that has ended."""
         self._failed += outcome.error is not None
         self._bar.update(self._task, advance=1, failed=self._failed)
 

@@ -39,7 +39,7 @@ class Filler(Protocol, Generic[Piece]):
         """Pieces of `length` tokens together, which begin with `prefix`."""
 
     def prompt(self, pieces: Sequence[Piece]) -> Prompt:
-        """What is sent."""
+        """The prompt as it is sent."""
 
 
 class TokenFiller:
@@ -50,7 +50,7 @@ class TokenFiller:
         self._begin = min(FIRST_ID, self._end // 2)
 
     async def fill(self, length: int, rng: np.random.Generator, prefix: Sequence[int] = ()) -> list[int]:
-        """`length` ids."""
+        """Exactly `length` ids, which begin with `prefix`."""
         more = rng.integers(self._begin, self._end, size=max(0, length - len(prefix)))
         return [*prefix, *more.tolist()][:length]
 
@@ -81,7 +81,7 @@ class WordFiller:
         return [*prefix, *words]
 
     def prompt(self, pieces: Sequence[str]) -> Prompt:
-        """The text."""
+        """The words as one text."""
         return " ".join(pieces)
 
 
@@ -102,7 +102,7 @@ async def random_prompt(
 
 
 async def estimate_tokens(text: str) -> int:
-    """For where no tokenizer can be asked."""
+    """An estimate of the tokens of a text, where no tokenizer can be asked."""
     return -(-len(text) // _CHARACTERS_PER_TOKEN)
 
 

@@ -28,7 +28,7 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run was."""
+    """The setting of a run, as its report names it."""
 
     base_url: str
     model: str
@@ -140,7 +140,7 @@ class JsonLines:
 
 
 def number(value: float) -> str:
-    """Three or more significant digits, none that mean nothing."""
+    """A figure with three or more significant digits, none of them meaningless."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{1 if abs(value) >= 100 else 2}f}"
 
 

@@ -1,4 +1,4 @@
-"""What is asked, and what became of it."""
+"""The requests of a load, and their outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From options to outcomes: finds out what the server understands, makes its requests, sends them."""
+"""A run: the dialect of the server, the requests of the workload, their outcomes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WARMUP, _ARRIVALS = 1, 2  # streams of random numbers beside that of the datase
 
 @dataclass(frozen=True)
 class Run:
-    """What one run saw."""
+    """The outcomes of one run."""
 
     requests: list[BenchRequest]
     outcomes: list[Outcome]
@@ -44,7 +44,7 @@ class Bench:
 
     @classmethod
     async def connect(cls, target: Target, workload: Workload, traffic: Traffic) -> Bench:
-        """Finds out model, dialect and tokenizer. Raises `OperatorError` when the server does not answer."""
+        """Find out model, dialect and tokenizer. Raises `OperatorError` when the server does not answer."""
         model = traffic.model or await target.model()
         wants_text = workload.dataset_name in (DatasetName.RANDOM, DatasetName.SHAREGPT)
         found: Probed = await probe(target, model, traffic, token_ids=not wants_text)
@@ -67,7 +67,7 @@ class Bench:
         return await make_requests(self.workload, WordFiller(self.count_tokens), counter, seed)
 
     async def warm_up(self, requests: Sequence[BenchRequest], seed: int) -> None:
-        """Other prompts of the same length, so that none of the measured ones gets into a cache.
+        """Send other prompts of the same length, so that none of the measured ones gets into a cache.
 
         Raises `OperatorError` when the server refuses them: it would refuse the measured ones.
         """

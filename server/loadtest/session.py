@@ -24,7 +24,7 @@ from rich.console import Console
 
 @dataclass(frozen=True)
 class Output:
-    """Where results go."""
+    """The places that results go to."""
 
     console: Console
     output_file: Path | None = None
@@ -45,7 +45,7 @@ class Reporter:
     async def run(
         self, bench: Bench, requests: list[BenchRequest], rate: float | None, seed: int, label: str
     ) -> Summary:
-        """One run, shown and written."""
+        """Do one run, show its figures and write them."""
         with Progress(label, len(requests)) as progress:
             run = await bench.run(requests, rate, seed, progress.done)
         summary = summarize(run.outcomes, run.duration_s, self.limits)
@@ -57,7 +57,7 @@ class Reporter:
         return summary
 
     def show_notes(self, bench: Bench) -> None:
-        """What the figures of this server do not mean."""
+        """Show what the figures of this server do not mean."""
         for note in bench.notes:
             self.output.console.print(f"note: {bench.client.target.base_url}: {note}", markup=False)
 

@@ -1,4 +1,4 @@
-"""Figures of a run out of the outcomes of its requests."""
+"""The figures of a run, from the outcomes of its requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Summary:
-    """What one run came to. Throughputs are for each second from the first request sent to the last answer ended."""
+    """The figures of one run. Throughputs count from the first request sent to the last answer ended."""
 
     completed: int
     failed: int
@@ -55,7 +55,10 @@ class Summary:
 
 
 def summarize(outcomes: Sequence[Outcome], duration_s: float, limits: Mapping[str, float]) -> Summary:
-    """Failed requests count as failed and in nothing else. `limits` are the objectives of goodput, in milliseconds."""
+    """The figures of `outcomes`. `limits` are the objectives of goodput, in milliseconds.
+
+    Failed requests count as failed and in nothing else.
+    """
     done = [outcome for outcome in outcomes if outcome.error is None]
     errors = [outcome.error for outcome in outcomes if outcome.error is not None]
     samples = {

@@ -1,4 +1,4 @@
-"""The events of a streamed completion, and when its tokens came."""
+"""The events of a streamed completion, and the times at which its tokens came."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Choice(msgspec.Struct):
 
     @property
     def has_text(self) -> bool:
-        """Whether it brings anything to read."""
+        """Whether the choice has any text."""
         delta = self.delta
         return bool(self.text or (delta and (delta.content or delta.reasoning_content or delta.reasoning)))
 
@@ -54,7 +54,7 @@ class StreamError(Exception):
 
 
 def error_text(answer: Any) -> str:
-    """What a decoded error answer says, in OpenAI's shape or any other."""
+    """The message of a decoded error answer, in OpenAI's shape or any other."""
     if isinstance(answer, dict):
         error = answer.get("error", answer)
         answer = error.get("message", error) if isinstance(error, dict) else error
@@ -76,14 +76,14 @@ class StreamReader:
         self._finished = False
 
     def feed(self, content: bytes, at_s: float) -> None:
-        """Bytes that came `at_s` seconds after the request left. Raises `StreamError`."""
+        """Take in bytes that came `at_s` seconds after the request left. Raises `StreamError`."""
         *lines, self._rest = (self._rest + content).split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
                 self._take(line[len(b"data:") :].strip(), at_s)
 
     def close(self) -> None:
-        """The end of the answer. Raises `StreamError` if it is not the end of the generation."""
+        """Take in the end of the answer. Raises `StreamError` if the generation has not ended."""
         if not self._finished:
             raise StreamError("the stream ended before the generation did, or was no event stream")
         if not self._outcome.with_usage:

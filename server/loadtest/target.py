@@ -96,7 +96,7 @@ def describe(error: BaseException) -> str:
 
 
 def message_of(content: bytes) -> str:
-    """What the body of an error answer says."""
+    """The message in the body of an error answer."""
     try:
         return error_text(msgspec.json.decode(content))
     except msgspec.DecodeError:

@@ -12,7 +12,7 @@ from prometheus_client import Counter, Gauge, Histogram, Info
 
 
 class RequestFamilies:
-    """What sequences saw. `n` completions are n sequences."""
+    """Counts and times of sequences. `n` completions are n sequences."""
 
     def __init__(self, series: Series) -> None:
         self.time_to_first_token = series.one(
@@ -76,7 +76,7 @@ class RequestFamilies:
 
 
 class SchedulerFamilies:
-    """The queue and the KV cache."""
+    """Counts of the queue and the KV cache."""
 
     def __init__(self, series: Series) -> None:
         self.requests = series.each(Gauge, "numaserve_requests", "Sequences in the engine.", "state", REQUEST_STATES)
@@ -141,7 +141,7 @@ class WorkerFamilies:
 
 
 class CommonFamilies:
-    """What dashboards, autoscalers and gateways read of any server, under the names that vLLM gave it."""
+    """Metrics that dashboards, autoscalers and gateways read of any server, under the names that vLLM gave them."""
 
     def __init__(self, series: Series) -> None:
         self.running = series.one(Gauge, "vllm:num_requests_running", "As numaserve_requests of state running.")

@@ -57,49 +57,49 @@ class Metrics:
         )
 
     def request_scheduled(self, *, queue_seconds: float, prompt_tokens: int) -> None:
-        """A request leaves the queue for the first time (not when it comes back after retraction)."""
+        """Count a request that leaves the queue for the first time (not after a retraction)."""
         self._requests.queue_time.observe(queue_seconds)
         self._requests.prompt_tokens.inc(prompt_tokens)
         self._requests.prompt_length.observe(prompt_tokens)
 
     def first_token(self, *, since_admitted: float, since_scheduled: float) -> None:
-        """The first token of a sequence, so many seconds after it was admitted, and after it first left the queue."""
+        """Count the first token of a sequence: seconds since it was admitted, and since it first left the queue."""
         self._requests.time_to_first_token.observe(since_admitted)
         self._requests.prefill_time.observe(since_scheduled)
         self._requests.generation_tokens.inc()
 
     def inter_token(self, seconds: float) -> None:
-        """A further token, `seconds` after the one before it."""
+        """Count a further token, `seconds` after the one before it."""
         self._requests.inter_token_latency.observe(seconds)
         self._requests.generation_tokens.inc()
 
     def request_finished(self, reason: FinishReason, *, e2e_seconds: float) -> None:
-        """An admitted sequence reached its one end."""
+        """Count an admitted sequence that reached its one end."""
         self._requests.outcomes[reason].inc()
         self._requests.e2e_latency.observe(e2e_seconds)
 
     def output_finished(self, *, tokens: int, decode_seconds: float) -> None:
-        """That sequence had output: `tokens`, the first of them `decode_seconds` before the end."""
+        """Count the output of a sequence that ended: `tokens`, the first of them `decode_seconds` before the end."""
         self._requests.output_length.observe(tokens)
         self._requests.decode_time.observe(decode_seconds)
 
     def nan_logits(self) -> None:
-        """A sequence's logits were not numbers."""
+        """Count a sequence whose logits were not numbers."""
         self._requests.nan_logits.inc()
 
     def request_refused(self, reason: Refusal) -> None:
-        """A request was turned away before it became a sequence."""
+        """Count a request that was turned away before it became a sequence."""
         self._requests.outcomes[reason].inc()
 
     def requests(self, *, waiting: int, running: int) -> None:
-        """How many sequences wait and run now."""
+        """Set the numbers of sequences that wait and run now."""
         self._scheduler.requests["waiting"].set(waiting)
         self._scheduler.requests["running"].set(running)
         self._common.waiting.set(waiting)
         self._common.running.set(running)
 
     def pages(self, *, free: int, cached: int, active: int) -> None:
-        """KV pages now: unused, kept for their prefix only, held by a running sequence.
+        """Set the numbers of KV pages: unused, kept for their prefix only, held by a running sequence.
 
         In use are the last: pages kept for their prefix are given up as soon as somebody needs them.
         """
@@ -111,23 +111,23 @@ class Metrics:
         self._common.kv_usage.set(usage)
 
     def prefix_cache(self, *, queried_tokens: int, hit_tokens: int) -> None:
-        """Prompts were looked up in the prefix cache."""
+        """Count prompt tokens that were looked up in the prefix cache, and those found."""
         self._scheduler.cache_queries.inc(queried_tokens)
         self._scheduler.cache_hits.inc(hit_tokens)
 
     def retracted(self, sequences: int) -> None:
-        """So many sequences were sent back to the queue."""
+        """Count sequences that were sent back to the queue."""
         self._scheduler.retractions.inc(sequences)
 
     def step(self, kind: StepKind, seconds: float, stages: Mapping[Stage, float], *, tokens: int) -> None:
-        """One step of `tokens` tokens took `seconds`, of which `stages` (those that are known)."""
+        """Count a step of `tokens` tokens, which took `seconds`, and the `stages` of it that are known."""
         self._workers.step[kind].observe(seconds)
         self._workers.step_tokens.observe(tokens)
         for stage, duration in stages.items():
             self._workers.stage[stage].observe(duration)
 
     def worker(self, rank: int, *, up: bool, rss_bytes: int | None = None, misplaced_pages: int | None = None) -> None:
-        """The state of a worker; a figure that is not known keeps its last value."""
+        """Set the state of a worker; a figure that is not known keeps its last value."""
         label = str(rank)
         self._workers.up(label).set(1 if up else 0)
         if rss_bytes is not None:
@@ -141,7 +141,7 @@ class Metrics:
 
 
 class _BeforeScrape(Collector):
-    """Has no metrics of its own."""
+    """A collector that calls back before each scrape, and has no metrics of its own."""
 
     callback: Callable[[], None] | None = None
 

@@ -1,1 +1,1 @@
-"""What a running server's steps cost: `numaserve profile`."""
+"""Figures of a running server's steps: `numaserve profile`."""

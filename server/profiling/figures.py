@@ -1,4 +1,4 @@
-"""From two snapshots of a server's profile to what the steps between them cost."""
+"""Figures of steps, from two snapshots of a server's profile."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class PhaseFigures:
     ceilings: Ceilings | None
 
     def record(self) -> dict[str, object]:
-        """As it is written to JSON."""
+        """The figures as they are written to JSON."""
         return asdict(self) | {"ceilings": self.ceilings and msgspec.structs.asdict(self.ceilings)}
 
 
 def between(before: Sequence[RankFigures], after: Sequence[RankFigures]) -> list[RankFigures]:
-    """What came to each rank's totals. Raises `OperatorError` when the workers are not the same any more."""
+    """The growth of each rank's totals. Raises `OperatorError` when the workers are not the same any more."""
     if [rank.rank for rank in before] != [rank.rank for rank in after] or any(
         new.steps < old.steps for old, new in zip(before, after, strict=True)
     ):
@@ -99,7 +99,7 @@ def best_of(one: Ceilings | None, other: Ceilings | None) -> Ceilings | None:
 
 
 def phase_figures(name: str, figures: RankFigures, ceilings: Ceilings | None) -> PhaseFigures:
-    """Costs of an average step. Raises `OperatorError` when there was none."""
+    """The figures of an average step. Raises `OperatorError` when there was none."""
     if figures.steps == 0:
         raise OperatorError(
             "no step ran meanwhile: with --seconds there must be traffic, without it more --output-tokens may help"

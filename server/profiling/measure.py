@@ -11,14 +11,14 @@ from numaserve.server.profiling.remote import Remote
 
 
 def watch(remote: Remote, seconds: float) -> list[PhaseFigures]:
-    """What the steps of the next `seconds` cost, by rank. Raises `OperatorError`."""
+    """Figures of the steps of the next `seconds`, by rank. Raises `OperatorError`."""
     before = remote.profile(ceilings=True)
     time.sleep(seconds)
     return _phases("traffic", before, remote.profile(), remote.profile(ceilings=True))
 
 
 def one_stream(remote: Remote, prompt_tokens: int, output_tokens: int) -> list[PhaseFigures]:
-    """What a prompt and then its output cost, by phase and rank. Raises `OperatorError`."""
+    """Figures of a prompt and then of its output, by phase and rank. Raises `OperatorError`."""
     info = remote.model()
     # Random, so that no part is found in the cache. Models may have more rows than their tokenizer has tokens: the
     # upper half is left out.

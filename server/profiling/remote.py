@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class ModelInfo(msgspec.Struct):
-    """What `GET /get_model_info` says of the model."""
+    """The fields of `GET /get_model_info` that a profile needs."""
 
     served_model_name: str
     vocab_size: int

@@ -1,4 +1,4 @@
-"""A profile for people."""
+"""A profile as tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def phase_view(phase: PhaseFigures, ranks: Sequence[PhaseFigures]) -> Group:
 
 
 def ceilings_view(ceilings: Ceilings | None) -> Text:
-    """What "of ceiling" is a fraction of."""
+    """The ceilings that "of ceiling" is a fraction of."""
     if ceilings is None:
         return Text("\n ceilings: not measured, requests were running; ask again when the server is idle")
     threads = f"{ceilings.threads} thread{'s' if ceilings.threads > 1 else ''}, {ceilings.isa}"

@@ -1,1 +1,1 @@
-"""Which tokens run in the next step, and where their keys and values live. Pure: no clock, no sockets, no tensors."""
+"""The choice of the next step's tokens, and of the pages for their keys and values. Pure: no clock, no sockets."""

@@ -1,4 +1,4 @@
-"""What can go wrong in the scheduler."""
+"""Errors of the scheduler."""
 
 from __future__ import annotations
 

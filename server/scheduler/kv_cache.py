@@ -1,4 +1,4 @@
-"""Who holds which page: the free list, the radix tree and the running sequences' own pages."""
+"""The holders of pages: the free list, the radix tree and the running sequences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 
 
 class KVCache:
-    """Every page is in exactly one of: the free list, the radix tree, one running sequence."""
+    """The pages. Each is in exactly one of: the free list, the radix tree, one running sequence."""
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
@@ -20,7 +20,7 @@ class KVCache:
         self.hit_tokens = 0
 
     def begin_step(self) -> None:
-        """A new plan is being made: what the plans before it write may be shared from now on."""
+        """Begin a plan: pages that the plans before it write may be shared from now on."""
         self._fresh.clear()
 
     def admit(self, seq: Sequence, headroom: int) -> bool:
@@ -45,7 +45,7 @@ class KVCache:
         return True
 
     def grow(self, seq: Sequence) -> list[int] | None:
-        """The page that position `num_computed` lacks, if it does ([] or [page]); None when there is none to be had."""
+        """A page for position `num_computed` where it lacks one: [page], else []; None when there is none to be had."""
         if seq.num_computed < len(seq.pages) * self._config.page_size:
             return []
         if self._num_available == 0:
@@ -101,7 +101,7 @@ class KVCache:
         seq.num_computed = 0
 
     def trust(self, seq: Sequence, end: int) -> None:
-        """Position `end` - 1 of a running sequence gave logits that are numbers: so are all positions that it sees."""
+        """Mark pages as sound: position `end` - 1 of `seq` gave numbers as logits, and so did all that it sees."""
         node = _locked_node(seq)
         while node.parent is not None and node.depth * self._config.page_size > end:
             node = node.parent

@@ -1,4 +1,4 @@
-"""The pages that hold nothing."""
+"""The free list of pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PageAllocator:
 
     @property
     def num_free(self) -> int:
-        """How many pages are free."""
+        """The number of free pages."""
         return len(self._free)
 
     @property

@@ -1,4 +1,4 @@
-"""How one step's tokens and logit rows are shared out among sequences."""
+"""The division of one step's tokens and logit rows among sequences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Chunk(NamedTuple):
 
 
 class StepBudget:
-    """What is left of a step.
+    """The tokens and logit rows that are left of a step.
 
     Sequences take their turn oldest first. A prefill takes all it can get and need not spare anything for decodes: they
     are older and had their turn, since nobody is admitted behind a prefill that has used up the budget.
@@ -32,7 +32,7 @@ class StepBudget:
         return self._tokens > 0 and self._rows > 0
 
     def take(self, seq: Sequence) -> Chunk:
-        """As many of the sequence's remaining positions as fit: at least one while the budget `is_open`."""
+        """A chunk of as many of the sequence's remaining positions as fit: at least one while the budget `is_open`."""
         remaining = seq.num_remaining
         length = min(remaining, self._tokens)
         logprob_rows = 0

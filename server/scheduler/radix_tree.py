@@ -48,12 +48,12 @@ class RadixTree:
 
     @property
     def num_pages(self) -> int:
-        """How many pages the tree holds, locked or not."""
+        """The number of pages in the tree, locked or not."""
         return self._num_pages
 
     @property
     def num_evictable(self) -> int:
-        """How many of them `evict` could give back now."""
+        """The number of pages that `evict` could give back now."""
         return len(self._evictable)
 
     def match_prefix(self, salt: str, tokens: Sequence[int], max_pages: int) -> Node:
@@ -126,7 +126,7 @@ class RadixTree:
         return pages
 
     def trust(self, node: Node) -> None:
-        """Logits that are numbers have come of `node` and its path."""
+        """Mark `node` and its path as sound: their logits were numbers."""
         step: Node | None = node
         while step is not None and not step.trusted:
             step.trusted = True

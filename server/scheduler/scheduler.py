@@ -101,7 +101,7 @@ class Scheduler:
         return StepPlan(step_id=step.in_flight.step_id, seqs=step.plans)
 
     def apply(self, result: StepResult) -> list[SequenceUpdate]:
-        """Take in rank 0's result of the oldest plan in flight; what it brought, for sequences that still live.
+        """Take in rank 0's result of the oldest plan in flight. Returns the updates of sequences that still live.
 
         A sequence that has reached its length is released here (`finished`); for others the caller looks for stop
         tokens and strings and calls `finish`. Raises `ResultMismatch`, and changes nothing, if it is not the answer.
@@ -116,7 +116,7 @@ class Scheduler:
         return updates
 
     def fail_step(self, step_id: int) -> list[Sequence]:
-        """The workers could not run the oldest plan in flight, but go on: its sequences end, and are returned.
+        """End the sequences of the oldest plan in flight, which the workers could not run, and return them.
 
         What the plan should have written may be shared already, so the cache is dropped and all other sequences are
         computed again; the result of the plan behind it is ignored when it comes. [] when the plan is not in flight.
@@ -132,7 +132,7 @@ class Scheduler:
         return ended
 
     def reset_workers(self) -> None:
-        """The workers have been restarted: KV and plans in flight are gone, every sequence resumes from its tokens."""
+        """Begin again with new workers: KV and plans in flight are gone, every sequence resumes from its tokens."""
         self.in_flight.clear()
         for seq in reversed(self.running):
             self._suspend(seq)

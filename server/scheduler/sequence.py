@@ -12,7 +12,7 @@ from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """The limits that a plan keeps to."""
+    """The limits of a plan."""
 
     num_pages: int
     context_length: int  # prompt and output tokens of one sequence
@@ -37,7 +37,7 @@ class SchedulerConfig:
 
     @property
     def max_running(self) -> int:
-        """How many sequences run at once: each must find a token and a logit row in every step."""
+        """The most sequences that run at once: each must find a token and a logit row in every step."""
         return min(self.max_running_requests, self.max_step_tokens, self.max_logit_rows)
 
     @property
@@ -48,7 +48,7 @@ class SchedulerConfig:
 
 
 class SequenceState(enum.Enum):
-    """Where a sequence is. A retracted one is WAITING again."""
+    """The place of a sequence. A retracted one is WAITING again."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -109,7 +109,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class SequenceUpdate:
-    """What one result brought to a sequence."""
+    """The update of a sequence by one result."""
 
     sequence: Sequence
     token: int | None  # appended to `sequence.tokens`; None when the step sampled nothing

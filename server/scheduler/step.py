@@ -1,4 +1,4 @@
-"""A plan in the making, and what is remembered of it until its result comes."""
+"""A plan in the making, and the record of it until its result comes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numaserve.workers.protocol import SeqPlan, SlotInit
 
 
 class Entry(NamedTuple):
-    """What one `SeqPlan` asked for; refers to the sequence and not to its slot, which may be another's by then."""
+    """The record of one `SeqPlan`. It names the sequence and not the slot, which may be another's by then."""
 
     seq: Sequence
     end: int  # the position after the last one planned
@@ -56,7 +56,7 @@ class StepBuilder:
 
 
 def slot_init(seq: Sequence) -> SlotInit:
-    """What starts `seq` in a slot, or starts it again: the tokens before count for the penalties."""
+    """The start of `seq` in a slot, or its next one: the tokens before count for the penalties."""
     if not seq.sampling.has_penalties:
         return SlotInit(sampling=seq.sampling)
     return SlotInit(

@@ -1,4 +1,4 @@
-"""The line that ends the start: where the model is served, and a command to try it with."""
+"""The line that ends the start: the place of the server, and a command to try it with."""
 
 from __future__ import annotations
 

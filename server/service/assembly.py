@@ -1,4 +1,4 @@
-"""Puts the engine and the HTTP server together from what was checked."""
+"""The making of the engine and of the HTTP server, from parts that were checked."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class Checked:
 
     @property
     def name(self) -> str:
-        """The first of them."""
+        """The first of the names."""
         return self.names[0]
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Of this server, once."""
+        """The metrics of this server, made once."""
         return Metrics(self.name)
 
 
 def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Sequence[str]) -> Engine:
-    """The engine; nothing is started yet. `worker_command` is what is executed for a worker."""
+    """The engine; nothing is started yet. `worker_command` is the command of a worker."""
     config, deployment = checked.config, checked.deployment
     scheduler = Scheduler(
         SchedulerConfig(

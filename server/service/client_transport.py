@@ -76,25 +76,25 @@ class ClientTransport:
             self._linger_timer = self._loop.call_later(self._linger_seconds, self._close_now)
 
     def stop_lingering(self) -> None:
-        """The client has sent all that it announced."""
+        """Stay open: the client has sent all that it announced."""
         if self._linger_timer is not None and not self._closing:
             self._linger_timer.cancel()
             self._linger_timer = None
 
     def discard(self, count: int) -> None:
-        """So many bytes have arrived that nobody wants."""
+        """Count bytes that arrived and that nobody wants; close when they are too many."""
         self._discarded += count
         if self._discarded > self._linger_bytes:
             self._close_now()
 
     def watch_writes(self) -> None:
-        """From now on the client must read: nothing else would notice if it did not."""
+        """Expect the client to read from now on: nothing else would notice if it did not."""
         if self._write_timer is None and self._transport.get_write_buffer_size():
             self._read_by_client = self._taken()
             self._write_timer = self._loop.call_later(self._write_seconds, self._check_writes)
 
     def lost(self) -> None:
-        """The connection is closed."""
+        """Stop the timers: the connection is closed."""
         self._closing = self._lost = True
         for timer in (self._linger_timer, self._write_timer):
             if timer is not None:

@@ -1,4 +1,4 @@
-"""What a connection may cost. uvicorn itself bounds neither connections nor what arrives on one."""
+"""Bounds on connections. uvicorn itself bounds neither their number nor what arrives on one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ConnectionLimits:
 
 
 def _parser_of(protocol: HttpToolsProtocol) -> httptools.HttpRequestParser:
-    """As uvicorn makes it."""
+    """A parser as uvicorn makes it."""
     parser = httptools.HttpRequestParser(protocol)
     parser.set_dangerous_leniencies(lenient_data_after_close=True)
     return parser
@@ -230,7 +230,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._start_head_timer()
 
     def _count_framing(self, count: int) -> None:
-        """What is neither head nor content has to be paid for with content, but for an allowance."""
+        """Refuse a body that has more framing, chunk sizes and trailers, than content, but for an allowance."""
         left = self._framing_left + self._content - count
         self._framing_left = min(left, self._limits.framing_bytes)
         if left < 0:

@@ -1,4 +1,4 @@
-"""From the server's configuration to the options of its deployment."""
+"""The options of a deployment, from the server's configuration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def deployment_options(config: ServeConfig, model: Path) -> DeploymentOptions:
 
 
 def weights_cache_folder() -> Path:
-    """Where packed weights are kept, by the XDG base directory specification: it says to ignore a relative path."""
+    """The folder of packed weights, by the XDG base directory specification: it says to ignore a relative path."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not cache.is_absolute():
         try:

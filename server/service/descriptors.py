@@ -1,4 +1,4 @@
-"""Open files: how many connections their limit leaves room for."""
+"""The limit on open files, and the connections that it leaves room for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 def max_connections() -> int:
-    """Connections that the limit on open files leaves room for, after raising it as far as this process may.
+    """The connections that the limit on open files leaves room for, after raising it as far as this process may.
 
     Raises `OperatorError` when they are too few to serve anybody.
     """

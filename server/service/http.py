@@ -73,7 +73,7 @@ class HttpServer(uvicorn.Server):
         self._stop.set()
 
     def hurry(self) -> None:
-        """As `stop`, and wait no longer than it takes to write what is there."""
+        """Stop, and wait no longer than it takes to write what is there."""
         self._hurry.set()
         self.stop()
 

@@ -1,4 +1,4 @@
-"""Which kernels the workers will run, known before they start."""
+"""The instruction set of the workers' kernels, known before they start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where API keys come from: a file, which is read again at SIGHUP, and the environment."""
+"""The sources of API keys: a file, which is read again at SIGHUP, and the environment."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ BACKLOG = 2048
 
 
 class Listener:
-    """A bound socket and how clients reach it. `on_close` is called once, when it is closed.
+    """A bound socket and the ways to reach it. `on_close` is called once, when it is closed.
 
-    `place` says where it is in messages, and `curl` what curl needs besides the URL. With `certificate` it speaks TLS.
+    `place` names it in messages, and `curl` are curl's options besides the URL. With `certificate` it speaks TLS.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Shows how far loading has come: a bar on a terminal, a log line at every quarter elsewhere."""
+"""The progress of loading: a bar on a terminal, a log line at every quarter elsewhere."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LoadingDisplay:
         self._progress.stop()
 
     def update(self, done: int, total: int) -> None:
-        """`done` of `total` bytes are packed, over all ranks."""
+        """Show that `done` of `total` bytes are packed, over all ranks."""
         self._progress.update(self._task, completed=done, total=total)
         percent = 100 * done // max(total, 1)
         self._service_manager.status(f"loading {self._model_name}: {percent} %")

@@ -1,4 +1,4 @@
-"""SIGHUP: what files hold is read again, unless it is the terminal that has gone."""
+"""SIGHUP: keys and certificate are read again, unless it is the terminal that has gone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Reloader:
         self._had_terminal = sys.stderr.isatty()
 
     def on_signal(self) -> None:
-        """SIGHUP came."""
+        """Act on SIGHUP."""
         if self._had_terminal and not sys.stderr.isatty():  # nothing can be asked of a terminal that was closed
             self._on_hang_up()
             return

@@ -1,4 +1,4 @@
-"""How a model's authors want it to be sampled: generation_config.json."""
+"""The sampling that a model's authors recommend: generation_config.json."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class Service:
         self._gave_up = asyncio.Event()
 
     async def run(self) -> int:
-        """Load, serve, drain; the exit status."""
+        """Load, serve, drain. Returns the exit status."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)

@@ -1,4 +1,4 @@
-"""What the service manager is told. Without systemd every call does nothing."""
+"""Messages to the service manager. Without systemd every call does nothing."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class ServiceManager:
         self._last_status = ""
 
     def status(self, text: str) -> None:
-        """One line for ``systemctl status``."""
+        """Send one line for ``systemctl status``."""
         if text != self._last_status:
             self._last_status = text
             self._send(f"STATUS={text}")
 
     def ready(self, text: str) -> None:
-        """Requests are served from now on."""
+        """Tell that requests are served from now on."""
         self._send(f"READY=1\nSTATUS={text}")
 
     def stopping(self) -> None:
-        """The server is on its way out."""
+        """Tell that the server is on its way out."""
         self._send("STOPPING=1\nSTATUS=draining")
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class ServiceManager:
 
 
 def watchdog_seconds() -> float | None:
-    """How long systemd waits for a sign of life; None when it does not."""
+    """The seconds that systemd waits for a sign of life; None when it does not."""
     usec, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
     if not usec.isdigit() or int(usec) == 0 or (pid and pid != str(os.getpid())):
         return None

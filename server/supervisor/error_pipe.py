@@ -44,18 +44,18 @@ class ErrorPipe:
         self._loop.add_reader(self._read_fd, self._on_readable)
 
     def started(self, pid: int) -> None:
-        """The worker has the writing end by now."""
+        """Note the worker's process id, and close the writing end here, as the worker has it by now."""
         self._pid = pid
         self.close_write_end()
 
     def close_write_end(self) -> None:
-        """Here; the worker keeps its own."""
+        """Close the writing end in this process; the worker keeps its own."""
         if self.write_fd >= 0:
             os.close(self.write_fd)
             self.write_fd = -1
 
     def close(self) -> None:
-        """Tell what is left to tell, and close. The worker has ended."""
+        """Log the rest and close. The worker has ended."""
         self.close_write_end()
         while self._read():
             pass
@@ -70,7 +70,7 @@ class ErrorPipe:
             self._loop.remove_reader(self._read_fd)  # the worker closed it, and goes on living or not
 
     def _read(self) -> bytes | None:
-        """Read once and tell the lines; what was read, nothing at the end, None when there is nothing to read yet."""
+        """Read once and log the lines. Returns the bytes read: none at the end, None when there are none yet."""
         try:
             data = os.read(self._read_fd, _READ_BYTES)
         except BlockingIOError:

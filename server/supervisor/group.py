@@ -47,11 +47,11 @@ class RingSegment(Protocol):
 
     @property
     def nonce(self) -> int:
-        """Told to the workers apart from the memory, so that a stale segment is noticed."""
+        """A number that workers get apart from the memory, so that a stale segment is noticed."""
         ...
 
     def abort(self, reason: str) -> bool:
-        """End every wait in the ring with an error; whether this was the first reason given."""
+        """End every wait in the ring with an error. Returns whether this was the first reason given."""
         ...
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class GroupFailed(Exception):
 
 @dataclass(frozen=True)
 class GroupHooks:
-    """What a group tells. All are called in the event loop."""
+    """Calls of a group. All are made in the event loop."""
 
     answered: Callable[[StepResult | Failure], None]  # by a rank; a `Failure` here always has a step id
     profiled: Callable[[RankProfile], None]

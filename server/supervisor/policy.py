@@ -1,4 +1,4 @@
-"""When to stop restarting."""
+"""The rule that ends restarting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RestartPolicy:
         self._never_ready = 0
 
     def failed(self, now: float, *, was_ready: bool) -> bool:
-        """Note a failure of the group at the monotonic time `now`; True when it is to be given up."""
+        """Note a failure of the group at the monotonic time `now`. Returns whether it is to be given up."""
         self._times.append(now)
         self._never_ready = 0 if was_ready else self._never_ready + 1
         in_window = len(self._times) == self._max_failures and now - self._times[0] <= self._window_s

@@ -71,7 +71,7 @@ class WorkerProcess:
         return self._popen.pid
 
     def ending(self) -> str:
-        """How the process ended, for a message; only after `exited`."""
+        """The way in which the process ended, for a message; only after `exited`."""
         status = self._popen.returncode
         if status is None or status >= 0:
             return f"exited with status {status}"
@@ -84,7 +84,7 @@ class WorkerProcess:
             self._popen.send_signal(number)
 
     async def end(self, grace_s: float) -> None:
-        """SIGTERM, and SIGKILL after `grace_s` seconds; returns when the process has been reaped."""
+        """Send SIGTERM, and SIGKILL after `grace_s` seconds. Returns when the process has been reaped."""
         self.signal(signal.SIGTERM)
         await asyncio.wait([self.exited], timeout=grace_s)
         self.signal(signal.SIGKILL)

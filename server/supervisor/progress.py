@@ -1,4 +1,4 @@
-"""Notices that steps no longer come back."""
+"""A watch over answers that no longer come."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ProgressWatch:
         self._last = 0.0
 
     def expect(self, answers: int) -> None:
-        """A step was sent that `answers` workers must answer."""
+        """Note a step that `answers` workers must answer."""
         if not self._outstanding:
             self._last = asyncio.get_running_loop().time()
         self._outstanding += answers
@@ -30,12 +30,12 @@ class ProgressWatch:
             self._arm()
 
     def answered(self) -> None:
-        """One worker answered one step."""
+        """Note the answer of one worker to one step."""
         self._outstanding -= 1
         self._last = asyncio.get_running_loop().time()
 
     def touch(self) -> None:
-        """Something moved without completing an answer, such as a part of the weights that was loaded."""
+        """Note progress that completes no answer, such as a part of the weights that was loaded."""
         self._last = asyncio.get_running_loop().time()
 
     def stop(self) -> None:

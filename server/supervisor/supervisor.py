@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SupervisorHooks:
-    """What the supervisor tells, besides what the present group does. All are called in the event loop."""
+    """Calls of the supervisor, and of its present group. All are made in the event loop."""
 
     group: GroupHooks
     up: Callable[[], None]  # every rank is ready and holds no sequence
@@ -26,7 +26,7 @@ class SupervisorHooks:
 
 
 class Supervisor:
-    """Supervises the group of `launches`. `command` is what is executed for a worker, without its arguments."""
+    """Supervises the group of `launches`. `command` is the command of a worker, without its arguments."""
 
     def __init__(
         self,

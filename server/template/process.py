@@ -19,7 +19,7 @@ MAX_ERROR_CHARS = 500
 
 @contextmanager
 def _cpu_limit(seconds: float) -> Iterator[None]:
-    """Within it, the kernel ends this process after `seconds` of processor time.
+    """A context in which the kernel ends this process after `seconds` of processor time.
 
     The kernel's timer, rather than a check in loops and calls: one operation such as `10 ** 10 ** 10` or a filter over
     a large list never comes back to the interpreter. Processor time, rather than time of day: a busy machine must not
@@ -43,7 +43,7 @@ def _bounded_text(template: Template, arguments: dict[str, Any], max_chars: int)
 
 
 def _answer(work: Callable[[], str]) -> tuple[bool, str]:
-    """Whether it worked, and the text or what is wrong."""
+    """Whether rendering worked, and the text or the complaint."""
     try:
         return True, work()
     except TemplateSyntaxError as error:

@@ -32,7 +32,7 @@ class Lane:
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """Within it, a request may run pieces. Raises `QueueFull` when as many requests are in as may."""
+        """A context in which a request may run pieces. Raises `QueueFull` when as many requests are in as may."""
         if self._requests >= self._max_requests:
             raise QueueFull("Too many texts are waiting to be tokenized. Try again shortly.", _RETRY_AFTER_S)
         self._requests += 1

@@ -1,4 +1,4 @@
-"""All tokenizing, detokenizing and rendering that requests ask for."""
+"""The tokenizing, detokenizing and rendering of requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class TextTooLong(Exception):
-    """A text of more tokens than may be; `tokens` is how many were counted before the rest was left."""
+    """A text has more tokens than may be; `tokens` were counted before the rest was left."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__(f"the text has more than {tokens} tokens")

@@ -1,4 +1,4 @@
-"""What the tokenizer library raises, as errors of ours.
+"""Errors of the tokenizer library, as errors of ours.
 
 The library is written in Rust, and much of what it cannot do is a panic there: an expression of tokenizer.json that
 backtracks past a limit on some text, an index that a file got wrong. Python sees a panic as `PanicException`, which is

@@ -1,4 +1,4 @@
-"""How a byte-level vocabulary's text is cut before merging, by the name that GGUF files give it."""
+"""Pre-tokenizations: the cuts of a byte-level vocabulary's text before merging, by their names in GGUF files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GPT4O = (
 
 @dataclass(frozen=True)
 class PreTokenization:
-    """What a name in `tokenizer.ggml.pre` stands for besides the vocabulary."""
+    """The meaning of a name in `tokenizer.ggml.pre`, besides the vocabulary."""
 
     build: Callable[[], pre_tokenizers.PreTokenizer]
     whole_words: bool = False  # a word that is a token is never built by merges (tokenizers: ignore_merges)

@@ -18,7 +18,7 @@ class StopMatcher:
         self._held = ""  # end of the text so far that may be the start of a stop string
 
     def push(self, text: str) -> tuple[str, str | None]:
-        """Take the next piece; the text that is certainly before any stop string, and the stop string if one came.
+        """Take the next piece. Returns the text that no stop string can begin in, and the stop string if one came.
 
         After a match the rest of the text is dropped.
         """
@@ -33,7 +33,7 @@ class StopMatcher:
         return text[:cut], None
 
     def flush(self) -> str:
-        """The end of the text: what was held back is no stop string."""
+        """Take the end of the text. Returns what was held back, which is no stop string."""
         held, self._held = self._held, ""
         return held
 

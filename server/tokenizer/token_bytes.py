@@ -1,4 +1,4 @@
-"""Which bytes a token adds to a text: the inverse of how a vocabulary spells its tokens."""
+"""The bytes that a token adds to a text: the inverse of a vocabulary's spelling."""
 
 from __future__ import annotations
 

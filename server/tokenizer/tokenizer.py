@@ -72,7 +72,7 @@ class Tokenizer:
         return self._backend.decode_batch([token_ids], skip_special_tokens=skip_special_tokens)[0]
 
     def token_text(self, token_id: int) -> str:
-        """How the vocabulary spells the token; empty for an id outside the vocabulary."""
+        """The vocabulary's spelling of the token; empty for an id outside the vocabulary."""
         return self._backend.id_to_token(token_id) or ""
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -1,4 +1,4 @@
-"""What the rest of the front end asks of a tokenizer."""
+"""The tokenizer as the rest of the front end sees it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TokenizerError(OperatorError):
 
 
 class TokenizationError(TokenizerError):
-    """A text, or tokens, that the model's tokenizer fails on, as it would again; others are none the worse for it."""
+    """A text, or tokens, on which the tokenizer fails, and would fail again. Other requests are not affected."""
 
 
 class ChatTemplateError(ValueError):
@@ -42,7 +42,7 @@ class TokenizerProtocol(Protocol):
         ...
 
     def token_text(self, token_id: int) -> str:
-        """How the vocabulary spells the token, for example `Ġthe`, `▁the`, `<0x0A>` or `<|im_end|>`."""
+        """The vocabulary's spelling of the token, for example `Ġthe`, `▁the`, `<0x0A>` or `<|im_end|>`."""
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -59,5 +59,5 @@ class TokenizerProtocol(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what it holds; nothing is rendered afterwards."""
+        """Release processes and memory; nothing is rendered afterwards."""
         ...

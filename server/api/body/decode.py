@@ -1,6 +1,6 @@
-"""From the bytes of a body to a checked request, here or in another process.
+"""The decoding of a body: bytes to a checked request, in this process or in another.
 
-What is checked there comes back as plain data and is put together here without checking it again.
+The other process checks a body and sends plain data, which this one puts together without checking it again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Body = TypeVar("Body", bound=Strict)
 
 
 class BodyProblem(Exception):
-    """A body that cannot be served, and why."""
+    """A body cannot be served; `problem` says why."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)

@@ -1,4 +1,4 @@
-"""How long a body may be: what the longest context could need, and no more."""
+"""The bounds of a body: as much as the longest context could need, and no more."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SLICE = 1 << 20
 
 @dataclass(frozen=True)
 class BodyNeed:
-    """What one body may hold at most: bytes, and characters that separate values, inside of texts too."""
+    """The most that one body may hold: bytes, and characters that separate values, inside of texts too."""
 
     max_bytes: int
     max_values: int
 
     @classmethod
     def of(cls, tokens: int, limits: ApiLimits) -> BodyNeed:
-        """For texts or prompts of so many tokens, within what `limits` allows any body."""
+        """The need of texts or prompts of so many tokens, within what `limits` allows any body."""
         return cls(
             min(limits.max_body_bytes, _BYTES_BESIDE + _BYTES_PER_TOKEN * tokens),
             min(max(_MAX_VALUES, 2 * limits.context_length), _VALUES_BESIDE + _VALUES_PER_TOKEN * tokens),
@@ -34,7 +34,7 @@ class BodyNeed:
 
 
 def count_values(body: bytes, limit: int) -> int:
-    """How many values `body` may hold, counted until it is more than `limit`.
+    """The number of values that `body` may hold, counted until it is more than `limit`.
 
     Slice by slice: where every byte is a separator, counting them all would take a third of a second for 32 MiB.
     """

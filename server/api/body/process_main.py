@@ -26,7 +26,7 @@ _MEMORY_BYTES = 4 << 30  # a hundred times the longest body
 
 
 class Job(msgspec.Struct):
-    """What to decode, and how many bytes of it follow."""
+    """The head of a request: the kind of body to decode, and how many bytes of it follow."""
 
     model: str
     refuse_unknown: bool

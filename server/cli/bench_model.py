@@ -15,7 +15,7 @@ from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.model_argument import served_name
 from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import Deployment, make_deployment
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.hub import resolve_model

@@ -25,7 +25,7 @@ from numaserve.server.service.instruction_set import instruction_set
 from numaserve.workers.bench.group import launches_of, run_ranks
 from numaserve.workers.bench.rows import Row
 from numaserve.workers.bench.tasks import RunSteps, StepsRan
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.topology import read_topology
 

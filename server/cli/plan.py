@@ -20,7 +20,7 @@ from numaserve.server.loadtest.report import JsonLines
 from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.model_argument import served_name
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.hub import resolve_model
 from rich.console import Console

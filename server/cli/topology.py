@@ -10,7 +10,7 @@ from numaserve.server.config import load_config
 from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.instruction_set import instruction_set
 from numaserve.server.service.model_argument import served_name
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import Deployment, format_bytes, make_deployment
 from numaserve.workers.planning.placement import place_ranks
 from numaserve.workers.planning.topology import Topology, format_cpu_list, read_topology

@@ -36,7 +36,7 @@ from numaserve.server.service.tls import find_certificate
 from numaserve.server.service.unix_socket import bind_unix_listener
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.checkpoint import check_checkpoint

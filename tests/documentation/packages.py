@@ -10,29 +10,25 @@ from pathlib import Path
 import yaml
 from numaserve.configs import hosts, presets
 from numaserve.workers.bench.shapes import SHAPES
-from numaserve.workers.models.registry import ARCHITECTURES, GGUF_ARCHITECTURES
+from numaserve.workers.models import registry
 
 from tests.documentation.tables import code, table
 
 
 def families() -> str:
     """Each family, the architectures that it runs, and what its module says of it."""
-    gguf: dict[str, list[str]] = {}
-    for architecture, family in GGUF_ARCHITECTURES.items():
-        for name in family.architectures:
-            gguf.setdefault(name, []).append(architecture)
-    rows = {}
-    for architecture, family in ARCHITECTURES.items():
+    rows = []
+    for family in registry.families().values():
         head, _, note = _about(family.name).partition(": ")
-        row = (head.rstrip("."), code(*family.architectures), code(*gguf.get(architecture, ())), note.rstrip("."))
-        rows[family.name] = row
-    return table(("family", "`architectures` in config.json", "GGUF architecture", "what is its own"), rows.values())
+        gguf = () if family.gguf is None else (family.gguf.architecture,)
+        rows.append((head.rstrip("."), code(*family.architectures), code(*gguf), note.rstrip(".")))
+    return table(("family", "`architectures` in config.json", "GGUF architecture", "what is its own"), rows)
 
 
 def family_names() -> str:
     """The families in one sentence."""
-    names = {family.name: _about(family.name).partition(": ")[0].rstrip(".") for family in ARCHITECTURES.values()}
-    return textwrap.fill("; ".join(names.values()) + ".", 120, break_on_hyphens=False) + "\n"
+    names = [_about(name).partition(": ")[0].rstrip(".") for name in registry.families()]
+    return textwrap.fill("; ".join(names) + ".", 120, break_on_hyphens=False) + "\n"
 
 
 def shipped_presets() -> str:

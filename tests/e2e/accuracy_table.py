@@ -16,10 +16,9 @@ from pathlib import Path
 import torch
 import transformers as hf
 from numaserve.server.tokenizer import load_tokenizer
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.program.recorder import INTEGER_GROUPS
 from numaserve.workers.settings import ActivationDtype, WeightFormats
-from numaserve.workers.weights.sharding import weight_bytes
 
 from tests.support import checkpoints
 from tests.support.demo import ALICE, demo_model
@@ -63,7 +62,7 @@ def main(names: list[str]) -> None:
                 path = checkpoints.save(reference, Path(folder))
             config = load_model_config(path)
             kept = sorted({each.native for each in config.stored.values()}) or ["bf16"]
-            size = weight_bytes(config, [1], 0) / 2**20
+            size = config.partition([1]).ranks[0].weight_bytes() / 2**20
             dequantised = transformers_scores(reference, texts)
             activations: list[ActivationDtype] = ["bf16", "int8"] if INTEGER_GROUPS.intersection(kept) else ["bf16"]
             for each in activations:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.settings import ActivationDtype, WeightFormats
 
 from tests.support import checkpoints

@@ -11,16 +11,14 @@ import numpy as np
 import operation_fields
 import pytest
 from numaserve.kernels import PackedMatrix, Team, Vector
-from numaserve.workers.models.decoder import experts
-from numaserve.workers.models.spec import MoeConfig
-from numaserve.workers.program.buffers import Buffer
+from numaserve.workers.program.buffers import Buffer, Operand, Partial
 from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.experts import ExpertMatrices, Router
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.ops.base import Operation
-from numaserve.workers.program.ops.experts import MultiplyExperts
+from numaserve.workers.program.ops.experts import MultiplyExperts, Routing
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 from numaserve.workers.settings import ActivationDtype, ModelSettings, WeightFormats
-from numaserve.workers.weights.weights import DenseMlp, MoeWeights
 
 HIDDEN, VOCAB, EXPERTS, INNER, SHARED = 64, 16, 5, 32, 96
 PROMPT = [token % VOCAB for token in range(23)]
@@ -49,15 +47,17 @@ class Model:
     shared: tuple[reference.U16, reference.U16, reference.U16] | None
     head: reference.U16
 
-    def weights(self, held: range, format: Format) -> MoeWeights:
+    def append(self, b: ProgramBuilder, x: Operand, held: range, format: Format) -> Partial:
+        """The mixture of some of the experts, and the shared one."""
         routed = [_mlp(self.experts[expert], format) for expert in held]
-        return MoeWeights(
-            router=kernel_ops.packed(self.router),
-            correction_bias=None,
-            experts=held,
-            gate_up=tuple(each.gate_up for each in routed),
-            down=tuple(each.down for each in routed),
-            shared=_mlp(self.shared, format) if self.shared else None,
+        gate_up, down = _mlp(self.shared, format) if self.shared else (None, None)
+        return b.experts(
+            x,
+            Routing(num_experts=len(self.experts), top_k=3, shared_gate=self.shared is not None),
+            Router(kernel_ops.packed(self.router)),
+            held=held,
+            gate_up=ExpertMatrices(tuple(first for first, _ in routed), gate_up),
+            down=ExpertMatrices(tuple(second for _, second in routed), down),
         )
 
     def with_zeros_but_for(self, held: range) -> Model:
@@ -82,9 +82,7 @@ class Model:
         residual = b.embed(kernel_ops.packed(self.embedding), first_row=0)
         x = b.rms_norm(residual, norm, 1e-5)
         if held is not None:
-            routing = MoeConfig(len(self.experts), 3, INNER, shared_intermediate_size=SHARED if self.shared else 0)
-            moe = replace(routing, shared_gate=self.shared is not None)
-            b.add_all_reduce(residual, experts(b, x, moe, self.weights(held, format)))
+            b.add_all_reduce(residual, self.append(b, x, held, format))
             x = b.rms_norm(residual, norm, 1e-5)
         b.sample(b.lm_head(x, kernel_ops.packed(self.head)))
         program = make_program(setup, b.fused(), Team([-1] * threads))
@@ -97,11 +95,15 @@ class Model:
         return list(zip(sampled[2], sampled[3], strict=True))
 
 
-def _mlp(parts: tuple[reference.U16, reference.U16, reference.U16], format: Format) -> DenseMlp:
+def _mlp(
+    parts: tuple[reference.U16, reference.U16, reference.U16], format: Format
+) -> tuple[PackedMatrix, PackedMatrix]:
+    """Gate and up, and down."""
+
     def packed(*parts: reference.U16) -> PackedMatrix:
         return kernel_ops.packed(*parts, weights=format.weights, group=format.group)
 
-    return DenseMlp(packed(*parts[:2]), packed(parts[2]))
+    return packed(*parts[:2]), packed(parts[2])
 
 
 def make_model(rng: np.random.Generator, *, shared: bool, experts: int = EXPERTS) -> Model:

@@ -31,8 +31,8 @@ def team() -> Team:
 @pytest.fixture
 def numpy_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors and tables of a loaded model that the NumPy builder can read."""
-    from numaserve.workers.weights import loader
+    from numaserve.workers.weights import loader, weights
     from numpy_builder import RopeValues, VectorValues
 
     monkeypatch.setattr(loader, "Vector", VectorValues)
-    monkeypatch.setattr(loader, "RopeTable", RopeValues)
+    monkeypatch.setattr(weights, "RopeTable", RopeValues)

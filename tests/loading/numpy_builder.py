@@ -4,18 +4,21 @@ transformers without any kernel in between. Ranks are threads that meet in the s
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.layers.decoder import Decoder
+from numaserve.workers.layers.parameters import MatrixParameter, VectorParameter
+from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.program.experts import ExpertMatrices
+from numaserve.workers.program.handles import Rope
 from numaserve.workers.program.ops.experts import Routing
-from numaserve.workers.weights.sharding import Shard
-from numaserve.workers.weights.weights import Weights
+from numaserve.workers.program.rope import RopeConfig
+
+from tests.support.loaded import Loaded
 
 Floats = npt.NDArray[np.float32]
 
@@ -58,14 +61,17 @@ class Ranks:
 class NumpyBuilder:
     """One rank's program over one sequence, `tokens`, from position 0; `logits` is [tokens, vocabulary]."""
 
-    def __init__(self, config: ModelConfig, shard: Shard, tokens: npt.NDArray[np.int64], ranks: Ranks) -> None:
-        self.config, self.shard, self.tokens, self.ranks = config, shard, tokens, ranks
+    def __init__(self, part: RankPart, tokens: npt.NDArray[np.int64], ranks: Ranks) -> None:
+        self.rank, self.tokens, self.ranks = part.rank, tokens, ranks
+        decoder = part.partition.model
+        assert isinstance(decoder, Decoder)
+        self.shape = decoder.shape(part)
         self.keys_values: dict[int, tuple[Floats, Floats]] = {}
         self.logits: Floats = np.empty((0, 0), np.float32)
         self.sampled = False
 
     def _sum(self, part: Floats) -> Floats:
-        return np.sum(self.ranks.gather(self.shard.rank, part), axis=0, dtype=np.float32)
+        return np.sum(self.ranks.gather(self.rank, part), axis=0, dtype=np.float32)
 
     def embed(self, table: Any, *, first_row: int, scale: float = 1.0) -> Floats:
         rows = table.to_numpy()
@@ -80,11 +86,11 @@ class NumpyBuilder:
     def linear(self, x: Floats, weight: Any, bias: VectorValues | None = None) -> Floats:
         return x @ weight.to_numpy().T + (0 if bias is None else bias.values)
 
-    def latents(self, x: Floats, weight: Any) -> Floats:
-        mine, mla = self.linear(x, weight), self.config.mla
-        if mla is None or mla.q_lora_rank is None:
+    def latents(self, x: Floats, weight: Any, bounds: tuple[int, ...] = ()) -> Floats:
+        mine = self.linear(x, weight)
+        if not bounds:
             return mine
-        return np.concatenate(self.ranks.gather(self.shard.rank, mine), axis=-1)
+        return np.concatenate(self.ranks.gather(self.rank, mine), axis=-1)
 
     def split(self, x: Floats, *widths: int) -> list[Floats]:
         return np.split(x, np.cumsum(widths), axis=-1)
@@ -99,8 +105,8 @@ class NumpyBuilder:
         k_norm: VectorValues | None = None,
         eps: float = 0.0,
     ) -> Floats:
-        heads, kv = len(self.shard.q_heads), len(self.shard.kv_heads)
-        split = qkv.reshape(len(qkv), heads + 2 * kv, self.config.head_dim)
+        heads, kv = self.shape.q_heads, self.shape.kv_heads
+        split = qkv.reshape(len(qkv), heads + 2 * kv, self.shape.head_dim)
         q, k, v = split[:, :heads], split[:, heads : heads + kv], split[:, heads + kv :]
         if q_norm is not None and k_norm is not None:
             q, k = self.rms_norm(q, q_norm, eps), self.rms_norm(k, k_norm, eps)
@@ -154,7 +160,7 @@ class NumpyBuilder:
         scale: float,
     ) -> Floats:
         """The latent is expanded to keys and values, which the native Program never does."""
-        heads, tokens = len(self.shard.q_heads), len(q)
+        heads, tokens = self.shape.q_heads, len(q)
         if heads == 0:
             return np.zeros((tokens, 0), np.float32)
         nope, latent = w_uk.k, len(norm.values)
@@ -233,7 +239,7 @@ class NumpyBuilder:
         residual += total if post_norm is None else self.rms_norm(total, post_norm, eps)
 
     def lm_head(self, x: Floats, weight: Any) -> Floats:
-        return np.concatenate(self.ranks.gather(self.shard.rank, x @ weight.to_numpy().T), axis=-1)
+        return np.concatenate(self.ranks.gather(self.rank, x @ weight.to_numpy().T), axis=-1)
 
     def sample(self, logits: Floats, *, softcap: float | None = None) -> None:
         self.logits = logits if softcap is None else np.tanh(logits / softcap) * softcap
@@ -270,13 +276,29 @@ def expert_shares(logits: npt.NDArray[np.float64], routing: Routing, bias: Float
     return shares * routing.scale
 
 
-def run_group(
-    forward: Callable[..., None], config: ModelConfig, group: list[Weights], tokens: npt.NDArray[np.int64]
-) -> list[Floats]:
+class LoadedPart(RankPart):
+    """A rank's part that gives the weights themselves in place of what stands for them."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        super().__init__(loaded.part.partition, loaded.part.rank)
+        object.__setattr__(self, "loaded", loaded)
+
+    def matrices(self, parameter: MatrixParameter) -> Any:
+        return tuple(self.loaded.matrices(parameter))
+
+    def vector(self, parameter: VectorParameter | None) -> Any:
+        return None if parameter is None else self.loaded.vector(parameter)
+
+    def rope(self, config: RopeConfig) -> Any:
+        return self.loaded.native(Rope(config))
+
+
+def run_group(group: list[Loaded], tokens: npt.NDArray[np.int64]) -> list[Floats]:
     """Each rank's logits, [tokens, vocabulary]."""
     ranks = Ranks(len(group))
-    builders = [NumpyBuilder(config, weights.shard, tokens, ranks) for weights in group]
+    builders = [NumpyBuilder(loaded.part, tokens, ranks) for loaded in group]
+    forward: Any = group[0].config.decoder.forward
     with ThreadPoolExecutor(len(group)) as pool:
-        list(pool.map(lambda pair: forward(pair[0], config, pair[1]), zip(builders, group, strict=True)))
+        list(pool.map(lambda pair: forward(pair[0], LoadedPart(pair[1])), zip(builders, group, strict=True)))
     assert all(builder.sampled for builder in builders)
     return [builder.logits for builder in builders]

@@ -12,7 +12,7 @@ from numaserve.workers.bench.reading import checkpoint_files, read_seconds
 from numaserve.workers.bench.rows import Ceiling, Effort, Row, Times, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.protocol import Ceilings
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 
@@ -149,4 +149,4 @@ def test_the_config_of_a_shape_is_one_that_is_served(tmp_path: Path) -> None:
     for name, shape in SHAPES.items():
         (tmp_path / "config.json").write_text(json.dumps(shape.config()))
         config = load_model_config(tmp_path)
-        assert (config.num_layers, config.tie_word_embeddings) == (shape.layers, shape.tied), name
+        assert (config.num_layers, config.decoder.head.tied) == (shape.layers, shape.tied), name

@@ -7,33 +7,28 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import structs
-from numaserve.workers.models.spec import ModelConfig, MoeConfig, RopeConfig
-from numaserve.workers.models.stored import Stored
+from numaserve.workers.layers.stored import Stored
+from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.settings import BF16_WEIGHTS, ModelSettings, WeightFormats
 from numaserve.workers.weights.cache import key as key_module
 from numaserve.workers.weights.cache.folder import CacheKey
 from numaserve.workers.weights.cache.key import cache_key, look_at
 
-SMALL = ModelConfig(
-    architecture="LlamaForCausalLM",
-    family="llama",
+from tests.support.configured import configured
+
+SMALL = configured(
     hidden_size=64,
-    num_layers=2,
-    num_qo_heads=4,
-    num_kv_heads=2,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
     head_dim=16,
     intermediate_size=128,
     vocab_size=100,
-    rms_norm_eps=1e-5,
-    max_position=128,
-    tie_word_embeddings=True,
-    activation="silu",
-    rope=RopeConfig(rotary_dim=16),
-    layer_kinds=("full", "full"),
-    query_scale=0.25,
+    max_position_embeddings=128,
 )
 SETTINGS = ModelSettings(formats=BF16_WEIGHTS)
 INT8, FP8 = Stored("int8", "int8"), Stored("fp8", "fp8", 128, block_rows=128)
@@ -52,8 +47,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def key_of(path: Path, **changes: object) -> CacheKey:
-    values = {"config": SMALL, "weights": [4, 3], "rank": 0, "settings": SETTINGS} | changes
-    return cache_key(look_at(path), **values)  # type: ignore[arg-type]
+    values: dict[str, Any] = {"config": SMALL, "shares": [4, 3], "rank": 0, "settings": SETTINGS} | changes
+    config: ModelConfig = values["config"]
+    return cache_key(
+        look_at(path), config, config.partition(values["shares"], values["settings"]).ranks[values["rank"]]
+    )
 
 
 def edit_in_place(path: Path, at: int) -> None:
@@ -111,16 +109,16 @@ def test_a_key_changes_with_anything_of_the_checkpoint(change: Callable[[Path], 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"weights": [3, 4]},
-        {"weights": [4, 3, 1]},
-        {"weights": [43]},
+        {"shares": [3, 4]},
+        {"shares": [4, 3, 1]},
+        {"shares": [43]},
         {"settings": ModelSettings(formats=WeightFormats("int8", "bf16"))},
         {"settings": ModelSettings(formats=WeightFormats("int8", "int8"))},
         {"settings": ModelSettings(formats=BF16_WEIGHTS, expert_parallel=True)},
-        {"config": replace(SMALL, hidden_size=128)},
+        {"config": replace(SMALL, decoder=replace(SMALL.decoder, head=replace(SMALL.decoder.head, tied=False)))},
         {"config": replace(SMALL, family="qwen3")},
-        {"config": replace(SMALL, norm_plus_one=True)},
-        {"config": replace(SMALL, moe=MoeConfig(8, 2, 64), moe_layers=(0, 1))},
+        {"config": replace(SMALL, decoder=replace(SMALL.decoder, norm=replace(SMALL.decoder.norm, plus_one=True)))},
+        {"config": replace(SMALL, decoder=replace(SMALL.decoder, blocks=SMALL.decoder.blocks[:1]))},
         {"config": replace(SMALL, stored={"layers.0.mlp.up_proj": INT8})},
     ],
 )

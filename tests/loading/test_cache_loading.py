@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 from numaserve.kernels import Team
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.protocol import WeightsCache
 from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, ModelSettings, WeightFormats
 from numaserve.workers.weights.cache import key as key_module
 from numaserve.workers.weights.cache.background import BackgroundWriter
 from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
-from numaserve.workers.weights.sharding import weight_bytes
 
 from tests.support import checkpoints
 from tests.support.published import LAYOUTS
@@ -29,12 +28,13 @@ LOAD_IN_ANOTHER_PROCESS = """
 import sys
 from pathlib import Path
 from numaserve.kernels import Team
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.protocol import WeightsCache
 from numaserve.workers.settings import AS_PUBLISHED
 from numaserve.workers.weights.cache.loading import RankLoader
 path, cache = Path(sys.argv[1]), WeightsCache(sys.argv[2], 1 << 30)
-loader = RankLoader(path, load_model_config(path), [2, 1], 1, 64, cache=cache)
+config = load_model_config(path)
+loader = RankLoader(path, config, config.partition([2, 1]).ranks[1], 64, cache)
 print(loader.load(Team([-1]), lambda _: None).origin)
 """
 FORMATS = [BF16_WEIGHTS, WeightFormats("int8", "int8")]
@@ -64,13 +64,14 @@ def loader(
     model: Path, folder: Path | None, rank: int = 0, formats: WeightFormats = BF16_WEIGHTS, limit: int = 1 << 30
 ) -> RankLoader:
     cache = None if folder is None else WeightsCache(str(folder), limit)
-    return RankLoader(model, load_model_config(model), SHARES, rank, 64, ModelSettings(formats=formats), cache)
+    config = load_model_config(model)
+    return RankLoader(model, config, config.partition(SHARES, ModelSettings(formats=formats)).ranks[rank], 64, cache)
 
 
 def load(which: RankLoader, team: Team) -> LoadedWeights:
     done: list[int] = []
     loaded = which.load(team, done.append)
-    assert done[-1] == loaded.nbytes == weight_bytes(which.config, SHARES, which.rank, which.settings)
+    assert done[-1] == loaded.nbytes == which.part.weight_bytes()
     return loaded
 
 
@@ -213,7 +214,7 @@ def test_a_folder_that_cannot_be_used_costs_a_warning_only(
 
 def test_room_is_made_for_all_ranks_or_none(model: Path, folder: Path, team: Team) -> None:
     config = load_model_config(model)
-    both = sum(weight_bytes(config, SHARES, rank) for rank in range(2))
+    both = sum(part.weight_bytes() for part in config.partition(SHARES).ranks)
     loaded = load(loader(model, folder, limit=both - 1), team)
     assert loaded.save is not None
     with pytest.raises(CacheError, match="raise --weights-cache-gib"):

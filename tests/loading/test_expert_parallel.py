@@ -12,27 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numaserve.kernels import Team
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.models.registry import FAMILIES
-from numaserve.workers.models.spec import MoeConfig
-from numaserve.workers.models.stored import Stored
+from numaserve.workers.layers.axes import Axis
+from numaserve.workers.layers.experts import Experts
+from numaserve.workers.layers.stored import Stored
+from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import make_deployment
+from numaserve.workers.program.handles import MatrixFormat
 from numaserve.workers.protocol import WeightsCache
 from numaserve.workers.settings import AS_PUBLISHED, ModelSettings, WeightFormat, WeightFormats
-from numaserve.workers.weights import loader
 from numaserve.workers.weights.cache import key as key_module
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
-from numaserve.workers.weights.checkpoint import open_source
-from numaserve.workers.weights.formats import MatrixFormat, MoeFormats, layer_formats
-from numaserve.workers.weights.sharding import make_shard, weight_bytes
-from numaserve.workers.weights.weights import MoeWeights, Weights
 from numpy_builder import run_group
 from safetensors.torch import load_file
+from test_moe_loading import experts_of
 from test_quantized_loading import TOKENS
+from test_sharding import axes_of, weight_bytes
 
 from tests.support import checkpoints
+from tests.support.configured import configured, with_experts
+from tests.support.loaded import Loaded, load_part
 from tests.support.machines import OPTIONS, machine
-from tests.support.model_configs import model_config, moe_config
 from tests.support.published_checkpoints import save_published, small_qwen2_moe
 
 pytestmark = pytest.mark.usefixtures("numpy_vectors")
@@ -40,9 +40,7 @@ pytestmark = pytest.mark.usefixtures("numpy_vectors")
 SHARES = [[1, 1], [3, 2], [1, 1, 1], [4, 1, 2]]
 FAMILIES_WITH_EXPERTS = [*checkpoints.MOE_CASES, *checkpoints.LATENT_CASES]
 FORMATS: list[WeightFormat] = ["bf16", "int8", "int4", "fp8"]
-MOE = model_config(
-    family="qwen2_moe", moe=MoeConfig(64, 8, 768, shared_intermediate_size=1024), moe_layers=tuple(range(30))
-)
+MOE = with_experts(64, 8, dense=())
 WHOLE = ModelSettings(expert_parallel=True)
 PARALLEL = replace(OPTIONS, settings=WHOLE)
 
@@ -61,65 +59,51 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def load(path: Path, shares: list[int], team: Team, formats: WeightFormats = AS_PUBLISHED) -> list[Weights]:
-    """Every rank's weights; what a deployment counts for each is what they take."""
-    config = load_model_config(path)
-    source = open_source(path, config)
-    group = []
-    for rank in range(len(shares)):
-        shard, done = make_shard(config, shares, rank, WHOLE), []
-        group.append(loader.load_weights(source, config, shard, team, done.append, positions=64, formats=formats))
-        counted = weight_bytes(config, shares, rank, ModelSettings(formats=formats, expert_parallel=True))
-        assert counted == done[-1] == sum(matrix.nbytes for matrix in group[-1].matrices)
-    return group
+def load(path: Path, shares: list[int], team: Team, formats: WeightFormats = AS_PUBLISHED) -> list[Loaded]:
+    settings = ModelSettings(formats=formats, expert_parallel=True)
+    return [load_part(path, team, shares, rank, settings=settings) for rank in range(len(shares))]
 
 
-def experts_of(weights: Weights, layer: int = -1) -> MoeWeights:
-    mlp = weights.layers[layer].mlp
-    assert isinstance(mlp, MoeWeights)
-    return mlp
+def axes(model: ModelConfig) -> tuple[Axis, Axis]:
+    """The experts, and the columns of each."""
+    mlp = model.decoder.blocks[-1].mlp
+    assert isinstance(mlp, Experts)
+    return mlp.experts, mlp.columns
 
 
 @given(weights=st.lists(st.integers(1, 64), min_size=1, max_size=20))
 def test_every_expert_is_whole_and_on_one_rank_and_the_rest_is_divided_as_ever(weights: list[int]) -> None:
-    config = moe_config()
-    shards = [make_shard(config, weights, rank, WHOLE) for rank in range(len(weights))]
-    assert [expert for shard in shards for expert in shard.experts] == list(range(12))
-    for shard, weight in zip(shards, weights, strict=True):
-        assert abs(len(shard.experts) - 12 * weight / sum(weights)) < 1
-        assert shard.expert_intermediate == range(768)
-        divided = make_shard(config, weights, shard.rank)
-        assert divided.experts == range(12)
-        assert divided == replace(shard, experts=range(12), expert_intermediate=divided.expert_intermediate)
+    model = with_experts()
+    whole, divided = model.partition(weights, WHOLE), model.partition(weights)
+    experts, columns = axes(model)
+    assert [expert for part in whole.ranges(experts) for expert in part] == list(range(12))
+    for part, weight in zip(whole.ranges(experts), weights, strict=True):
+        assert abs(len(part) - 12 * weight / sum(weights)) < 1
+    assert whole.ranges(columns) == [range(768)] * len(weights)
+    assert divided.ranges(experts) == [range(12)] * len(weights)
+    for name, axis in axes_of(model).items():
+        assert name in {"experts", "expert_intermediate"} or whole.ranges(axis) == divided.ranges(axis)
 
 
 @given(weights=st.lists(st.integers(1, 64), min_size=2, max_size=3))
 def test_the_ranks_together_take_the_memory_of_every_expert_once(weights: list[int]) -> None:
-    config, routers = moe_config(), 29 * 32 * 576 * 2
-    whole = weight_bytes(config, [1], 0) - routers
-    parts = [weight_bytes(config, weights, rank, WHOLE) - routers for rank in range(len(weights))]
+    model, routers = with_experts(), 29 * 32 * 576 * 2
+    whole = weight_bytes(model, [1], 0) - routers
+    parts = [weight_bytes(model, weights, rank, WHOLE) - routers for rank in range(len(weights))]
     # A part of the vocabulary may end in half a pair of panels.
     assert 0 <= sum(parts) - whole <= len(weights) * 16 * 576 * 2
-
-
-def test_a_dense_model_has_no_experts_to_hold() -> None:
-    assert make_shard(model_config(), [1, 1], 1, WHOLE) == make_shard(model_config(), [1, 1], 1)
 
 
 def test_groups_of_experts_are_not_cut() -> None:
     int4 = Stored("gptq", "int4", 128, bits=4)
     names = [f"layers.0.mlp.experts.{index}.{part}_proj" for index in range(3) for part in ("gate", "up", "down")]
-    config = moe_config(stored=dict.fromkeys(names, int4))
-    moe = MoeConfig(3, 2, 640)  # 320 columns of each on a rank would be groups of 64
-    config = replace(config, family="qwen3_moe", moe=moe, moe_layers=(0,))
-    for rank in range(2):
-        shard = make_shard(config, [1, 1], rank, WHOLE)
-        made = layer_formats(config, AS_PUBLISHED, shard, 0).mlp
-        assert isinstance(made, MoeFormats)
-        assert made.experts.down == MatrixFormat("int4", 128)
-    divided = layer_formats(config, AS_PUBLISHED, make_shard(config, [1, 1], 1), 0).mlp
-    assert isinstance(divided, MoeFormats)
-    assert divided.experts.down == MatrixFormat("int4", 64)
+    # 320 columns of each on a rank would be groups of 64.
+    model = with_experts(3, 2, 640, dense=(), stored=dict.fromkeys(names, int4))
+    mlp = model.decoder.blocks[0].mlp
+    assert isinstance(mlp, Experts)
+    for part in model.partition([1, 1], WHOLE).ranks:
+        assert part.format(mlp.down) == MatrixFormat("int4", 128)
+    assert model.partition([1, 1]).ranks[1].format(mlp.down) == MatrixFormat("int4", 64)
 
 
 @pytest.mark.parametrize("shares", SHARES, ids=str)
@@ -129,21 +113,21 @@ def test_every_format_takes_the_memory_that_is_counted(
     case: str, format: WeightFormat, shares: list[int], saved: dict[str, Path], team: Team
 ) -> None:
     group = load(saved[case], shares, team, WeightFormats(format, "bf16"))
-    assert {matrix.format for weights in group for matrix in experts_of(weights).matrices[1:]} == {format}
+    assert {matrix.format for weights in group for matrix in experts_of(weights, -1).all} == {format}
 
 
 def test_a_rank_has_the_experts_of_its_range(saved: dict[str, Path], team: Team) -> None:
     tensors = load_file(saved["qwen2_moe"] / "model.safetensors")
-    group = [experts_of(weights) for weights in load(saved["qwen2_moe"], [4, 3], team)]
-    assert [mlp.experts for mlp in group] == [range(4), range(4, 7)]
+    group = [experts_of(weights, -1) for weights in load(saved["qwen2_moe"], [4, 3], team)]
+    assert [mlp.held for mlp in group] == [range(4), range(4, 7)]
     for mlp in group:
-        for expert, down, gate_up in zip(mlp.experts, mlp.down, mlp.gate_up, strict=True):
+        for expert, down, gate_up in zip(mlp.held, mlp.down, mlp.gate_up, strict=True):
             at = f"model.layers.2.mlp.experts.{expert}."
             np.testing.assert_array_equal(down.to_numpy(), tensors[f"{at}down_proj.weight"].float().numpy())
             for half, name in enumerate(("gate_proj", "up_proj")):
                 rows = gate_up.to_numpy().reshape(-1, 2, 16, gate_up.k)[:, half].reshape(-1, gate_up.k)[: down.k]
                 np.testing.assert_array_equal(rows, tensors[f"{at}{name}.weight"].float().numpy())
-    assert sum(mlp.shared.down.k for mlp in group if mlp.shared) == 200
+    assert sum(mlp.shared[1].k for mlp in group) == 200
 
 
 @pytest.mark.parametrize("shares", [[1, 1], [4, 1, 2], [1] * 6], ids=str)  # mixtral has five experts
@@ -151,20 +135,17 @@ def test_a_rank_has_the_experts_of_its_range(saved: dict[str, Path], team: Team)
 def test_the_ranks_compute_what_transformers_does(
     case: str, shares: list[int], saved: dict[str, Path], team: Team
 ) -> None:
-    config = load_model_config(saved[case])
     with torch.no_grad():
         expected = checkpoints.random_model(case)(torch.from_numpy(TOKENS)[None]).logits[0].numpy()
     group = load(saved[case], shares, team)
-    for logits in run_group(FAMILIES[config.family].forward, config, group, TOKENS):
+    for logits in run_group(group, TOKENS):
         np.testing.assert_allclose(logits, expected, atol=3e-4)
 
 
 def test_a_rank_without_experts_has_its_columns_of_the_shared_one(saved: dict[str, Path], team: Team) -> None:
-    group = [experts_of(weights) for weights in load(saved["qwen2_moe"], [1] * 8, team)]
-    (empty,) = [mlp for mlp in group if not mlp.experts]
-    assert (empty.gate_up, empty.down) == ((), ())
-    assert empty.shared is not None
-    assert empty.matrices == [empty.router, *empty.shared.matrices]
+    group = [experts_of(weights, -1) for weights in load(saved["qwen2_moe"], [1] * 8, team)]
+    (empty,) = [mlp for mlp in group if not mlp.held]
+    assert (empty.gate_up, empty.down, len(empty.shared)) == ([], [], 2)
 
 
 def test_the_second_start_finds_the_experts_of_the_rank(
@@ -175,7 +156,8 @@ def test_the_second_start_finds_the_experts_of_the_rank(
     config, cache = load_model_config(path), WeightsCache(str(tmp_path / "packed"), 1 << 30)
 
     def start(expert_parallel: bool) -> LoadedWeights:
-        which = RankLoader(path, config, [2, 1], 1, 64, ModelSettings(expert_parallel=expert_parallel), cache)
+        part = config.partition([2, 1], ModelSettings(expert_parallel=expert_parallel)).ranks[1]
+        which = RankLoader(path, config, part, 64, cache)
         return which.load(team, lambda _: None)
 
     first = start(True)
@@ -196,14 +178,14 @@ def test_a_deployment_counts_whole_experts() -> None:
     for rank, other in zip(deployment.ranks, divided.ranks, strict=True):
         assert rank.weight_bytes == weight_bytes(MOE, [43, 43, 42], rank.rank, WHOLE)
         # All of a token's experts may be on one rank.
-        columns = len(make_shard(MOE, [43, 43, 42], rank.rank).expert_intermediate)
+        columns = len(MOE.partition([43, 43, 42]).ranks[rank.rank].along(axes(MOE)[1]))
         assert rank.scratch_bytes - other.scratch_bytes == 512 * 4 * 8 * 3 * (768 - columns)
 
 
-def test_a_rank_with_fewer_experts_than_a_token_has_counts_rows_for_those() -> None:
-    few = replace(MOE, moe=MoeConfig(5, 4, 768))
+def test_a_rank_with_fewer_experts_than_a_token_has_plans_rows_for_those() -> None:
+    few = with_experts(5, 4, dense=())
     scratch = [rank.scratch_bytes for rank in make_deployment(PARALLEL, few, machine(2, 2, free_gib=200)).ranks]
-    more = replace(MOE, moe=MoeConfig(6, 4, 768))
+    more = with_experts(6, 4, dense=())
     even = [rank.scratch_bytes for rank in make_deployment(PARALLEL, more, machine(2, 2, free_gib=200)).ranks]
     rows = 512 * 4 * (2 * 576 + 3 * 768)
     assert even[0] - scratch[0] == 512 * 4  # one more score
@@ -213,9 +195,9 @@ def test_a_rank_with_fewer_experts_than_a_token_has_counts_rows_for_those() -> N
 @pytest.mark.parametrize(
     ("model", "nodes", "message"),
     [
-        (model_config(), (4, 4), "this one has none: leave it out"),
+        (configured(), (4, 4), "this one has none: leave it out"),
         (MOE, (4,), "there is one rank: set --tp to 2 or more, or leave it out"),
-        (replace(MOE, moe_layers=()), (4, 4), "this one has none"),
+        (with_experts(dense=tuple(range(30))), (4, 4), "this one has none"),
     ],
 )
 def test_where_there_is_nothing_to_divide_it_is_refused(model: object, nodes: tuple[int, ...], message: str) -> None:

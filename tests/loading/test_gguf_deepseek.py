@@ -12,22 +12,42 @@ import torch
 import transformers as hf
 from numaserve.kernels import Team
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.layers.experts import Experts
+from numaserve.workers.layers.latent_attention import LatentAttention
+from numaserve.workers.layers.norm import Norm
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.settings import BF16_WEIGHTS
 from test_mla_loading import exchanged_keys
+from test_moe_loading import experts_of
 from test_quantized_loading import assert_same_logits, load
 
 from tests.support import checkpoints
+from tests.support.loaded import Loaded
+from tests.support.models import the_only
 
 FORMS = pytest.mark.parametrize("split", [True, False], ids=["split", "whole"])
 
 
 def as_folder(config: ModelConfig, folder: ModelConfig) -> ModelConfig:
     """The configuration of a file without what only a folder or only a file says."""
-    assert config.mla is not None
-    same = {"stored": folder.stored, "rms_norm_eps": folder.rms_norm_eps, "mtp_layers": folder.mtp_layers}
-    return replace(config, mla=replace(config.mla, split_kv_b=False), **same)
+    eps = folder.decoder.norm.eps
+
+    def norm(of_file: Norm) -> Norm:
+        assert of_file.eps == pytest.approx(eps)
+        return replace(of_file, eps=eps)
+
+    blocks = [
+        replace(
+            block,
+            input_norm=norm(block.input_norm),
+            attention=replace(block.attention, expansions_apart=False),
+            mlp_norm=norm(block.mlp_norm),
+        )
+        for block in config.decoder.blocks
+    ]
+    decoder = replace(config.decoder, blocks=tuple(blocks), norm=norm(config.decoder.norm))
+    return replace(config, decoder=decoder, stored=folder.stored, skipped_layers=folder.skipped_layers)
 
 
 @FORMS
@@ -39,15 +59,16 @@ def test_a_file_and_a_folder_of_one_model_are_packed_to_the_same_bytes(
     folder = checkpoints.save(model, tmp_path / "folder")
     file = checkpoints.save_gguf(model, tmp_path / "model.gguf", "BF16", split_kv_b=split)
     config = load_model_config(file)
-    assert config.mla is not None
-    assert config.mla.split_kv_b == split
+    assert the_only(config, LatentAttention).expansions_apart == split
     assert as_folder(config, load_model_config(folder)) == load_model_config(folder)
     for tp in (1, 2):
-        of_folder, of_file = (load(path, tp, team, BF16_WEIGHTS)[1] for path in (folder, file))
+        of_folder, of_file = (load(path, tp, team, BF16_WEIGHTS) for path in (folder, file))
         for ours, theirs in zip(of_file, of_folder, strict=True):
-            assert len(ours.matrices) == len(theirs.matrices)
-            pairs = zip(ours.matrices, theirs.matrices, strict=True)
-            assert all(bytes(one.buffer()) == bytes(other.buffer()) for one, other in pairs)
+            assert packed(ours) == packed(theirs)
+
+
+def packed(loaded: Loaded) -> list[bytes]:
+    return [bytes(matrix.buffer()) for matrix in loaded.all_matrices]
 
 
 def small_deepseek(model_type: str, *, top_k: int) -> hf.PreTrainedModel:
@@ -79,13 +100,13 @@ def test_a_quantised_file_is_what_transformers_makes_of_its_values(
         model, tmp_path / "model.gguf", kind, embedding="BF16", expanded=kind == "F32", split_kv_b=split
     )
     assert load_model_config(path).family == model_type
-    exchanged_keys(model, load(path, 1, team)[1][0])
+    exchanged_keys(model, load(path, 1, team)[0])
     atol = 6e-2 if kind == "Q4_K" else 3e-4
     native = {"Q8_0": "int8_group", "Q4_0": "int4", "Q4_K": "int4"}.get(kind, "bf16")
-    for weights in assert_same_logits(path, model, 2, team, atol=atol):
-        router, *experts = weights.layers[1].mlp.matrices
-        assert router.format == "bf16"
-        assert {matrix.format for matrix in experts} == {native}
+    for loaded in assert_same_logits(path, model, 2, team, atol=atol):
+        experts = experts_of(loaded, 1)
+        assert experts.router.format == "bf16"
+        assert {matrix.format for matrix in experts.all} == {native}
 
 
 def with_next_tokens(model: hf.PreTrainedModel, path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -106,9 +127,12 @@ def with_next_tokens(model: hf.PreTrainedModel, path: Path, monkeypatch: pytest.
 def test_layers_for_predicting_several_tokens_are_left_out(
     tmp_path: Path, team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = with_next_tokens(checkpoints.random_model("deepseek_v3"), tmp_path / "model.gguf", monkeypatch)
-    config, (weights,) = load(path, 1, team)
-    assert (config.num_layers, config.mtp_layers, len(weights.layers)) == (3, 1, 3)
+    model = checkpoints.random_model("deepseek_v3")
+    (plain,) = load(checkpoints.save_gguf(model, tmp_path / "plain.gguf", "BF16"), 1, team)
+    (loaded,) = load(with_next_tokens(model, tmp_path / "model.gguf", monkeypatch), 1, team)
+    config = loaded.config
+    assert (config.num_layers, config.skipped_layers, len(config.decoder.blocks)) == (3, 1, 3)
+    assert packed(loaded) == packed(plain)
     assert config.notes
 
 
@@ -117,9 +141,8 @@ def test_a_file_without_groups_or_a_factor_on_the_weights_has_none(
 ) -> None:
     for key in ("expert_group_count", "expert_group_used_count", "expert_weights_scale", "expert_weights_norm"):
         monkeypatch.setattr(gguf.GGUFWriter, f"add_{key}", lambda *_: None)
-    moe = load_model_config(save(tmp_path, "deepseek_v3")).moe
-    assert moe is not None
-    assert (moe.num_groups, moe.top_groups, moe.scale, moe.renormalize) == (1, 1, 1.0, False)
+    routing = the_only(load_model_config(save(tmp_path, "deepseek_v3")), Experts).routing
+    assert (routing.num_groups, routing.top_groups, routing.scale, routing.renormalize) == (1, 1, 1.0, False)
 
 
 def save(folder: Path, case: str, **integers: int) -> Path:
@@ -133,7 +156,7 @@ def save(folder: Path, case: str, **integers: int) -> Path:
         ("attention.temperature_scale", 1, "temperature_scale=1 is not supported"),
         ("attention.key_length_mla", 32, "key_length_mla must be an integer from 33"),
         ("attention.key_length_mla", 96, "attn_q_b.weight has shape [192, 72], the configuration asks for [288, 72]"),
-        ("attention.value_length_mla", 32, "attn_v_b.weight has shape [192, 96]"),
+        ("attention.value_length_mla", 32, "attn_v_b.weight has shape [3, 64, 96]"),
         ("attention.kv_lora_rank", 33, "kv_lora_rank=33 is not supported"),
         ("rope.dimension_count", 0, "rope.dimension_count must be an integer from 1"),
         ("leading_dense_block_count", 9, "leading_dense_block_count must be"),

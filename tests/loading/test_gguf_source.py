@@ -7,13 +7,21 @@ import gguf
 import numpy as np
 import pytest
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.layers.attention import Attention
+from numaserve.workers.layers.axes import Units
+from numaserve.workers.layers.norm import Norm
+from numaserve.workers.layers.parameters import Order, Part, Source
+from numaserve.workers.models.config.gguf_names import NAMES, GgufNames
 from numaserve.workers.models.family import Family
-from numaserve.workers.models.registry import FAMILIES, GGUF_ARCHITECTURES
-from numaserve.workers.models.rope import frequencies
-from numaserve.workers.weights.gguf_source import GGUFSource, expert_names, hugging_face_name
-from numaserve.workers.weights.loader import head_rows
-from numaserve.workers.weights.tensors import layer_shapes
+from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.registry import families
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.rope import RopeConfig, frequencies
+from numaserve.workers.weights.checkpoint import open_source
+from numaserve.workers.weights.tensors import expected_tensors
+
+from tests.support.configured import configured
+from tests.support.models import layers_of
 
 EXPERTS = {"expert_count": 5, "expert_used_count": 2, "expert_feed_forward_length": 32}
 LATENT = EXPERTS | {
@@ -24,6 +32,7 @@ LATENT = EXPERTS | {
     "attention.value_length_mla": 32,
     "rope.dimension_count": 32,
 }
+OF_FAMILY = {"mixtral": EXPERTS, "deepseek_v3": {"expert_gating_func": 2}}
 OF_ARCHITECTURE = {"qwen2moe": EXPERTS, "qwen3moe": EXPERTS, "gpt-oss": EXPERTS, "deepseek2": LATENT}
 GEMMA = {"gemma2", "gemma3"}
 
@@ -59,38 +68,56 @@ def write(path: Path, arch: str, metadata: dict[str, int | float | str], **tenso
     return path
 
 
-@pytest.mark.parametrize("family", GGUF_ARCHITECTURES.values(), ids=lambda family: family.name)
-def test_every_tensor_of_a_layer_has_a_name_in_gguf(family: Family, tmp_path: Path) -> None:
-    arch = family.gguf_architecture or ""
-    config = load_model_config(write(tmp_path / "model.gguf", arch, OF_ARCHITECTURE.get(arch, {})))
+def names_of(config: ModelConfig) -> GgufNames:
+    return GgufNames(config.decoder, config.skipped_layers)
+
+
+@pytest.mark.parametrize(
+    "family", [family for family in families().values() if family.gguf], ids=lambda family: family.name
+)
+def test_every_tensor_has_a_name_in_gguf(family: Family, tmp_path: Path) -> None:
+    assert family.gguf is not None
+    arch = family.gguf.architecture
+    metadata = OF_ARCHITECTURE.get(arch, {}) | OF_FAMILY.get(family.name, {})
+    config = load_model_config(write(tmp_path / "model.gguf", arch, metadata))
+    assert config.family == family.name
     table = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch.upper().replace("-", "_")), config.num_layers)
-    for name in layer_shapes(config, family, config.moe):
-        official = f"model.layers.1.{name}"
-        merged = re.sub(r"experts\.\d+", "experts", official)
-        if name == family.names.sinks:  # the converter adds what they do not have
-            merged += ".weight"
-        found = table.get_name(merged, try_suffixes=(".weight", ".bias")) or ""
-        shape = (5, 64) if name.endswith(".bias") else (5, 64, 64)
-        assert official in {hugging_face_name(found, family), *expert_names(found, shape, family)}
-    for official in ("model.embed_tokens.weight", "model.norm.weight"):
-        assert hugging_face_name(table.get_name(official, try_suffixes=(".weight",)) or "", family) == official
+    expected, parts = expected_tensors(config, NAMES)
+    assert {name.split(".")[2] for name in expected if name.startswith("model.layers.")} == {"0", "1"}
+    assert not parts
+    for official, shape in expected.items():
+        found = table.get_name(as_converted(official), try_suffixes=(".weight", ".bias")) or ""
+        count = (5,) if ".experts." in official else ()
+        names, each = names_of(config).find(found, (*count, *shape))
+        assert official in names
+        assert (len(names), each) == (5 if count else 1, shape)
+
+
+def as_converted(name: str) -> str:
+    """What llama.cpp's converter makes of a name before it asks the table."""
+    if name.endswith(".sinks"):
+        return f"{name}.weight"
+    return re.sub(r"experts\.\d+", "experts", name).replace("e_score_correction_bias", "e_score_correction.bias")
 
 
 def test_the_output_matrix_has_its_hugging_face_name() -> None:
-    assert hugging_face_name("output.weight", FAMILIES["llama"]) == "lm_head.weight"
+    names = names_of(configured(tie_word_embeddings=False))
+    assert names.find("output.weight", (49152, 576)) == (["lm_head.weight"], (49152, 576))
 
 
 @pytest.mark.parametrize("name", ["blk.0.ssm_in.weight", "v.patch_embd.weight", "blk", "token_types.weight", ""])
 def test_an_unknown_gguf_tensor_keeps_its_name(name: str) -> None:
-    assert hugging_face_name(name, FAMILIES["llama"]) == name
+    assert names_of(configured()).find(name, (3, 5)) == ([name], (3, 5))
 
 
 @pytest.mark.parametrize("family", sorted(GEMMA))
 def test_norm_weights_of_gemma_in_gguf_hold_the_one_already(family: str, tmp_path: Path) -> None:
     config = load_model_config(write(tmp_path / "model.gguf", family, {"attention.sliding_window": 128}))
-    assert not config.norm_plus_one
-    assert config.post_norms
-    assert config.embedding_scale == 8.0
+    norms = layers_of(config, Norm)
+    assert len(norms) == 4 * config.num_layers + 1  # with those after attention and after the MLP
+    assert not any(norm.plus_one for norm in norms)
+    assert not any(attention.norm_plus_one for attention in layers_of(config, Attention))
+    assert config.decoder.embedding.scale == 8.0
 
 
 @pytest.mark.parametrize(("family", "layers", "scale"), [("gemma2", 46, 32**-0.5), ("gemma2", 42, 16**-0.5)])
@@ -102,28 +129,44 @@ def test_the_largest_gemma_scales_queries_by_the_hidden_size_per_head(
         "attention.key_length": 16,
         "attention.value_length": 16,
     }
-    assert load_model_config(write(tmp_path / "model.gguf", family, metadata)).query_scale == pytest.approx(scale)
+    config = load_model_config(write(tmp_path / "model.gguf", family, metadata))
+    assert [attention.scale for attention in layers_of(config, Attention)] == pytest.approx([scale] * layers)
 
 
-def test_only_the_llama_architecture_has_interleaved_rope(tmp_path: Path) -> None:
-    for name in ("llama", "qwen2"):
-        assert GGUFSource(write(tmp_path / name, name, {}), FAMILIES[name]).interleaved_rope == (name == "llama")
+@pytest.mark.parametrize(("arch", "pairs"), [("llama", [32, 32, 0]), ("qwen2", [0, 0, 0])])
+def test_only_the_llama_architecture_has_interleaved_queries_and_keys(
+    arch: str, pairs: list[int], tmp_path: Path
+) -> None:
+    config = load_model_config(write(tmp_path / "model.gguf", arch, {}))
+    for attention in layers_of(config, Attention):
+        assert [part.order.pairs for part in attention.qkv.parts] == pairs
+    assert len(layers_of(config, Attention)) == 2
 
 
 def test_interleaved_rows_are_put_back_in_halves() -> None:
     halves = np.arange(24)
     interleaved = halves.reshape(2, 2, 6).swapaxes(1, 2).reshape(-1)
-    np.testing.assert_array_equal(interleaved[head_rows(range(2), 12, True)], halves)
-    np.testing.assert_array_equal(head_rows(range(1, 2), 12, False), np.arange(12, 24))
+    np.testing.assert_array_equal(interleaved[Order(2, 12, pairs=12).rows()], halves)
+    of_second_rank = configured().partition([1, 1]).ranks[1]
+    for pairs, second in ((12, halves[12:]), (0, interleaved[12:])):
+        heads = Part(Source("q_proj", (24, 8)), Order(2, 12, pairs=pairs), Units("heads", 2), 12)
+        np.testing.assert_array_equal(interleaved[of_second_rank.rows(heads)], second)
+
+
+def rope_of(config: ModelConfig) -> RopeConfig:
+    """Of all layers."""
+    (rope,) = {attention.rope for attention in layers_of(config, Attention)}
+    return rope
 
 
 def test_llama_3_frequencies_come_from_the_file_as_divisors(tmp_path: Path) -> None:
     factors = np.linspace(1, 8, 16, dtype=np.float32)
     path = write(tmp_path / "model.gguf", "llama", {"rope.freq_base": 5e5}, **{"rope_freqs.weight": factors})
-    inverse, attention_factor = frequencies(load_model_config(path).rope, 100_000)
+    config = load_model_config(path)
+    inverse, attention_factor = frequencies(rope_of(config), 100_000)
     np.testing.assert_allclose(inverse, 5e5 ** -(np.arange(16) / 16) / factors, rtol=1e-6)
     assert attention_factor == 1.0
-    assert list(GGUFSource(path, FAMILIES["llama"]).names()) == ["model.embed_tokens.weight"]
+    assert list(open_source(path, config).names()) == ["model.embed_tokens.weight"]
 
 
 def test_longrope_factors_come_from_the_file(tmp_path: Path) -> None:
@@ -135,7 +178,7 @@ def test_longrope_factors_come_from_the_file(tmp_path: Path) -> None:
         "rope.scaling.original_context_length": 128,
         "rope.scaling.attn_factor": 1.5,
     }
-    rope = load_model_config(write(tmp_path / "model.gguf", "phi3", metadata, **tensors)).rope
+    rope = rope_of(load_model_config(write(tmp_path / "model.gguf", "phi3", metadata, **tensors)))
     assert (rope.kind, rope.original_max_position, rope.attention_factor) == ("longrope", 128, 1.5)
     assert (set(rope.short_factor), set(rope.long_factor)) == ({2.0}, {3.0})
 
@@ -147,7 +190,7 @@ def test_rope_scaling_is_read_from_the_metadata(kind: str, tmp_path: Path) -> No
         "rope.scaling.factor": 4.0,
         "rope.scaling.original_context_length": 128,
     }
-    rope = load_model_config(write(tmp_path / "model.gguf", "qwen2", metadata)).rope
+    rope = rope_of(load_model_config(write(tmp_path / "model.gguf", "qwen2", metadata)))
     assert (rope.kind, rope.factor) == (kind, 4.0)
 
 

@@ -11,19 +11,16 @@ import torch
 import transformers as hf
 from numaserve.kernels import Team
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.models.registry import FAMILIES
-from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.settings import BF16_WEIGHTS, ModelSettings, WeightFormats
+from numaserve.workers.models.load import load_model_config
+from numaserve.workers.settings import BF16_WEIGHTS, WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source
-from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.source import RawTensor
-from numaserve.workers.weights.weights import Weights
 from numpy_builder import run_group
 from safetensors.torch import load_file, save_file
 
 from tests.support import checkpoints
+from tests.support.loaded import Loaded, load_part
 
 TOKENS = np.random.default_rng(0).integers(0, checkpoints.VOCAB, 80)
 POSITIONS = 200
@@ -32,27 +29,15 @@ POSITIONS = 200
 INT8_WEIGHTS = WeightFormats(linear="int8", lm_head="int8")
 
 
-def load_group(path: Path, tp: int, team: Team) -> tuple[ModelConfig, list[Weights]]:
-    config = load_model_config(path)
-    source = open_source(path, config)
-    weights = list(range(tp + 1, 1, -1))  # uneven nodes: 2; 3, 2; 4, 3, 2
-    group = []
-    for rank in range(tp):
-        done: list[int] = []
-        shard = make_shard(config, weights, rank)
-        group.append(
-            loader.load_weights(source, config, shard, team, done.append, positions=POSITIONS, formats=BF16_WEIGHTS)
-        )
-        assert done == sorted(done)
-        assert done[-1] == weight_bytes(config, weights, rank, ModelSettings(formats=BF16_WEIGHTS))
-    return config, group
+def load_group(path: Path, tp: int, team: Team) -> list[Loaded]:
+    shares = list(range(tp + 1, 1, -1))  # uneven nodes: 2; 3, 2; 4, 3, 2
+    return [load_part(path, team, shares, rank, formats=BF16_WEIGHTS, positions=POSITIONS) for rank in range(tp)]
 
 
 def assert_same_logits(path: Path, model: hf.PreTrainedModel, tp: int, team: Team) -> None:
-    config, group = load_group(path, tp, team)
     with torch.no_grad():
         expected = model(torch.from_numpy(TOKENS)[None]).logits[0].numpy()
-    for logits in run_group(FAMILIES[config.family].forward, config, group, TOKENS):
+    for logits in run_group(load_group(path, tp, team), TOKENS):
         np.testing.assert_allclose(logits, expected, atol=2e-4)
 
 
@@ -61,16 +46,13 @@ def test_int8_weights_are_those_of_the_checkpoint_and_the_embedding_stays_bf16(
     tp: int, tmp_path: Path, team: Team
 ) -> None:
     path = checkpoints.save(checkpoints.random_model("llama-tied"), tmp_path)
-    config, source, formats = load_model_config(path), open_source(path, load_model_config(path)), INT8_WEIGHTS
     for rank in range(tp):
-        shard, done = make_shard(config, [1] * tp, rank), []
-        packed, exact = (
-            loader.load_weights(source, config, shard, team, report, positions=POSITIONS, formats=each)
-            for each, report in ((formats, done.append), (BF16_WEIGHTS, lambda _: None))
-        )
-        assert done[-1] == weight_bytes(config, [1] * tp, rank, ModelSettings(formats=formats))
-        assert (packed.embedding.format, packed.lm_head.format) == ("bf16", "int8")
-        for got, wanted in ((packed.layers[1].mlp.down, exact.layers[1].mlp.down), (packed.lm_head, exact.lm_head)):
+        packed, exact = (load_part(path, team, [1] * tp, rank, formats=each) for each in (INT8_WEIGHTS, BF16_WEIGHTS))
+        decoder = packed.config.decoder
+        head = decoder.head.parameter
+        assert (packed.matrix(decoder.embedding.table).format, packed.matrix(head).format) == ("bf16", "int8")
+        for parameter in (decoder.blocks[1].mlp.down, head):
+            got, wanted = packed.matrix(parameter), exact.matrix(parameter)
             values = wanted.to_numpy()
             half_steps = np.abs(values).max(axis=1, keepdims=True) / 127 / 2
             assert (np.abs(got.to_numpy() - values) <= half_steps * 1.001).all()
@@ -134,14 +116,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_tied_embeddings_are_packed_once(folder: Path, team: Team) -> None:
-    _, (weights,) = load_group(folder, 1, team)
-    assert weights.lm_head is weights.embedding
+    (loaded,) = load_group(folder, 1, team)
+    decoder = loaded.config.decoder
+    assert loaded.matrix(decoder.head.parameter) is loaded.matrix(decoder.embedding.table)
 
 
 def test_layers_of_a_kind_share_their_rope_table(tmp_path: Path, team: Team) -> None:
-    _, (weights,) = load_group(checkpoints.save(checkpoints.random_model("gemma3"), tmp_path), 1, team)
-    assert weights.ropes[0] is weights.ropes[1]
-    assert weights.ropes[0] is not weights.ropes[2]
+    (loaded,) = load_group(checkpoints.save(checkpoints.random_model("gemma3"), tmp_path), 1, team)
+    ropes = [loaded.native(loaded.part.rope(block.attention.rope)) for block in loaded.config.decoder.blocks]
+    assert ropes[0] is ropes[1]
+    assert ropes[0] is not ropes[2]
 
 
 def test_buffers_and_a_head_that_is_tied_anyway_are_ignored(folder: Path, team: Team) -> None:

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.models.registry import FAMILIES
-from numaserve.workers.weights.mapped import RELEASE_BYTES
-from numaserve.workers.weights.quantized.layouts import parts_of
-from numaserve.workers.weights.tensors import layer_shapes
+from numaserve.workers.layers.names import TensorNames
+from numaserve.workers.mapped import RELEASE_BYTES
+from numaserve.workers.models.load import load_model_config
+from numaserve.workers.weights.tensors import expected_tensors
 
 from tests.support.published import LAYOUTS
 
@@ -54,11 +53,11 @@ LOAD = """
 import json, os, sys
 from pathlib import Path
 from numaserve.kernels import Team
-from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.settings import WeightFormats
-from numaserve.workers.weights import loader, mapped
+from numaserve.workers.models.load import load_model_config
+from numaserve.workers.settings import ModelSettings, WeightFormats
+from numaserve.workers import mapped
+from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source
-from numaserve.workers.weights.sharding import make_shard
 
 def kib(field):
     line = next(each for each in open("/proc/self/status") if each.startswith(field + ":"))
@@ -67,11 +66,10 @@ def kib(field):
 path, format, mapped.RELEASE_BYTES = Path(sys.argv[1]), sys.argv[2] or None, int(sys.argv[3])
 config = load_model_config(path)
 team = Team([min(os.sched_getaffinity(0))])
-shard = make_shard(config, [1], 0)
+part = config.partition([1], ModelSettings(formats=WeightFormats(format))).ranks[0]
 before = kib("VmRSS")
-formats = WeightFormats(format)
 source = open_source(path, config)
-weights = loader.load_weights(source, config, shard, team, lambda _: None, positions=64, formats=formats)
+weights = loader.load_weights(source, config, part, team, lambda _: None, positions=64)
 packed = sum(matrix.nbytes for matrix in weights.matrices)
 print(json.dumps({"packed": packed, "peak": (kib("VmHWM") - before) << 10}))
 """
@@ -79,21 +77,12 @@ print(json.dumps({"packed": packed, "peak": (kib("VmHWM") - before) << 10}))
 
 def tensors(folder: Path) -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Name, dtype and shape of all that the checkpoint with that config.json has to hold."""
-    config = load_model_config(folder)
-    family = FAMILIES[config.family]
-    yield "model.embed_tokens.weight", "bf16", (VOCAB, HIDDEN)
-    yield "lm_head.weight", "bf16", (VOCAB, HIDDEN)
-    yield "model.norm.weight", "bf16", (HIDDEN,)
-    for layer in range(config.num_layers):
-        for name, shape in layer_shapes(config, family, config.moe_of(layer)).items():
-            module = f"layers.{layer}.{name.removesuffix('.weight')}"
-            stored = config.stored.get(module)
-            if stored is None:
-                yield f"model.layers.{layer}.{name}", "bf16", shape
-                continue
-            for suffix, part in parts_of(stored, shape[0], shape[1]).items():
-                if part.required:
-                    yield f"model.{module}.{suffix}", part.dtypes[0], part.shapes[0]
+    plain, parts = expected_tensors(load_model_config(folder), TensorNames("model.", "lm_head"))
+    for name, shape in plain.items():
+        yield name, "bf16", shape
+    for name, part in parts.items():
+        if part.required:
+            yield name, part.dtypes[0], part.shapes[0]
 
 
 def save_zeros(folder: Path, **more: Any) -> Path:

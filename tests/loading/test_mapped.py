@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numaserve.kernels import Team
-from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.weights import loader, mapped
+from numaserve.workers import mapped
+from numaserve.workers.mapped import MappedFile, ReadFiles
+from numaserve.workers.models.load import load_model_config
+from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source
-from numaserve.workers.weights.mapped import MappedFile, ReadFiles
-from numaserve.workers.weights.sharding import make_shard
 from numaserve.workers.weights.source import RawTensor
 
 from tests.support import checkpoints
@@ -96,6 +96,6 @@ def test_every_tensor_of_a_matrix_is_released_after_it_was_packed(
     allowed = os.sched_getaffinity(0)
     team = Team([min(allowed)])
     os.sched_setaffinity(0, allowed)  # see test_loader.py
-    loader.load_weights(source, config, make_shard(config, [1], 0), team, lambda _: None, positions=64)
+    loader.load_weights(source, config, config.partition([1]).ranks[0], team, lambda _: None, positions=64)
     tensors: list[RawTensor] = [source.part(name) for name in source.names()]
     assert {tensor.name for tensor in tensors if len(tensor.shape) == 2} <= released

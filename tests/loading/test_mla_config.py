@@ -10,13 +10,14 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.layers.experts import Experts
+from numaserve.workers.layers.latent_attention import LatentAttention
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.protocol import PAGE_SIZE
-from numaserve.workers.settings import ModelSettings
-from numaserve.workers.weights.sharding import kv_bytes_per_page
 from test_model_config import write
 
 from tests.support import checkpoints
+from tests.support.models import layers_with_experts, the_only
 
 # As published, without what has no meaning here.
 DEEPSEEK_R1: dict[str, Any] = {
@@ -71,45 +72,44 @@ def test_attention_and_experts_are_those_of_transformers(case: str, tmp_path: Pa
     with torch.device("meta"):
         model = hf.AutoModelForCausalLM.from_config(expected).model
     config = load_model_config(tmp_path)
-    mla, moe = config.mla, config.moe
-    assert mla is not None
-    assert moe is not None
-    assert (mla.q_lora_rank, mla.kv_lora_rank) == (expected.q_lora_rank, expected.kv_lora_rank)
-    assert (mla.nope_dim, mla.rope_dim) == (expected.qk_nope_head_dim, expected.qk_rope_head_dim)
-    assert (config.head_dim, config.num_kv_heads) == (expected.v_head_dim, 1)
-    assert config.query_scale == pytest.approx(model.layers[0].self_attn.scaling, rel=1e-12)
-    assert mla.norm_eps == model.layers[0].self_attn.kv_a_layernorm.variance_epsilon
+    latent, experts = the_only(config, LatentAttention), the_only(config, Experts)
+    routing = experts.routing
+    assert (latent.q_rank, latent.kv_rank) == (expected.q_lora_rank, expected.kv_lora_rank)
+    assert (latent.nope_dim, latent.rope_dim) == (expected.qk_nope_head_dim, expected.qk_rope_head_dim)
+    assert (latent.value_dim, latent.keys.count) == (expected.v_head_dim, 1)
+    assert latent.scale == pytest.approx(model.layers[0].self_attn.scaling, rel=1e-12)
+    assert latent.eps == model.layers[0].self_attn.kv_a_layernorm.variance_epsilon
     with_experts = [index for index, layer in enumerate(model.layers) if hasattr(layer.mlp, "experts")]
-    assert config.moe_layers == tuple(with_experts)
-    assert (moe.num_experts, moe.top_k) == (expected.n_routed_experts, expected.num_experts_per_tok)
-    assert moe.shared_intermediate_size == expected.n_shared_experts * expected.moe_intermediate_size
-    assert (moe.scale, moe.num_groups, moe.top_groups) == (
+    assert layers_with_experts(config) == tuple(with_experts)
+    assert (routing.num_experts, routing.top_k) == (expected.n_routed_experts, expected.num_experts_per_tok)
+    assert experts.shared == expected.n_shared_experts * expected.moe_intermediate_size
+    assert (routing.scale, routing.num_groups, routing.top_groups) == (
         expected.routed_scaling_factor,
         expected.n_group,
         expected.topk_group,
     )
-    assert (moe.scoring, moe.correction_bias, moe.renormalize, moe.group_score) == (
+    assert (routing.scoring, experts.correction_bias, routing.renormalize, routing.group_score) == (
         ("sigmoid", True, True, "top2") if case == "deepseek_v3" else ("softmax", False, False, "max")
     )
 
 
 def test_the_published_r1_is_read(tmp_path: Path) -> None:
     config = load_model_config(write(tmp_path, **DEEPSEEK_R1))
-    assert config.mla is not None
-    assert config.mla.cache_dim == 576
-    assert config.query_scale == pytest.approx(192**-0.5 * (0.1 * math.log(40) + 1) ** 2)
-    assert config.moe_layers == tuple(range(3, 61))
-    assert config.mtp_layers == 1
-    assert kv_bytes_per_page(config, [1] * 6, 5) == 61 * PAGE_SIZE * 576 * 2
+    latent = the_only(config, LatentAttention)
+    assert latent.cache_dim == 576
+    assert latent.scale == pytest.approx(192**-0.5 * (0.1 * math.log(40) + 1) ** 2)
+    assert (config.num_layers, layers_with_experts(config)) == (61, tuple(range(3, 61)))
+    assert config.skipped_layers == 1
+    part = config.partition([1] * 6).ranks[5]
+    assert config.decoder.page_bytes(part, "bf16") == 61 * PAGE_SIZE * 576 * 2
 
 
 def test_greedy_experts_have_no_groups(tmp_path: Path) -> None:
     values = DEEPSEEK_R1 | {"architectures": ["DeepseekV2ForCausalLM"], "scoring_func": "softmax"}
     values |= {"topk_method": "greedy", "norm_topk_prob": False, "n_group": 1, "q_lora_rank": None}
     config = load_model_config(write(tmp_path, **values))
-    assert config.moe is not None
-    assert config.mla is not None
-    assert (config.moe.num_groups, config.mla.q_lora_rank) == (1, None)
+    assert the_only(config, Experts).routing.num_groups == 1
+    assert the_only(config, LatentAttention).q_rank is None
 
 
 @pytest.mark.parametrize(
@@ -138,5 +138,5 @@ def test_what_the_kernels_do_not_take_is_one_clear_line(values: dict[str, Any], 
 
 def test_latents_are_cached_in_bf16_only(tmp_path: Path) -> None:
     config = load_model_config(write(tmp_path, **DEEPSEEK_R1))
-    with pytest.raises(OperatorError, match="--kv-cache-dtype int8: DeepseekV3ForCausalLM caches latents, in bf16"):
-        kv_bytes_per_page(config, [1], 0, ModelSettings(kv_cache_dtype="int8"))
+    with pytest.raises(OperatorError, match="--kv-cache-dtype int8: the model caches latents, in bf16 only"):
+        config.decoder.page_bytes(config.partition([1]).ranks[0], "int8")

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import transformers as hf
-from numaserve.kernels import Team
+from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, ModelSettings, WeightFormat, WeightFormats
-from numaserve.workers.weights import loader
-from numaserve.workers.weights.checkpoint import open_source
-from numaserve.workers.weights.sharding import make_shard, weight_bytes
-from numaserve.workers.weights.weights import MlaWeights, Weights
+from numaserve.workers.layers.latent_attention import LatentAttention
+from numaserve.workers.models.load import load_model_config
+from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormat, WeightFormats
 from safetensors.torch import load_file
 from test_loader import edit_tensors
 from test_quantized_loading import assert_same_logits
 
 from tests.support import checkpoints
+from tests.support.loaded import Loaded, load_part
 from tests.support.published_checkpoints import save_published, small_deepseek
 
 
@@ -33,17 +32,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def load(path: Path, team: Team, *, shares: list[int], rank: int = 0, formats: WeightFormats = BF16_WEIGHTS) -> Weights:
-    """A rank's weights; what the plan counts is what they take."""
-    config = load_model_config(path)
-    source, shard, done = open_source(path, config), make_shard(config, shares, rank), []
-    weights = loader.load_weights(source, config, shard, team, done.append, positions=64, formats=formats)
-    assert np.diff([0, *done]).tolist() == [matrix.nbytes for matrix in weights.matrices]
-    assert done[-1] == weight_bytes(config, shares, rank, ModelSettings(formats=formats))
-    return weights
+def load(path: Path, team: Team, *, shares: list[int], rank: int = 0, formats: WeightFormats = BF16_WEIGHTS) -> Loaded:
+    return load_part(path, team, shares, rank, formats=formats)
 
 
-def exchanged_keys(model: hf.PreTrainedModel, weights: Weights) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def exchanged_keys(model: hf.PreTrainedModel, weights: Loaded) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Gives `model` what is kept of what expands its latents to keys. This and what it had before, of each layer:
     [heads, part without positions, latent]."""
     pairs = []
@@ -57,10 +50,27 @@ def exchanged_keys(model: hf.PreTrainedModel, weights: Weights) -> list[tuple[to
     return pairs
 
 
-def latent_of(weights: Weights, layer: int = 0) -> MlaWeights:
-    found = weights.layers[layer].qkv
-    assert isinstance(found, MlaWeights)
-    return found
+@dataclass(frozen=True)
+class PackedLatents:
+    """A layer's matrices on one rank."""
+
+    qkv_a: PackedMatrix
+    q_b: PackedMatrix | None
+    w_uk: PackedMatrix
+    w_uv: PackedMatrix
+
+    @property
+    def matrices(self) -> list[PackedMatrix]:
+        """All of them."""
+        return [each for each in (self.qkv_a, self.q_b, self.w_uk, self.w_uv) if each is not None]
+
+
+def latent_of(loaded: Loaded, layer: int = 0) -> PackedLatents:
+    attention = loaded.config.decoder.blocks[layer].attention
+    assert isinstance(attention, LatentAttention)
+    q_b = None if attention.q_b is None else loaded.matrix(attention.q_b)
+    others = (loaded.matrix(each) for each in (attention.w_uk, attention.w_uv))
+    return PackedLatents(loaded.matrix(attention.qkv_a), q_b, *others)
 
 
 @pytest.mark.parametrize("case", checkpoints.LATENT_CASES)
@@ -133,7 +143,8 @@ def test_blocks_that_heads_do_not_begin_with_are_rounded_again_when_they_are_tur
 
 def test_a_rank_without_heads_packs_none(saved: dict[str, Path], team: Team) -> None:
     weights = load(saved["deepseek_v3"], team, shares=[1] * 5, rank=4)
-    assert not weights.shard.q_heads
+    attention = weights.config.decoder.blocks[0].attention
+    assert not weights.part.along(attention.queries)
     latent = latent_of(weights)
     assert [matrix.n for matrix in latent.matrices] == [8, 0, 0, 0]
 
@@ -141,7 +152,7 @@ def test_a_rank_without_heads_packs_none(saved: dict[str, Path], team: Team) -> 
 def test_layers_for_predicting_several_tokens_are_left_out(tmp_path: Path, team: Team) -> None:
     folder = checkpoints.save(checkpoints.random_model("deepseek_v3"), tmp_path)
     edit_tensors(folder, lambda t: t | {"model.layers.3.eh_proj.weight": torch.ones(96, 192)})
-    assert len(load(folder, team, shares=[1]).layers) == 3
+    assert load(folder, team, shares=[1]).config.num_layers == 3
 
 
 @pytest.mark.parametrize(

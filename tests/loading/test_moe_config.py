@@ -9,10 +9,13 @@ import pytest
 import torch
 import transformers as hf
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
-from test_model_config import LLAMA, write
+from numaserve.workers.layers.attention import Attention
+from numaserve.workers.layers.experts import Experts
+from numaserve.workers.models.load import load_model_config
+from test_model_config import LLAMA, norm_eps, write
 
 from tests.support import checkpoints
+from tests.support.models import layers_with_experts, the_only, windows
 
 MIXTRAL: dict[str, Any] = LLAMA | {
     "architectures": ["MixtralForCausalLM"],
@@ -30,7 +33,7 @@ QWEN: dict[str, Any] = LLAMA | {
 QWEN2 = QWEN | {"architectures": ["Qwen2MoeForCausalLM"], "shared_expert_intermediate_size": 96}
 
 
-def layers_with_experts(config: hf.PreTrainedConfig) -> tuple[int, ...]:
+def expected_layers(config: hf.PreTrainedConfig) -> tuple[int, ...]:
     """Of the model that transformers makes."""
     with torch.device("meta"):
         model = hf.AutoModelForCausalLM.from_config(config)
@@ -43,15 +46,15 @@ def test_experts_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     expected.architectures = [hf.AutoModelForCausalLM._model_mapping[type(expected)].__name__]
     expected.save_pretrained(tmp_path)
     config = load_model_config(tmp_path)
-    moe = config.moe
-    assert moe is not None
-    assert config.moe_layers == layers_with_experts(expected)
-    assert (moe.num_experts, moe.top_k) == (expected.num_experts, expected.num_experts_per_tok)
-    assert moe.intermediate_size == getattr(expected, "moe_intermediate_size", expected.intermediate_size)
-    assert moe.renormalize == getattr(expected, "norm_topk_prob", True)
-    assert moe.shared_intermediate_size == getattr(expected, "shared_expert_intermediate_size", 0)
-    assert moe.shared_gate == (case == "qwen2_moe")
-    assert (moe.scoring, moe.scale, moe.correction_bias, moe.num_groups) == ("softmax", 1.0, False, 1)
+    experts = the_only(config, Experts)
+    routing = experts.routing
+    assert layers_with_experts(config) == expected_layers(expected)
+    assert (routing.num_experts, routing.top_k) == (expected.num_experts, expected.num_experts_per_tok)
+    assert experts.intermediate == getattr(expected, "moe_intermediate_size", expected.intermediate_size)
+    assert routing.renormalize == getattr(expected, "norm_topk_prob", True)
+    assert experts.shared == getattr(expected, "shared_expert_intermediate_size", 0)
+    assert routing.shared_gate == (case == "qwen2_moe")
+    assert (routing.scoring, routing.scale, experts.correction_bias, routing.num_groups) == ("softmax", 1.0, False, 1)
 
 
 @pytest.mark.parametrize(
@@ -69,16 +72,16 @@ def test_what_a_config_leaves_out_has_the_default_of_transformers(
     kept = {key: value for key, value in values.items() if key not in left_out}
     expected = config_class(**{key: value for key, value in kept.items() if key != "architectures"}, pad_token_id=0)
     config = load_model_config(write(tmp_path, **kept))
-    assert config.moe is not None
-    assert (config.moe.num_experts, config.moe.top_k) == (expected.num_experts, expected.num_experts_per_tok)
-    assert config.moe.intermediate_size == getattr(expected, "moe_intermediate_size", expected.intermediate_size)
-    assert config.moe.shared_intermediate_size == getattr(expected, "shared_expert_intermediate_size", 0)
-    assert config.moe.renormalize == getattr(expected, "norm_topk_prob", True)
-    assert config.rms_norm_eps == expected.rms_norm_eps
-    assert config.rope.theta == expected.rope_parameters["rope_theta"]
-    assert config.head_dim == 32
-    assert config.qkv_bias == getattr(expected, "qkv_bias", False)
-    assert [config.window(layer) for layer in range(2)] == [None, None]
+    experts, attention = the_only(config, Experts), the_only(config, Attention)
+    assert (experts.routing.num_experts, experts.routing.top_k) == (expected.num_experts, expected.num_experts_per_tok)
+    assert experts.intermediate == getattr(expected, "moe_intermediate_size", expected.intermediate_size)
+    assert experts.shared == getattr(expected, "shared_expert_intermediate_size", 0)
+    assert experts.routing.renormalize == getattr(expected, "norm_topk_prob", True)
+    assert norm_eps(config) == expected.rms_norm_eps
+    assert attention.rope.theta == expected.rope_parameters["rope_theta"]
+    assert attention.head_dim == 32
+    assert attention.qkv_bias == getattr(expected, "qkv_bias", False)
+    assert windows(config) == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -95,15 +98,14 @@ def test_the_other_layers_are_dense(
     values: dict[str, Any], changes: dict[str, object], layers: tuple[int, ...], tmp_path: Path
 ) -> None:
     config = load_model_config(write(tmp_path, **values | changes | {"num_hidden_layers": 6}))
-    assert config.moe_layers == layers
-    assert [config.moe_of(layer) is not None for layer in range(6)] == [layer in layers for layer in range(6)]
+    assert config.num_layers == 6
+    assert layers_with_experts(config) == layers
 
 
 def test_the_number_of_experts_has_two_names(tmp_path: Path) -> None:
     values = {key: value for key, value in QWEN.items() if key != "num_experts"}
     config = load_model_config(write(tmp_path, **values, num_local_experts=12))
-    assert config.moe is not None
-    assert config.moe.num_experts == 12
+    assert the_only(config, Experts).routing.num_experts == 12
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_windows_are_on_the_layers_that_have_one_in_transformers(
     expected = config_class(**{key: value for key, value in values.items() if key != "architectures"}, pad_token_id=0)
     config = load_model_config(write(tmp_path, **values))
     kinds = getattr(expected, "layer_types", None) or ["sliding_attention"] * 6
-    assert [config.window(layer) for layer in range(6)] == [100 if kind[0] == "s" else None for kind in kinds]
+    assert windows(config) == [100 if kind[0] == "s" else None for kind in kinds]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import gguf
@@ -14,17 +14,17 @@ import torch
 import transformers as hf
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, ModelSettings, WeightFormat, WeightFormats
-from numaserve.workers.weights import loader
-from numaserve.workers.weights.checkpoint import open_source
-from numaserve.workers.weights.sharding import make_shard, weight_bytes
-from numaserve.workers.weights.weights import DenseMlp, MoeWeights, Weights
+from numaserve.workers.layers.experts import Experts
+from numaserve.workers.layers.mlp import Mlp
+from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormat, WeightFormats
 from safetensors.torch import load_file
 from test_loader import edit_tensors
 from test_quantized_loading import assert_same_logits
 
 from tests.support import checkpoints
+from tests.support.loaded import Loaded, load_part
 from tests.support.published import LAYOUTS
 from tests.support.published_checkpoints import edit_config, save_published, small_qwen2_moe
 
@@ -43,28 +43,39 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def load(path: Path, team: Team, *, tp: int = 1, rank: int = 0, formats: WeightFormats = AS_PUBLISHED) -> Weights:
-    """A rank's weights; what the plan counts is what they take."""
-    config = load_model_config(path)
-    shares, done = list(range(tp + 1, 1, -1)), []
-    weights = loader.load_weights(
-        open_source(path, config),
-        config,
-        make_shard(config, shares, rank),
-        team,
-        done.append,
-        positions=64,
-        formats=formats,
+def load(path: Path, team: Team, *, tp: int = 1, rank: int = 0, formats: WeightFormats = AS_PUBLISHED) -> Loaded:
+    return load_part(path, team, list(range(tp + 1, 1, -1)), rank, formats=formats)
+
+
+@dataclass(frozen=True)
+class PackedExperts:
+    """A layer's experts on one rank."""
+
+    layer: Experts
+    router: PackedMatrix
+    held: range
+    gate_up: list[PackedMatrix]
+    down: list[PackedMatrix]
+    shared: list[PackedMatrix]  # gate_up and down; empty without
+
+    @property
+    def all(self) -> list[PackedMatrix]:
+        """Without the router."""
+        return [*self.gate_up, *self.down, *self.shared]
+
+
+def experts_of(loaded: Loaded, layer: int = 0) -> PackedExperts:
+    mlp = loaded.config.decoder.blocks[layer].mlp
+    assert isinstance(mlp, Experts)
+    shared = [] if mlp.shared_mlp is None else [mlp.shared_mlp.gate_up, mlp.shared_mlp.down]
+    return PackedExperts(
+        mlp,
+        loaded.matrix(mlp.router),
+        loaded.part.along(mlp.experts),
+        loaded.matrices(mlp.gate_up),
+        loaded.matrices(mlp.down),
+        [loaded.matrix(each) for each in shared],
     )
-    planned = weight_bytes(config, shares, rank, ModelSettings(formats=formats))
-    assert done[-1] == planned == sum(matrix.nbytes for matrix in weights.matrices)
-    return weights
-
-
-def experts_of(weights: Weights, layer: int = 0) -> MoeWeights:
-    mlp = weights.layers[layer].mlp
-    assert isinstance(mlp, MoeWeights)
-    return mlp
 
 
 @pytest.mark.parametrize("tp", [1, 2, 3])
@@ -77,15 +88,15 @@ def test_every_format_takes_the_memory_that_is_planned(
         weights = load(saved[case], team, tp=tp, rank=rank, formats=WeightFormats(format, "bf16"))
         mlp = experts_of(weights)
         assert mlp.router.format == "bf16"
-        assert {matrix.format for matrix in mlp.matrices[1:]} == {format}
+        assert {matrix.format for matrix in mlp.all} == {format}
 
 
 def test_the_ranks_together_hold_every_expert_once(saved: dict[str, Path], team: Team) -> None:
     path = saved["qwen2_moe"]
-    tensors, whole = load_file(path / "model.safetensors"), load_model_config(path).moe
-    assert whole is not None
+    tensors = load_file(path / "model.safetensors")
     parts = [experts_of(load(path, team, tp=2, rank=rank, formats=BF16_WEIGHTS), 2) for rank in range(2)]
-    for expert in range(whole.num_experts):
+    whole = parts[0].layer
+    for expert in range(whole.routing.num_experts):
         at = f"model.layers.2.mlp.experts.{expert}."
         down = np.concatenate([part.down[expert].to_numpy() for part in parts], axis=1)
         np.testing.assert_array_equal(down, tensors[f"{at}down_proj.weight"].float().numpy())
@@ -97,46 +108,26 @@ def test_the_ranks_together_hold_every_expert_once(saved: dict[str, Path], team:
             [tensors[f"model.layers.2.mlp.{name}.weight"].float().numpy() for name in ("gate", "shared_expert_gate")]
         )
         np.testing.assert_array_equal(part.router.to_numpy(), router)
-        assert part.experts == range(whole.num_experts)
-        assert part.shared is not None
-        assert part.correction_bias is None
-    assert sum(part.shared.down.k for part in parts if part.shared) == whole.shared_intermediate_size
+        assert part.held == range(whole.routing.num_experts)
+        assert part.layer.correction is None
+    assert sum(part.shared[1].k for part in parts) == whole.shared
 
 
 def half_of(gate_up: PackedMatrix, half: int) -> np.ndarray:
     return gate_up.to_numpy().reshape(-1, 2, 16, gate_up.k)[:, half].reshape(-1, gate_up.k)
 
 
-def test_layers_without_experts_are_dense(saved: dict[str, Path], team: Team) -> None:
-    layers = load(saved["qwen2_moe"], team).layers
-    assert [type(layer.mlp) for layer in layers] == [MoeWeights, DenseMlp, MoeWeights]
-
-
-def test_matrices_are_listed_in_the_order_in_which_they_are_loaded(saved: dict[str, Path], team: Team) -> None:
-    config = load_model_config(saved["qwen2_moe"])
-    done: list[int] = []
-    weights = loader.load_weights(
-        open_source(saved["qwen2_moe"], config),
-        config,
-        make_shard(config, [1], 0),
-        team,
-        done.append,
-        positions=64,
-    )
-    assert np.diff([0, *done]).tolist() == [matrix.nbytes for matrix in weights.matrices]
+def test_layers_without_experts_are_dense(saved: dict[str, Path]) -> None:
+    blocks = load_model_config(saved["qwen2_moe"]).decoder.blocks
+    assert [type(block.mlp) for block in blocks] == [Experts, Mlp, Experts]
 
 
 def test_a_rank_without_columns_of_an_expert_holds_nothing_of_it(saved: dict[str, Path], team: Team) -> None:
-    config = load_model_config(saved["qwen3_moe"])  # experts of three tiles
-    shares = [1] * 5
-    empty = [rank for rank in range(5) if not make_shard(config, shares, rank).expert_intermediate]
+    ranks = [load_part(saved["qwen3_moe"], team, [1] * 5, rank) for rank in range(5)]  # experts of three tiles
+    empty = [loaded for loaded in ranks if not loaded.part.along(experts_of(loaded).layer.columns)]
     assert empty
-    source = open_source(saved["qwen3_moe"], config)
-    for rank in empty:
-        shard, done = make_shard(config, shares, rank), []
-        mlp = experts_of(loader.load_weights(source, config, shard, team, done.append, positions=64))
-        assert {(matrix.n, matrix.k) for matrix in mlp.down} == {(160, 0)}
-        assert done[-1] == weight_bytes(config, shares, rank)
+    for loaded in empty:
+        assert {(matrix.n, matrix.k) for matrix in experts_of(loaded).down} == {(160, 0)}
 
 
 @pytest.mark.parametrize(
@@ -188,9 +179,9 @@ def test_published_experts_are_kept_as_they_are_on_any_number_of_ranks(layout: s
     for tp in (1, 3):
         for weights in assert_same_logits(path, model, tp, team):
             for layer in range(2):
-                router, *experts = experts_of(weights, layer).matrices
-                assert router.format == "bf16"
-                assert {matrix.format for matrix in experts} == {native}
+                mlp = experts_of(weights, layer)
+                assert mlp.router.format == "bf16"
+                assert {matrix.format for matrix in mlp.all} == {native}
 
 
 def test_experts_that_are_stored_differently_take_the_format_that_holds_all(tmp_path: Path, team: Team) -> None:
@@ -203,9 +194,8 @@ def test_experts_that_are_stored_differently_take_the_format_that_holds_all(tmp_
     (weights,) = assert_same_logits(path, model, 1, team)
     assert {matrix.format for matrix in experts_of(weights, 0).down} == {"int4"}
     shared = experts_of(weights, 1).shared
-    assert shared is not None
     assert {matrix.format for matrix in experts_of(weights, 1).down} == {"bf16"}
-    assert {matrix.format for matrix in (*experts_of(weights, 1).gate_up, *shared.matrices)} == {"int4"}
+    assert {matrix.format for matrix in (*experts_of(weights, 1).gate_up, *shared)} == {"int4"}
 
 
 @pytest.mark.parametrize("skipped", ["experts", "shared_expert"])
@@ -220,11 +210,16 @@ def test_the_shared_expert_and_the_routed_ones_keep_a_format_each(
     edit_config(path, quantization_config=LAYOUTS[layout].config | ignored)
     for weights in assert_same_logits(path, model, 2, team):
         mlp = experts_of(weights)
-        assert mlp.shared is not None
         routed = {matrix.format for matrix in (*mlp.gate_up, *mlp.down)}
-        shared = {matrix.format for matrix in mlp.shared.matrices}
+        shared = {matrix.format for matrix in mlp.shared}
         native = LAYOUTS[layout].native
         assert (routed, shared) == (({"bf16"}, {native}) if skipped == "experts" else ({native}, {"bf16"}))
+
+
+def same_but_for_eps(config: ModelConfig) -> str:
+    """All of a configuration but for how its tensors are stored. A GGUF file has eps in single precision, and of
+    Mixtral, as of Llama, rotated dimensions in pairs."""
+    return re.sub(r"eps=[0-9.e-]+|pairs=True|pairs=False", "", repr(replace(config, stored={})))
 
 
 GGUF_MODELS: dict[str, Callable[[], hf.PreTrainedConfig]] = {
@@ -248,14 +243,13 @@ def test_the_experts_of_a_gguf_file_stay_quantised(family: str, kind: str, tmp_p
     path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, embedding="BF16", expanded=is_plain)
     config = load_model_config(path)
     folder = load_model_config(checkpoints.save(model, tmp_path / "folder"))
-    # The file has eps in single precision.
-    assert config == replace(folder, stored=config.stored, rms_norm_eps=config.rms_norm_eps)
+    assert same_but_for_eps(config) == same_but_for_eps(folder)
     native = {"Q8_0": "int8_group", "Q4_0": "int4", "Q5_1": "int8_group"}.get(kind, "bf16")
     for tp in (1, 2):
         for weights in assert_same_logits(path, model, tp, team):
-            router, *experts = experts_of(weights).matrices
-            assert router.format == "bf16"
-            assert {matrix.format for matrix in experts} == {native}
+            mlp = experts_of(weights)
+            assert mlp.router.format == "bf16"
+            assert {matrix.format for matrix in mlp.all} == {native}
 
 
 @pytest.mark.parametrize(

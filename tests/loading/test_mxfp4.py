@@ -11,18 +11,20 @@ import pytest
 import torch
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.models.stored import Stored
+from numaserve.workers.layers.attention import Attention
+from numaserve.workers.layers.experts import Experts
+from numaserve.workers.layers.stored import Stored
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.settings import WeightFormats
-from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
-from numaserve.workers.weights.weights import MoeWeights
+from numaserve.workers.weights.tensors import check_tensors
 from safetensors.torch import load_file, save_file
 from test_loader import edit_tensors
-from test_moe_loading import half_of, load
+from test_moe_loading import PackedExperts, experts_of, half_of, load
 
+from tests.support.models import layers_of, the_only, windows
 from tests.support.published_checkpoints import edit_config
 from tests.support.published_mxfp4 import CONFIG, mxfp4, save_mxfp4, small_gpt_oss
 
@@ -37,10 +39,8 @@ def saved(tmp_path: Path) -> Path:
     return save_mxfp4(small_gpt_oss(), tmp_path)
 
 
-def experts_of(path: Path, team: Team, **options: Any) -> MoeWeights:
-    mlp = load(path, team, **options).layers[0].mlp
-    assert isinstance(mlp, MoeWeights)
-    return mlp
+def load_experts(path: Path, team: Team, **options: Any) -> PackedExperts:
+    return experts_of(load(path, team, **options))
 
 
 def test_only_experts_are_quantised(saved: Path) -> None:
@@ -68,15 +68,16 @@ def test_a_pattern_that_could_run_for_ever_is_refused(saved: Path) -> None:
 def test_the_ranks_together_hold_what_is_in_the_file(saved: Path, tp: int, team: Team) -> None:
     model = small_gpt_oss()
     experts = model.model.layers[0].mlp.experts
-    parts = [experts_of(saved, team, tp=tp, rank=rank) for rank in range(tp)]
+    group = [load(saved, team, tp=tp, rank=rank) for rank in range(tp)]
+    parts = [experts_of(loaded) for loaded in group]
     for index in range(5):
         gate_up, down = (mxfp4(getattr(experts, name).data[index].T.numpy()).values for name in PARTS)
         np.testing.assert_array_equal(joined([part.down[index] for part in parts], axis=1), down)
         for half in range(2):
             rows = [half_of(part.gate_up[index], half)[: part.down[index].k] for part in parts]
             np.testing.assert_array_equal(np.concatenate(rows), gate_up[half::2])
-    assert {matrix.format for part in parts for matrix in part.matrices[1:]} == {"mxfp4"}
-    biased = [part.down_bias is not None for part in parts]
+    assert {matrix.format for part in parts for matrix in part.all} == {"mxfp4"}
+    biased = [loaded.vector(part.layer.down_bias) is not None for loaded, part in zip(group, parts, strict=True)]
     assert biased == [rank == 0 for rank in range(tp)]
 
 
@@ -85,16 +86,16 @@ def joined(matrices: list[PackedMatrix], axis: int) -> np.ndarray:
 
 
 def test_a_weight_takes_four_bits_and_its_share_of_a_scale(saved: Path, team: Team) -> None:
-    (gate_up, *_) = experts_of(saved, team).gate_up
+    (gate_up, *_) = load_experts(saved, team).gate_up
     assert gate_up.nbytes == gate_up.n * gate_up.k * (16 + 1) // 32
 
 
 def test_they_can_be_expanded_but_not_rounded_to_something_else(saved: Path, team: Team) -> None:
-    packed, expanded = (experts_of(saved, team, formats=WeightFormats(each)) for each in (None, "bf16"))
-    assert {matrix.format for matrix in expanded.matrices} == {"bf16"}
+    packed, expanded = (load_experts(saved, team, formats=WeightFormats(each)) for each in (None, "bf16"))
+    assert {matrix.format for matrix in (expanded.router, *expanded.all)} == {"bf16"}
     np.testing.assert_array_equal(packed.down[3].to_numpy(), expanded.down[3].to_numpy())
     with pytest.raises(OperatorError, match="quantised already, to mxfp4, and cannot be quantised to int8"):
-        experts_of(saved, team, formats=WeightFormats("int8"))
+        load_experts(saved, team, formats=WeightFormats("int8"))
 
 
 def test_rows_decode_one_by_one_and_some_apart(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_a_missing_tensor_is_named_as_of_an_expert(saved: Path) -> None:
     source = open_source(saved, config)
     assert f"{EXPERTS}3.down_proj.blocks" in source.names()
     with pytest.raises(OperatorError, match=r"the checkpoint lacks .*experts\.0\.down_proj\.scales"):
-        loader.check_tensors(source, config, loader.FAMILIES["gpt_oss"], "model.")
+        check_tensors(source, config)
 
 
 @pytest.mark.parametrize(
@@ -166,8 +167,8 @@ def test_what_a_configuration_leaves_out_is_as_in_the_published_models(saved: Pa
         values.pop(key, None)
     path.write_text(json.dumps(values | {"rope_theta": 150000, "max_position_embeddings": 131072}))
     config = load_model_config(saved)
-    assert config.layer_kinds == ("sliding", "full")
-    assert (config.sliding_window, config.qkv_bias, config.attention_output_bias) == (128, True, True)
-    assert (config.rope.kind, config.rope.factor, config.rope.truncate) == ("yarn", 32.0, False)
-    assert config.moe is not None
-    assert (config.moe.activation, config.moe.swiglu_limit) == ("swiglu_oai", 7.0)
+    attention, experts = layers_of(config, Attention), the_only(config, Experts)
+    assert windows(config) == [128, None]
+    assert {(each.qkv_bias, each.output_bias) for each in attention} == {(True, True)}
+    assert {(each.rope.kind, each.rope.factor, each.rope.truncate) for each in attention} == {("yarn", 32.0, False)}
+    assert (experts.activation, experts.limit) == ("swiglu_oai", 7.0)

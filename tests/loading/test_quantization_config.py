@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.quantization import read_quantization
-from numaserve.workers.models.registry import FAMILIES
-from numaserve.workers.models.spec import MoeConfig
-from numaserve.workers.models.stored import Stored
 
-from tests.support.model_configs import model_config
+from tests.support.configured import configured, with_experts
 from tests.support.published import LAYOUTS
 
 AWQ, GPTQ, FP8 = (LAYOUTS[name].config for name in ("awq", "gptq", "fp8 blocks"))
@@ -21,11 +19,9 @@ LAYER = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.
 LAYER += ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
 
 
-def read(quantization: object, family: str = "llama", **outer: Any) -> dict[str, Stored]:
-    fields = Fields({"quantization_config": quantization, **outer}, "config.json")
-    return read_quantization(
-        fields, model_config(num_layers=2, tie_word_embeddings=False, family=family), FAMILIES[family]
-    )
+def read(quantization: object, architecture: str = "LlamaForCausalLM") -> dict[str, Stored]:
+    fields = Fields({"quantization_config": quantization}, "config.json")
+    return read_quantization(fields, configured(architecture, num_hidden_layers=2, tie_word_embeddings=False))
 
 
 def names(quantization: object, **more: Any) -> set[str]:
@@ -94,11 +90,10 @@ EXPERTS = [f"mlp.experts.{index}.{part}" for index in range(4) for part in ("gat
 SHARED = [f"mlp.shared_expert.{part}" for part in ("gate_proj", "up_proj", "down_proj")]
 
 
-def read_moe(quantization: object, family: str = "qwen2_moe") -> dict[str, Stored]:
+def read_moe(quantization: object) -> dict[str, Stored]:
     """Of a model whose second layer has four experts and a shared one."""
-    moe = MoeConfig(4, 2, 128, shared_intermediate_size=256, shared_gate=True)
-    model = model_config(num_layers=2, family=family, moe=moe, moe_layers=(1,))
-    return read_quantization(Fields({"quantization_config": quantization}, "config.json"), model, FAMILIES[family])
+    model = with_experts(count=4, top_k=2, width=128, shared=256, num_hidden_layers=2)
+    return read_quantization(Fields({"quantization_config": quantization}, "config.json"), model)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -128,9 +123,11 @@ def test_single_experts_may_be_left_alone(quantization: dict[str, Any], skipped:
 
 
 def test_the_experts_of_mixtral_have_names_of_their_own() -> None:
-    stored = read_moe(AWQ | {"modules_to_not_convert": ["gate"]}, "mixtral")
+    quantization = AWQ | {"modules_to_not_convert": ["gate"]}
+    model = configured("MixtralForCausalLM", num_hidden_layers=2, num_local_experts=4)
+    stored = read_quantization(Fields({"quantization_config": quantization}, "config.json"), model)
     experts = [f"layers.1.block_sparse_moe.experts.{index}.{part}" for index in range(4) for part in ("w1", "w2", "w3")]
-    assert set(experts) <= set(stored)
+    assert {name for name in stored if name.startswith("layers.1.") and "self_attn" not in name} == set(experts)
 
 
 def test_the_modules_of_a_block_may_be_listed() -> None:
@@ -162,9 +159,9 @@ def _with_format(groups: dict[str, Any]) -> dict[str, Any]:
 def test_the_field_of_a_multimodal_model_is_found_and_so_are_its_names() -> None:
     nested = {"text_config": {"quantization_config": FP8}}
     fields = Fields(nested, "config.json")
-    assert read_quantization(fields, model_config(num_layers=1), FAMILIES["llama"])
+    assert read_quantization(fields, configured(num_hidden_layers=1))
     skip = FP8 | {"modules_to_not_convert": ["model.language_model.layers.0"]}
-    assert names(skip, family="gemma3") == {"layers.1"}
+    assert names(skip, architecture="Gemma3ForCausalLM") == {"layers.1"}
 
 
 @pytest.mark.parametrize(

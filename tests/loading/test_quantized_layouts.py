@@ -9,21 +9,18 @@ import numpy as np
 import pytest
 import torch
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.quantization import read_quantization
-from numaserve.workers.models.family import Family
-from numaserve.workers.models.registry import FAMILIES
-from numaserve.workers.models.stored import Stored
 from numaserve.workers.weights.quantized.coded import CodedTensor, e4m3_values, requantized
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix, parts_of
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from safetensors.torch import save_file
 
-from tests.support.model_configs import model_config
+from tests.support.configured import configured
 from tests.support.published import LAYOUTS, Published, Values, gptq
 
 SHAPE = (40, 320)
-LLAMA: Family = FAMILIES["llama"]
 
 
 def random_weight(shape: tuple[int, int] = SHAPE) -> Values:
@@ -32,7 +29,7 @@ def random_weight(shape: tuple[int, int] = SHAPE) -> Values:
 
 def stored_as(published: Published) -> Stored:
     fields = Fields({"quantization_config": published.config}, "config.json")
-    return read_quantization(fields, model_config(), LLAMA)["layers.0.mlp.up_proj"]
+    return read_quantization(fields, configured())["layers.0.mlp.up_proj"]
 
 
 def matrix_of(

@@ -12,18 +12,13 @@ import torch
 import transformers as hf
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.models.registry import FAMILIES
-from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, ModelSettings, WeightFormats
-from numaserve.workers.weights import loader
-from numaserve.workers.weights.checkpoint import open_source
-from numaserve.workers.weights.sharding import make_shard, weight_bytes
-from numaserve.workers.weights.weights import Weights
+from numaserve.workers.layers.parameters import MatrixParameter
+from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats
 from numpy_builder import run_group
 from safetensors.torch import load_file, save_file
 
 from tests.support import checkpoints
+from tests.support.loaded import Loaded, load_part
 from tests.support.published import LAYOUTS, rounded_anew
 from tests.support.published_checkpoints import edit_config, save_published, small_llama
 
@@ -33,32 +28,40 @@ TOKENS = np.random.default_rng(0).integers(0, checkpoints.VOCAB, 60)
 Model = hf.PreTrainedModel
 
 
-def load(path: Path, tp: int, team: Team, formats: WeightFormats = AS_PUBLISHED) -> tuple[ModelConfig, list[Weights]]:
-    """Every rank's weights; what the plan counts for each is what they take."""
-    config = load_model_config(path)
-    source = open_source(path, config)
-    shares = list(range(tp + 1, 1, -1))  # uneven nodes
-    group = []
-    for rank in range(tp):
-        done: list[int] = []
-        shard = make_shard(config, shares, rank)
-        group.append(loader.load_weights(source, config, shard, team, done.append, positions=64, formats=formats))
-        assert done[-1] == weight_bytes(config, shares, rank, ModelSettings(formats=formats))
-    return config, group
+def load(path: Path, tp: int, team: Team, formats: WeightFormats = AS_PUBLISHED) -> list[Loaded]:
+    """Every rank's weights, on uneven nodes."""
+    shares = list(range(tp + 1, 1, -1))
+    return [load_part(path, team, shares, rank, formats=formats) for rank in range(tp)]
 
 
-def matrices(weights: Weights) -> list[PackedMatrix]:
-    return [matrix for layer in weights.layers for matrix in (layer.qkv, layer.o, *layer.mlp.matrices)]
+def matrices(loaded: Loaded) -> list[PackedMatrix]:
+    """All but the embedding and the head."""
+    blocks = loaded.config.decoder.blocks
+    return [
+        matrix
+        for block in blocks
+        for parameter in block.parameters()
+        if isinstance(parameter, MatrixParameter)
+        for matrix in loaded.matrices(parameter)
+    ]
+
+
+def embedding_of(loaded: Loaded) -> PackedMatrix:
+    return loaded.matrix(loaded.config.decoder.embedding.table)
+
+
+def head_of(loaded: Loaded) -> PackedMatrix:
+    return loaded.matrix(loaded.config.decoder.head.parameter)
 
 
 def assert_same_logits(
     path: Path, model: Model, tp: int, team: Team, formats: WeightFormats = AS_PUBLISHED, atol: float = 3e-4
-) -> list[Weights]:
+) -> list[Loaded]:
     """The weights of all ranks, which compute what `model` does."""
-    config, group = load(path, tp, team, formats)
+    group = load(path, tp, team, formats)
     with torch.no_grad():
         expected = model(torch.from_numpy(TOKENS)[None]).logits[0].numpy()
-    for logits in run_group(FAMILIES[config.family].forward, config, group, TOKENS):
+    for logits in run_group(group, TOKENS):
         np.testing.assert_allclose(logits, expected, atol=atol)
     return group
 
@@ -70,7 +73,7 @@ def test_a_published_checkpoint_is_kept_as_it_is_on_any_number_of_ranks(name: st
     for tp in (1, 3):
         group = assert_same_logits(path, model, tp, team)
         assert {matrix.format for weights in group for matrix in matrices(weights)} == {LAYOUTS[name].native}
-        assert all(weights.lm_head.format == "bf16" for weights in group)
+        assert all(head_of(weights).format == "bf16" for weights in group)
 
 
 @pytest.mark.parametrize("name", ["gptq", "w8a8", "fp8 blocks"])
@@ -99,15 +102,15 @@ def test_a_gguf_file_stays_quantised_and_so_does_a_tied_head(kind: str, tmp_path
     atol = 6e-2 if kind in {"Q4_K", "Q5_K"} else 3e-4
     for weights in assert_same_logits(path, model, 2, team, AS_PUBLISHED, atol):
         native = {"Q4_0": "int4", "Q4_1": "int4", "Q4_K": "int4", "MXFP4": "mxfp4"}.get(kind, "int8_group")
-        assert {matrix.format for matrix in [*matrices(weights), weights.lm_head]} == {native}
-        assert weights.embedding.format == "bf16"
+        assert {matrix.format for matrix in [*matrices(weights), head_of(weights)]} == {native}
+        assert embedding_of(weights).format == "bf16"
 
 
 def test_heads_that_begin_inside_a_group_are_expanded_on_that_rank(tmp_path: Path, team: Team) -> None:
     config = hf.LlamaConfig(**checkpoints.sizes(96, 4, 2, 160), head_dim=24)
     model = checkpoints.randomise(hf.LlamaForCausalLM(config).eval())
     path = checkpoints.save_gguf(model, tmp_path / "model.gguf", "Q8_0", expanded=False)
-    _, group = load(path, 2, team)
+    group = load(path, 2, team)
     assert [[matrix.format for matrix in matrices(weights)[:4]] for weights in group] == [
         ["int8_group"] * 4,
         ["int8_group", "bf16", "int8_group", "int8_group"],
@@ -133,8 +136,9 @@ def test_modules_that_are_not_converted_stay_bf16_and_so_does_what_is_fused_with
         if "layers.0" in name and name.endswith(parts):
             module.weight.data = module.weight.data.bfloat16().float()
     (weights,) = assert_same_logits(path, model, 1, team)
-    layer = weights.layers[0]
-    assert getattr(layer if expanded_name == "qkv" else layer.mlp, expanded_name).format == "bf16"
+    block = weights.config.decoder.blocks[0]
+    of = block.attention if expanded_name == "qkv" else block.mlp
+    assert weights.matrix(getattr(of, expanded_name)).format == "bf16"
     assert [each.format for each in matrices(weights)].count("int4") == 7
 
 
@@ -152,7 +156,8 @@ def test_codes_of_4_and_8_bits_share_a_matrix(tmp_path: Path, team: Team) -> Non
     dynamic = {r"+:.*\.v_proj": {"bits": 8, "group_size": 32}}
     edit_config(folder, quantization_config=LAYOUTS["gptq asymmetric"].config | {"dynamic": dynamic})
     (weights,) = assert_same_logits(folder, model, 1, team)
-    assert (weights.layers[0].qkv.format, weights.layers[0].qkv.group) == ("int8_group", 32)
+    qkv = weights.matrix(weights.config.decoder.blocks[0].attention.qkv)
+    assert (qkv.format, qkv.group) == ("int8_group", 32)
 
 
 def test_biases_of_zeros_that_the_model_does_not_have_are_harmless(tmp_path: Path, team: Team) -> None:

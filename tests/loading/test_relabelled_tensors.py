@@ -11,10 +11,9 @@ import gguf
 import pytest
 import torch
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.models.registry import FAMILIES
+from numaserve.workers.models.config.gguf_file import open_gguf
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.weights.checkpoint import check_checkpoint, open_source
-from numaserve.workers.weights.gguf_file import open_gguf
 from numaserve.workers.weights.source import RawTensor
 from numaserve.workers.weights.tensors import check_tensors
 from safetensors.torch import load_file, save_file
@@ -126,7 +125,7 @@ def test_a_norm_is_no_block_of_codes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(
         OperatorError, match=r"model\.gguf: tensor output_norm\.weight is q8_0, norms and biases are f16"
     ):
-        check_tensors(source, config, FAMILIES[config.family], "model.")
+        check_tensors(source, config)
 
 
 def place_of_type(content: bytes, tensor: gguf.ReaderTensor) -> int:

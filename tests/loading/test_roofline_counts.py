@@ -10,26 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numaserve import kernels as native
 from numaserve.kernels import Program, RopeTable, Team
 from numaserve.workers.bench.programs import start_slot, step
 from numaserve.workers.bench.shapes import SHAPES
-from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.models.registry import FAMILIES
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.roofline.ranks import rank_operations
-from numaserve.workers.planning.roofline.shapes import ShapeSource
-from numaserve.workers.process.model import rank_shape
 from numaserve.workers.program.buffers import Operand, Tensor
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.cost import OperationCost, StepWork
+from numaserve.workers.program.handles import Matrix, Rope, Vector
 from numaserve.workers.program.native import make_program
-from numaserve.workers.program.ops.base import Matrix
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
 from numaserve.workers.protocol import PAGE_SIZE
 from numaserve.workers.settings import DEFAULT_SETTINGS, KvCacheDtype, ModelSettings, WeightFormats
-from numaserve.workers.weights.loader import lay_out
-from numaserve.workers.weights.matrices import packed_matrix
-from numaserve.workers.weights.sharding import make_shard
 
 PAGES = 8
 SLOTS = 2
@@ -104,10 +99,29 @@ def config_of(folder: Path, more: dict[str, Any]) -> ModelConfig:
 class LoneRank(ProgramBuilder):
     """What other ranks would have made stays what it was."""
 
-    def latents(self, x: Operand, weight: Matrix) -> Tensor:
-        out = Tensor(x.rows, max(weight.n, *self.shape.latent_bounds, 0), 4)
+    def latents(self, x: Operand, weight: Matrix, bounds: tuple[int, ...] = ()) -> Tensor:
+        out = Tensor(x.rows, max(weight.n, *bounds, 0), 4)
         self._linear("linear", x, weight, out)
         return out
+
+
+class Zeros:
+    """Native weights with nothing in them."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, Any] = {}
+
+    def __call__(self, handle: Matrix | Vector | Rope) -> Any:
+        if handle not in self._made:
+            self._made[handle] = self._make(handle)
+        return self._made[handle]
+
+    def _make(self, handle: Matrix | Vector | Rope) -> Any:
+        if isinstance(handle, Rope):
+            return rope_table(handle.config.rotary_dim)
+        if isinstance(handle, Vector):
+            return native.Vector(np.zeros(handle.size, np.float32))
+        return native.PackedMatrix(handle.n, handle.k, handle.format, handle.group, handle.offsets)
 
 
 def zero_program(
@@ -117,13 +131,17 @@ def zero_program(
     settings: ModelSettings = DEFAULT_SETTINGS,
 ) -> Program:
     """The rank's own Program, of real matrices with nothing in them, without the other ranks."""
-    shard = make_shard(config, shares, rank, settings)
-    weights = lay_out(ShapeSource(config), config, shard, settings.formats, packed_matrix)
-    weights = replace(weights, ropes=tuple(rope_table(config.rope.rotary_dim) for _ in weights.ropes))
-    shape = replace(rank_shape(config, shares, rank), vocab_bounds=[0, len(weights.shard.vocab)])
+    part, decoder = config.partition(shares, settings).ranks[rank], config.decoder
+    shape = replace(decoder.shape(part), vocab_bounds=(0, len(part.along(decoder.embedding.axis))))
     b = LoneRank(ProgramSetup(shape, LIMITS, Ranks((2,)), settings))
-    FAMILIES[config.family].forward(b, config, weights)
-    return make_program(b.setup, b.fused(), Team([-1, -1]))
+    decoder.forward(b, part)
+    return make_program(b.setup, b.fused(), Team([-1, -1]), weights=Zeros())
+
+
+def operations_of(
+    config: ModelConfig, shares: Sequence[int], rank: int, settings: ModelSettings = DEFAULT_SETTINGS
+) -> list[OperationCost]:
+    return rank_operations(config, config.partition(shares, settings).ranks[rank])
 
 
 def rope_table(rotary_dim: int) -> RopeTable:
@@ -159,7 +177,7 @@ def counted(operations: Sequence[OperationCost], steps: Sequence[list[tuple[int,
 def test_a_dense_model_is_counted_as_the_program_counts_it(family: str, kv: KvCacheDtype, tmp_path: Path) -> None:
     config, settings = config_of(tmp_path, DENSE[family]), ModelSettings(kv_cache_dtype=kv)
     program = zero_program(config, [1], 0, settings)
-    assert counted(rank_operations(config, [1], 0, settings), STEPS) == native_counts(program, STEPS)
+    assert counted(operations_of(config, [1], 0, settings), STEPS) == native_counts(program, STEPS)
 
 
 @pytest.mark.parametrize("activations", ["bf16", "int8"])
@@ -168,14 +186,14 @@ def test_every_weight_format_is_counted_as_the_program_counts_it(format: Any, ac
     settings = ModelSettings(formats=WeightFormats(format, format, activations))
     config = config_of(tmp_path, {})
     program = zero_program(config, [1], 0, settings)
-    assert counted(rank_operations(config, [1], 0, settings), STEPS) == native_counts(program, STEPS)
+    assert counted(operations_of(config, [1], 0, settings), STEPS) == native_counts(program, STEPS)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_of_two_ranks_is_counted_as_its_program_counts_it(rank: int, tmp_path: Path) -> None:
     config, shares = config_of(tmp_path, {}), [2, 1]
     program = zero_program(config, shares, rank)
-    assert counted(rank_operations(config, shares, rank), STEPS) == native_counts(program, STEPS)
+    assert counted(operations_of(config, shares, rank), STEPS) == native_counts(program, STEPS)
 
 
 @pytest.mark.parametrize("format", [None, "int8"])
@@ -187,7 +205,7 @@ def test_experts_of_one_token_are_counted_as_the_program_counts_them(
     config = config_of(tmp_path, model)
     steps = [[(0, start, 1, True)] for start in range(3)]
     native = native_counts(zero_program(config, [1], 0, settings), steps)
-    assert_alike(counted(rank_operations(config, [1], 0, settings), steps), native)
+    assert_alike(counted(operations_of(config, [1], 0, settings), steps), native)
 
 
 @pytest.mark.parametrize("shares", [[1], [2, 1]], ids=["one rank", "the second of two"])
@@ -201,7 +219,7 @@ def test_a_mixture_whose_tokens_go_to_every_expert_is_counted_as_the_program_cou
 ) -> None:
     config, rank = config_of(tmp_path, model), len(shares) - 1
     native = native_counts(zero_program(config, shares, rank), STEPS)
-    assert_alike(counted(rank_operations(config, shares, rank), STEPS), native)
+    assert_alike(counted(operations_of(config, shares, rank), STEPS), native)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -209,7 +227,7 @@ def test_whole_experts_of_a_rank_are_counted_as_its_program_counts_them(rank: in
     config = config_of(tmp_path, MOE | {"num_experts_per_tok": 6})
     settings = ModelSettings(expert_parallel=True)
     native = native_counts(zero_program(config, [1, 1], rank, settings), STEPS)
-    operations = rank_operations(config, [1, 1], rank, settings)
+    operations = operations_of(config, [1, 1], rank, settings)
     assert_alike(counted(operations, STEPS), native)
 
 

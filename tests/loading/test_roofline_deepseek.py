@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from numaserve.configs import EFFICIENCIES
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import DeploymentOptions
 from numaserve.workers.planning.placement import place_ranks
@@ -88,7 +88,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
 @pytest.fixture(scope="module")
 def operations(config: ModelConfig) -> list[OperationCost]:
     """Of a single rank with the whole model."""
-    return rank_operations(config, [128], 0, INT8)
+    return rank_operations(config, config.partition([128], INT8).ranks[0])
 
 
 def estimate(config: ModelConfig, options: DeploymentOptions) -> Estimate:
@@ -125,7 +125,7 @@ def test_two_ranks_read_half_of_the_latents_of_a_long_sequence_each(batch: int, 
     step, short = (StepWork([(context - 1, 1)] * batch, batch) for context in (32768, 1024))
     latents = batch * LAYERS * 32768 * (512 + 64) * 2
     for rank in range(2):
-        operations = rank_operations(config, [64, 64], rank, INT8)
+        operations = rank_operations(config, config.partition([64, 64], INT8).ranks[rank])
         assert nbytes(operations, "attention", step) == 0
         assert nbytes(operations, "divided_attention", step) == latents / 2
         assert nbytes(operations, "attention", short) == batch * LAYERS * 1024 * (512 + 64) * 2
@@ -140,18 +140,19 @@ def test_a_prompt_of_two_chunks_reads_the_experts_twice(operations: list[Operati
 def test_its_int8_weights_fit_two_sockets_and_not_one(host: str, fits: bool, config: ModelConfig) -> None:
     topology = load_machine(host).topology()
     ranks = place_ranks(topology, None, None, False).ranks
-    memory = node_memory(OPTIONS, config, topology, ranks, 2048)
+    partition = config.partition([len(rank.cpus) for rank in ranks], OPTIONS.settings)
+    memory = node_memory(OPTIONS, config, topology, ranks, partition=partition, context=2048)
     assert all(node.fits for node in memory) == fits
     # 671 billion parameters, and what is bf16.
     assert 671e9 < sum(node.weights for node in memory) < 705e9
     if not fits:
-        found = list(remedies(OPTIONS, config, topology, ranks, 2048))
+        found = list(remedies(OPTIONS, config, topology, ranks, partition=partition, context=2048))
         assert found[0] == "--quantization int4"
         assert not any("--kv-cache-dtype" in each for each in found)  # latents are bf16 always
 
 
 def test_the_layer_that_predicts_another_token_is_neither_counted_nor_passed_over(config: ModelConfig) -> None:
-    counted, without = estimate(config, OPTIONS), estimate(replace(config, mtp_layers=0), OPTIONS)
+    counted, without = estimate(config, OPTIONS), estimate(replace(config, skipped_layers=0), OPTIONS)
     assert counted.decode == without.decode
     assert [node.weights for node in counted.memory] == [node.weights for node in without.memory]
     assert set(counted.notes) - set(without.notes) == set(config.notes) != set()
@@ -164,6 +165,7 @@ def test_a_step_cannot_be_faster_than_the_bytes_that_a_rank_reads(config: ModelC
 
 
 def test_whole_experts_are_for_models_that_have_some(config: ModelConfig) -> None:
-    dense = replace(config, moe_layers=())
+    blocks = config.decoder.blocks[:DENSE]
+    dense = replace(config, decoder=replace(config.decoder, blocks=blocks))
     with pytest.raises(OperatorError, match="--expert-parallel is for models with experts"):
         estimate(dense, replace(OPTIONS, settings=ModelSettings(expert_parallel=True)))

@@ -5,8 +5,7 @@ import pytest
 import torch
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.rope import read_rope, rope_from
-from numaserve.workers.models.rope import frequencies, rope_tables
-from numaserve.workers.models.spec import RopeConfig
+from numaserve.workers.program.rope import RopeConfig, frequencies, rope_tables
 from transformers import Gemma3TextConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 

@@ -6,21 +6,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numaserve.kernels import Program, Team
+from numaserve.workers.layers.axes import Axis, apportion, split, split_heads
+from numaserve.workers.layers.parameters import MatrixParameter
+from numaserve.workers.layers.partition import RankPart
+from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.protocol import PAGE_SIZE
-from numaserve.workers.settings import KvCacheDtype, ModelSettings, WeightFormats
-from numaserve.workers.weights.sharding import (
-    apportion,
-    kv_bytes_per_page,
-    make_shard,
-    split,
-    split_heads,
-    weight_bytes,
-)
+from numaserve.workers.settings import DEFAULT_SETTINGS, KvCacheDtype, ModelSettings, WeightFormats
 
-from tests.support.model_configs import model_config, moe_config
+from tests.support.configured import configured, with_experts
 
 HUGE_PAGE = 2 << 20  # native code rounds up to whole ones
 RANKS = st.lists(st.integers(1, 128), min_size=1, max_size=9)
+
+
+def part_of(model: ModelConfig, shares: list[int], rank: int, settings: ModelSettings = DEFAULT_SETTINGS) -> RankPart:
+    return model.partition(shares, settings).ranks[rank]
+
+
+def weight_bytes(model: ModelConfig, shares: list[int], rank: int, settings: ModelSettings = DEFAULT_SETTINGS) -> int:
+    return part_of(model, shares, rank, settings).weight_bytes()
+
+
+def page_bytes(model: ModelConfig, shares: list[int], rank: int, dtype: KvCacheDtype = "bf16") -> int:
+    return model.decoder.page_bytes(part_of(model, shares, rank), dtype)
+
+
+def axes_of(model: ModelConfig) -> dict[str, Axis]:
+    """All axes, by name."""
+    found: list[Axis | None] = []
+    for parameter in model.decoder.parameters():
+        found += [part.axis for part in parameter.parts]
+        found.append(parameter.columns.axis if isinstance(parameter, MatrixParameter) and parameter.columns else None)
+    return {axis.name: axis for axis in found if axis is not None}
 
 
 def sizes(heads: list[tuple[range, range]]) -> list[tuple[int, int]]:
@@ -83,77 +100,72 @@ def test_weights_that_are_not_positive_are_refused() -> None:
 
 
 def test_one_rank_holds_the_whole_model() -> None:
-    shard = make_shard(model_config(), [8], 0)
-    assert (shard.q_heads, shard.kv_heads) == (range(9), range(3))
-    assert (shard.intermediate, shard.vocab) == (range(1536), range(49152))
+    part, axes = part_of(configured(), [8], 0), axes_of(configured())
+    assert {name: part.along(axis) for name, axis in axes.items()} == {
+        "query_heads": range(9),
+        "kv_heads": range(3),
+        "intermediate": range(1536),
+        "vocabulary": range(49152),
+    }
 
 
 def test_weight_bytes_are_two_for_each_parameter_of_the_matrices() -> None:
     parameters = 30 * (576 * (9 + 2 * 3 + 9) * 64 + 3 * 576 * 1536) + 49152 * 576
-    assert weight_bytes(model_config(), [8], 0) == 2 * parameters
-    assert weight_bytes(model_config(tie_word_embeddings=False), [8], 0) == 2 * (parameters + 49152 * 576)
+    assert weight_bytes(configured(), [8], 0) == 2 * parameters
+    assert weight_bytes(configured(tie_word_embeddings=False), [8], 0) == 2 * (parameters + 49152 * 576)
 
 
 def test_int8_weights_are_one_byte_and_eight_more_for_each_output_feature() -> None:
     settings = ModelSettings(formats=WeightFormats(linear="int8"))
     parameters = 30 * (576 * (9 + 2 * 3 + 9) * 64 + 3 * 576 * 1536)
     features = 30 * ((9 + 2 * 3) * 64 + 576 + 2 * 1536 + 576)
-    assert weight_bytes(model_config(), [8], 0, settings) == parameters + 8 * features + 2 * 49152 * 576
+    assert weight_bytes(configured(), [8], 0, settings) == parameters + 8 * features + 2 * 49152 * 576
 
 
 def test_a_quantised_head_is_another_matrix_than_the_embedding() -> None:
     settings = ModelSettings(formats=WeightFormats(lm_head="int8"))
-    assert weight_bytes(model_config(), [8], 0, settings) - weight_bytes(model_config(), [8], 0) == 49152 * (576 + 8)
+    assert weight_bytes(configured(), [8], 0, settings) - weight_bytes(configured(), [8], 0) == 49152 * (576 + 8)
 
 
 @given(weights=st.lists(st.integers(1, 64), min_size=2, max_size=3))
 def test_the_ranks_together_hold_the_model_once(weights: list[int]) -> None:
-    together = sum(weight_bytes(model_config(), weights, rank) for rank in range(len(weights)))
+    together = sum(weight_bytes(configured(), weights, rank) for rank in range(len(weights)))
     # A part of the vocabulary may end in half a pair of panels.
-    assert 0 <= together - weight_bytes(model_config(), [1], 0) <= len(weights) * 16 * 576 * 2
+    assert 0 <= together - weight_bytes(configured(), [1], 0) <= len(weights) * 16 * 576 * 2
 
 
 def test_weight_bytes_count_every_expert_and_a_whole_router() -> None:
     attention, dense, vocabulary = 576 * (9 + 2 * 3 + 9) * 64, 3 * 576 * 1536, 49152 * 576
     # 12 rows and the gate's, padded to 32.
     experts = 3 * 576 * (12 * 768 + 1024) + 32 * 576
-    assert weight_bytes(moe_config(), [8], 0) == 2 * (30 * attention + dense + 29 * experts + vocabulary)
+    assert weight_bytes(with_experts(), [8], 0) == 2 * (30 * attention + dense + 29 * experts + vocabulary)
 
 
 @given(weights=st.lists(st.integers(1, 64), min_size=2, max_size=3))
 def test_the_ranks_together_hold_every_expert_once(weights: list[int]) -> None:
     routers = 29 * 32 * 576 * 2
-    whole = weight_bytes(moe_config(), [1], 0) - routers
-    together = sum(weight_bytes(moe_config(), weights, rank) - routers for rank in range(len(weights)))
+    whole = weight_bytes(with_experts(), [1], 0) - routers
+    together = sum(weight_bytes(with_experts(), weights, rank) - routers for rank in range(len(weights)))
     assert 0 <= together - whole <= len(weights) * 16 * 576 * 2
 
 
 @given(weights=RANKS)
 def test_experts_are_cut_at_tiles_like_the_mlp(weights: list[int]) -> None:
-    shards = [make_shard(moe_config(), weights, rank) for rank in range(len(weights))]
+    model = with_experts()
+    partition, axes = model.partition(weights), axes_of(model)
     for name, total in (("expert_intermediate", 768), ("shared_intermediate", 1024), ("intermediate", 1536)):
-        parts = [getattr(shard, name) for shard in shards]
-        assert parts == split(total, weights, 32)
-
-
-def test_a_dense_model_has_no_columns_of_experts() -> None:
-    shard = make_shard(model_config(), [3, 2], 1)
-    assert (shard.expert_intermediate, shard.shared_intermediate) == (range(0), range(0))
+        assert partition.ranges(axes[name]) == split(total, weights, 32)
 
 
 def test_a_page_counts_local_heads_padded_to_whole_tiles() -> None:
-    assert kv_bytes_per_page(model_config(), [1, 1], 0) == 2 * 30 * 2 * PAGE_SIZE * 64 * 2
-    assert kv_bytes_per_page(model_config(head_dim=48), [1, 1], 1) == 2 * 30 * 1 * PAGE_SIZE * 64 * 2
+    assert page_bytes(configured(), [1, 1], 0) == 2 * 30 * 2 * PAGE_SIZE * 64 * 2
+    assert page_bytes(configured(head_dim=48), [1, 1], 1) == 2 * 30 * 1 * PAGE_SIZE * 64 * 2
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
 def test_a_quantised_page_is_a_byte_a_value_and_two_for_each_scale(dtype: KvCacheDtype) -> None:
-    assert kv_bytes_per_page(
-        model_config(), [1, 1], 0, ModelSettings(kv_cache_dtype=dtype)
-    ) == 2 * 30 * 2 * PAGE_SIZE * (64 + 2)
-    assert kv_bytes_per_page(
-        model_config(head_dim=48), [1, 1], 1, ModelSettings(kv_cache_dtype=dtype)
-    ) == 2 * 30 * 1 * PAGE_SIZE * (64 + 2)
+    assert page_bytes(configured(), [1, 1], 0, dtype) == 2 * 30 * 2 * PAGE_SIZE * (64 + 2)
+    assert page_bytes(configured(head_dim=48), [1, 1], 1, dtype) == 2 * 30 * 1 * PAGE_SIZE * (64 + 2)
 
 
 @pytest.mark.parametrize("dtype", get_args(KvCacheDtype))
@@ -176,5 +188,5 @@ def test_native_code_takes_the_memory_that_was_planned(dtype: KvCacheDtype, head
         "arena_bytes": 4096,
     }
     program = Program(Team([-1]), None, settings)
-    planned = 64 * kv_bytes_per_page(model_config(head_dim=head_dim), [1], 0, ModelSettings(kv_cache_dtype=dtype))
+    planned = 64 * page_bytes(configured(head_dim=head_dim), [1], 0, dtype)
     assert 0 <= program.kv_memory[1] - planned < HUGE_PAGE

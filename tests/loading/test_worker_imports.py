@@ -10,7 +10,7 @@ LOAD = """
 import sys
 from pathlib import Path
 from numaserve.workers.process import main
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.weights.checkpoint import open_source
 path = Path(sys.argv[1])
 source = open_source(path, load_model_config(path))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import zmq
 from numaserve.shm_comm.segment import Segment, create_segment
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.protocol import (
     Failure,
     FromWorker,

@@ -78,12 +78,12 @@ def latent(world: int = 1, *, format: str = "bf16") -> ProgramBuilder:
         [VOCAB // world * rank for rank in range(world + 1)],
         value_dim=64,
         head_bounds=[2 * rank for rank in range(world + 1)],
-        latent_bounds=[160 // world * rank for rank in range(world + 1)],
     )
     b = ProgramBuilder(setup(world, shape))
     residual = b.embed(MatrixShape(VOCAB, HIDDEN), first_row=0)
     x = b.rms_norm(residual, VectorShape(), EPS)
-    kv, q = b.split(b.latents(x, MatrixShape(160 // world, HIDDEN)), 96)
+    bounds = tuple(160 // world * rank for rank in range(world + 1))
+    kv, q = b.split(b.latents(x, MatrixShape(160 // world, HIDDEN), bounds), 96)
     q = b.linear(b.rms_norm(q, VectorShape(), EPS), MatrixShape(128, HIDDEN))
     w_uk, w_uv = MatrixShape(128, 32, format), MatrixShape(64, 64, format)
     out = b.latent_attention(q, kv, w_uk, w_uv, layer=0, rope=RopeShape(), norm=VectorShape(), eps=EPS, scale=1.0)

@@ -23,11 +23,13 @@ from numaserve.workers.bench.programs import (
     work_of_step,
 )
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
-from numaserve.workers.models.decoder import experts
 from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.planning.roofline.expert_shapes import EXPERT_SHAPES, ExpertShape
+from numaserve.workers.program.buffers import Operand
+from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.experts import ExpertMatrices, Router
+from numaserve.workers.program.ops.base import Matrix
 from numaserve.workers.protocol import PAGE_SIZE
-from numaserve.workers.weights.weights import DenseMlp, MoeWeights
 
 _PRODUCTS = ("moe_gate_up", "moe_down")
 _NODES = ("moe_route", *_PRODUCTS, "moe_combine")
@@ -36,7 +38,7 @@ _NODES = ("moe_route", *_PRODUCTS, "moe_combine")
 def bench_experts(team: Team, effort: Effort, *, model: str, format: Format, m_values: Sequence[int]) -> Rows:
     """The operations of one layer's experts for M tokens."""
     shape = EXPERT_SHAPES[model]
-    active = 3 * shape.hidden * shape.routing.intermediate_size * shape.routing.top_k
+    active = 3 * shape.hidden * shape.intermediate * shape.routing.top_k
     layers = copies_beyond_caches(active)
     program = _program(team, shape, format, layers, max(m_values))
     for m in m_values:
@@ -57,22 +59,28 @@ def _program(team: Team, shape: ExpertShape, format: Format, layers: int, rows: 
     b = make_builder(team, hidden=shape.hidden, step_tokens=rows, context=rows)
     _, x = begin(b, team)
     for _ in range(layers):
-        experts(b, x, shape.routing, _weights(team, shape, format))
+        _append(b, team, shape, format, x)
     program = built(b, team)
     start_slot(program, 0, range(-(-rows // PAGE_SIZE)))
     return program
 
 
-def _weights(team: Team, shape: ExpertShape, format: Format) -> MoeWeights:
-    routing, hidden = shape.routing, shape.hidden
-    experts, shared = range(routing.num_experts), routing.shared_intermediate_size
-    return MoeWeights(
-        router=random_matrix(team, routing.num_experts + routing.shared_gate, hidden),
-        correction_bias=None,
-        experts=experts,
-        gate_up=same_matrices(random_matrix(team, 2 * routing.intermediate_size, hidden, format), len(experts)),
-        down=same_matrices(random_matrix(team, hidden, routing.intermediate_size, format), len(experts)),
-        shared=DenseMlp(random_matrix(team, 2 * shared, hidden, format), random_matrix(team, hidden, shared, format))
-        if shared
-        else None,
+def _append(b: ProgramBuilder, team: Team, shape: ExpertShape, format: Format, x: Operand) -> None:
+    """One mixture of random weights."""
+    hidden, experts = shape.hidden, range(shape.routing.num_experts)
+
+    def matrices(n: int, k: int, shared: Matrix | None) -> ExpertMatrices:
+        return ExpertMatrices(tuple(same_matrices(random_matrix(team, n, k, format), len(experts))), shared)
+
+    gate_up, down = None, None
+    if shape.shared:
+        gate_up = random_matrix(team, 2 * shape.shared, hidden, format)
+        down = random_matrix(team, hidden, shape.shared, format)
+    b.experts(
+        x,
+        shape.routing,
+        Router(random_matrix(team, len(experts) + shape.routing.shared_gate, hidden)),
+        held=experts,
+        gate_up=matrices(2 * shape.intermediate, hidden, gate_up),
+        down=matrices(hidden, shape.intermediate, down),
     )

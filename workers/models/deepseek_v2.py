@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from numaserve.workers.models import decoder
+from numaserve.workers.models.config import gguf_deepseek
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.latent import (
-    LATENT_DEFAULTS,
-    SHARED_EXPERTS,
-    read_deepseek,
-    read_deepseek_experts,
-    read_groups,
-)
-from numaserve.workers.models.family import Family
-from numaserve.workers.models.spec import ModelConfig, MoeConfig
+from numaserve.workers.models.config.latent import LATENT_DEFAULTS, read_deepseek, read_groups
+from numaserve.workers.models.family import Family, GgufForm
+from numaserve.workers.models.spec import ModelConfig
 
 _DEFAULTS = LATENT_DEFAULTS | {
     "n_routed_experts": 64,
@@ -29,18 +23,19 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     fields = fields.with_defaults(**_DEFAULTS)
     fields.refuse("scoring_func", "softmax")
     fields.refuse("norm_topk_prob", False)  # transformers does not read it
-    moe, layers = read_deepseek_experts(fields)
-    if fields.choice("topk_method", _GROUPED, "greedy"):
-        moe |= read_groups(fields, moe["num_experts"])
-    moe_config = MoeConfig(**moe, renormalize=False)
-    return read_deepseek(fields, "deepseek_v2", architecture, moe_config, layers, interleaved=True)
+    groups = read_groups(fields) if fields.choice("topk_method", _GROUPED, "greedy") else {}
+    return read_deepseek(fields, "deepseek_v2", architecture, renormalize=False, **groups)
 
 
 FAMILY = Family(
     name="deepseek_v2",
     architectures=("DeepseekV2ForCausalLM",),
-    gguf_architecture="deepseek2",
     configure=configure,
-    forward=decoder.forward,
-    moe_names=SHARED_EXPERTS,
+    gguf=GgufForm(
+        gguf_deepseek.ARCHITECTURE,
+        accepts=lambda metadata: not gguf_deepseek.has_sigmoid_scores(metadata),
+        values=gguf_deepseek.deepseek_values,
+        rope=gguf_deepseek.mscale,
+        equal_value_length=False,
+    ),
 )

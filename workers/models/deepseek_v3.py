@@ -3,17 +3,11 @@ corrected, within the best groups."""
 
 from __future__ import annotations
 
-from numaserve.workers.models import decoder
+from numaserve.workers.models.config import gguf_deepseek
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.latent import (
-    LATENT_DEFAULTS,
-    SHARED_EXPERTS,
-    read_deepseek,
-    read_deepseek_experts,
-    read_groups,
-)
-from numaserve.workers.models.family import Family
-from numaserve.workers.models.spec import ModelConfig, MoeConfig
+from numaserve.workers.models.config.latent import LATENT_DEFAULTS, read_deepseek, read_groups
+from numaserve.workers.models.family import Family, GgufForm
+from numaserve.workers.models.spec import ModelConfig
 
 _DEFAULTS = LATENT_DEFAULTS | {
     "num_attention_heads": 128,
@@ -33,18 +27,28 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     fields = fields.with_defaults(**_DEFAULTS)
     fields.refuse("scoring_func", "sigmoid")
     fields.refuse("topk_method", "noaux_tc")
-    moe, layers = read_deepseek_experts(fields)
-    moe |= read_groups(fields, moe["num_experts"])
-    renormalize, interleaved = fields.flag("norm_topk_prob", True), fields.flag("rope_interleave", True)
-    moe_config = MoeConfig(**moe, scoring="sigmoid", renormalize=renormalize, correction_bias=True, group_score="top2")
-    return read_deepseek(fields, "deepseek_v3", architecture, moe_config, layers, interleaved=interleaved)
+    return read_deepseek(
+        fields,
+        "deepseek_v3",
+        architecture,
+        correction_bias=True,
+        pairs=fields.flag("rope_interleave", True),
+        scoring="sigmoid",
+        renormalize=fields.flag("norm_topk_prob", True),
+        group_score="top2",
+        **read_groups(fields),
+    )
 
 
 FAMILY = Family(
     name="deepseek_v3",
     architectures=("DeepseekV3ForCausalLM",),
-    gguf_architecture=None,  # its GGUF files say "deepseek2"
     configure=configure,
-    forward=decoder.forward,
-    moe_names=SHARED_EXPERTS,
+    gguf=GgufForm(
+        gguf_deepseek.ARCHITECTURE,
+        accepts=gguf_deepseek.has_sigmoid_scores,
+        values=gguf_deepseek.deepseek_values,
+        rope=gguf_deepseek.mscale,
+        equal_value_length=False,
+    ),
 )

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from numaserve.workers.models import decoder
+from numaserve.workers.layers.decoder import Block
+from numaserve.workers.layers.embedding import Embedding
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
+    Common,
     read_activation,
     read_common,
     read_layer_count,
     read_layer_kinds,
     read_sliding_window,
+    windows_of,
 )
-from numaserve.workers.models.family import Family, LayerNames
-from numaserve.workers.models.spec import LayerKind, ModelConfig
+from numaserve.workers.models.family import Family, GgufForm, Values, without_experts
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.rope import RopeConfig
 
-NAMES = LayerNames(
-    mlp_norm="pre_feedforward_layernorm",
-    post_attention_norm="post_attention_layernorm",
-    post_mlp_norm="post_feedforward_layernorm",
-)
 _DEFAULTS = {
     "head_dim": 256,
     "num_key_value_heads": 4,
@@ -28,40 +28,81 @@ _DEFAULTS = {
     "attn_logit_softcapping": 50.0,
     "final_logit_softcapping": 30.0,
 }
+_SIZE_27B = {"gemma2": 46, "gemma3": 62}  # layers of the models of 27B parameters, by GGUF architecture
 
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json; what it leaves out has transformers' default."""
     fields = fields.with_defaults(**_DEFAULTS)
-    layers = read_layer_count(fields)
-    alternating: tuple[LayerKind, ...] = tuple("full" if layer % 2 else "sliding" for layer in range(layers))
-    kinds = read_layer_kinds(fields, alternating)
-    return read_common(fields, "gemma2", architecture, layer_kinds=kinds, **gemma_values(fields))
+    common = read_common(fields)
+    slides = read_layer_kinds(fields, [layer % 2 == 0 for layer in range(read_layer_count(fields))])
+    return gemma(common, "gemma2", architecture, slides, ropes=(common.rope, common.rope))
 
 
-def gemma_values(fields: Fields) -> dict[str, Any]:
-    """The fields of `ModelConfig` that Gemma 2 and 3 read alike."""
+def gemma(
+    common: Common,
+    family: str,
+    architecture: str,
+    slides: Sequence[bool],
+    *,
+    ropes: tuple[RopeConfig, RopeConfig],
+    **changes: Any,
+) -> ModelConfig:
+    """A model of Gemma 2 or 3; `ropes` are of layers that see all and of those that slide, `changes` are of attention
+    and of the model."""
+    fields = common.fields
     bias = fields.flag("attention_bias", False)
-    # The square root is taken in fp32 here, as transformers does in an fp32 model; its bf16 models round it.
-    return {
-        "activation": read_activation(fields, "hidden_activation", "gelu_pytorch_tanh"),
-        "embedding_scale": fields.integer("hidden_size", 1, 2**17) ** 0.5,
-        "query_scale": fields.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0) ** -0.5,
-        "sliding_window": read_sliding_window(fields, default=4096),
-        "attention_softcap": fields.optional_number("attn_logit_softcapping", 1e-3, 1e6),
-        "final_softcap": fields.optional_number("final_logit_softcapping", 1e-3, 1e6),
+    windows = windows_of(slides, read_sliding_window(fields, default=4096))
+    activation = read_activation(fields, "hidden_activation", "gelu_pytorch_tanh")
+    attention = {
+        "scale": fields.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0) ** -0.5,
+        "softcap": fields.optional_number("attn_logit_softcapping", 1e-3, 1e6),
         "qkv_bias": bias,
-        "attention_output_bias": bias,
+        "output_bias": bias,
         "norm_plus_one": True,
-        "post_norms": True,
+        "head_norms": changes.pop("head_norms", False),
     }
+
+    def block(layer: int) -> Block:
+        at = f"layers.{layer}."
+
+        def norm(module: str, gguf: str) -> Any:
+            return common.norm(at + module, at + gguf, plus_one=True)
+
+        return common.block(
+            layer,
+            common.attention(layer, rope=ropes[slides[layer]], window=windows[layer], **attention),
+            common.mlp(layer, activation=activation),
+            input_norm=norm("input_layernorm", "attn_norm"),
+            post_attention_norm=norm("post_attention_layernorm", "post_attention_norm"),
+            mlp_norm=norm("pre_feedforward_layernorm", "ffn_norm"),
+            post_mlp_norm=norm("post_feedforward_layernorm", "post_ffw_norm"),
+        )
+
+    # The square root is taken in fp32 here, as transformers does in an fp32 model; its bf16 models round it.
+    return common.model(
+        family,
+        architecture,
+        block,
+        embedding=Embedding(common.vocabulary, common.hidden, common.hidden**0.5),
+        norm=common.norm("norm", "output_norm", plus_one=True),
+        softcap=fields.optional_number("final_logit_softcapping", 1e-3, 1e6),
+        **changes,
+    )
+
+
+def query_scalar(metadata: Fields, values: Values) -> Values:
+    """The 27B models divide by the hidden size per head instead of the head's; the file does not say so."""
+    name, fields = metadata.text("general.architecture"), Fields(values, metadata.where)
+    per_head = fields.integer("hidden_size", 1, 2**17) // fields.integer("num_attention_heads", 1, 2**10)
+    is_27b = values.get("num_hidden_layers") == _SIZE_27B[name]
+    scalar = per_head if is_27b else fields.integer("head_dim", 1, 2**10, max(1, per_head))
+    return {**without_experts(metadata, values), "query_pre_attn_scalar": scalar}
 
 
 FAMILY = Family(
     name="gemma2",
     architectures=("Gemma2ForCausalLM",),
-    gguf_architecture="gemma2",
     configure=configure,
-    forward=decoder.forward,
-    names=NAMES,
+    gguf=GgufForm("gemma2", values=query_scalar),
 )

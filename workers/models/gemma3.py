@@ -5,13 +5,13 @@ The text part of the multimodal checkpoints is served too; their vision tower is
 
 from __future__ import annotations
 
-from numaserve.workers.models import decoder
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import read_common, read_head_dim, read_layer_count, read_layer_kinds
+from numaserve.workers.models.config.huggingface import read_common, read_head_dim, read_layer_kinds
 from numaserve.workers.models.config.rope import rope_from
-from numaserve.workers.models.family import Family
-from numaserve.workers.models.gemma2 import NAMES, gemma_values
-from numaserve.workers.models.spec import LayerKind, ModelConfig, RopeConfig
+from numaserve.workers.models.family import Family, GgufForm
+from numaserve.workers.models.gemma2 import gemma, query_scalar
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.rope import RopeConfig
 
 # Published multimodal checkpoints spell out only what differs from these.
 _DEFAULTS = {
@@ -33,20 +33,23 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         outer = {key: fields.values[key] for key in ("eos_token_id", "bos_token_id") if fields.has(key)}
         fields = fields.child("text_config").with_defaults(**outer)
     fields = fields.with_defaults(**_DEFAULTS)
+    common = read_common(fields)
     pattern = fields.integer("sliding_window_pattern", 1, 2**10, 6)
-    every_nth: tuple[LayerKind, ...] = tuple(
-        "sliding" if (layer + 1) % pattern else "full" for layer in range(read_layer_count(fields))
-    )
-    full, sliding = _read_ropes(fields)
-    return read_common(
-        fields,
+    slides = read_layer_kinds(fields, [bool((layer + 1) % pattern) for layer in range(common.layers)])
+    return gemma(
+        common,
         "gemma3",
         architecture,
-        layer_kinds=read_layer_kinds(fields, every_nth),
-        rope=full,
-        rope_sliding=sliding,
-        qk_norm=True,
-        **gemma_values(fields),
+        slides,
+        ropes=_read_ropes(fields),
+        head_norms=True,
+        prefixes=("model.", "language_model.model.", "model.language_model."),
+        ignored_prefixes=(
+            "vision_tower.",
+            "multi_modal_projector.",
+            "model.vision_tower.",
+            "model.multi_modal_projector.",
+        ),
     )
 
 
@@ -67,10 +70,6 @@ def _read_ropes(fields: Fields) -> tuple[RopeConfig, RopeConfig]:
 FAMILY = Family(
     name="gemma3",
     architectures=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
-    gguf_architecture="gemma3",
     configure=configure,
-    forward=decoder.forward,
-    names=NAMES,
-    prefixes=("model.", "language_model.model.", "model.language_model."),
-    ignored_prefixes=("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."),
+    gguf=GgufForm("gemma3", values=query_scalar),
 )

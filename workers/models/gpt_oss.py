@@ -5,22 +5,23 @@ All experts of a layer lie in one tensor, gate and up in turn. Every linear part
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from numaserve.workers.models import decoder
+from numaserve.workers.layers.decoder import Block
+from numaserve.workers.layers.experts import ExpertNames, Experts
+from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.models.config.experts import read_experts
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.gguf_experts import SOFTMAX_OF_CHOSEN, expert_values
 from numaserve.workers.models.config.huggingface import (
-    MAX_INTERMEDIATE,
     read_common,
-    read_head_dim,
     read_layer_count,
     read_layer_kinds,
     read_sliding_window,
+    windows_of,
 )
 from numaserve.workers.models.config.rope import read_rope
-from numaserve.workers.models.family import Family, MoeNames
-from numaserve.workers.models.spec import LayerKind, ModelConfig, MoeConfig
+from numaserve.workers.models.family import Family, GgufForm, Values
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.ops.experts import Routing
 
 _ROPE = {
     "rope_type": "yarn",
@@ -40,58 +41,58 @@ _DEFAULTS = {
     "rope_parameters": _ROPE,
 }
 _SIGMOID_GAIN = 1.702  # the kernels' too
+_NAMES = ExpertNames(
+    router="mlp.router", each=MlpNames("gate_up_proj", "gate_up_proj", "down_proj", interleaved=True), stacked=True
+)
 
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json; what it leaves out has transformers' default."""
     fields = fields.with_defaults(**_DEFAULTS)
     fields.refuse("swiglu_alpha", _SIGMOID_GAIN)
-    layers = read_layer_count(fields)
-    alternating: tuple[LayerKind, ...] = tuple("full" if layer % 2 else "sliding" for layer in range(layers))
-    experts, top_k = read_experts(fields, "num_local_experts")
+    common = read_common(fields)
+    slides = read_layer_kinds(fields, [layer % 2 == 0 for layer in range(read_layer_count(fields))])
+    windows = windows_of(slides, read_sliding_window(fields, default=128))
+    rope = read_rope(fields, common.head_dim, default_theta=150000.0)
     bias = fields.flag("attention_bias", True)
-    return read_common(
-        fields,
-        "gpt_oss",
-        architecture,
-        sliding_window=read_sliding_window(fields, default=128),
-        layer_kinds=read_layer_kinds(fields, alternating),
-        rope=read_rope(fields, read_head_dim(fields), default_theta=150000.0),
-        qkv_bias=bias,
-        attention_output_bias=bias,
-        attention_sinks=True,
-        moe=MoeConfig(
-            experts,
-            top_k,
-            fields.integer("intermediate_size", 1, MAX_INTERMEDIATE),
+    num_experts, top_k = read_experts(fields, "num_local_experts")
+    limit = fields.number("swiglu_limit", 1e-3, 1e6, 7.0)
+    routing = Routing(num_experts=num_experts, top_k=top_k)
+
+    def block(layer: int) -> Block:
+        at = f"layers.{layer}."
+        attention = common.attention(
+            layer, rope=rope, window=windows[layer], qkv_bias=bias, output_bias=bias, sinks=True
+        )
+        experts = Experts(
+            at,
+            common.hidden,
+            routing,
+            common.intermediate,
             activation="swiglu_oai",
-            swiglu_limit=fields.number("swiglu_limit", 1e-3, 1e6, 7.0),
+            limit=limit,
             router_bias=True,
             expert_bias=True,
-        ),
-        moe_layers=tuple(range(layers)),
-    )
+            names=_NAMES,
+        )
+        # Of GGUF's names of norms it has the one for a norm after attention.
+        mlp_norm = common.norm(f"{at}post_attention_layernorm", f"{at}post_attention_norm")
+        return common.block(layer, attention, experts, mlp_norm=mlp_norm)
+
+    return common.model("gpt_oss", architecture, block)
 
 
-def _configure_gguf(fields: Fields, architecture: str) -> ModelConfig:
-    return replace(configure(fields, architecture), family=GGUF_FAMILY.name)
+def _gguf_values(metadata: Fields, values: Values) -> Values:
+    found = expert_values(metadata, values, renormalized=True, gating=(SOFTMAX_OF_CHOSEN,))
+    name = metadata.text("general.architecture")
+    width = metadata.values.get(f"{name}.expert_feed_forward_length", values.get("intermediate_size"))
+    return {**found, "intermediate_size": width}
 
 
 FAMILY = Family(
     name="gpt_oss",
     architectures=("GptOssForCausalLM",),
-    gguf_architecture=None,
     configure=configure,
-    forward=decoder.forward,
-    moe_names=MoeNames(
-        router="mlp.router", gate="gate_up_proj", up="gate_up_proj", down="down_proj", fused=True, interleaved=True
-    ),
-)
-# llama.cpp's converter takes gate and up apart.
-GGUF_FAMILY = replace(
-    FAMILY,
-    name="gpt_oss_gguf",
-    gguf_architecture="gpt-oss",
-    configure=_configure_gguf,
-    moe_names=MoeNames(router=FAMILY.moe_names.router),
+    # Without truncation, as the model was trained; the file does not say.
+    gguf=GgufForm("gpt-oss", values=_gguf_values, rope=lambda metadata: {"truncate": False}),
 )

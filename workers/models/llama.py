@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from numaserve.workers.models import decoder
+from numaserve.workers.layers.decoder import Block
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.gguf_experts import has_no_experts
 from numaserve.workers.models.config.huggingface import read_common
-from numaserve.workers.models.family import Family
+from numaserve.workers.models.family import Family, GgufForm
 from numaserve.workers.models.spec import ModelConfig
 
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json. `attention_bias` puts biases on q, k, v and o."""
+    common = read_common(fields)
     bias = fields.flag("attention_bias", False)
-    return read_common(fields, "llama", architecture, qkv_bias=bias, attention_output_bias=bias)
+
+    def block(layer: int) -> Block:
+        return common.block(layer, common.attention(layer, qkv_bias=bias, output_bias=bias))
+
+    return common.model("llama", architecture, block)
 
 
 FAMILY = Family(
     name="llama",
     architectures=("LlamaForCausalLM",),
-    gguf_architecture="llama",
     configure=configure,
-    forward=decoder.forward,
+    gguf=GgufForm("llama", accepts=has_no_experts),
 )

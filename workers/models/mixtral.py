@@ -2,50 +2,45 @@
 
 from __future__ import annotations
 
-from numaserve.workers.models import decoder
+from functools import partial
+
+from numaserve.workers.layers.decoder import Block
+from numaserve.workers.layers.experts import ExpertNames, Experts
+from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.models.config.experts import read_experts
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import (
-    MAX_INTERMEDIATE,
-    read_common,
-    read_head_dim,
-    read_layer_count,
-    read_layer_kinds,
-    read_sliding_window,
-)
+from numaserve.workers.models.config.gguf_experts import expert_values, has_experts
+from numaserve.workers.models.config.huggingface import read_common, read_windows
 from numaserve.workers.models.config.rope import read_rope
-from numaserve.workers.models.family import Family, MoeNames
-from numaserve.workers.models.spec import ModelConfig, MoeConfig
+from numaserve.workers.models.family import Family, GgufForm
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.ops.experts import Routing
 
 _DEFAULTS = {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "num_local_experts": 8, "num_experts_per_tok": 2}
+_NAMES = ExpertNames(
+    router="block_sparse_moe.gate", experts="block_sparse_moe.experts", each=MlpNames(gate="w1", up="w3", down="w2")
+)
 
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json; what it leaves out has transformers' default."""
     fields = fields.with_defaults(**_DEFAULTS)
-    layers = read_layer_count(fields)
-    window = read_sliding_window(fields)
-    experts, top_k = read_experts(fields, "num_local_experts")
-    moe = MoeConfig(experts, top_k, fields.integer("intermediate_size", 1, MAX_INTERMEDIATE))
-    return read_common(
-        fields,
-        "mixtral",
-        architecture,
-        sliding_window=window,
-        layer_kinds=read_layer_kinds(fields, ("full" if window is None else "sliding",) * layers),
-        rope=read_rope(fields, read_head_dim(fields), default_theta=1e6),
-        moe=moe,
-        moe_layers=tuple(range(layers)),
-    )
+    common = read_common(fields)
+    windows = read_windows(fields)
+    rope = read_rope(fields, common.head_dim, default_theta=1e6)
+    num_experts, top_k = read_experts(fields, "num_local_experts")
+    routing = Routing(num_experts=num_experts, top_k=top_k)
+
+    def block(layer: int) -> Block:
+        experts = Experts(f"layers.{layer}.", common.hidden, routing, common.intermediate, names=_NAMES)
+        return common.block(layer, common.attention(layer, rope=rope, window=windows[layer]), experts)
+
+    return common.model("mixtral", architecture, block)
 
 
 FAMILY = Family(
     name="mixtral",
     architectures=("MixtralForCausalLM",),
-    gguf_architecture=None,  # its GGUF files say "llama"
     configure=configure,
-    forward=decoder.forward,
-    moe_names=MoeNames(
-        router="block_sparse_moe.gate", experts="block_sparse_moe.experts", gate="w1", up="w3", down="w2"
-    ),
+    gguf=GgufForm("llama", accepts=has_experts, values=partial(expert_values, renormalized=True)),
 )

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from numaserve.workers.models import decoder
+from numaserve.workers.layers.decoder import Block
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     read_common,
     read_layer_count,
     read_layer_kinds,
     read_sliding_window,
+    windows_of,
 )
-from numaserve.workers.models.family import Family
-from numaserve.workers.models.spec import LayerKind, ModelConfig
+from numaserve.workers.models.family import Family, GgufForm
+from numaserve.workers.models.spec import ModelConfig
 
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json."""
-    window, kinds = read_late_window(fields)
-    return read_common(fields, "qwen2", architecture, qkv_bias=True, sliding_window=window, layer_kinds=kinds)
+    common = read_common(fields)
+    windows = read_late_windows(fields)
+
+    def block(layer: int) -> Block:
+        return common.block(layer, common.attention(layer, qkv_bias=True, window=windows[layer]))
+
+    return common.model("qwen2", architecture, block)
 
 
-def read_late_window(fields: Fields) -> tuple[int | None, tuple[LayerKind, ...]]:
+def read_late_windows(fields: Fields) -> list[int | None]:
     """Qwen's sliding window: only with `use_sliding_window`, and then from layer `max_window_layers` on."""
-    layers = read_layer_count(fields)
     window = read_sliding_window(fields, default=4096) if fields.flag("use_sliding_window", False) else None
     first = fields.integer("max_window_layers", 0, 2**16, 28)
-    kinds: tuple[LayerKind, ...] = tuple(
-        "sliding" if window is not None and layer >= first else "full" for layer in range(layers)
-    )
-    return window, read_layer_kinds(fields, kinds)
+    slides = [window is not None and layer >= first for layer in range(read_layer_count(fields))]
+    return windows_of(read_layer_kinds(fields, slides), window)
 
 
 FAMILY = Family(
     name="qwen2",
     architectures=("Qwen2ForCausalLM",),
-    gguf_architecture="qwen2",
     configure=configure,
-    forward=decoder.forward,
+    gguf=GgufForm("qwen2"),
 )

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
-from numaserve.workers.models import decoder
-from numaserve.workers.models.config.experts import read_qwen_moe
+from numaserve.workers.layers.decoder import Block
+from numaserve.workers.models.config.experts import read_qwen_experts
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.gguf_experts import expert_values
 from numaserve.workers.models.config.huggingface import (
     MAX_INTERMEDIATE,
     read_common,
-    read_layer_count,
     read_layer_kinds,
     read_sliding_window,
+    windows_of,
 )
-from numaserve.workers.models.family import Family
-from numaserve.workers.models.spec import LayerKind, ModelConfig
+from numaserve.workers.models.family import Family, GgufForm
+from numaserve.workers.models.spec import ModelConfig
 
 _DEFAULTS = {
     "num_key_value_heads": 16,
@@ -29,31 +30,29 @@ _DEFAULTS = {
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json; what it leaves out has transformers' default."""
     fields = fields.with_defaults(**_DEFAULTS)
-    moe, moe_layers = read_qwen_moe(fields)
+    common = read_common(fields)
     shared = fields.integer("shared_expert_intermediate_size", 1, MAX_INTERMEDIATE)
+    experts_of = read_qwen_experts(common, shared=shared)
+    bias = fields.flag("qkv_bias", True)
+    windows = _read_windows(fields, common.layers)
+
+    def block(layer: int) -> Block:
+        return common.block(layer, common.attention(layer, qkv_bias=bias, window=windows[layer]), experts_of(layer))
+
+    return common.model("qwen2_moe", architecture, block)
+
+
+def _read_windows(fields: Fields, layers: int) -> list[int | None]:
+    """Every second of the first layers slides, as in transformers; Qwen2's slide from that layer on."""
     window = read_sliding_window(fields, default=4096) if fields.flag("use_sliding_window", False) else None
     last = fields.integer("max_window_layers", 0, 2**16, 28)
-    # Every second of the first layers slides, as in transformers; Qwen2's slide from that layer on.
-    kinds: tuple[LayerKind, ...] = tuple(
-        "sliding" if window is not None and layer % 2 == 0 and layer < last else "full"
-        for layer in range(read_layer_count(fields))
-    )
-    return read_common(
-        fields,
-        "qwen2_moe",
-        architecture,
-        qkv_bias=fields.flag("qkv_bias", True),
-        sliding_window=window,
-        layer_kinds=read_layer_kinds(fields, kinds),
-        moe=replace(moe, shared_intermediate_size=shared, shared_gate=True),
-        moe_layers=moe_layers,
-    )
+    slides = [window is not None and layer % 2 == 0 and layer < last for layer in range(layers)]
+    return windows_of(read_layer_kinds(fields, slides), window)
 
 
 FAMILY = Family(
     name="qwen2_moe",
     architectures=("Qwen2MoeForCausalLM",),
-    gguf_architecture="qwen2moe",
     configure=configure,
-    forward=decoder.forward,
+    gguf=GgufForm("qwen2moe", values=partial(expert_values, renormalized=False)),
 )

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from numaserve.workers.models import decoder
+from numaserve.workers.layers.decoder import Block
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common
-from numaserve.workers.models.family import Family
-from numaserve.workers.models.qwen2 import read_late_window
+from numaserve.workers.models.family import Family, GgufForm
+from numaserve.workers.models.qwen2 import read_late_windows
 from numaserve.workers.models.spec import ModelConfig
 
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json. A missing `head_dim` is 128, as in transformers."""
-    window, kinds = read_late_window(fields)
+    common = read_common(fields.with_defaults(head_dim=128))
+    windows = read_late_windows(fields)
     bias = fields.flag("attention_bias", False)
-    return read_common(
-        fields.with_defaults(head_dim=128),
-        "qwen3",
-        architecture,
-        qk_norm=True,
-        qkv_bias=bias,
-        attention_output_bias=bias,
-        sliding_window=window,
-        layer_kinds=kinds,
-    )
+
+    def block(layer: int) -> Block:
+        attention = common.attention(layer, head_norms=True, qkv_bias=bias, output_bias=bias, window=windows[layer])
+        return common.block(layer, attention)
+
+    return common.model("qwen3", architecture, block)
 
 
 FAMILY = Family(
     name="qwen3",
     architectures=("Qwen3ForCausalLM",),
-    gguf_architecture="qwen3",
     configure=configure,
-    forward=decoder.forward,
+    gguf=GgufForm("qwen3"),
 )

@@ -1,57 +1,46 @@
-"""All families, and which of them runs an architecture. A new family is a file beside the others and a line here."""
+"""All families, and which of them runs an architecture. A family is a file beside the others that has a `FAMILY`."""
 
 from __future__ import annotations
 
+import functools
+import pkgutil
+from importlib import import_module
+
+from numaserve.workers import models
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models import (
-    deepseek_v2,
-    deepseek_v3,
-    gemma2,
-    gemma3,
-    gpt_oss,
-    llama,
-    mistral,
-    mixtral,
-    phi3,
-    qwen2,
-    qwen2_moe,
-    qwen3,
-    qwen3_moe,
-)
+from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.family import Family
 
-_MODULES = (
-    llama,
-    mistral,
-    mixtral,
-    qwen2,
-    qwen2_moe,
-    qwen3,
-    qwen3_moe,
-    gemma2,
-    gemma3,
-    phi3,
-    deepseek_v2,
-    deepseek_v3,
-    gpt_oss,
-)
-_OF_GGUF = (gpt_oss.GGUF_FAMILY,)  # whose GGUF files have other tensors than the checkpoints of that architecture
-FAMILIES: dict[str, Family] = {family.name: family for family in (*(module.FAMILY for module in _MODULES), *_OF_GGUF)}
-ARCHITECTURES: dict[str, Family] = {
-    architecture: module.FAMILY for module in _MODULES for architecture in module.FAMILY.architectures
-}
-GGUF_ARCHITECTURES: dict[str, Family] = {
-    family.gguf_architecture: family for family in FAMILIES.values() if family.gguf_architecture is not None
-}
+
+@functools.cache
+def families() -> dict[str, Family]:
+    """All families by name."""
+    modules = (module.name for module in pkgutil.iter_modules(models.__path__) if not module.ispkg)
+    found = (getattr(import_module(f"{models.__name__}.{name}"), "FAMILY", None) for name in modules)
+    return {family.name: family for family in found if isinstance(family, Family)}
 
 
-def family_of(architecture: str, where: str, known: dict[str, Family]) -> Family:
-    """The family that runs `architecture`, looked up in one of the tables above.
+def family_of(architecture: str, where: str) -> Family:
+    """The family that runs one of Hugging Face's architectures.
 
     Raises `OperatorError` with the list of those supported.
     """
-    if architecture not in known:
+    known = {name: family for family in families().values() for name in family.architectures}
+    return _found([known[architecture]] if architecture in known else [], architecture, where, sorted(known))
+
+
+def gguf_family(architecture: str, metadata: Fields) -> Family:
+    """The same for a GGUF file of `architecture` with that `metadata`."""
+    known = [family for family in families().values() if family.gguf is not None]
+    names = sorted({family.gguf.architecture for family in known if family.gguf is not None})
+    fitting = [each for each in known if each.gguf and each.gguf.architecture == architecture]
+    accepted = [each for each in fitting if each.gguf and each.gguf.accepts(metadata)]
+    return _found(accepted, architecture, metadata.where, names)
+
+
+def _found(fitting: list[Family], architecture: str, where: str, names: list[str]) -> Family:
+    if not fitting:
         raise OperatorError(
-            f"{where}: architecture {architecture[:100]!r} is not supported; supported are: {', '.join(sorted(known))}"
+            f"{where}: architecture {architecture[:100]!r} is not supported; supported are: {', '.join(names)}"
         )
-    return known[architecture]
+    return fitting[0]

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.layers.partition import Partition, RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.placement import RankCores, place_ranks
 from numaserve.workers.planning.topology import Topology
+from numaserve.workers.program.handles import MATRIX_PAD, round_up
 from numaserve.workers.protocol import PAGE_SIZE, Launch, WeightsCache
 from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
-from numaserve.workers.weights.sharding import MATRIX_PAD, Shard, kv_bytes_per_page, make_shard, round_up, weight_bytes
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -101,8 +102,9 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
     shares = [len(rank.cpus) for rank in ranks]
     if options.settings.expert_parallel:
         check_experts(model, len(ranks))
-    slot_bytes = _ring_slot_bytes(options, model, shares)
-    needs = rank_needs(options, model, shares)
+    partition = model.partition(shares, options.settings)
+    slot_bytes = _ring_slot_bytes(options, model, partition)
+    needs = rank_needs(options, model, partition)
     fitting = _pages_that_fit(options, _pools(topology, ranks), needs)
     context, context_notes = _choose_context(options, model, fitting, sum(needs.per_page))
     num_pages = min(fitting, options.max_running_requests * pages_of(context) + 1)
@@ -160,7 +162,7 @@ def format_bytes(nbytes: int) -> str:
 
 def check_experts(model: ModelConfig, ranks: int) -> None:
     """Raises `OperatorError` where `ranks` ranks cannot have experts of their own."""
-    if not model.moe_layers:
+    if all(each.each is None for each in model.decoder.parameters()):
         raise OperatorError("--expert-parallel is for models with experts, and this one has none: leave it out")
     if ranks < 2:
         raise OperatorError(
@@ -174,59 +176,37 @@ def _step_tokens(options: DeploymentOptions) -> int:
     return max(options.max_step_tokens, options.max_running_requests)
 
 
-def _ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, shares: Sequence[int]) -> int:
-    """The largest message of a step: the residual stream of all tokens, what one rank makes of their latents, or its
-    logits, all fp32."""
-    tokens = _step_tokens(options)
-    shards = [make_shard(model, shares, rank) for rank in range(len(shares))]
-    latents = round_up(max(len(each.latents) for each in shards), MATRIX_PAD)
-    logits = max_logit_rows(options.max_running_requests) * max(len(each.vocab) for each in shards)
-    return round_up(4 * max(tokens * max(model.hidden_size, latents), logits), MEMORY_PAGE)
+def _ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> int:
+    """The largest message of a step, fp32: the residual stream of all tokens, what one rank makes of a layer for the
+    others, or its logits."""
+    decoder, tokens = model.decoder, _step_tokens(options)
+    columns = round_up(max(decoder.message_columns(part) for part in partition.ranks), MATRIX_PAD)
+    vocabulary = max(map(len, partition.ranges(decoder.embedding.axis)))
+    logits = max_logit_rows(options.max_running_requests) * vocabulary
+    return round_up(4 * max(tokens * max(model.hidden_size, columns), logits), MEMORY_PAGE)
 
 
-def rank_needs(options: DeploymentOptions, model: ModelConfig, shares: Sequence[int]) -> RankNeeds:
-    """What each rank needs; `shares` are their cores. Raises `OperatorError` for formats that cannot be had."""
-    ranks = range(len(shares))
-    slot_bytes = _ring_slot_bytes(options, model, shares) if len(shares) > 1 else 0
+def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> RankNeeds:
+    """What each rank needs. Raises `OperatorError` for formats that cannot be had."""
+    slot_bytes = _ring_slot_bytes(options, model, partition) if partition.world_size > 1 else 0
     # Besides the ring's slots, queries of all ranks' heads: narrower than the results that a slot has for as many
     # sequences.
-    exchanged = RING_SLOTS * slot_bytes + (slot_bytes if model.mla else 0)
+    exchanged = RING_SLOTS * slot_bytes + (slot_bytes if model.decoder.shares_queries else 0)
+    ranks, dtype = partition.ranks, options.settings.kv_cache_dtype
     return RankNeeds(
-        weights=[weight_bytes(model, shares, rank, options.settings) for rank in ranks],
-        scratch=[PROCESS_BYTES + exchanged + _activation_bytes(options, model, shares, rank) for rank in ranks],
-        per_page=[kv_bytes_per_page(model, shares, rank, options.settings) for rank in ranks],
+        weights=[part.weight_bytes() for part in ranks],
+        scratch=[PROCESS_BYTES + exchanged + _activation_bytes(options, model, part) for part in ranks],
+        per_page=[model.decoder.page_bytes(part, dtype) for part in ranks],
     )
 
 
-def _activation_bytes(options: DeploymentOptions, model: ModelConfig, shares: Sequence[int], rank: int) -> int:
+def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:
     """An upper estimate of a step's intermediate results, as if no two of them shared memory."""
-    shard = make_shard(model, shares, rank, options.settings)
-    tokens = _step_tokens(options)
-    attention = _attention_columns(model, shard)
-    per_token = 4 * (3 * model.hidden_size + attention + _mlp_columns(model, shard))
+    tokens, decoder = _step_tokens(options), model.decoder
+    per_token = 4 * (3 * model.hidden_size + decoder.scratch_columns(part))
     # Rank 0 gathers the logits of all ranks.
-    columns = model.vocab_size if rank == 0 else len(shard.vocab)
+    columns = model.vocab_size if part.rank == 0 else len(part.along(decoder.embedding.axis))
     return tokens * per_token + 2 * 4 * max_logit_rows(options.max_running_requests) * columns
-
-
-def _attention_columns(model: ModelConfig, shard: Shard) -> int:
-    """Of a token, in a layer's attention; of a latent one as heads' queries, absorbed ones, results and values."""
-    heads, mla = len(shard.q_heads), model.mla
-    if mla is None:
-        return (heads * 2 + len(shard.kv_heads) * 2) * model.head_dim
-    per_head = mla.query_dim + mla.nope_dim + mla.cache_dim + mla.kv_lora_rank + model.head_dim
-    return heads * per_head + mla.cache_dim + 2 * (mla.q_lora_rank or 0)
-
-
-def _mlp_columns(model: ModelConfig, shard: Shard) -> int:
-    """Of a token, in a layer's MLP; of a mixture of experts also its rows for each of its experts, all of which may be
-    on this rank, and their scores."""
-    dense = 3 * len(shard.intermediate) if len(model.moe_layers) < model.num_layers else 0
-    moe = model.moe
-    if moe is None or not model.moe_layers:
-        return dense
-    routed = min(moe.top_k, len(shard.experts)) * (2 * model.hidden_size + 3 * len(shard.expert_intermediate))
-    return max(dense, routed + 3 * len(shard.shared_intermediate) + moe.num_experts)
 
 
 def _pools(topology: Topology, ranks: Sequence[RankCores]) -> list[_Pool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,15 +11,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from numaserve.kernels import Program
-from numaserve.workers.models.config.load import load_model_config
-from numaserve.workers.models.registry import FAMILIES
+from numaserve.workers.layers.partition import RankPart
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.populate import Population
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.native import make_program
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
+from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
 from numaserve.workers.program.slots import slot_settings
 from numaserve.workers.protocol import (
     PAGE_SIZE,
@@ -34,7 +34,6 @@ from numaserve.workers.protocol import (
 )
 from numaserve.workers.weights.cache.background import BackgroundWriter
 from numaserve.workers.weights.cache.loading import RankLoader
-from numaserve.workers.weights.sharding import kv_bytes_per_page, make_shard, weight_bytes
 from numaserve.workers.weights.weights import Weights
 
 # Name, format, nanoseconds, of which waiting for other ranks, bytes of weights, bytes read, operations.
@@ -62,25 +61,18 @@ class RankModel:
         that cannot be served."""
         path = Path(launch.model)
         config = load_model_config(path)
-        self.weight_bytes = weight_bytes(config, launch.weights, launch.rank, launch.settings)
-        page_bytes = kv_bytes_per_page(config, launch.weights, launch.rank, launch.settings)
-        self.kv_bytes = page_bytes * launch.num_pages
+        part = config.partition(launch.weights, launch.settings).ranks[launch.rank]
+        self.weight_bytes = part.weight_bytes()
+        self.kv_bytes = config.decoder.page_bytes(part, launch.settings.kv_cache_dtype) * launch.num_pages
         self._num_layers = config.num_layers
         self._launch = launch
         self._node = node
-        loader = RankLoader(
-            path,
-            config,
-            launch.weights,
-            launch.rank,
-            # Whole pages: a slot's page table, not the context length, is what a plan's positions are checked against.
-            positions=_pages_per_slot(launch) * PAGE_SIZE,
-            settings=launch.settings,
-            cache=launch.weights_cache,
-        )
+        # Whole pages: a slot's page table, not the context length, is what a plan's positions are checked against.
+        positions = _pages_per_slot(launch) * PAGE_SIZE
+        loader = RankLoader(path, config, part, positions, launch.weights_cache)
         self.loaded = loader.load(node.team, lambda done: report(done, self.weight_bytes))
         self._weights = self.loaded.weights
-        self._program = _build(launch, node, config, self._weights)
+        self._program = _build(launch, node, config, part, self._weights)
         self._cache_writer: BackgroundWriter | None = None
         self._steps = 0
         self._wants_logprobs = [False] * launch.max_running_requests
@@ -171,25 +163,7 @@ class RankModel:
         return results
 
 
-def rank_shape(config: ModelConfig, shares: Sequence[int], rank: int) -> RankShape:
-    """What `rank` holds of the model; `shares` are the ranks' weights."""
-    shards = [make_shard(config, shares, each) for each in range(len(shares))]
-    heads = [len(each.q_heads) for each in shards]
-    return RankShape(
-        q_heads=len(shards[rank].q_heads),
-        kv_heads=len(shards[rank].kv_heads),
-        head_dim=config.mla.cache_dim if config.mla else config.head_dim,
-        value_dim=config.mla.kv_lora_rank if config.mla else 0,
-        num_layers=config.num_layers,
-        hidden_size=config.hidden_size,
-        vocab_bounds=[each.vocab.start for each in shards] + [config.vocab_size],
-        head_bounds=list(itertools.accumulate(heads, initial=0)),
-        latent_bounds=[0, *(each.latents.stop for each in shards)] if config.mla and config.mla.q_lora_rank else [],
-    )
-
-
-def _build(launch: Launch, node: NodeContext, config: ModelConfig, weights: Weights) -> Program:
-    shape = rank_shape(config, launch.weights, launch.rank)
+def _build(launch: Launch, node: NodeContext, config: ModelConfig, part: RankPart, weights: Weights) -> Program:
     limits = ProgramLimits(
         max_step_tokens=launch.max_step_tokens,
         max_logit_rows=launch.max_logit_rows,
@@ -197,10 +171,10 @@ def _build(launch: Launch, node: NodeContext, config: ModelConfig, weights: Weig
         pages_per_slot=_pages_per_slot(launch),
         num_pages=launch.num_pages,
     )
-    ranks = Ranks(tuple(map(len, launch.cpus)), launch.rank, node.ring.slot_bytes if node.ring else 0)
-    builder = ProgramBuilder(ProgramSetup(shape, limits, ranks, launch.settings))
-    FAMILIES[config.family].forward(builder, config, weights)
-    return make_program(builder.setup, builder.fused(), node.team, node.ring)
+    ranks = Ranks(part.partition.shares, launch.rank, node.ring.slot_bytes if node.ring else 0)
+    builder = ProgramBuilder(ProgramSetup(config.decoder.shape(part), limits, ranks, launch.settings))
+    config.decoder.forward(builder, part)
+    return make_program(builder.setup, builder.fused(), node.team, node.ring, weights.native)
 
 
 def _pages_per_slot(launch: Launch) -> int:

@@ -20,13 +20,15 @@ from numaserve.workers.program.recorder import Recorder
 class LatentRecorder(Recorder):
     """Records multi-head latent attention, of a `RankShape` with a `value_dim`."""
 
-    def latents(self, x: Operand, weight: Matrix) -> Tensor:
-        """What makes latents, fp32 [tokens, columns], whole on every rank; `weight` has this rank's rows of it.
+    def latents(self, x: Operand, weight: Matrix, bounds: tuple[int, ...] = ()) -> Tensor:
+        """What makes latents, fp32 [tokens, columns], whole on every rank.
+
+        `weight` has this rank's rows of it, and `bounds` are world size + 1 boundaries of the ranks' rows; none where
+        each rank has them all.
 
         To have all rows on all ranks would save a meeting, and have each read and compute what one of them could: of
         DeepSeek-R1 on six ranks a tenth of what they read for a token.
         """
-        bounds = tuple(self.shape.latent_bounds)
         divided = self._in_ring and bool(bounds)
         part = Tensor(x.rows, weight.n, 4, divided)
         self._linear("linear", x, weight, part)

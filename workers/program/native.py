@@ -9,6 +9,7 @@ from typing import Any
 from numaserve.kernels import Program, Team
 from numaserve.shm_comm import Ring
 from numaserve.workers.program.buffers import Buffer, Quantized
+from numaserve.workers.program.handles import Handle, Matrix, Rope, Vector
 from numaserve.workers.program.layout import Layout, Place, layout
 from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Operation
@@ -25,10 +26,11 @@ def make_program(
     operations: Sequence[Operation],
     team: Team,
     ring: Ring | None = None,
-    weights: Mapping[Any, Any] | None = None,
+    weights: Callable[[Handle], object] | None = None,
 ) -> Program:
-    """A Program that runs `operations` on `team`; `ring` is None with one rank. `weights`: what stands for a matrix, a
-    vector or a rope in the operations, where that is not the native object itself.
+    """A Program that runs `operations` on `team`; `ring` is None with one rank.
+
+    `weights` gives the native object of a handle; operations may have native objects in place of handles too.
 
     Raises `ValueError` for what no node can do, or a collective that does not fit the ring.
     """
@@ -37,7 +39,7 @@ def make_program(
         if buffer.collective and ring is not None and buffer.nbytes > ring.slot_bytes:
             raise ValueError(f"a collective of {buffer.nbytes} bytes does not fit a ring slot of {ring.slot_bytes}")
     program = Program(team, ring, native_settings(setup) | {"arena_bytes": places.arena_bytes})
-    nodes = _Nodes(places, weights or {})
+    nodes = _Nodes(places, weights)
     for operation in operations:
         kind, more = _KINDS[type(operation)]
         program.add(kind, nodes.fields(operation) | more(nodes, operation))
@@ -70,7 +72,7 @@ class _Nodes:
     """What fields of nodes are made with: places of buffers, native weights of what stands for them."""
 
     layout: Layout
-    weights: Mapping[Any, Any]
+    weights: Callable[[Handle], object] | None
 
     def fields(self, operation: Operation) -> dict[str, Any]:
         """The operation's own, by their names."""
@@ -83,7 +85,9 @@ class _Nodes:
             return self.layout.place(value)
         if isinstance(value, tuple):
             return [self.native(each) for each in value]
-        return self.weights.get(value, value)
+        if self.weights is not None and isinstance(value, Matrix | Vector | Rope):
+            return self.weights(value)
+        return value
 
     def quantized(self, out: Quantized) -> tuple[Place, int, int]:
         """Where int8 and its scales are written to, columns, group."""

@@ -34,7 +34,6 @@ class RankShape:
     # Of a latent cache, whose one KV head is `head_dim` wide: the first so many dimensions are the values. 0: none.
     value_dim: int = 0
     head_bounds: Sequence[int] = ()  # and world size + 1 boundaries of the ranks' query heads
-    latent_bounds: Sequence[int] = ()  # the same of what makes latents, where each rank makes a part of them
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from gguf import GGMLQuantizationType, ReaderTensor
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.family import Family
-from numaserve.workers.weights.gguf_file import open_gguf, shape_of
-from numaserve.workers.weights.gguf_names import expert_names, hugging_face_name
-from numaserve.workers.weights.mapped import ReadFiles
+from numaserve.workers.mapped import ReadFiles
+from numaserve.workers.models.config.gguf_file import open_gguf, shape_of
+from numaserve.workers.models.config.gguf_names import GgufNames
 from numaserve.workers.weights.source import DType, RawTensor
 
 _DTYPES: dict[GGMLQuantizationType, DType] = {
@@ -41,38 +40,20 @@ class _Part:
     count: int = 1
 
 
-def _matrix_shape(name: str, shape: tuple[int, ...], family: Family) -> tuple[int, ...]:
-    """The shape of what is a matrix elsewhere, and of other tensors the one that they have."""
-    module, latent = name.removesuffix(".weight"), family.mla_names
-    # The shared expert's gate is a matrix of one row, which a converter flattens.
-    if module.endswith(f".{family.moe_names.shared_gate}") and len(shape) == 1:
-        return (1, *shape)
-    # Of what expands latents, each head's is a matrix of its own.
-    if module.endswith((f".{latent.k_b}", f".{latent.v_b}")) and len(shape) == 3:
-        return (shape[0] * shape[1], shape[2])
-    return shape
-
-
 class GGUFSource:
-    """The tensors of a .gguf file of `family`. Raises `OperatorError` when the file is damaged."""
+    """The tensors of a .gguf file, found by `names`. Raises `OperatorError` when the file is damaged."""
 
-    def __init__(self, path: Path, family: Family) -> None:
+    def __init__(self, path: Path, names: GgufNames) -> None:
         self._path = path
         self._file = open_gguf(path)
         self._read = ReadFiles()
-        # llama.cpp rotates neighbouring dimensions in this architecture only; its converter permutes q and k for it.
-        self.interleaved_rope = self._file.scalar("general.architecture") == "llama"
         self._tensors: dict[str, _Part] = {}
         for tensor in self._file.tensors:
             if tensor.name in _ROPE_TABLES:  # read with the configuration
                 continue
-            shape = shape_of(tensor)
-            experts = expert_names(tensor.name, shape, family)
-            for index, name in enumerate(experts):
-                self._tensors[name] = _Part(tensor, shape[1:], index, len(experts))
-            if not experts:
-                name = hugging_face_name(tensor.name, family)
-                self._tensors[name] = _Part(tensor, _matrix_shape(name, shape, family))
+            found, shape = names.find(tensor.name, shape_of(tensor))
+            for index, name in enumerate(found):
+                self._tensors[name] = _Part(tensor, shape, index, len(found))
 
     def names(self) -> Collection[str]:
         """The names of all tensors."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.stored import Stored
+from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.convert import Floats, as_float32
 from numaserve.workers.weights.quantized.coded import CodedTensor, requantized
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix

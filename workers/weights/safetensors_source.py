@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import INDEX_BYTES, is_there, map_file, open_file, read_json
-from numaserve.workers.weights.mapped import MappedFile, ReadFiles
+from numaserve.workers.mapped import MappedFile, ReadFiles
 from numaserve.workers.weights.source import DType, RawTensor
 from safetensors import SafetensorError, safe_open
 
@@ -24,8 +24,6 @@ _METADATA = "__metadata__"
 
 class SafetensorsSource:
     """The tensors of a Hugging Face folder. Raises `OperatorError` when it has no safetensors or they are damaged."""
-
-    interleaved_rope = False
 
     def __init__(self, folder: Path) -> None:
         self._where: dict[str, Path] = {}

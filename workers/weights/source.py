@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from numaserve.workers.models.stored import BlockLayout
+from numaserve.workers.layers.stored import BlockLayout
 
 PlainDType = Literal["bf16", "f16", "f32"]
 CodeDType = Literal["u8", "i8", "i32", "i64", "e4m3"]
@@ -35,9 +35,6 @@ class RawTensor:
 
 class TensorSource(Protocol):
     """A checkpoint's tensors under Hugging Face's names."""
-
-    # Whether q and k rows are in the order of interleaved rope, pairs side by side, rather than in halves.
-    interleaved_rope: bool
 
     def names(self) -> Collection[str]:
         """The names of all tensors."""

@@ -6,9 +6,10 @@ import re
 from collections.abc import Collection
 
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.family import Family
-from numaserve.workers.models.spec import ModelConfig, MoeConfig
-from numaserve.workers.models.stored import GGUF_BLOCKS
+from numaserve.workers.layers.formats import units_of
+from numaserve.workers.layers.names import TensorNames, find_names
+from numaserve.workers.layers.stored import GGUF_BLOCKS
+from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.weights.quantized.layouts import parts_of
 from numaserve.workers.weights.quantized.parts import FLOAT_DTYPES, Part
 from numaserve.workers.weights.source import RawTensor, TensorSource
@@ -18,78 +19,15 @@ Shape = tuple[int, ...]
 _BUFFERS = re.compile(r"\.rotary_emb\.(inv_freq|cos_cached|sin_cached)$")
 
 
-def find_prefix(names: Collection[str], family: Family) -> str:
-    """What stands before the names of the language model's tensors in this checkpoint."""
-    for prefix in family.prefixes:
-        if f"{prefix}embed_tokens.weight" in names:
-            return prefix
-    raise OperatorError(f"the checkpoint has no tensor {family.prefixes[0]}embed_tokens.weight; fetch it again")
-
-
-def lm_head_name(names: Collection[str], prefix: str) -> str:
-    """The output matrix's module: multimodal checkpoints nest it beside the language model."""
-    nested = f"{prefix.removesuffix('model.')}lm_head"
-    return nested if any(name.startswith(f"{nested}.") for name in names) else "lm_head"
-
-
-def layer_shapes(config: ModelConfig, family: Family, moe: MoeConfig | None) -> dict[str, Shape]:
-    """Name within a layer, which is a mixture of experts with `moe`, to shape. Tensors that share a name lie below each
-    other."""
-    names, hidden = family.names, config.hidden_size
-    mlps = family.mlps(config, moe)
-    parts = family.attention_matrices(config)
-    parts += [(name, (rows, hidden)) for mlp, rows in mlps for name in (mlp.gate, mlp.up)]
-    stacked: dict[str, int] = {}
-    for name, (rows, _) in parts:
-        stacked[name] = stacked.get(name, 0) + rows
-    shapes: dict[str, Shape] = {f"{name}.weight": (stacked[name], columns) for name, (_, columns) in parts}
-    shapes[f"{names.o}.weight"] = (hidden, config.num_qo_heads * config.head_dim)
-    shapes |= {f"{mlp.down}.weight": (hidden, rows) for mlp, rows in mlps}
-    if moe is not None:
-        shapes |= _routing_shapes(config, family, moe)
-        if moe.expert_bias:
-            shapes |= {f"{name}.bias": (stacked[name],) for mlp, _ in mlps for name in (mlp.gate, mlp.up)}
-            shapes |= {f"{mlp.down}.bias": (hidden,) for mlp, _ in mlps}
-    norms = [names.input_norm, names.mlp_norm]
-    if config.post_norms:
-        norms += [names.post_attention_norm, names.post_mlp_norm]
-    shapes |= {f"{name}.weight": (hidden,) for name in norms}
-    if config.qk_norm:
-        shapes |= {f"{name}.weight": (config.head_dim,) for name in (names.q_norm, names.k_norm)}
-    if config.mla is not None:
-        shapes[f"{family.mla_names.kv_a_norm}.weight"] = (config.mla.kv_lora_rank,)
-        if config.mla.q_lora_rank is not None:
-            shapes[f"{family.mla_names.q_a_norm}.weight"] = (config.mla.q_lora_rank,)
-    if config.qkv_bias:
-        shapes |= {f"{name}.bias": (stacked[name],) for name in (names.q, names.k, names.v)}
-    if config.attention_output_bias:
-        shapes[f"{names.o}.bias"] = (hidden,)
-    if config.attention_sinks:
-        shapes[names.sinks] = (config.num_qo_heads,)
-    return shapes
-
-
-def _routing_shapes(config: ModelConfig, family: Family, moe: MoeConfig) -> dict[str, Shape]:
-    names = family.moe_names
-    shapes: dict[str, Shape] = {f"{names.router}.weight": (moe.num_experts, config.hidden_size)}
-    if moe.shared_gate:
-        shapes[f"{names.shared_gate}.weight"] = (1, config.hidden_size)
-    if moe.router_bias:
-        shapes[f"{names.router}.bias"] = (moe.num_experts,)
-    if moe.correction_bias:
-        shapes[names.correction_bias] = (moe.num_experts,)
-    return shapes
-
-
-def check_tensors(source: TensorSource, config: ModelConfig, family: Family, prefix: str) -> None:
+def check_tensors(source: TensorSource, config: ModelConfig) -> None:
     """Compare a checkpoint with its configuration.
 
     Raises `OperatorError` naming tensors that are missing, that have another shape, or that nothing would use: a
     tensor left out silently would give wrong answers.
     """
     found = source.names()
-    lm_head = lm_head_name(found, prefix)
-    plain, parts = _expected(config, family, prefix, lm_head)
+    names = find_names(found, config.prefixes)
+    plain, parts = expected_tensors(config, names)
     missing = [name for name in plain if name not in found]
     missing += [name for name, part in parts.items() if part.required and name not in found]
     if missing:
@@ -99,8 +37,8 @@ def check_tensors(source: TensorSource, config: ModelConfig, family: Family, pre
         for name in found
         if name not in plain
         and name not in parts
-        and not name.startswith(f"{lm_head}.")
-        and not _is_harmless(name, config, family, prefix)
+        and not name.startswith(f"{names.head}.")
+        and not _is_harmless(name, config, names.prefix)
         and not _is_zero_bias(name, source, parts)
     ]
     if unused:
@@ -116,6 +54,23 @@ def check_tensors(source: TensorSource, config: ModelConfig, family: Family, pre
             part.check(source.part(name))
 
 
+def expected_tensors(config: ModelConfig, names: TensorNames) -> tuple[dict[str, Shape], dict[str, Part]]:
+    """Tensors of numbers, and those of quantised matrices."""
+    plain: dict[str, Shape] = {}
+    parts: dict[str, Part] = {}
+    for parameter in config.decoder.parameters():
+        for source in parameter.sources:
+            for unit in units_of(parameter):
+                name = names.of(source, unit)
+                stored = config.stored.get(source.named(unit)) if source.is_matrix else None
+                if stored is None or stored.layout in GGUF_BLOCKS:
+                    plain[f"{name}.weight" if source.is_matrix else name] = source.shape
+                else:
+                    found = parts_of(stored, source.shape[0], source.shape[1])
+                    parts.update({f"{name}.{suffix}": part for suffix, part in found.items()})
+    return plain, parts
+
+
 def _check_plain(tensor: RawTensor, shape: Shape) -> None:
     if tensor.shape != shape:
         raise OperatorError(
@@ -129,32 +84,6 @@ def _check_plain(tensor: RawTensor, shape: Shape) -> None:
         )
 
 
-def _expected(
-    config: ModelConfig, family: Family, prefix: str, lm_head: str
-) -> tuple[dict[str, Shape], dict[str, Part]]:
-    """Tensors of numbers, and those of quantised matrices."""
-    plain: dict[str, Shape] = {f"{prefix}norm.weight": (config.hidden_size,)}
-    parts: dict[str, Part] = {}
-
-    def expect(name: str, key: str, shape: Shape) -> None:
-        stored = config.stored.get(key.removesuffix(".weight"))
-        if stored is None or stored.layout in GGUF_BLOCKS or len(shape) != 2:
-            plain[name] = shape
-            return
-        module = name.removesuffix(".weight")
-        parts.update({f"{module}.{suffix}": part for suffix, part in parts_of(stored, *shape).items()})
-
-    matrix = (config.vocab_size, config.hidden_size)
-    expect(f"{prefix}embed_tokens.weight", "embed_tokens", matrix)
-    if not config.tie_word_embeddings:
-        expect(f"{lm_head}.weight", "lm_head", matrix)
-    shapes = {moe: layer_shapes(config, family, moe) for moe in {None, config.moe}}
-    for layer in range(config.num_layers):
-        for name, shape in shapes[config.moe_of(layer)].items():
-            expect(f"{prefix}layers.{layer}.{name}", f"layers.{layer}.{name}", shape)
-    return plain, parts
-
-
 def _is_zero_bias(name: str, source: TensorSource, parts: Collection[str]) -> bool:
     """AutoGPTQ gives every module a bias, of zeros where the model has none."""
     module = name.removesuffix(".bias")
@@ -164,9 +93,9 @@ def _is_zero_bias(name: str, source: TensorSource, parts: Collection[str]) -> bo
     return len(tensor.shape) == 1 and not tensor.data.any()
 
 
-def _is_harmless(name: str, config: ModelConfig, family: Family, prefix: str) -> bool:
-    unused = tuple(f"{prefix}layers.{config.num_layers + index}." for index in range(config.mtp_layers))
-    return _BUFFERS.search(name) is not None or name.startswith((*family.ignored_prefixes, *unused))
+def _is_harmless(name: str, config: ModelConfig, prefix: str) -> bool:
+    unused = tuple(f"{prefix}layers.{config.num_layers + index}." for index in range(config.skipped_layers))
+    return _BUFFERS.search(name) is not None or name.startswith((*config.ignored_prefixes, *unused))
 
 
 def _some(names: list[str]) -> str:

@@ -10,7 +10,7 @@ from numaserve.configs import EFFICIENCIES
 from numaserve.server.cli.bench_estimate import RunEstimate
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.bench.tasks import MeasuredPhase
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import DeploymentOptions, make_deployment
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.roofline.estimate import Load, make_estimate

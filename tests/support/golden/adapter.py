@@ -19,7 +19,8 @@ from numaserve.kernels import Team, _native
 from numaserve.shm_comm import Ring
 from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config.load import load_model_config
+from numaserve.workers.layers.partition import Partition, RankPart
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import deployment as planning
 from numaserve.workers.planning.roofline.ranks import rank_operations
@@ -79,9 +80,9 @@ def look(model: Path, serving: Serving) -> Found:
         expert_parallel=serving.expert_parallel,
         context_parallel_from=serving.context_parallel_from,
     )
-    options = _options(settings)
-    planned = _planned(options, config, serving)
-    operations = [_operations(config, settings, serving, rank) for rank in range(serving.world)]
+    partition = config.partition(serving.shares, settings)
+    planned = _planned(_options(settings), config, partition)
+    operations = [_operations(config, part) for part in partition.ranks]
     with _segment(serving.world) as segment, ThreadPoolExecutor(serving.world) as threads:
         launches = [_launch(model, settings, serving, rank, segment) for rank in range(serving.world)]
         ranks = list(threads.map(_run, launches))
@@ -189,15 +190,15 @@ def _options(settings: ModelSettings) -> planning.DeploymentOptions:
     )
 
 
-def _planned(options: planning.DeploymentOptions, config: ModelConfig, serving: Serving) -> list[str]:
-    needs = planning.rank_needs(options, config, serving.shares)
-    slot = planning._ring_slot_bytes(options, config, serving.shares)
+def _planned(options: planning.DeploymentOptions, config: ModelConfig, partition: Partition) -> list[str]:
+    needs = planning.rank_needs(options, config, partition)
+    slot = planning._ring_slot_bytes(options, config, partition)
     lines = [f"{name} {getattr(needs, name)}" for name in ("weights", "scratch", "per_page")]
     return [*lines, f"ring slot {slot}"]
 
 
-def _operations(config: ModelConfig, settings: ModelSettings, serving: Serving, rank: int) -> list[str]:
-    counted = rank_operations(config, serving.shares, rank, settings)
+def _operations(config: ModelConfig, part: RankPart) -> list[str]:
+    counted = rank_operations(config, part)
     return [
         f"{each.name} {each.kind} {each.weights} {each.computes} "
         + " ".join(repr(dataclasses.astuple(each.amount(step))) for step in _STEPS)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from numaserve.workers.layers.experts import Experts
+from numaserve.workers.layers.layer import FeedForward
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, MAX_LAYERS, read_layer_count
-from numaserve.workers.models.spec import MoeConfig
+from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, MAX_LAYERS, Common, read_layer_count
+from numaserve.workers.program.ops.experts import Routing
 
 _MAX_EXPERTS = 2**10  # of a layer
 _MAX_ALL_EXPERTS = 2**16  # of all layers: each has modules by name
@@ -20,18 +24,24 @@ def read_experts(fields: Fields, key: str) -> tuple[int, int]:
     return experts, fields.integer("num_experts_per_tok", 1, experts)
 
 
-def read_qwen_moe(fields: Fields) -> tuple[MoeConfig, tuple[int, ...]]:
-    """The experts of Qwen's models, and the layers that have them. What is missing has transformers' default."""
+def read_qwen_experts(common: Common, *, shared: int = 0) -> Callable[[int], FeedForward]:
+    """What makes the MLP of a layer of Qwen's models, which has experts or, in some layers, none.
+
+    Tokens go to one of `shared` columns too, through a gate. What is missing has transformers' default.
+    """
+    fields = common.fields
     # The second is what transformers 5 saves.
     key = "num_local_experts" if fields.has("num_local_experts") else "num_experts"
-    experts, top_k = read_experts(fields, key)
-    moe = MoeConfig(
-        num_experts=experts,
-        top_k=top_k,
-        intermediate_size=fields.integer("moe_intermediate_size", 1, MAX_INTERMEDIATE),
-        renormalize=fields.flag("norm_topk_prob", False),
-    )
+    num_experts, top_k = read_experts(fields, key)
+    width = fields.integer("moe_intermediate_size", 1, MAX_INTERMEDIATE)
+    renormalize = fields.flag("norm_topk_prob", False)
+    routing = Routing(num_experts=num_experts, top_k=top_k, renormalize=renormalize, shared_gate=shared > 0)
     step = fields.integer("decoder_sparse_step", 1, MAX_LAYERS, 1)
     dense = set(fields.integers("mlp_only_layers", 0, MAX_LAYERS))
-    layers = (layer for layer in range(read_layer_count(fields)) if (layer + 1) % step == 0)
-    return moe, tuple(layer for layer in layers if layer not in dense)
+
+    def mlp(layer: int) -> FeedForward:
+        if layer in dense or (layer + 1) % step:
+            return common.mlp(layer)
+        return Experts(f"layers.{layer}.", common.hidden, routing, width, shared)
+
+    return mlp

@@ -8,6 +8,8 @@ as in DeepSeek's own checkpoints: the converter moves no rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from numaserve.workers.models.config.fields import Fields
 
 ARCHITECTURE = "deepseek2"
@@ -20,7 +22,7 @@ def has_sigmoid_scores(metadata: Fields) -> bool:
     return metadata.values.get(f"{ARCHITECTURE}.expert_gating_func") == _SIGMOID
 
 
-def deepseek_values(metadata: Fields) -> dict[str, object]:
+def deepseek_values(metadata: Fields, values: Mapping[str, object]) -> dict[str, object]:
     """The fields that other architectures do not have, or that they have another meaning for. What is missing is what
     llama.cpp takes. Raises `OperatorError` for lengths of heads that do not fit each other."""
 

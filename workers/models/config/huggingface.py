@@ -1,12 +1,23 @@
-"""What every family reads from config.json in the same way."""
+"""What every family reads from config.json in the same way, and the layers that are the same in most of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from numaserve.workers.layers.attention import Attention
+from numaserve.workers.layers.decoder import Block, Decoder
+from numaserve.workers.layers.embedding import Embedding, Head
+from numaserve.workers.layers.layer import FeedForward, Mixer
+from numaserve.workers.layers.mlp import Mlp
+from numaserve.workers.layers.norm import Norm
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.rope import MAX_POSITION, read_rope
-from numaserve.workers.models.spec import Activation, LayerKind, ModelConfig
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.ops.products import Activation
+from numaserve.workers.program.rope import RopeConfig
 
 # Far above any published model, far below what would overflow an index or exhaust memory while planning.
 _MAX_HIDDEN = 2**17
@@ -22,47 +33,109 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
 }
-_LAYER_KINDS: dict[str, LayerKind] = {"full_attention": "full", "sliding_attention": "sliding"}
+_SLIDES = {"full_attention": False, "sliding_attention": True}  # by the name of a kind of layer
 
 
-def read_common(fields: Fields, family: str, architecture: str, **overrides: Any) -> ModelConfig:
-    """A `ModelConfig` from the fields that all families spell alike; `overrides` replace single fields of it.
+@dataclass(frozen=True)
+class Common:
+    """The fields that all families spell alike, and layers made of them.
+
+    Keyword arguments of the methods replace single fields of the layers.
+    """
+
+    fields: Fields
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    layers: int
+    vocabulary: int
+    eps: float
+    max_position: int
+    tied: bool
+
+    @cached_property
+    def rope(self) -> RopeConfig:
+        """The rotary embedding of models with one kind of it. Read when a family asks for it: others have a spelling of
+        their own, which this could refuse."""
+        return read_rope(self.fields, self.head_dim)
+
+    def norm(self, module: str, gguf: str, **changes: Any) -> Norm:
+        """A norm over the hidden size."""
+        return Norm(module, self.hidden, self.eps, gguf, **changes)
+
+    def attention(self, layer: int, **changes: Any) -> Attention:
+        """Attention without biases, windows or norms of heads."""
+        if "rope" not in changes:
+            changes["rope"] = self.rope
+        values: dict[str, Any] = {
+            "at": f"layers.{layer}.",
+            "hidden": self.hidden,
+            "query_heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "scale": self.head_dim**-0.5,
+            "eps": self.eps,
+        }
+        return Attention(**values | changes)
+
+    def mlp(self, layer: int, **changes: Any) -> Mlp:
+        """A gated MLP."""
+        if "activation" not in changes:
+            changes["activation"] = read_activation(self.fields, "hidden_act", "silu")
+        values: dict[str, Any] = {"intermediate": self.intermediate} | changes
+        return Mlp(f"layers.{layer}.", self.hidden, **values)
+
+    def block(self, layer: int, mixer: Mixer, mlp: FeedForward | None = None, **norms: Norm) -> Block:
+        """A layer with norms before attention and before the MLP."""
+        at = f"layers.{layer}."
+        values = {
+            "input_norm": self.norm(f"{at}input_layernorm", f"{at}attn_norm"),
+            "mlp_norm": self.norm(f"{at}post_attention_layernorm", f"{at}ffn_norm"),
+        }
+        return Block(attention=mixer, mlp=mlp or self.mlp(layer), **values | norms)
+
+    def model(self, family: str, architecture: str, block: Callable[[int], Block], **changes: Any) -> ModelConfig:
+        """The whole model; `block` makes each layer."""
+        embedding = changes.pop("embedding", Embedding(self.vocabulary, self.hidden))
+        norm = changes.pop("norm", self.norm("norm", "output_norm"))
+        head = Head(embedding, self.tied, changes.pop("softcap", None))
+        values: dict[str, Any] = {
+            "architecture": architecture,
+            "family": family,
+            "decoder": Decoder(embedding, tuple(block(layer) for layer in range(self.layers)), norm, head),
+            "max_position": self.max_position,
+            "eos_token_ids": self.fields.token_ids("eos_token_id", self.vocabulary),
+            "bos_token_id": next(iter(self.fields.token_ids("bos_token_id", self.vocabulary)), None),
+        }
+        return ModelConfig(**values | changes)
+
+
+def read_common(fields: Fields, *, kv_heads: int | None = None, head_dim: int | None = None) -> Common:
+    """The common fields; `kv_heads` and `head_dim` where a family's are not those of the usual fields.
 
     Raises `OperatorError` for a missing field, a value out of range and for features that no family has.
     """
     _refuse_unsupported(fields)
-    hidden = fields.integer("hidden_size", 1, _MAX_HIDDEN)
     heads = fields.integer("num_attention_heads", 1, _MAX_HEADS)
-    kv_heads = fields.integer("num_key_value_heads", 1, _MAX_HEADS, heads)
+    if kv_heads is None:
+        kv_heads = fields.integer("num_key_value_heads", 1, _MAX_HEADS, heads)
     if heads % kv_heads:
         raise fields.error(f"num_attention_heads={heads} must be a multiple of num_key_value_heads={kv_heads}")
-    head_dim = read_head_dim(fields)
-    layers = fields.integer("num_hidden_layers", 1, MAX_LAYERS)
-    vocab_size = fields.integer("vocab_size", 1, _MAX_VOCAB)
-    values: dict[str, Any] = {
-        "architecture": architecture,
-        "family": family,
-        "hidden_size": hidden,
-        "num_layers": layers,
-        "num_qo_heads": heads,
-        "num_kv_heads": kv_heads,
-        "head_dim": head_dim,
-        "intermediate_size": fields.integer("intermediate_size", 1, MAX_INTERMEDIATE),
-        "vocab_size": vocab_size,
-        "rms_norm_eps": fields.number("rms_norm_eps", 1e-12, 1.0, 1e-6),
-        "max_position": fields.integer("max_position_embeddings", 1, MAX_POSITION),
-        "tie_word_embeddings": fields.flag("tie_word_embeddings", False),
-        "query_scale": head_dim**-0.5,
-        "layer_kinds": ("full",) * layers,
-        "eos_token_ids": fields.token_ids("eos_token_id", vocab_size),
-        "bos_token_id": next(iter(fields.token_ids("bos_token_id", vocab_size)), None),
-    }
-    # Not read where a family has its own spelling: the generic reading could refuse what that family allows.
-    if "activation" not in overrides:
-        values["activation"] = fields.choice("hidden_act", _ACTIVATIONS, "silu")
-    if "rope" not in overrides:
-        values["rope"] = read_rope(fields, head_dim)
-    return ModelConfig(**values | overrides)
+    return Common(
+        fields,
+        hidden=fields.integer("hidden_size", 1, _MAX_HIDDEN),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=read_head_dim(fields) if head_dim is None else head_dim,
+        intermediate=fields.integer("intermediate_size", 1, MAX_INTERMEDIATE),
+        layers=read_layer_count(fields),
+        vocabulary=fields.integer("vocab_size", 1, _MAX_VOCAB),
+        eps=fields.number("rms_norm_eps", 1e-12, 1.0, 1e-6),
+        max_position=fields.integer("max_position_embeddings", 1, MAX_POSITION),
+        tied=fields.flag("tie_word_embeddings", False),
+    )
 
 
 def read_head_dim(fields: Fields) -> int:
@@ -84,15 +157,26 @@ def read_sliding_window(fields: Fields, default: int | None = None) -> int | Non
     return None if window is None or window >= longest else window
 
 
-def read_layer_kinds(fields: Fields, default: tuple[LayerKind, ...]) -> tuple[LayerKind, ...]:
-    """`layer_types`, one for each layer, or `default` where it is missing."""
+def read_layer_kinds(fields: Fields, default: Sequence[bool]) -> list[bool]:
+    """Whether each layer slides: `layer_types`, or `default` where it is missing."""
     if not fields.has("layer_types"):
-        return default
+        return list(default)
     kinds = fields.texts("layer_types", len(default))
-    unknown = sorted(set(kinds) - set(_LAYER_KINDS))
+    unknown = sorted(set(kinds) - set(_SLIDES))
     if unknown:
-        raise fields.error(f"layer_types holds {unknown[0]!r}; supported are: {', '.join(_LAYER_KINDS)}")
-    return tuple(_LAYER_KINDS[kind] for kind in kinds)
+        raise fields.error(f"layer_types holds {unknown[0]!r}; supported are: {', '.join(_SLIDES)}")
+    return [_SLIDES[kind] for kind in kinds]
+
+
+def windows_of(slides: Sequence[bool], window: int | None) -> list[int | None]:
+    """How far each layer looks back, where those that slide look `window` tokens back; None: all the way."""
+    return [window if each else None for each in slides]
+
+
+def read_windows(fields: Fields, default: int | None = None) -> list[int | None]:
+    """The same where all layers slide, or those that `layer_types` names; `default` as for `read_sliding_window`."""
+    window = read_sliding_window(fields, default)
+    return windows_of(read_layer_kinds(fields, [window is not None] * read_layer_count(fields)), window)
 
 
 def read_activation(fields: Fields, key: str, default: str) -> Activation:

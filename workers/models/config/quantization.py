@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from numaserve.workers.layers.embedding import HEAD
+from numaserve.workers.layers.formats import units_of
+from numaserve.workers.layers.layer import Layer
+from numaserve.workers.layers.parameters import MatrixParameter
+from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.quantization_methods import (
     Rule,
@@ -17,11 +22,7 @@ from numaserve.workers.models.config.quantization_methods import (
     gptq,
     mxfp4,
 )
-from numaserve.workers.models.family import Family
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.models.stored import Stored
-
-LM_HEAD = "lm_head"
 
 # From the configuration to what decides on each module.
 _METHODS: dict[str, Callable[[Fields], Rule]] = {
@@ -35,30 +36,32 @@ _METHODS: dict[str, Callable[[Fields], Rule]] = {
 }
 
 
-def read_quantization(fields: Fields, config: ModelConfig, family: Family) -> dict[str, Stored]:
+def read_quantization(fields: Fields, config: ModelConfig) -> dict[str, Stored]:
     """The quantised matrices of a config.json. Raises `OperatorError` for a method or scheme that is not supported."""
     found = _find(fields)
     if found is None:
         return {}
     rule = found.choice("quant_method", _METHODS)(found)
     modules = {}
-    for module in matrix_modules(config, family):
-        stored = rule(_names(module, family))
+    for module in matrix_modules(config.decoder):
+        stored = rule(_names(module, config.prefixes))
         if stored is not None:
             modules[module] = stored
     return modules
 
 
-def matrix_modules(config: ModelConfig, family: Family) -> list[str]:
+def matrix_modules(decoder: Layer) -> list[str]:
     """The modules with a matrix that may be quantised, without what stands before "layers.". Nobody quantises a router,
     whatever a configuration seems to say."""
-    attention = [name for name, _ in family.attention_matrices(config)]
-    within = {}
-    for moe in {None, config.moe}:
-        mlps = [name for mlp, _ in family.mlps(config, moe) for name in (mlp.gate, mlp.up, mlp.down)]
-        within[moe] = dict.fromkeys((*attention, family.names.o, *mlps))
-    layers = [f"layers.{layer}.{name}" for layer in range(config.num_layers) for name in within[config.moe_of(layer)]]
-    return layers if config.tie_word_embeddings else [*layers, LM_HEAD]
+    found = (
+        source.named(unit)
+        for parameter in decoder.parameters()
+        if isinstance(parameter, MatrixParameter)
+        for source in parameter.sources
+        if source.quantizable
+        for unit in units_of(parameter)
+    )
+    return list(dict.fromkeys(found))
 
 
 def _find(fields: Fields) -> Fields | None:
@@ -70,8 +73,8 @@ def _find(fields: Fields) -> Fields | None:
     return None
 
 
-def _names(module: str, family: Family) -> Sequence[str]:
+def _names(module: str, prefixes: Sequence[str]) -> Sequence[str]:
     """What a configuration may call a module: checkpoints of a family nest it differently."""
-    if module == LM_HEAD:
-        return [LM_HEAD, *(f"{prefix.removesuffix('model.')}{LM_HEAD}" for prefix in family.prefixes)]
-    return [f"{prefix}{module}" for prefix in family.prefixes]
+    if module == HEAD:
+        return [HEAD, *(f"{prefix.removesuffix('model.')}{HEAD}" for prefix in prefixes)]
+    return [f"{prefix}{module}" for prefix in prefixes]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.spec import RopeConfig, RopeKind
+from numaserve.workers.program.rope import RopeConfig, RopeKind
 
 _KINDS: Mapping[str, RopeKind] = {
     "default": "default",

@@ -74,9 +74,8 @@ def make_roofline(
 ) -> Roofline:
     """The roofline model of the ranks, each with its part of the machine. Raises `OperatorError` for formats that
     cannot be had."""
-    operations = [
-        rank_operations(config, [rank.cores for rank in ranks], rank, options.settings) for rank in range(len(ranks))
-    ]
+    partition = config.partition([rank.cores for rank in ranks], options.settings)
+    operations = [rank_operations(config, part) for part in partition.ranks]
     return Roofline(ranks, operations, efficiencies, STEP_S)
 
 
@@ -101,7 +100,8 @@ def make_estimate(
     shares = [len(rank.cpus) for rank in ranks]
     if options.settings.expert_parallel:
         check_experts(config, len(ranks))
-    memory = node_memory(options, config, topology, ranks, context)
+    partition = config.partition(shares, options.settings)
+    memory = node_memory(options, config, topology, ranks, partition=partition, context=context)
     fits = all(node.fits for node in memory)
     on_node = {node.id: sum(len(rank.cpus) for rank in ranks if rank.node == node.id) for node in topology.nodes}
     machines = [
@@ -114,7 +114,7 @@ def make_estimate(
         load,
         shares,
         memory,
-        [] if fits else list(remedies(options, config, topology, ranks, context)),
+        [] if fits else list(remedies(options, config, topology, ranks, partition=partition, context=context)),
         roofline.phase("prefill", prefill_steps(load.input_len, options.max_step_tokens)),
         roofline.phase("decode", [decode_step(load.batch, load.input_len + load.output_len // 2)]),
         (*config.notes, *placement.notes),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from msgspec.structs import replace as change
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import DeploymentOptions, format_bytes, pages_of, rank_needs
 from numaserve.workers.planning.placement import RankCores
@@ -39,11 +40,17 @@ class NodeMemory:
 
 
 def node_memory(
-    options: DeploymentOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores], context: int
+    options: DeploymentOptions,
+    model: ModelConfig,
+    topology: Topology,
+    ranks: Sequence[RankCores],
+    *,
+    partition: Partition,
+    context: int,
 ) -> list[NodeMemory]:
     """What each node holds when `max_running_requests` sequences of `context` tokens are kept. Raises `OperatorError`
     where the checkpoint cannot be had in the formats asked for."""
-    needs = rank_needs(options, model, [len(rank.cpus) for rank in ranks])
+    needs = rank_needs(options, model, partition)
     pages = options.max_running_requests * pages_of(context) + 1
     found = []
     for node in topology.nodes:
@@ -62,19 +69,30 @@ def node_memory(
 
 
 def remedies(
-    options: DeploymentOptions, model: ModelConfig, topology: Topology, ranks: Sequence[RankCores], context: int
+    options: DeploymentOptions,
+    model: ModelConfig,
+    topology: Topology,
+    ranks: Sequence[RankCores],
+    *,
+    partition: Partition,
+    context: int,
 ) -> Iterator[str]:
     """What would make the model fit where it does not, one thing each."""
 
-    def fits(other: DeploymentOptions, tokens: int = context) -> bool:
-        return all(node.fits for node in node_memory(other, model, topology, ranks, tokens))
+    def fits(other: DeploymentOptions, tokens: int = context, divided: Partition = partition) -> bool:
+        return all(node.fits for node in node_memory(other, model, topology, ranks, partition=divided, context=tokens))
+
+    def fits_with(**changes: object) -> bool:
+        """With other settings; not where the model cannot be had with them."""
+        settings = change(options.settings, **changes)
+        try:
+            return fits(replace(options, settings=settings), divided=model.partition(partition.shares, settings))
+        except OperatorError:
+            return False
 
     for narrower in _NARROWER:
-        try:
-            if fits(_with_settings(options, formats=change(options.settings.formats, linear=narrower))):
-                yield f"--quantization {narrower}"
-                break
-        except OperatorError:  # the checkpoint is quantised already
+        if fits_with(formats=change(options.settings.formats, linear=narrower)):
+            yield f"--quantization {narrower}"
             break
     fewer = [count for count in _halves(options.max_running_requests) if fits(_with_requests(options, count))]
     if fewer:
@@ -82,19 +100,16 @@ def remedies(
     shorter = [tokens for tokens in _halves(context) if fits(options, tokens)]
     if shorter:
         yield f"a context of {shorter[0]} tokens"
-    # Latents are cached in bf16 only.
-    in_bf16 = options.settings.kv_cache_dtype == "bf16" and model.mla is None
-    if in_bf16 and fits(_with_settings(options, kv_cache_dtype="int8")):
+    if options.settings.kv_cache_dtype == "bf16" and fits_with(kv_cache_dtype="int8"):
         yield "--kv-cache-dtype int8"
-    short = [node.needed - node.usable for node in node_memory(options, model, topology, ranks, context)]
+    short = [
+        node.needed - node.usable
+        for node in node_memory(options, model, topology, ranks, partition=partition, context=context)
+    ]
     yield f"{format_bytes(max(short))} more memory on the node that lacks most of it"
     idle = {node.id for node in topology.nodes} - {rank.node for rank in ranks}
     if idle:
         yield f"--tp {len(topology.nodes)}, for {len(idle)} of the nodes hold nothing"
-
-
-def _with_settings(options: DeploymentOptions, **changes: object) -> DeploymentOptions:
-    return replace(options, settings=change(options.settings, **changes))
 
 
 def _with_requests(options: DeploymentOptions, count: int) -> DeploymentOptions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Protocol, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 from numaserve.workers.program.buffers import Buffer
 from numaserve.workers.program.cost import OperationCost
@@ -50,12 +50,7 @@ class Vector(Protocol):
         """How many values it has."""
 
 
-class Rope(Protocol):
-    """Cosines and sines [positions, rotated dimensions / 2]."""
-
-    @property
-    def positions(self) -> int:
-        """How many positions it has."""
+Rope = Any  # cosines and sines of positions; interpreters alone look into it
 
 
 # Of a field that holds a buffer: what becomes of that.

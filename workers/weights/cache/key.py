@@ -16,23 +16,24 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+import numaserve.workers.layers
 import numaserve.workers.models
+import numaserve.workers.program
 import numaserve.workers.weights
 from numaserve.kernels import _native, isa
+from numaserve.workers.layers.partition import RankPart
+from numaserve.workers.layers.stored import Stored, StoredMatrices
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.models.stored import Stored, StoredMatrices
-from numaserve.workers.settings import ModelSettings
 from numaserve.workers.weights.cache.folder import CacheKey
 
 _HEAD_BYTES = 1 << 18  # holds the table of tensors, or most of it
 _SETTLED_S = 2.0  # no file system in use has coarser times
+_PACKAGES = (numaserve.workers.layers, numaserve.workers.models, numaserve.workers.program, numaserve.workers.weights)
 _LIBRARIES = ("gguf", "numpy", "safetensors")
 
 
@@ -65,21 +66,15 @@ def look_at(model: Path) -> Checkpoint:
     return Checkpoint(digest.digest(), changed)
 
 
-def cache_key(
-    checkpoint: Checkpoint,
-    config: ModelConfig,
-    weights: Sequence[int],
-    rank: int,
-    settings: ModelSettings,
-) -> CacheKey:
-    """The key of what `rank` packs; `weights` has one entry per rank."""
-    digest = hashlib.blake2b(digest_size=16)
-    # Sorted: the order of a mapping may differ from process to process.
-    fields = json.dumps(asdict(replace(config, stored={})), sort_keys=True)
+def cache_key(checkpoint: Checkpoint, config: ModelConfig, part: RankPart) -> CacheKey:
+    """The key of what a rank packs."""
+    digest, divided = hashlib.blake2b(digest_size=16), part.partition
+    # Of a dataclass the order of fields is that of its definition.
+    fields = repr(replace(config, stored={}))
     stored = sorted(_modules_by_kind(config.stored).items())
     # All settings but those that are known not to matter: one that was forgotten costs a start, not the answers.
-    _add(digest, checkpoint.digest, fields, stored, list(weights), settings.of_weights(), code_digest(), isa())
-    return CacheKey(digest.hexdigest(), rank, len(weights))
+    _add(digest, checkpoint.digest, fields, stored, divided.shares, divided.settings.of_weights(), code_digest(), isa())
+    return CacheKey(digest.hexdigest(), part.rank, divided.world_size)
 
 
 def _modules_by_kind(stored: StoredMatrices) -> dict[str, list[str]]:
@@ -95,7 +90,7 @@ def code_digest() -> bytes:
     """Identifies the code that reads and packs weights."""
     digest = hashlib.blake2b(digest_size=32)
     _add(digest, Path(str(_native.__file__)).read_bytes(), *(version(name) for name in _LIBRARIES))
-    for package in (numaserve.workers.models, numaserve.workers.weights):
+    for package in _PACKAGES:
         folder = Path(package.__path__[0])
         for path in sorted(folder.rglob("*.py")):
             _add(digest, str(path.relative_to(folder)), path.read_bytes())

@@ -5,21 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from numaserve.kernels import Team
+from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.protocol import WeightsCache, WeightsOrigin
-from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
 from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.folder import CacheFolder, CacheKey
 from numaserve.workers.weights.cache.key import Checkpoint, cache_key, look_at, now_ns
 from numaserve.workers.weights.cache.transfer import fill, save
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.loader import load_weights
-from numaserve.workers.weights.sharding import make_shard, weight_bytes
 from numaserve.workers.weights.weights import Weights
 
 _log = logging.getLogger(__name__)
@@ -43,14 +42,12 @@ class LoadedWeights:
 
 @dataclass(frozen=True)
 class RankLoader:
-    """What a rank loads: its part of the model at `path`, where each rank has its entry in `shares`."""
+    """What a rank loads: its `part` of the model at `path`."""
 
     path: Path
     config: ModelConfig
-    shares: Sequence[int]
-    rank: int
+    part: RankPart
     positions: int  # the longest context served
-    settings: ModelSettings = DEFAULT_SETTINGS
     cache: WeightsCache | None = None
 
     def load(self, team: Team, report: Callable[[int], None]) -> LoadedWeights:
@@ -73,11 +70,10 @@ class RankLoader:
         return load_weights(
             open_source(self.path, self.config),
             self.config,
-            make_shard(self.config, self.shares, self.rank, self.settings),
+            self.part,
             team,
             report,
             positions=self.positions,
-            formats=self.settings.formats,
             stored=stored,
         )
 
@@ -88,7 +84,7 @@ class RankLoader:
         except (CacheError, OSError) as error:
             _log.warning("packed weights are not cached: %s", error)
             return None
-        key = cache_key(checkpoint, self.config, self.shares, self.rank, self.settings)
+        key = cache_key(checkpoint, self.config, self.part)
         return _Entry(Path(cache.folder), cache.limit_bytes, key, checkpoint, now_ns())
 
     def _read(self, entry: _Entry, team: Team, report: Callable[[int], None]) -> Weights | None:
@@ -114,9 +110,7 @@ class RankLoader:
         if not entry.checkpoint.is_settled(entry.looked_ns):
             _log.warning("the checkpoint was changed just now: its packed weights are cached at the next start")
             return None
-        group_bytes = sum(
-            weight_bytes(self.config, self.shares, rank, self.settings) for rank in range(len(self.shares))
-        )
+        group_bytes = sum(part.weight_bytes() for part in self.part.partition.ranks)
 
         def write(between: Callable[[], None]) -> int:
             try:

@@ -8,7 +8,7 @@ of its eight. weight = scale * (code - zero).
 from __future__ import annotations
 
 import numpy as np
-from numaserve.workers.models.stored import Stored
+from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.quantized.coded import CodedTensor, Codes
 from numaserve.workers.weights.quantized.nibbles import Words
 from numaserve.workers.weights.quantized.parts import (

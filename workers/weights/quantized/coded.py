@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from numaserve.workers.models.stored import REQUANTIZED_GROUP, CodeFormat
+from numaserve.workers.layers.stored import REQUANTIZED_GROUP, CodeFormat
 
 Codes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]

@@ -10,7 +10,7 @@ asymmetric. weight = scale * (code - zero). From compressed_tensors' compressors
 from __future__ import annotations
 
 import numpy as np
-from numaserve.workers.models.stored import Stored
+from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.quantized.act_order import by_column, file_group
 from numaserve.workers.weights.quantized.coded import CodedTensor
 from numaserve.workers.weights.quantized.nibbles import codes_of_rows

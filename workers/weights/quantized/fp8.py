@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.stored import Stored
+from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.quantized.coded import CodedTensor
 from numaserve.workers.weights.quantized.parts import (
     FLOAT_DTYPES,

@@ -10,7 +10,7 @@ next one just as the borrow came from there; "gptq_v2" and AutoRound's own packi
 from __future__ import annotations
 
 import numpy as np
-from numaserve.workers.models.stored import Stored
+from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.quantized.act_order import by_column, check_order, file_group
 from numaserve.workers.weights.quantized.coded import CodedTensor
 from numaserve.workers.weights.quantized.nibbles import codes_of_rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from numaserve.workers.models.stored import GGUF_BLOCKS, Layout, Stored
+from numaserve.workers.layers.stored import GGUF_BLOCKS, Layout, Stored
 from numaserve.workers.weights.quantized import awq, compressed, fp8, gguf_blocks, gptq, mxfp4
 from numaserve.workers.weights.quantized.coded import CodedTensor
 from numaserve.workers.weights.quantized.parts import Part, Parts, Tensors

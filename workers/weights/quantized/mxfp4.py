@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.stored import Stored
+from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.quantized.coded import CodedTensor, Codes, Floats
 from numaserve.workers.weights.quantized.nibbles import codes_of_rows
 from numaserve.workers.weights.quantized.parts import Part, Parts, Tensors, group_count

@@ -4,20 +4,23 @@ from dataclasses import replace
 
 import pytest
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.spec import MoeConfig
+from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.planning.deployment import Deployment, make_deployment
 from numaserve.workers.protocol import PAGE_SIZE
 from numaserve.workers.settings import KvCacheDtype, ModelSettings
-from numaserve.workers.weights.sharding import kv_bytes_per_page, weight_bytes
 
+from tests.support.configured import configured, with_experts
 from tests.support.machines import GIB, OPTIONS, machine
-from tests.support.model_configs import model_config
 
-SMALL = model_config()
-LARGE = replace(
-    SMALL, hidden_size=8192, num_layers=80, num_qo_heads=64, num_kv_heads=8, head_dim=128, intermediate_size=28672,
-    layer_kinds=("full",) * 80, max_position=131072,
+SMALL = configured()
+LARGE = configured(
+    hidden_size=8192, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8, head_dim=128,
+    intermediate_size=28672, max_position_embeddings=131072,
 )  # fmt: skip
+
+
+def part_of(shares: list[int], rank: int) -> RankPart:
+    return SMALL.partition(shares).ranks[rank]
 
 
 def used_bytes(deployment: Deployment, node: int) -> int:
@@ -25,10 +28,9 @@ def used_bytes(deployment: Deployment, node: int) -> int:
 
 
 def test_a_mixture_of_experts_needs_scratch_for_each_of_a_tokens_experts() -> None:
-    moe = MoeConfig(64, 8, 768, shared_intermediate_size=1024)
     dense, half, whole = (
-        make_deployment(OPTIONS, replace(SMALL, family="qwen2_moe", moe=moe, moe_layers=layers), machine(8)).ranks[0]
-        for layers in ((), tuple(range(15)), tuple(range(30)))
+        make_deployment(OPTIONS, with_experts(64, 8, dense=layers), machine(8)).ranks[0]
+        for layers in (tuple(range(30)), tuple(range(15, 30)), ())
     )
     rows = 512 * 4 * (8 * (2 * 576 + 3 * 768) + 3 * 1024 + 64 - 3 * 1536)
     assert half.scratch_bytes == whole.scratch_bytes == dense.scratch_bytes + rows
@@ -37,7 +39,7 @@ def test_a_mixture_of_experts_needs_scratch_for_each_of_a_tokens_experts() -> No
 
 def test_layers_that_are_skipped_are_told_about() -> None:
     assert not make_deployment(OPTIONS, SMALL, machine(8)).notes
-    deployment = make_deployment(OPTIONS, replace(SMALL, mtp_layers=2), machine(8))
+    deployment = make_deployment(OPTIONS, replace(SMALL, skipped_layers=2), machine(8))
     assert deployment.notes == ("layers of the checkpoint that predict several tokens at once (MTP) are skipped: 2",)
     assert deployment.ranks == make_deployment(OPTIONS, SMALL, machine(8)).ranks
 
@@ -58,8 +60,8 @@ def test_launches_tell_every_rank_the_whole_group() -> None:
 def test_bytes_of_each_rank_are_those_of_its_shard() -> None:
     deployment = make_deployment(replace(OPTIONS, tp=2), SMALL, machine(2))
     for rank in deployment.ranks:
-        assert rank.weight_bytes == weight_bytes(SMALL, [1, 1], rank.rank)
-        assert rank.kv_bytes == deployment.num_pages * kv_bytes_per_page(SMALL, [1, 1], rank.rank)
+        assert rank.weight_bytes == part_of([1, 1], rank.rank).weight_bytes()
+        assert rank.kv_bytes == deployment.num_pages * SMALL.decoder.page_bytes(part_of([1, 1], rank.rank), "bf16")
     assert deployment.ranks[0].kv_bytes == 2 * deployment.ranks[1].kv_bytes  # 3 KV heads are 2 + 1
 
 
@@ -101,7 +103,7 @@ def test_a_quantised_kv_cache_has_nearly_twice_the_pages(dtype: KvCacheDtype) ->
     assert {launch.settings for launch in deployment.launches} == {quantised}
     assert deployment.num_pages * (64 + 2) == pytest.approx(wide.num_pages * 2 * 64, rel=0.01)
     for rank in deployment.ranks:
-        assert rank.kv_bytes == deployment.num_pages * kv_bytes_per_page(SMALL, [4, 4], rank.rank, quantised)
+        assert rank.kv_bytes == deployment.num_pages * SMALL.decoder.page_bytes(part_of([4, 4], rank.rank), dtype)
 
 
 def test_kv_cache_gib_is_the_size_of_all_ranks_together() -> None:

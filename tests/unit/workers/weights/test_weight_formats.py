@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.spec import MoeConfig
-from numaserve.workers.models.stored import GGUF_BLOCKS, ROW, Stored
-from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats
-from numaserve.workers.weights.formats import (
-    BF16,
-    LayerFormats,
-    MatrixFormat,
-    MlpFormats,
-    MoeFormats,
-    cut_of,
-    has_own_lm_head,
-    layer_formats,
-    lm_head_format,
-)
-from numaserve.workers.weights.sharding import make_shard
+from numaserve.workers.layers.attention import Attention
+from numaserve.workers.layers.axes import Columns, split
+from numaserve.workers.layers.decoder import Decoder
+from numaserve.workers.layers.experts import Experts
+from numaserve.workers.layers.formats import cut_of
+from numaserve.workers.layers.mlp import Mlp
+from numaserve.workers.layers.partition import RankPart
+from numaserve.workers.layers.stored import GGUF_BLOCKS, ROW, Stored
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.handles import BF16, MatrixFormat
+from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, ModelSettings, WeightFormats
 
-from tests.support.model_configs import model_config
+from tests.support.configured import configured, with_experts
 
 MATRICES = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
 MATRICES += ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
@@ -30,13 +28,54 @@ INT8 = Stored("int8", "int8")
 FP8 = Stored("fp8", "fp8", 128, block_rows=128)
 
 
+@dataclass(frozen=True)
+class MlpFormats:
+    gate_up: MatrixFormat
+    down: MatrixFormat
+
+
+@dataclass(frozen=True)
+class LayerFormats:
+    qkv: MatrixFormat
+    o: MatrixFormat
+    mlp: MlpFormats
+
+
+def part_of(model: ModelConfig, asked: WeightFormats = AS_PUBLISHED, rank: int = 0, world: int = 1) -> RankPart:
+    return model.partition([1] * world, ModelSettings(formats=asked)).ranks[rank]
+
+
+def layer_formats(part: RankPart, layer: int = 0) -> LayerFormats:
+    """Of a layer without experts."""
+    decoder = part.partition.model
+    assert isinstance(decoder, Decoder)
+    block = decoder.blocks[layer]
+    assert isinstance(block.attention, Attention)
+    assert isinstance(block.mlp, Mlp)
+    return LayerFormats(part.format(block.attention.qkv), part.format(block.attention.o), mlp_formats(part, block.mlp))
+
+
+def mlp_formats(part: RankPart, mlp: Mlp | Experts) -> MlpFormats:
+    return MlpFormats(part.format(mlp.gate_up), part.format(mlp.down))
+
+
+def head_format(model: ModelConfig, asked: WeightFormats) -> MatrixFormat:
+    return part_of(model, asked).format(model.decoder.head.parameter)
+
+
+def has_own_head(model: ModelConfig, asked: WeightFormats) -> bool:
+    """Whether the head is another matrix in memory than the embedding."""
+    part = part_of(model, asked)
+    return part.matrix(model.decoder.head.parameter) is not part.matrix(model.decoder.embedding.table)
+
+
 def formats_of(
     stored: Stored, asked: WeightFormats = AS_PUBLISHED, rank: int = 0, world: int = 1, **others: Stored | None
 ) -> LayerFormats:
     """Of a layer whose matrices are all `stored`, but for `others` by the end of their names."""
     found = {name: others.get(name.rpartition(".")[2], stored) for name in MATRICES}
-    model = model_config(stored={f"layers.0.{name}": each for name, each in found.items() if each is not None})
-    return layer_formats(model, asked, make_shard(model, [1] * world, rank), 0)
+    model = configured(stored={f"layers.0.{name}": each for name, each in found.items() if each is not None})
+    return layer_formats(part_of(model, asked, rank, world))
 
 
 def all_of(made: MatrixFormat) -> LayerFormats:
@@ -94,35 +133,39 @@ def test_quantising_what_is_quantised_already_is_refused(asked: str) -> None:
 
 @pytest.mark.parametrize(("asked", "group"), [("int4", 32), ("fp8", 128), ("int8", 0)])
 def test_a_checkpoint_that_is_not_quantised_takes_any_format(asked: str, group: int) -> None:
-    model = model_config()
-    made = layer_formats(model, WeightFormats(asked), make_shard(model, [1], 0), 0)  # type: ignore[arg-type]
+    made = layer_formats(part_of(configured(), WeightFormats(asked)))  # type: ignore[arg-type]
     assert made == all_of(MatrixFormat(asked, group))  # type: ignore[arg-type]
 
 
 def test_a_tied_head_is_kept_quantised_beside_the_embedding() -> None:
-    model = model_config(stored={"embed_tokens": GGUF_BLOCKS["q8_0"]})
-    assert has_own_lm_head(model, AS_PUBLISHED)
-    assert lm_head_format(model, AS_PUBLISHED) == MatrixFormat("int8_group", 32)
-    assert not has_own_lm_head(model, BF16_WEIGHTS)
-    assert not has_own_lm_head(model_config(), AS_PUBLISHED)
+    model = configured(stored={"embed_tokens": GGUF_BLOCKS["q8_0"]})
+    assert has_own_head(model, AS_PUBLISHED)
+    assert head_format(model, AS_PUBLISHED) == MatrixFormat("int8_group", 32)
+    assert not has_own_head(model, BF16_WEIGHTS)
+    assert not has_own_head(configured(), AS_PUBLISHED)
 
 
 def test_a_head_that_is_not_quantised_may_be_while_loading() -> None:
-    model = model_config(tie_word_embeddings=False, stored={"layers.0.mlp.up_proj": INT4})
-    assert lm_head_format(model, AS_PUBLISHED) == BF16
-    assert lm_head_format(model, WeightFormats("int4", "int4")) == MatrixFormat("int4", 32)
+    model = configured(tie_word_embeddings=False, stored={"layers.0.mlp.up_proj": INT4})
+    assert head_format(model, AS_PUBLISHED) == BF16
+    assert head_format(model, WeightFormats("int4", "int4")) == MatrixFormat("int4", 32)
 
 
 @pytest.mark.parametrize(
     ("group", "parts", "cut"), [(128, 1, 128), (128, 2, 64), (32, 1, 32), (ROW, 1, 32), (64, 3, 64)]
 )
 def test_the_mlp_is_cut_at_groups_unless_that_would_be_uneven(group: int, parts: int, cut: int) -> None:
-    down = Stored("gptq", "int4", group, bits=4)
-    assert cut_of(model_config(stored={"layers.0.mlp.down_proj": down}), parts, 1536, ["mlp.down_proj"]) == cut
-    assert cut_of(model_config(stored={"layers.0.mlp.down_proj": down}), parts, 1536, ["mlp.up_proj"]) == 32
+    assert cut_of([Stored("gptq", "int4", group, bits=4), None], 1536, parts) == cut
 
 
-MOE = MoeConfig(3, 2, 640, shared_intermediate_size=256)
+def test_the_groups_of_what_is_divided_by_columns_decide_about_the_cut() -> None:
+    stored = Stored("gptq", "int4", 128, bits=4)
+    down, up = (
+        configured(intermediate_size=1568, stored={f"layers.3.mlp.{name}_proj": stored}) for name in ("down", "up")
+    )
+    axis = Columns("intermediate", 1568)
+    assert down.partition([1, 1]).ranges(axis) == split(1568, [1, 1], 64) != split(1568, [1, 1], 32)
+    assert up.partition([1, 1]).ranges(axis) == split(1568, [1, 1], 32)
 
 
 def experts_of(
@@ -130,15 +173,15 @@ def experts_of(
 ) -> tuple[MlpFormats, MlpFormats]:
     """The routed and the shared ones of a layer whose experts are all `INT4`, but for `others`: down_proj of expert 1,
     say, is `e1_down_proj`."""
-    experts = {f"e{index}": f"mlp.experts.{index}" for index in range(MOE.num_experts)} | {"s": "mlp.shared_expert"}
+    experts = {f"e{index}": f"mlp.experts.{index}" for index in range(3)} | {"s": "mlp.shared_expert"}
     parts = ("gate_proj", "up_proj", "down_proj")
     found = {f"{at}.{part}": others.get(f"{key}_{part}", INT4) for key, at in experts.items() for part in parts}
     stored = {f"layers.0.{name}": each for name, each in found.items() if each is not None}
-    model = model_config(family="qwen2_moe", moe=MOE, moe_layers=(0,), stored=stored)
-    made = layer_formats(model, asked, make_shard(model, [1] * world, rank), 0).mlp
-    assert isinstance(made, MoeFormats)
-    assert made.moe == MOE
-    return made.experts, made.shared
+    model = with_experts(3, 2, 640, 256, dense=(), stored=stored)
+    part, mlp = part_of(model, asked, rank, world), model.decoder.blocks[0].mlp
+    assert isinstance(mlp, Experts)
+    assert mlp.shared_mlp is not None
+    return mlp_formats(part, mlp), mlp_formats(part, mlp.shared_mlp)
 
 
 def test_the_routed_experts_of_a_layer_are_of_one_format_and_the_shared_one_has_its_own() -> None:
@@ -159,8 +202,10 @@ def test_groups_begin_where_the_columns_of_either_kind_of_expert_do() -> None:
 
 
 def test_experts_take_any_format_when_the_checkpoint_is_not_quantised() -> None:
-    model = model_config(family="qwen2_moe", moe=MOE, moe_layers=(0,))
-    made = layer_formats(model, WeightFormats("int4"), make_shard(model, [1], 0), 0)
-    int4 = MatrixFormat("int4", 32)
-    assert made == LayerFormats(int4, int4, MoeFormats(MOE, MlpFormats(int4, int4), MlpFormats(int4, int4)))
-    assert layer_formats(model, WeightFormats("int4"), make_shard(model, [1], 0), 1) == all_of(int4)
+    model = with_experts(3, 2, 640, 256, dense=(1,))
+    part, int4 = part_of(model, WeightFormats("int4")), MatrixFormat("int4", 32)
+    mlp = model.decoder.blocks[0].mlp
+    assert isinstance(mlp, Experts)
+    assert mlp.shared_mlp is not None
+    assert mlp_formats(part, mlp) == mlp_formats(part, mlp.shared_mlp) == MlpFormats(int4, int4)
+    assert layer_formats(part, 1) == all_of(int4)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from numaserve.workers.layers.stored import Layout, Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.quantization_methods.gptq import CODES, grouped
 from numaserve.workers.models.config.quantization_methods.rules import Modules, Rule, is_head, read_bits, read_group
-from numaserve.workers.models.stored import Layout, Stored
 
 _PACKINGS: dict[str, Layout] = {
     "auto_round:auto_gptq": "gptq",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.quantization_methods.gptq import grouped
 from numaserve.workers.models.config.quantization_methods.rules import Rule, is_head, read_bits, read_group, read_names
-from numaserve.workers.models.stored import Stored
 
 
 def awq(fields: Fields) -> Rule:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from numaserve.workers.layers.stored import REQUANTIZED_GROUP, ROW, CodeFormat, Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.quantization_methods.fp8 import read_block
 from numaserve.workers.models.config.quantization_methods.gptq import CODES
 from numaserve.workers.models.config.quantization_methods.rules import Rule, pattern, read_bits, read_group, read_names
-from numaserve.workers.models.stored import REQUANTIZED_GROUP, ROW, CodeFormat, Stored
 
 _PACKED, _INTEGERS, _FLOATS, _NAIVE = "pack-quantized", "int-quantized", "float-quantized", "naive-quantized"
 _FORMATS = {name: name for name in (_PACKED, _INTEGERS, _FLOATS, _NAIVE, "mixed-precision")}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.quantization_methods.rules import Modules, Rule, is_head, read_names
-from numaserve.workers.models.stored import Stored
 
 _MAX_BLOCK = 2**14
 

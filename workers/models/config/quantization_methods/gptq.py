@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
+from numaserve.workers.layers.stored import REQUANTIZED_GROUP, ROW, CodeFormat, Layout, Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.quantization_methods.rules import (
     Modules,
@@ -20,7 +21,6 @@ from numaserve.workers.models.config.quantization_methods.rules import (
     read_bits,
     read_group,
 )
-from numaserve.workers.models.stored import REQUANTIZED_GROUP, ROW, CodeFormat, Layout, Stored
 
 _FORMATS: dict[str, Layout] = {"gptq": "gptq", "gptq_v2": "gptq_v2"}
 CODES: dict[int, CodeFormat] = {4: "int4", 8: "int8_group"}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from numaserve.workers.layers.stored import Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.quantization_methods.rules import Rule, pattern, read_names
-from numaserve.workers.models.stored import Stored
 
 _EXPERTS = ".experts."
 _WHOLE_PART = r"(?![^.])"  # ends where a part of a name does

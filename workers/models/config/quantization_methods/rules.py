@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from numaserve.workers.layers.stored import ROW, Stored
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.stored import ROW, Stored
 
 # Given all names that a module may have: how it is stored, None where it is not quantised.
 Rule = Callable[[Sequence[str]], Stored | None]

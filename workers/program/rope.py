@@ -1,14 +1,40 @@
-"""Rotary position embedding tables, computed in float64: in float32, far positions would lose digits."""
+"""Rotary position embeddings, and their tables.
+
+Tables are computed in float64: in float32, far positions would lose digits.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from numaserve.workers.models.spec import RopeConfig
 
 Floats = npt.NDArray[np.float64]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary position embedding of one kind of layer; the scaling fields are those of transformers."""
+
+    kind: RopeKind = "default"
+    theta: float = 10000.0
+    rotary_dim: int = 0  # how many leading dimensions of a head are rotated
+    factor: float = 1.0
+    attention_factor: float | None = None  # yarn, longrope; None: derived from the factor
+    original_max_position: int = 0  # llama3, yarn, longrope
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    mscale: float | None = None  # yarn
+    mscale_all_dim: float | None = None  # yarn
+    truncate: bool = True  # yarn
+    short_factor: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
+    long_factor: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
 
 
 def rope_tables(rope: RopeConfig, positions: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.config import gguf_deepseek
+from numaserve.workers.layers.decoder import Decoder
+from numaserve.workers.layers.stored import GGUF_BLOCKS, Stored
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.family import Family
-from numaserve.workers.models.registry import FAMILIES, GGUF_ARCHITECTURES, family_of
+from numaserve.workers.models.config.gguf_file import GGUFFile, open_gguf, shape_of
+from numaserve.workers.models.config.gguf_names import PREFIX, GgufNames
+from numaserve.workers.models.family import GgufForm
+from numaserve.workers.models.registry import gguf_family
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.models.stored import GGUF_BLOCKS, Stored
-from numaserve.workers.weights.gguf_file import GGUFFile, open_gguf, shape_of
-from numaserve.workers.weights.gguf_names import expert_names, hugging_face_name
 
 # GGUF's key after "<architecture>." to config.json's.
 _KEYS = {
@@ -37,14 +37,6 @@ _KEYS = {
     "rope.freq_base": "rope_theta",
     "rope.freq_base_swa": "rope_local_base_freq",
 }
-# Gemma's 27B models divide by the hidden size per head instead of the head's; the file does not say so.
-_GEMMA_27B_LAYERS = {"gemma2": 46, "gemma3": 62}
-
-# The families with experts, and whether llama.cpp divides their weights by their sum.
-_RENORMALIZED = {"mixtral": True, "qwen2_moe": False, "qwen3_moe": True, "gpt_oss_gguf": True}
-_SOFTMAX = 1  # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX
-_SOFTMAX_OF_CHOSEN = 3  # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX_WEIGHT: the same as to divide by the sum
-_GPT_OSS = "gpt-oss"
 
 
 def load_gguf_config(path: Path) -> ModelConfig:
@@ -53,41 +45,35 @@ def load_gguf_config(path: Path) -> ModelConfig:
     name = file.scalar("general.architecture")
     if not isinstance(name, str):
         raise OperatorError(f"{path}: general.architecture is missing; this is not a language model")
-    family = family_of(name, str(path), GGUF_ARCHITECTURES)
     metadata = Fields({key: file.scalar(key) for key in file.fields}, str(path))
-    if family.name == "llama" and metadata.values.get(f"{name}.expert_count"):
-        family = FAMILIES["mixtral"]
-    if name == gguf_deepseek.ARCHITECTURE and gguf_deepseek.has_sigmoid_scores(metadata):
-        family = FAMILIES["deepseek_v3"]
-    fields = Fields(_as_config_json(file, metadata, name, family), str(path))
+    family = gguf_family(name, metadata)
+    assert family.gguf is not None  # noqa: S101  it was found by it
+    fields = Fields(_as_config_json(file, metadata, family.gguf), str(path))
     config = family.configure(fields, family.architectures[0])
-    if config.mla is not None:
-        is_split = all(not tensor.name.endswith(".attn_kv_b.weight") for tensor in file.tensors)
-        config = replace(config, mla=replace(config.mla, split_kv_b=is_split))
-    # The converter has added the one already.
-    return replace(config, norm_plus_one=False, stored=_stored(file, family))
+    decoder = config.decoder.in_gguf(name, {tensor.name for tensor in file.tensors})
+    return replace(config, decoder=decoder, prefixes=(PREFIX,), stored=_stored(file, decoder, config.skipped_layers))
 
 
-def _stored(file: GGUFFile, family: Family) -> dict[str, Stored]:
+def _stored(file: GGUFFile, decoder: Decoder, skipped: int) -> dict[str, Stored]:
     """The matrices in block formats. Others that are not supported are told about when they are read."""
-    stored: dict[str, Stored] = {}
+    names, stored = GgufNames(decoder, skipped), dict[str, Stored]()
     for tensor in file.tensors:
         block = GGUF_BLOCKS.get(tensor.tensor_type.name.lower())
         if block is not None:
-            names = expert_names(tensor.name, shape_of(tensor), family) or [hugging_face_name(tensor.name, family)]
-            stored.update((name.removeprefix("model.").removesuffix(".weight"), block) for name in names)
+            found, _ = names.find(tensor.name, shape_of(tensor))
+            stored.update((each.removeprefix(PREFIX).removesuffix(".weight"), block) for each in found)
     return stored
 
 
-def _as_config_json(file: GGUFFile, metadata: Fields, name: str, family: Family) -> dict[str, object]:
+def _as_config_json(file: GGUFFile, metadata: Fields, form: GgufForm) -> dict[str, object]:
+    name = form.architecture
     tensors = {tensor.name: tensor for tensor in file.tensors}
     if "token_embd.weight" not in tensors:
         raise metadata.error("tensor token_embd.weight is missing; this is not a language model")
     values: dict[str, object] = {
         key: value for source, key in _KEYS.items() if (value := file.scalar(f"{name}.{source}")) is not None
     }
-    is_latent = name == gguf_deepseek.ARCHITECTURE
-    values |= gguf_deepseek.deepseek_values(metadata) if is_latent else _expert_values(metadata, name, family)
+    values |= form.values(metadata, values)
     values["vocab_size"] = int(tensors["token_embd.weight"].shape[-1])
     values["tie_word_embeddings"] = "output.weight" not in tensors
     values["attention_bias"] = "blk.0.attn_q.bias" in tensors
@@ -97,37 +83,12 @@ def _as_config_json(file: GGUFFile, metadata: Fields, name: str, family: Family)
     hidden = fields.integer("hidden_size", 1, 2**17)
     heads = fields.integer("num_attention_heads", 1, 2**10)
     head_dim = fields.integer("head_dim", 1, 2**10, max(1, hidden // heads))
-    if not is_latent:
+    if form.equal_value_length:
         metadata.refuse(f"{name}.attention.value_length", head_dim)
-    if name in _GEMMA_27B_LAYERS:
-        is_27b = values.get("num_hidden_layers") == _GEMMA_27B_LAYERS[name]
-        values["query_pre_attn_scalar"] = hidden // heads if is_27b else head_dim
     rotary = metadata.integer(f"{name}.rope.dimension_count", 1, head_dim, head_dim)
     values["partial_rotary_factor"] = rotary / head_dim
-    values["rope_scaling"] = _rope_scaling(file, metadata, name, rotary)
+    values["rope_scaling"] = _rope_scaling(file, metadata, form, rotary)
     return values
-
-
-def _expert_values(metadata: Fields, name: str, family: Family) -> dict[str, object]:
-    """What is missing, or in none of these files, is what llama.cpp takes."""
-    if family.name not in _RENORMALIZED:
-        metadata.refuse(f"{name}.expert_count", 0)
-        return {}
-    metadata.refuse(f"{name}.expert_gating_func", _SOFTMAX, *([_SOFTMAX_OF_CHOSEN] if name == _GPT_OSS else []))
-    metadata.refuse(f"{name}.expert_weights_scale", 0.0, 1.0)
-    used = metadata.integer(f"{name}.expert_used_count", 1, 2**10)
-    width = metadata.integer(f"{name}.feed_forward_length", 1, 2**20)
-    values = {"intermediate_size": metadata.values.get(f"{name}.expert_feed_forward_length", width)}
-    return (values if name == _GPT_OSS else {}) | {
-        "num_local_experts": metadata.values.get(f"{name}.expert_count"),
-        "num_experts_per_tok": used,
-        "norm_topk_prob": _RENORMALIZED[family.name],
-        "moe_intermediate_size": metadata.integer(f"{name}.expert_feed_forward_length", 1, 2**20, width // used),
-        "shared_expert_intermediate_size": metadata.integer(
-            f"{name}.expert_shared_feed_forward_length", 1, 2**20, width
-        ),
-        "rope_theta": metadata.number(f"{name}.rope.freq_base", 1.0, 1e12, 10000.0),
-    }
 
 
 def _end_ids(file: GGUFFile) -> list[object]:
@@ -136,7 +97,8 @@ def _end_ids(file: GGUFFile) -> list[object]:
     return list(dict.fromkeys(item for item in ids if item is not None))
 
 
-def _rope_scaling(file: GGUFFile, metadata: Fields, name: str, rotary: int) -> dict[str, object] | None:
+def _rope_scaling(file: GGUFFile, metadata: Fields, form: GgufForm, rotary: int) -> dict[str, object] | None:
+    name = form.architecture
     scaling = f"{name}.rope.scaling"
     length = metadata.values.get(f"{name}.context_length")
     original = metadata.values.get(f"{scaling}.original_context_length") or length
@@ -152,8 +114,7 @@ def _rope_scaling(file: GGUFFile, metadata: Fields, name: str, rotary: int) -> d
     if kind == "none":
         return None
     return {
-        **(gguf_deepseek.mscale(metadata) if name == gguf_deepseek.ARCHITECTURE else {}),
-        **({"truncate": False} if name == _GPT_OSS else {}),  # as the model was trained; the file does not say
+        **form.rope(metadata),
         "rope_type": kind,
         "factor": metadata.values.get(f"{scaling}.factor"),
         "original_max_position_embeddings": original,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gguf import GGUFReader, GGUFValueType, ReaderTensor
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import open_file
-from numaserve.workers.weights.mapped import MappedFile
+from numaserve.workers.mapped import MappedFile
 
 _MAX_ARRAY_ITEMS = 2**24
 

@@ -8,12 +8,10 @@ from pathlib import Path
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import is_there, read_json
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.gguf import load_gguf_config
 from numaserve.workers.models.config.quantization import read_quantization
-from numaserve.workers.models.registry import ARCHITECTURES, family_of
-from numaserve.workers.models.spec import ModelConfig, RopeConfig
-
-__all__ = ["ModelConfig", "RopeConfig", "load_model_config"]
+from numaserve.workers.models.gguf import load_gguf_config
+from numaserve.workers.models.registry import family_of
+from numaserve.workers.models.spec import ModelConfig
 
 
 def load_model_config(path: Path) -> ModelConfig:
@@ -40,9 +38,8 @@ def _load_hf_config(folder: Path) -> ModelConfig:
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise fields.error('architectures must name the model\'s class, such as ["LlamaForCausalLM"]')
     architecture = architectures[0]
-    family = family_of(architecture, str(path), ARCHITECTURES)
-    config = family.configure(fields, architecture)
-    config = replace(config, stored=read_quantization(fields, config, family))
+    config = family_of(architecture, str(path)).configure(fields, architecture)
+    config = replace(config, stored=read_quantization(fields, config))
     generation = folder / "generation_config.json"
     if not is_there(generation):
         return config

@@ -1,0 +1,49 @@
+"""Models that are only described."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from numaserve.workers.layers.stored import Stored
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.registry import family_of
+from numaserve.workers.models.spec import ModelConfig
+
+# The shape of SmolLM2-135M: 9 query heads and 3 KV heads do not divide by 2.
+SMOL: dict[str, Any] = {
+    "hidden_size": 576,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "head_dim": 64,
+    "intermediate_size": 1536,
+    "vocab_size": 49152,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
+
+
+def configured(
+    architecture: str = "LlamaForCausalLM", *, stored: dict[str, Stored] | None = None, **changes: object
+) -> ModelConfig:
+    """A model of SmolLM2's shape, but for `changes` of its config.json."""
+    config = family_of(architecture, "config.json").configure(Fields(SMOL | changes, "config.json"), architecture)
+    return replace(config, stored=stored or {})
+
+
+def with_experts(
+    count: int = 12, top_k: int = 4, width: int = 768, shared: int = 1024, dense: tuple[int, ...] = (0,), **more: Any
+) -> ModelConfig:
+    """The same with experts in every layer but those that are `dense`, and a shared one with a gate."""
+    return configured(
+        "Qwen2MoeForCausalLM",
+        qkv_bias=False,
+        num_experts=count,
+        num_experts_per_tok=top_k,
+        moe_intermediate_size=width,
+        shared_expert_intermediate_size=shared,
+        mlp_only_layers=list(dense),
+        **more,
+    )

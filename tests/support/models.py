@@ -1,0 +1,45 @@
+"""What tests look at in a configuration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from numaserve.workers.layers.attention import Attention
+from numaserve.workers.layers.experts import Experts
+from numaserve.workers.layers.latent_attention import LatentAttention
+from numaserve.workers.layers.layer import Layer
+from numaserve.workers.layers.mlp import Mlp
+from numaserve.workers.models.spec import ModelConfig
+
+Kind = TypeVar("Kind", bound=Layer)
+Placed = TypeVar("Placed", Attention, LatentAttention, Experts, Mlp)
+
+
+def layers_of(config: ModelConfig, kind: type[Kind]) -> list[Kind]:
+    """All layers of a kind, in the order of the model."""
+    found, waiting = list[Kind](), list[Layer]([config.decoder])
+    while waiting:
+        layer = waiting.pop(0)
+        if isinstance(layer, kind):
+            found.append(layer)
+        waiting = layer.children + waiting
+    return found
+
+
+def the_only(config: ModelConfig, kind: type[Placed]) -> Placed:
+    """What all layers of a kind are, but for their names. Fails where they differ, and where there is none."""
+    (found,) = {replace(layer, at="") for layer in layers_of(config, kind)}
+    return found
+
+
+def windows(config: ModelConfig) -> list[int | None]:
+    """How far each layer looks back; None: all the way."""
+    return [layer.window for layer in layers_of(config, Attention)]
+
+
+def layers_with_experts(config: ModelConfig) -> tuple[int, ...]:
+    """Their numbers. The others have a dense MLP."""
+    kinds = {index: type(block.mlp) for index, block in enumerate(config.decoder.blocks)}
+    assert set(kinds.values()) <= {Experts, Mlp}
+    return tuple(index for index, kind in kinds.items() if kind is Experts)

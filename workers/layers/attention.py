@@ -1,0 +1,192 @@
+"""Attention over the keys and values of heads, with a rotary embedding (Su et al., 2021) or without."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+from numaserve.workers.layers.axes import Axis, KvHeads, QueryHeads
+from numaserve.workers.layers.cache import KvShape, page_bytes
+from numaserve.workers.layers.layer import Mixer
+from numaserve.workers.layers.parameters import (
+    MatrixParameter,
+    Order,
+    Parameter,
+    Part,
+    Source,
+    Split,
+    VectorParameter,
+    stacked,
+    vector,
+    whole,
+)
+from numaserve.workers.program.rope import RopeConfig
+
+if TYPE_CHECKING:
+    from numaserve.workers.layers.partition import RankPart
+    from numaserve.workers.program.buffers import Operand, Partial
+    from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.handles import Vector
+    from numaserve.workers.settings import KvCacheDtype
+
+_PAIRED = "llama"  # the GGUF architecture whose converter puts rotated dimensions in pairs
+
+
+@dataclass(frozen=True)
+class AttentionNames:
+    """The modules of an attention layer. Where q, k and v are one, it holds them below each other."""
+
+    q: str = "self_attn.q_proj"
+    k: str = "self_attn.k_proj"
+    v: str = "self_attn.v_proj"
+    o: str = "self_attn.o_proj"
+    q_norm: str = "self_attn.q_norm"
+    k_norm: str = "self_attn.k_norm"
+    sinks: str = "self_attn.sinks"  # the whole name
+
+
+@dataclass(frozen=True)
+class Attention(Mixer):
+    """Grouped-query attention (Ainslie et al., 2023).
+
+    `at` is what its modules' names begin with, such as "layers.3.".
+    """
+
+    at: str
+    hidden: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    rope: RopeConfig
+    scale: float  # on the scores
+    window: int | None = None  # tokens that it looks back at, the current one included; None: all
+    softcap: float | None = None
+    qkv_bias: bool = False
+    output_bias: bool = False
+    sinks: bool = False  # each head has a logit that takes part in the softmax without a value
+    head_norms: bool = False  # each head of queries and keys has an RMS norm before it is rotated
+    eps: float = 1e-6  # of these norms
+    norm_plus_one: bool = False  # the checkpoint has their weights minus one
+    pairs: bool = False  # rotated dimensions lie in pairs in the checkpoint, not in halves
+    names: AttentionNames = field(default_factory=AttentionNames)
+
+    @cached_property
+    def queries(self) -> Axis:
+        """The query heads."""
+        return QueryHeads("query_heads", self.query_heads, self.kv_heads)
+
+    @cached_property
+    def keys(self) -> Axis:
+        """The KV heads."""
+        return KvHeads("kv_heads", self.kv_heads, self.query_heads)
+
+    @property
+    def cache(self) -> KvShape:
+        """What it keeps of each token."""
+        return KvShape(self.queries, self.keys, self.head_dim)
+
+    @cached_property
+    def qkv(self) -> MatrixParameter:
+        """Rows of the rank's query heads, then of its key heads, then of its value heads."""
+        return MatrixParameter(self._heads)
+
+    @cached_property
+    def heads_bias(self) -> VectorParameter | None:
+        """In the order of the rows of `qkv`."""
+        if not self.qkv_bias:
+            return None
+        parts = (replace(part, source=part.source.bias) for part in self._heads)
+        return VectorParameter(tuple(parts))
+
+    @cached_property
+    def o(self) -> MatrixParameter:
+        """Its columns are of the rank's query heads."""
+        return MatrixParameter((whole(self._output),), Split(self.queries, self.head_dim))
+
+    @cached_property
+    def o_bias(self) -> VectorParameter | None:
+        """Whole on every rank, added to the sum over the ranks."""
+        return vector(self._output.bias if self.output_bias else None)
+
+    @cached_property
+    def sink_logits(self) -> VectorParameter | None:
+        """One for each of the rank's query heads."""
+        if not self.sinks:
+            return None
+        source = Source(f"{self.at}{self.names.sinks}", (self.query_heads,), f"{self.at}attn_sinks.weight")
+        return VectorParameter((Part(source, Order(self.query_heads), self.queries),))
+
+    @cached_property
+    def q_norm(self) -> VectorParameter | None:
+        """Of every query head."""
+        return self._head_norm(self.names.q_norm, "attn_q_norm")
+
+    @cached_property
+    def k_norm(self) -> VectorParameter | None:
+        """Of every key head."""
+        return self._head_norm(self.names.k_norm, "attn_k_norm")
+
+    def own_parameters(self) -> Iterator[Parameter | None]:
+        """See `Layer`."""
+        yield from (self.qkv, self.heads_bias, self.q_norm, self.k_norm, self.sink_logits, self.o, self.o_bias)
+
+    def in_gguf(self, architecture: str, tensors: Collection[str]) -> Self:
+        """See `Layer`."""
+        return replace(self, pairs=architecture == _PAIRED, norm_plus_one=False)
+
+    def scratch_columns(self, part: RankPart) -> int:
+        """Queries and results of the rank's heads, keys and values."""
+        return 2 * (len(part.along(self.queries)) + len(part.along(self.keys))) * self.head_dim
+
+    def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
+        """See `Layer`."""
+        return page_bytes(len(part.along(self.keys)), self.head_dim, dtype)
+
+    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, index: int) -> Partial:
+        """See `Mixer`."""
+        qkv = b.linear(x, part.matrix(self.qkv), part.vector(self.heads_bias))
+        q = b.qkv_rope(
+            qkv,
+            layer=index,
+            rope=part.rope(self.rope),
+            q_norm=part.vector(self.q_norm),
+            k_norm=part.vector(self.k_norm),
+            eps=self.eps,
+        )
+        attended = b.attention(
+            q,
+            layer=index,
+            scale=self.scale,
+            window=self.window,
+            softcap=self.softcap,
+            sinks=part.vector(self.sink_logits),
+        )
+        return b.linear_partial(attended, part.matrix(self.o))
+
+    def bias(self, part: RankPart) -> Vector | None:
+        """See `Mixer`."""
+        return part.vector(self.o_bias)
+
+    def _head_norm(self, module: str, gguf: str) -> VectorParameter | None:
+        source = Source(f"{self.at}{module}.weight", (self.head_dim,), f"{self.at}{gguf}.weight")
+        return vector(source if self.head_norms else None, added=1.0 if self.norm_plus_one else 0.0)
+
+    @cached_property
+    def _heads(self) -> tuple[Part, ...]:
+        names, at, dim = self.names, self.at, self.head_dim
+        heads = ((names.q, self.queries), (names.k, self.keys), (names.v, self.keys))
+        fused = names.q == names.k
+        gguf = [f"{at}attn_qkv"] * 3 if fused else [f"{at}attn_{each}" for each in "qkv"]
+        tensors = [(at + module, axis.count * dim, name) for (module, axis), name in zip(heads, gguf, strict=True)]
+        return tuple(
+            Part(source, Order(axis.count, dim, first, pairs=dim if self.pairs and is_rotated else 0), axis, dim)
+            for (source, first), (_, axis), is_rotated in zip(
+                stacked(*tensors, columns=self.hidden), heads, (True, True, False), strict=True
+            )
+        )
+
+    @cached_property
+    def _output(self) -> Source:
+        return Source(self.at + self.names.o, (self.hidden, self.query_heads * self.head_dim), f"{self.at}attn_output")

@@ -1,0 +1,135 @@
+"""What each matrix of a rank is kept in. Pure: the plan counts with it what the loader then packs.
+
+A matrix takes the format it is published in where that can be divided at this rank's columns. One that is made of
+several published ones takes the narrowest that holds all of them exactly: codes of 4 bits are codes of 8 bits too,
+and bf16 takes anything else that does not agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.layers.parameters import MatrixParameter, Parameter
+from numaserve.workers.layers.stored import ROW, Stored, StoredMatrices
+from numaserve.workers.program.handles import BF16, MatrixFormat, Offsets
+from numaserve.workers.settings import WeightFormat, WeightFormats
+
+StoredKinds = tuple[Stored | None, ...]
+
+GROUPS = (128, 64, 32)
+GROUPED: frozenset[WeightFormat] = frozenset({"int4", "int8_group", "fp8"})
+# Of weights that are quantised while loading: in 4 bits smaller groups lose less than their scales cost.
+_OWN_GROUP: dict[WeightFormat, int] = {"int4": 32}
+# Of what is absorbed in multi-head latent attention, whatever the other matrices are quantised to: in 8 bits and groups
+# it loses nothing that would show, in 4 bits, in e4m3 or with activations in int8 5 to 10 % more than all others lose
+# together; and it is a few percent of a model.
+_ABSORBED = MatrixFormat("int8_group", GROUPS[0])
+
+
+def format_of(
+    parameter: MatrixParameter, found: StoredKinds, formats: WeightFormats, first_col: int, *, is_quantized: bool
+) -> MatrixFormat:
+    """The format of a matrix whose columns begin at `first_col` of its sources, which the checkpoint has as `found`.
+
+    Those of all units of its `each` are of one format: they are one product of one operand. Raises `OperatorError`
+    where a checkpoint that `is_quantized` is wanted in another format than it has.
+    """
+    if parameter.rule == "bf16":
+        return BF16
+    if parameter.rule == "head":
+        return _choose(formats.lm_head, found, first_col, found[0] is not None)
+    made = _choose(formats.linear, found, first_col, is_quantized)
+    if parameter.rule != "absorbed":
+        return made
+    made = _absorbed(made, found[0])
+    return made if parameter.layout != "turned" else _turned(made, found[0], parameter.parts[0].order.height)
+
+
+def cut_of(found: Iterable[Stored | None], columns: int, parts: int) -> int:
+    """At whose multiples `columns` are best divided into `parts`: the groups that the checkpoint has in the matrices
+    along them, or pieces of them where whole ones would divide it unevenly."""
+    groups = {each.group for each in found if each is not None} - {ROW}
+    for cut in GROUPS:
+        if groups and all(group % cut == 0 for group in groups) and columns >= 8 * parts * cut:
+            return cut
+    return GROUPS[-1]
+
+
+def units_of(parameter: Parameter) -> range:
+    """All units that a declaration stands for."""
+    return range(1 if parameter.each is None else parameter.each.count)
+
+
+def kinds_of(parameter: MatrixParameter, stored: StoredMatrices) -> StoredKinds:
+    """The ways in which a checkpoint has the sources of a matrix, each once. Hundreds of experts are stored in one or
+    two ways, which are objects that they share."""
+    if not stored:
+        return (None,)
+    names = (source.named(unit) for unit in units_of(parameter) for source in dict.fromkeys(parameter.sources))
+    return tuple({id(found): found for found in map(stored.get, names)}.values())
+
+
+def _choose(
+    asked: WeightFormat | None, stored: Sequence[Stored | None], first_col: int, is_quantized: bool
+) -> MatrixFormat:
+    published = _published(stored, first_col)
+    if asked is None:
+        return published
+    if asked == "bf16":
+        return BF16
+    if not is_quantized:
+        if asked not in GROUPED:
+            return MatrixFormat(asked)
+        group = _group(_OWN_GROUP.get(asked, GROUPS[0]), first_col)
+        return MatrixFormat(asked, group) if group else BF16
+    if published.format not in (asked, "bf16"):
+        raise OperatorError(
+            f"the checkpoint is quantised already, to {published.format}, and cannot be quantised to {asked}: "
+            "leave out --quantization, or take the model's bf16 checkpoint"
+        )
+    return published
+
+
+def _absorbed(made: MatrixFormat, stored: Stored | None) -> MatrixFormat:
+    """For a matrix that is absorbed, where others like it are kept as `made`. Codes of a checkpoint are kept."""
+    return made if made == BF16 or stored is not None else _ABSORBED
+
+
+def _turned(made: MatrixFormat, stored: Stored | None, head_rows: int) -> MatrixFormat:
+    """The same for the transpose of a part of the `head_rows` rows of each head: groups lie along the other axis then.
+    Codes are kept where a scale is of a block that has at least a group's rows; others are rounded again."""
+    if made.format == "fp8" and stored and stored.block_rows % GROUPS[0] == 0 and head_rows % stored.block_rows == 0:
+        return MatrixFormat("fp8", GROUPS[0])
+    return made if made == BF16 else _ABSORBED
+
+
+def _published(stored: Sequence[Stored | None], first_col: int) -> MatrixFormat:
+    parts = [each for each in stored if each is not None]
+    natives = {each.native for each in parts}
+    if not parts or len(parts) < len(stored) or (len(natives) > 1 and natives != {"int4", "int8_group"}):
+        return BF16
+    if natives == {"int8"}:
+        return MatrixFormat("int8")
+    group = GROUPS[0]
+    for part in parts:
+        group = _group(part.group or group, first_col, group)
+    if group == 0:
+        return BF16
+    if natives == {"fp8"}:
+        return MatrixFormat("fp8", group)
+    if natives == {"mxfp4"}:
+        return MatrixFormat("mxfp4", group)
+    return MatrixFormat("int4" if natives == {"int4"} else "int8_group", group, _offsets(parts, len(natives) > 1))
+
+
+def _group(group: int, first_col: int, most: int = GROUPS[0]) -> int:
+    """The largest native group, up to `most`, that divides the groups of a tensor and begins at `first_col`; else 0."""
+    fitting = (each for each in GROUPS if each <= most and group % each == 0 and first_col % each == 0)
+    return next(fitting, 0)
+
+
+def _offsets(parts: Sequence[Stored], widened: bool) -> Offsets:
+    if any(part.has_minima for part in parts):
+        return "minima"
+    return "zeros" if widened or any(part.has_zeros for part in parts) else "none"

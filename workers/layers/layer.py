@@ -1,0 +1,103 @@
+"""What a layer is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from numaserve.workers.layers.parameters import Parameter
+
+if TYPE_CHECKING:
+    from numaserve.workers.layers.cache import KvShape
+    from numaserve.workers.layers.partition import RankPart
+    from numaserve.workers.program.buffers import Operand, Partial
+    from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.handles import Vector
+    from numaserve.workers.settings import KvCacheDtype
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A part of a model. Layers are plain data: equal ones are the same layer.
+
+    By default a layer is what its fields are: those of its fields that are layers, in order.
+    """
+
+    @property
+    def children(self) -> list[Layer]:
+        """The layers that it is made of."""
+        found: list[Layer] = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            found += [each for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, Layer)]
+        return found
+
+    def own_parameters(self) -> Iterator[Parameter | None]:
+        """Those that are not of its children, in the order in which they are loaded; None for one it does without."""
+        return iter(())
+
+    def parameters(self) -> Iterator[Parameter]:
+        """All of its parameters, in the order in which they are loaded."""
+        yield from (each for each in self.own_parameters() if each is not None)
+        for child in self.children:
+            yield from child.parameters()
+
+    def in_gguf(self, architecture: str, tensors: Collection[str]) -> Self:
+        """The same layer as a GGUF file of `architecture` has it, with the names of its tensors."""
+        changed: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Layer):
+                changed[field.name] = value.in_gguf(architecture, tensors)
+            elif isinstance(value, tuple) and any(isinstance(each, Layer) for each in value):
+                changed[field.name] = tuple(each.in_gguf(architecture, tensors) for each in value)
+        return replace(self, **changed) if changed else self
+
+    def scratch_columns(self, part: RankPart) -> int:
+        """Columns of a step's intermediate results for each token on one rank, as if no two shared memory."""
+        return sum(child.scratch_columns(part) for child in self.children)
+
+    def message_columns(self, part: RankPart) -> int:
+        """Columns, fp32, for each token of the widest message of a rank to the others, but for the residual stream."""
+        return max((child.message_columns(part) for child in self.children), default=0)
+
+    @property
+    def shares_queries(self) -> bool:
+        """Whether ranks send each other the queries of their heads."""
+        return any(child.shares_queries for child in self.children)
+
+    def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
+        """Memory of a page of KV cache on one rank. Raises `OperatorError` for a dtype that it does not cache in."""
+        return sum(child.page_bytes(part, dtype) for child in self.children)
+
+
+@dataclass(frozen=True)
+class Mixer(Layer, ABC):
+    """A layer in which tokens of a sequence meet, such as attention."""
+
+    @property
+    @abstractmethod
+    def cache(self) -> KvShape:
+        """What it keeps of each token."""
+
+    @abstractmethod
+    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, index: int) -> Partial:
+        """The rank's part of a sum over the ranks, fp32 [tokens, hidden]; `x` is bf16 [tokens, hidden].
+
+        `index` is that of its cache.
+        """
+
+    def bias(self, part: RankPart) -> Vector | None:
+        """What is added to that sum, [hidden]."""
+        return None
+
+
+@dataclass(frozen=True)
+class FeedForward(Layer, ABC):
+    """A layer that takes tokens one by one, such as an MLP."""
+
+    @abstractmethod
+    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand) -> Partial:
+        """The rank's part of a sum over the ranks, fp32 [tokens, hidden]; `x` is bf16 [tokens, hidden]."""

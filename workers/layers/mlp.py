@@ -1,0 +1,93 @@
+"""The gated MLP (Shazeer, 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from numaserve.workers.layers.axes import Axis, Columns
+from numaserve.workers.layers.layer import FeedForward
+from numaserve.workers.layers.parameters import MatrixParameter, Order, Parameter, Part, Source, Split, stacked, whole
+from numaserve.workers.program.ops.products import Activation
+
+if TYPE_CHECKING:
+    from numaserve.workers.layers.partition import RankPart
+    from numaserve.workers.program.buffers import Operand, Partial
+    from numaserve.workers.program.builder import ProgramBuilder
+
+
+@dataclass(frozen=True)
+class MlpNames:
+    """The modules of a gated MLP. Where `up` is `gate`, that tensor holds the rows of gate above those of up, or with
+    `interleaved` a row of either in turn."""
+
+    gate: str = "mlp.gate_proj"
+    up: str = "mlp.up_proj"
+    down: str = "mlp.down_proj"
+    interleaved: bool = False
+
+    def below(self, module: str) -> MlpNames:
+        """The same within `module`."""
+        return MlpNames(f"{module}.{self.gate}", f"{module}.{self.up}", f"{module}.{self.down}", self.interleaved)
+
+
+_GGUF_NAMES = MlpNames("ffn_gate", "ffn_up", "ffn_down")
+
+
+@dataclass(frozen=True)
+class Mlp(FeedForward):
+    """(activation(gate(x)) * up(x)) through down. `at` is what its modules' names begin with."""
+
+    at: str
+    hidden: int
+    intermediate: int
+    activation: Activation = "silu"
+    names: MlpNames = MlpNames()
+    gguf: MlpNames = _GGUF_NAMES
+    axis_name: str = "intermediate"
+
+    @cached_property
+    def columns(self) -> Axis:
+        """Its columns."""
+        return Columns(self.axis_name, self.intermediate)
+
+    @cached_property
+    def gate_up(self) -> MatrixParameter:
+        """Panels of 16 rows, alternately gate and up; padded to whole tiles of the MLP's columns."""
+        parts = gate_up_parts(self.at, self.names, self.gguf, self.columns, self.hidden)
+        return MatrixParameter(parts, layout="panels")
+
+    @cached_property
+    def down(self) -> MatrixParameter:
+        """[hidden, the rank's columns]."""
+        source = Source(self.at + self.names.down, (self.hidden, self.intermediate), self.at + self.gguf.down)
+        return MatrixParameter((whole(source),), Split(self.columns))
+
+    def own_parameters(self) -> Iterator[Parameter | None]:
+        """See `Layer`."""
+        yield from (self.gate_up, self.down)
+
+    def scratch_columns(self, part: RankPart) -> int:
+        """Of gate, of up and of what they make."""
+        return 3 * len(part.along(self.columns))
+
+    def forward(self, b: ProgramBuilder, part: RankPart, x: Operand) -> Partial:
+        """See `FeedForward`."""
+        return b.gated_mlp(x, part.matrix(self.gate_up), part.matrix(self.down), self.activation)
+
+
+def gate_up_parts(at: str, names: MlpNames, gguf: MlpNames, axis: Axis, hidden: int) -> tuple[Part, Part]:
+    """The rows of gate, and those of up."""
+    count, is_fused = axis.count, names.gate == names.up
+    (gate, first), (up, after) = stacked(
+        # llama.cpp calls what is fused "up".
+        (at + names.gate, count, at + (gguf.up if is_fused else gguf.gate)),
+        (at + names.up, count, at + gguf.up),
+        columns=hidden,
+    )
+    step = 1
+    if names.interleaved:
+        step, after = 2, 1
+    return Part(gate, Order(count, step, first, count=1), axis), Part(up, Order(count, step, after, count=1), axis)

@@ -1,0 +1,33 @@
+"""What a checkpoint calls the tensors that layers declare."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.layers.embedding import EMBEDDING, HEAD
+from numaserve.workers.layers.parameters import Source
+
+
+@dataclass(frozen=True)
+class TensorNames:
+    """`prefix` stands before "layers.0. ..."; `head` is the module of the output head, which is not below it."""
+
+    prefix: str
+    head: str
+
+    def of(self, source: Source, unit: int) -> str:
+        """The name of a tensor, or the module of a matrix, for one unit of its parameter."""
+        return self.head if source.name == HEAD else self.prefix + source.named(unit)
+
+
+def find_names(names: Collection[str], prefixes: tuple[str, ...]) -> TensorNames:
+    """How a checkpoint with tensors of these `names` calls them. Raises `OperatorError` where it has no embeddings."""
+    for prefix in prefixes:
+        if f"{prefix}{EMBEDDING}.weight" in names:
+            # Multimodal checkpoints nest it beside the language model.
+            nested = f"{prefix.removesuffix('model.')}{HEAD}"
+            has_nested = any(name.startswith(f"{nested}.") for name in names)
+            return TensorNames(prefix, nested if has_nested else HEAD)
+    raise OperatorError(f"the checkpoint has no tensor {prefixes[0]}{EMBEDDING}.weight; fetch it again")

@@ -1,0 +1,50 @@
+"""RMS norm."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+from numaserve.workers.layers.layer import Layer
+from numaserve.workers.layers.parameters import Parameter, Source, VectorParameter, whole
+
+if TYPE_CHECKING:
+    from numaserve.workers.layers.partition import RankPart
+    from numaserve.workers.program.buffers import Operand, Residual, Tensor
+    from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.handles import Vector
+
+
+@dataclass(frozen=True)
+class Norm(Layer):
+    """x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich, 2019), over `size` columns."""
+
+    module: str
+    size: int
+    eps: float
+    gguf: str = ""
+    plus_one: bool = False  # the checkpoint has the weight minus one
+
+    @cached_property
+    def parameter(self) -> VectorParameter:
+        """The weight."""
+        source = Source(f"{self.module}.weight", (self.size,), self.gguf and f"{self.gguf}.weight")
+        return VectorParameter((whole(source),), added=1.0 if self.plus_one else 0.0)
+
+    def own_parameters(self) -> Iterator[Parameter | None]:
+        """See `Layer`."""
+        yield self.parameter
+
+    def in_gguf(self, architecture: str, tensors: Collection[str]) -> Self:
+        """llama.cpp's converter has added the one."""
+        return replace(self, plus_one=False)
+
+    def weight(self, part: RankPart) -> Vector:
+        """The weight, whole on every rank."""
+        return part.whole(self.parameter)
+
+    def forward(self, b: ProgramBuilder, part: RankPart, x: Residual | Tensor) -> Operand:
+        """The norm of `x` in bf16, of its shape."""
+        return b.rms_norm(x, self.weight(part), self.eps)

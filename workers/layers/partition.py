@@ -1,0 +1,210 @@
+"""How the ranks divide a model: computed once, and passed to whatever has to know."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from numaserve.workers.layers.axes import Axis
+from numaserve.workers.layers.formats import StoredKinds, cut_of, format_of, kinds_of
+from numaserve.workers.layers.parameters import Declaring, MatrixParameter, Parameter, Part, Rows, VectorParameter
+from numaserve.workers.layers.stored import StoredMatrices
+from numaserve.workers.program.handles import (
+    MATRIX_PAD,
+    TILE_COLUMNS,
+    Matrix,
+    MatrixFormat,
+    Rope,
+    Vector,
+    matrix_bytes,
+    round_up,
+)
+from numaserve.workers.program.rope import RopeConfig
+from numaserve.workers.settings import ModelSettings
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The ranges of every axis for all ranks; `shares` are their cores.
+
+    `stored` are the quantised matrices of the checkpoint.
+    """
+
+    model: Declaring
+    shares: tuple[int, ...]
+    settings: ModelSettings
+    stored: StoredMatrices
+    _ranges: dict[Axis, list[range]] = field(default_factory=dict)
+    _kinds: dict[MatrixParameter, StoredKinds] = field(default_factory=dict)
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return len(self.shares)
+
+    def ranges(self, axis: Axis) -> list[range]:
+        """The part of each rank."""
+        found = self._ranges.get(axis)
+        if found is None:
+            found = self._ranges[axis] = axis.divide(
+                self.shares, cut=self._cut(axis), expert_parallel=self.settings.expert_parallel
+            )
+        return found
+
+    def bounds(self, axis: Axis) -> tuple[int, ...]:
+        """World size + 1 boundaries of the parts of an axis of which each unit is one rank's."""
+        return tuple(accumulate(map(len, self.ranges(axis)), initial=0))
+
+    @functools.cached_property
+    def ranks(self) -> list[RankPart]:
+        """The part of each rank."""
+        return [RankPart(self, rank) for rank in range(len(self.shares))]
+
+    def _cut(self, axis: Axis) -> int:
+        """At whose multiples the columns of matrices that lie along `axis` are best divided."""
+        along = self._columns_along.get(axis, [])
+        return cut_of((kind for each in along for kind in self.stored_kinds(each)), axis.count, self.world_size)
+
+    def stored_kinds(self, parameter: MatrixParameter) -> StoredKinds:
+        """The ways in which the checkpoint has the sources of a matrix."""
+        found = self._kinds.get(parameter)
+        if found is None:
+            found = self._kinds[parameter] = kinds_of(parameter, self.stored)
+        return found
+
+    @functools.cached_property
+    def _columns_along(self) -> Mapping[Axis, list[MatrixParameter]]:
+        """The matrices whose columns are divided, by axis."""
+        found: dict[Axis, list[MatrixParameter]] = {}
+        for each in self.model.parameters():
+            if isinstance(each, MatrixParameter) and each.columns is not None:
+                found.setdefault(each.columns.axis, []).append(each)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class RankPart:
+    """What one rank has of a model: the sizes and formats of its weights, which operations refer to.
+
+    Raises `OperatorError` where a checkpoint is wanted in a format that it cannot be had in.
+    """
+
+    partition: Partition
+    rank: int
+    _matrices: dict[MatrixParameter, tuple[Matrix, ...]] = field(default_factory=dict)
+    _vectors: dict[VectorParameter, Vector | None] = field(default_factory=dict)
+    _formats: dict[MatrixParameter, MatrixFormat] = field(default_factory=dict)
+
+    def along(self, axis: Axis) -> range:
+        """Its part of an axis."""
+        return self.partition.ranges(axis)[self.rank]
+
+    def units(self, parameter: Parameter) -> Sequence[int]:
+        """The units that a declaration stands for here; one without number where it stands for itself."""
+        return (0,) if parameter.each is None else self.along(parameter.each)
+
+    def rows(self, part: Part) -> Rows:
+        """The rows of the source that it has, in the kernels' order."""
+        rows = part.order.rows()
+        chosen = self._chosen(part)
+        return rows if chosen is None else rows[chosen.start * part.width : chosen.stop * part.width]
+
+    def columns(self, parameter: MatrixParameter) -> range:
+        """The columns of the sources that it has."""
+        split = parameter.columns
+        if split is None:
+            return range(parameter.parts[0].source.shape[1])
+        chosen = self.along(split.axis)
+        return range(chosen.start * split.width, chosen.stop * split.width)
+
+    def shape(self, parameter: MatrixParameter) -> tuple[int, int]:
+        """[out features, in features] of each of its matrices."""
+        heights = [self._height(part) for part in parameter.parts]
+        if parameter.layout == "turned":
+            part = parameter.parts[0]
+            return heights[0] // part.order.taken * part.source.shape[1], part.order.taken
+        # Both halves fill whole tiles, so that the padded columns of the product are written, as zeros.
+        rows = 2 * round_up(heights[0], TILE_COLUMNS) if parameter.layout == "panels" else sum(heights)
+        return rows, len(self.columns(parameter))
+
+    def format(self, parameter: MatrixParameter) -> MatrixFormat:
+        """The format of its matrices."""
+        found = self._formats.get(parameter)
+        if found is None:
+            first = 0 if parameter.columns is None else self.columns(parameter).start
+            kinds, formats = self.partition.stored_kinds(parameter), self.partition.settings.formats
+            found = format_of(parameter, kinds, formats, first, is_quantized=bool(self.partition.stored))
+            self._formats[parameter] = found
+        return found
+
+    def distinct(self) -> Iterator[MatrixParameter]:
+        """The declarations of all matrices that the rank holds, each memory once, in the order of the layers."""
+        for each in self.partition.model.parameters():
+            if isinstance(each, MatrixParameter) and self._tied(each) is None:
+                yield each
+
+    def weight_bytes(self) -> int:
+        """Memory of all its matrices; vectors, a few kB a layer, are left out."""
+        return sum(
+            len(self.units(each)) * matrix_bytes(*self.shape(each), self.format(each)) for each in self.distinct()
+        )
+
+    def matrices(self, parameter: MatrixParameter) -> tuple[Matrix, ...]:
+        """The matrices that a declaration stands for; always the same objects."""
+        parameter = self._tied(parameter) or parameter
+        found = self._matrices.get(parameter)
+        if found is None:
+            shape, made = self.shape(parameter), self.format(parameter)
+            found = self._matrices[parameter] = tuple(Matrix(*shape, made) for _ in self.units(parameter))
+        return found
+
+    def matrix(self, parameter: MatrixParameter) -> Matrix:
+        """The matrix that a declaration without `each` stands for."""
+        (found,) = self.matrices(parameter)
+        return found
+
+    def vector(self, parameter: VectorParameter | None) -> Vector | None:
+        """The vector that a declaration stands for; None where it has no part of it."""
+        if parameter is None:
+            return None
+        if parameter not in self._vectors:
+            self._vectors[parameter] = Vector(self._vector_size(parameter)) if self.has(parameter) else None
+        return self._vectors[parameter]
+
+    def whole(self, parameter: VectorParameter) -> Vector:
+        """A vector that every rank has."""
+        found = self.vector(parameter)
+        assert found is not None  # noqa: S101  it is not of one rank alone
+        return found
+
+    def rope(self, config: RopeConfig) -> Rope:
+        """The tables of a rotary embedding."""
+        return Rope(config)
+
+    def _tied(self, parameter: MatrixParameter) -> MatrixParameter | None:
+        """The declaration whose matrices it has, where it has none of its own."""
+        other = parameter.tied_to
+        return other if other is not None and self.format(parameter) == self.format(other) else None
+
+    def has(self, parameter: VectorParameter) -> bool:
+        """Whether it has a part of a vector, which may be an empty one."""
+        only = parameter.only_first_of
+        return (only is None or 0 in self.along(only)) and len(self.units(parameter)) > 0
+
+    def _vector_size(self, parameter: VectorParameter) -> int:
+        heights = [self._height(part) for part in parameter.parts]
+        size = 2 * round_up(heights[0], TILE_COLUMNS) if parameter.layout == "panels" else sum(heights)
+        return size if parameter.each is None else len(self.units(parameter)) * round_up(size, MATRIX_PAD)
+
+    def _height(self, part: Part) -> int:
+        chosen = self._chosen(part)
+        return part.order.units * part.order.taken if chosen is None else len(chosen) * part.width
+
+    def _chosen(self, part: Part) -> range | None:
+        """The units of its axis, counted from its own first one."""
+        if part.axis is None:
+            return None
+        mine, count = self.along(part.axis), part.order.units * part.order.taken // part.width
+        return range(*(min(max(end - part.at, 0), count) for end in (mine.start, mine.stop)))

@@ -1,0 +1,43 @@
+"""Experts in a GGUF file's metadata, put in the words of config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from numaserve.workers.models.config.fields import Fields
+
+_SOFTMAX = 1  # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX
+SOFTMAX_OF_CHOSEN = 3  # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX_WEIGHT: the same as to divide by the sum
+
+
+def has_experts(metadata: Fields) -> bool:
+    """Whether the file is of a model with experts."""
+    return bool(metadata.values.get(f"{metadata.text('general.architecture')}.expert_count"))
+
+
+def has_no_experts(metadata: Fields) -> bool:
+    """The opposite."""
+    return not has_experts(metadata)
+
+
+def expert_values(
+    metadata: Fields, values: Mapping[str, object], *, renormalized: bool, gating: tuple[int, ...] = ()
+) -> dict[str, object]:
+    """Fields of models with experts. What is missing, or in none of these files, is what llama.cpp takes:
+    `renormalized`, whether it divides the experts' weights by their sum. `gating` are further ways of choosing experts
+    that come to the same."""
+    name = metadata.text("general.architecture")
+    metadata.refuse(f"{name}.expert_gating_func", _SOFTMAX, *gating)
+    metadata.refuse(f"{name}.expert_weights_scale", 0.0, 1.0)
+    used = metadata.integer(f"{name}.expert_used_count", 1, 2**10)
+    width = metadata.integer(f"{name}.feed_forward_length", 1, 2**20)
+    return {
+        "num_local_experts": metadata.values.get(f"{name}.expert_count"),
+        "num_experts_per_tok": used,
+        "norm_topk_prob": renormalized,
+        "moe_intermediate_size": metadata.integer(f"{name}.expert_feed_forward_length", 1, 2**20, width // used),
+        "shared_expert_intermediate_size": metadata.integer(
+            f"{name}.expert_shared_feed_forward_length", 1, 2**20, width
+        ),
+        "rope_theta": metadata.number(f"{name}.rope.freq_base", 1.0, 1e12, 10000.0),
+    }

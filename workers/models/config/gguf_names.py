@@ -1,0 +1,59 @@
+"""GGUF's tensor names, put in Hugging Face's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from numaserve.workers.layers.decoder import Decoder
+from numaserve.workers.layers.embedding import HEAD
+from numaserve.workers.layers.names import TensorNames
+from numaserve.workers.layers.parameters import EACH, Source
+
+PREFIX = "model."
+NAMES = TensorNames(PREFIX, HEAD)  # that are made here
+_LAYERS, _BLOCKS = "layers.", "blk."
+_MAX_UNITS = 2**10
+
+Shape = tuple[int, ...]
+
+
+class GgufNames:
+    """The tensors of a decoder in GGUF files; `skipped` layers follow those of the decoder there."""
+
+    def __init__(self, decoder: Decoder, skipped: int) -> None:
+        sources = (source for parameter in decoder.parameters() for source in parameter.sources)
+        self._sources = {_in_file(source): source for source in sources}
+        first = len(decoder.blocks)
+        self._skipped = tuple(f"{_BLOCKS}{layer}." for layer in range(first, first + skipped))
+
+    def find(self, name: str, shape: Shape) -> tuple[list[str], Shape]:
+        """The Hugging Face names of a tensor, and the shape of what has such a name.
+
+        Where units are one tensor in the file, each has a name. A tensor that the decoder does not have keeps its own.
+        """
+        source = self._sources.get(name)
+        if source is None:
+            is_skipped = name.startswith(self._skipped)
+            return [PREFIX + name.replace(_BLOCKS, _LAYERS, 1) if is_skipped else name], shape
+        if EACH not in source.name:
+            return [_name(source, 0)], _as_declared(shape, source.shape)
+        if len(shape) != len(source.shape) + 1 or shape[0] > _MAX_UNITS:
+            return [name], shape
+        return [_name(source, unit) for unit in range(shape[0])], shape[1:]
+
+
+def _in_file(source: Source) -> str:
+    name = source.gguf.replace(_LAYERS, _BLOCKS, 1)
+    return f"{name}.weight" if source.is_matrix else name
+
+
+def _name(source: Source, unit: int) -> str:
+    return NAMES.of(source, unit) + (".weight" if source.is_matrix else "")
+
+
+def _as_declared(shape: Sequence[int], declared: Shape) -> Shape:
+    """The declared shape where a file only divides the rows otherwise: a matrix of one row may be flat, and what has
+    rows of several heads may have a dimension for these."""
+    is_same = len(declared) == 2 and shape[-1:] == declared[-1:] and prod(shape[:-1]) == declared[0]
+    return declared if is_same else tuple(shape)

@@ -1,0 +1,108 @@
+"""What operations know of weights: sizes and formats. The weights themselves are known to an interpreter alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from numaserve.workers.program.rope import RopeConfig
+from numaserve.workers.settings import WeightFormat
+
+Offsets = Literal["none", "zeros", "minima"]
+KeptFormat = WeightFormat | Literal["mxfp4"]  # nothing is quantised to mxfp4 while loading
+
+TILE_ROWS = 16
+TILE_COLUMNS = 32
+INT8_TILE_COLUMNS = 64
+MATRIX_PAD = 32  # rows and columns of packed matrices are padded to this
+BF16_BYTES = 2
+
+
+@dataclass(frozen=True)
+class MatrixFormat:
+    """The format of a packed matrix; `group` is 0 for formats without groups."""
+
+    format: KeptFormat = "bf16"
+    group: int = 0
+    offsets: Offsets = "none"
+
+
+BF16 = MatrixFormat()
+
+
+def round_up(value: int, unit: int) -> int:
+    """The smallest multiple of `unit` that is at least `value`."""
+    return -(-value // unit) * unit
+
+
+def matrix_bytes(n: int, k: int, made: MatrixFormat = BF16) -> int:
+    """Memory of a packed matrix of n output and k input features, padded to whole tiles and groups.
+
+    int8 has a scale and a correction, 4 bytes each, for each output feature; the formats with groups have a scale, and
+    maybe an offset, of 2 bytes for each output feature and group, and 4 bytes more for each output feature; fp8 has a
+    scale of 4 bytes for each output feature and group, mxfp4 of one byte.
+    """
+    n, group = round_up(n, MATRIX_PAD), made.group
+    if made.format == "bf16":
+        return n * round_up(k, MATRIX_PAD) * BF16_BYTES
+    if made.format == "int8":
+        return n * (round_up(k, INT8_TILE_COLUMNS) + 8)
+    groups = -(-round_up(k, MATRIX_PAD) // group)
+    if made.format == "fp8":
+        return n * groups * (group + 4)
+    if made.format == "mxfp4":
+        return n * groups * (group // 2 + 1)
+    codes = group // 2 if made.format == "int4" else group
+    return n * (groups * (codes + (2 if made.offsets == "none" else 4)) + 4)
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """A packed weight of one rank.
+
+    Shape: [n, k], out features first.
+    """
+
+    n: int
+    k: int
+    made: MatrixFormat = BF16
+
+    @property
+    def format(self) -> str:
+        """The name of its format."""
+        return self.made.format
+
+    @property
+    def group(self) -> int:
+        """The columns that have a scale in common; 0 for formats without groups."""
+        return self.made.group
+
+    @property
+    def offsets(self) -> str:
+        """The kind of its offsets: none, zeros or minima."""
+        return self.made.offsets
+
+    @property
+    def nbytes(self) -> int:
+        """Its memory, in bytes."""
+        return matrix_bytes(self.n, self.k, self.made)
+
+
+@dataclass(frozen=True, eq=False)
+class Vector:
+    """A norm's weight or a bias, fp32.
+
+    Shape: [size].
+    """
+
+    size: int
+
+
+@dataclass(frozen=True)
+class Rope:
+    """The cosines and sines of a rotary embedding: layers that rotate alike share them."""
+
+    config: RopeConfig
+
+
+Handle = Matrix | Vector | Rope

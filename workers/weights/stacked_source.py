@@ -1,0 +1,81 @@
+"""Checkpoints that keep matrices of all units (experts, say) of a layer in one tensor, seen as if each had its own."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.layers.layer import Layer
+from numaserve.workers.layers.parameters import EACH, MatrixParameter
+from numaserve.workers.weights.source import RawTensor, TensorSource
+
+_SUFFIXES = {"": "weight", "_bias": "bias", "_blocks": "blocks", "_scales": "scales"}
+_Stacks = dict[str, int]  # modules with `EACH` in them, and how many units there are
+
+
+class StackedSource:
+    """The tensors of `source`, those of units one by one: expert 3's part of `experts.down_proj` is
+    `experts.3.down_proj.weight`.
+
+    Weights lie with in features first, [units, in, out]; quantised ones, `_blocks` and `_scales`, as ever.
+    """
+
+    def __init__(self, source: TensorSource, stacks: _Stacks, prefixes: Iterable[str]) -> None:
+        self._source = source
+        self._names = {name: name for name in source.names()}
+        self._parts: dict[str, tuple[int, int]] = {}  # the unit, of how many
+        for prefix in prefixes:
+            for module, count in stacks.items():
+                for ending, suffix in _SUFFIXES.items():
+                    self._divide(f"{prefix}{module}", ending, suffix, count)
+
+    def names(self) -> Collection[str]:
+        """The names of all tensors."""
+        return self._names.keys()
+
+    def tensor(self, name: str) -> RawTensor:
+        """A tensor of numbers, which has the name of what it is a part of. Raises `OperatorError` as the source does,
+        and for a tensor of another number of units."""
+        return self._cut(name, self._source.tensor(self._names[name]))
+
+    def part(self, name: str) -> RawTensor:
+        """A tensor of a quantised matrix, likewise."""
+        return self._cut(name, self._source.part(self._names[name]))
+
+    def release(self, tensor: RawTensor) -> None:
+        """Say that the tensor is not needed for now."""
+        self._source.release(tensor)
+
+    def _divide(self, module: str, ending: str, suffix: str, count: int) -> None:
+        whole = module.replace(f".{EACH}", "") + ending
+        if self._names.pop(whole, None) is None:
+            return
+        for unit in range(count):
+            name = f"{module.replace(EACH, str(unit))}.{suffix}"
+            self._names[name], self._parts[name] = whole, (unit, count)
+
+    def _cut(self, name: str, whole: RawTensor) -> RawTensor:
+        unit, count = self._parts.get(name, (0, 0))
+        if count == 0:
+            return whole
+        if whole.shape[:1] != (count,):
+            raise OperatorError(
+                f"tensor {whole.name} has shape {list(whole.shape)}, the configuration asks for {count} experts; "
+                "fetch the checkpoint again"
+            )
+        nbytes = len(whole.data) // count
+        data, shape = whole.data[unit * nbytes : (unit + 1) * nbytes], whole.shape[1:]
+        turned = name.endswith(".weight")
+        return replace(whole, data=data, shape=shape[::-1] if turned else shape, turned=turned)
+
+
+def stacks_of(model: Layer) -> _Stacks:
+    """The matrices of a model that checkpoints keep in one tensor for all units."""
+    return {
+        source.name: parameter.each.count
+        for parameter in model.parameters()
+        if isinstance(parameter, MatrixParameter) and parameter.each is not None
+        for source in parameter.sources
+        if source.stacked
+    }

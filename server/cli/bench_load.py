@@ -13,7 +13,6 @@ import msgspec
 from numaserve.server.cli.bench_model import (
     Model,
     Shape,
-    Threads,
     Tp,
     about,
     checkpoint,
@@ -21,7 +20,7 @@ from numaserve.server.cli.bench_model import (
 )
 from numaserve.server.cli.bench_options import Json
 from numaserve.server.cli.bench_report import MachineReport
-from numaserve.server.cli.model_options import takes_settings
+from numaserve.server.cli.config_options import takes_settings
 from numaserve.workers.bench.group import Say, launches_of, run_ranks
 from numaserve.workers.bench.reading import checkpoint_files, read_seconds
 from numaserve.workers.bench.rows import Figure, Row, Times
@@ -35,22 +34,17 @@ _TRIES = 4
 _BETWEEN_S = 1.0
 
 
-@takes_settings
+@takes_settings("threads_per_worker")
 def bench_load(
     model: Model = None,
     *,
     shape: Shape = None,
     tp: Tp = None,
-    threads_per_worker: Threads = None,
-    settings: dict[str, Any],
+    options: dict[str, Any],
     json: Json = None,
 ) -> None:
     """Load a model from its files and from packed weights, beside the time to read either from the page cache."""
-    options = settings | {
-        "threads_per_worker": threads_per_worker,
-        "max_running_requests": 1,
-        "context_length": 32,
-    }
+    options |= {"max_running_requests": 1, "context_length": 32}
     with MachineReport("load", json) as report, checkpoint(model, shape, report.say) as (name, path):
         for deployment in deployments(name, path, tp, options):
             report.add(_load_rows(about(name, deployment), path, deployment, report.say))

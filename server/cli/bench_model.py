@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from numaserve.server.cli.config_option import config_option
 from numaserve.server.config import load_config
 from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.model_argument import served_name
@@ -27,7 +26,6 @@ Shape = Annotated[str | None, typer.Option(help=f"Random weights of a shape inst
 Tp = Annotated[
     list[int] | None, typer.Option(min=1, help="Ranks; may be given again. Default: one per usable NUMA node.")
 ]
-Threads = Annotated[int | None, config_option("threads_per_worker")]
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from numaserve.configs import EFFICIENCIES
 from numaserve.server.cli.bench_model import (
     Model,
     Shape,
-    Threads,
     Tp,
     about,
     checkpoint,
@@ -18,8 +17,7 @@ from numaserve.server.cli.bench_model import (
 from numaserve.server.cli.bench_options import EfficienciesFile, Json
 from numaserve.server.cli.bench_report import MachineReport
 from numaserve.server.cli.bench_steps import figures_of, step_row
-from numaserve.server.cli.config_option import config_option
-from numaserve.server.cli.model_options import takes_settings
+from numaserve.server.cli.config_options import takes_settings
 from numaserve.server.profiling.table import ceilings_view, phase_view
 from numaserve.server.service.instruction_set import instruction_set
 from numaserve.workers.bench.group import launches_of, run_ranks
@@ -30,7 +28,7 @@ from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.topology import read_topology
 
 
-@takes_settings
+@takes_settings("chunked_prefill_size", "threads_per_worker")
 def bench_offline(
     model: Model = None,
     *,
@@ -42,9 +40,7 @@ def bench_offline(
     input_len: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 1024,
     output_len: Annotated[int, typer.Option(min=2, help="Tokens generated after it.")] = 64,
     prefills: Annotated[int, typer.Option(min=1, help="How often the prompts are run.")] = 3,
-    chunked_prefill_size: Annotated[int | None, config_option("chunked_prefill_size")] = None,
-    threads_per_worker: Threads = None,
-    settings: dict[str, Any],
+    options: dict[str, Any],
     operations: Annotated[
         bool, typer.Option("--operations/--no-operations", help="Show what each operation costs.")
     ] = True,
@@ -56,12 +52,7 @@ def bench_offline(
     from numaserve.server.cli.bench_estimate import RunEstimate  # noqa: PLC0415
 
     batches = batch_size or [1]
-    options = settings | {
-        "chunked_prefill_size": chunked_prefill_size,
-        "threads_per_worker": threads_per_worker,
-        "max_running_requests": max(batches),
-        "context_length": max(32, input_len + output_len),
-    }
+    options |= {"max_running_requests": max(batches), "context_length": max(32, input_len + output_len)}
     with MachineReport("offline", json) as report, checkpoint(model, shape, report.say) as (name, path):
         report.console.print(f"{instruction_set()}: {name}", highlight=False)
         rows: list[Row] = []

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 
 import typer
 from numaserve.server.cli.bench_options import EfficienciesFile
-from numaserve.server.cli.config_option import config_option
-from numaserve.server.cli.model_options import takes_settings
+from numaserve.server.cli.config_options import takes_settings
 from numaserve.server.config import load_config
 from numaserve.server.loadtest.report import JsonLines
 from numaserve.server.service.deployment import deployment_options
@@ -30,7 +29,7 @@ EXIT_DOES_NOT_FIT = 1
 _WIDTH = 120  # where there is no terminal to tell
 
 
-@takes_settings
+@takes_settings("tp", "chunked_prefill_size", "threads_per_worker", "mem_fraction_static")
 def plan(
     model: Annotated[
         str | None,
@@ -39,7 +38,6 @@ def plan(
     *,
     shape: Annotated[str | None, typer.Option(help="A shape of `numaserve bench offline` instead of a model.")] = None,
     host: Annotated[str, typer.Option(help="this, a shipped host such as 2x6980p, or a .yaml file of one.")] = THIS,
-    tp: Annotated[int | None, config_option("tp")] = None,
     input_len: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 1024,
     output_len: Annotated[int, typer.Option(min=2, help="Tokens generated after it.")] = 1024,
     batch_size: Annotated[int, typer.Option(min=1, max=4096, help="Sequences that run at the same time.")] = 1,
@@ -49,14 +47,11 @@ def plan(
     context_length: Annotated[
         int | None, typer.Option(help="Tokens of each of them. Default: prompt and output.")
     ] = None,
-    chunked_prefill_size: Annotated[int | None, config_option("chunked_prefill_size")] = None,
-    threads_per_worker: Annotated[int | None, config_option("threads_per_worker")] = None,
-    settings: dict[str, Any],
-    mem_fraction_static: Annotated[float | None, config_option("mem_fraction_static")] = None,
+    options: dict[str, Any],
     efficiencies: EfficienciesFile = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Append the plan as a JSON line.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Append the estimate as a JSON line.")] = None,
 ) -> None:
-    """Predict memory and speed of a model on a host from its configuration: no weight is read.
+    """Estimate memory and speed of a model on a host from its configuration: no weight is read.
 
     The exit status is 1 when it does not fit.
     """
@@ -72,19 +67,15 @@ def plan(
     with _configuration(model, shape) as (name, path):
         config = load_model_config(path)
         serve_config = load_config(
-            settings
+            options
             | {
                 "model": os.fspath(path),
-                "tp": tp,
                 "max_running_requests": max_running_requests or batch_size,
                 "context_length": context_length,
-                "chunked_prefill_size": chunked_prefill_size,
-                "threads_per_worker": threads_per_worker,
-                "mem_fraction_static": mem_fraction_static,
                 "weights_cache_gib": 0,
             }
         )
-        options = deployment_options(serve_config, path)
+        wanted = deployment_options(serve_config, path)
         known = load_efficiencies(efficiencies or EFFICIENCIES)
         if host == THIS:
             topology = read_topology()
@@ -93,10 +84,10 @@ def plan(
             machine = load_machine(host)
             topology = machine.topology()
         load = Load(input_len, output_len, batch_size)
-        estimate = make_estimate(options, config, topology, machine=machine, efficiencies=known, load=load)
+        estimate = make_estimate(wanted, config, topology, machine=machine, efficiencies=known, load=load)
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
-    console.print(estimate_view(name, options, estimate, known))
-    lines.write(estimate_record(name, options, estimate, known))
+    console.print(estimate_view(name, wanted, estimate, known))
+    lines.write(estimate_record(name, wanted, estimate, known))
     if not estimate.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from numaserve.server.cli.model_options import takes_settings
+from numaserve.server.cli.config_options import takes_settings
 from numaserve.server.config import load_config
 from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.instruction_set import instruction_set
@@ -18,36 +18,22 @@ from numaserve.workers.weights.hub import resolve_model
 from rich.console import Console
 from rich.table import Table
 
+_KEYS = (
+    *("tp", "context_length", "max_running_requests", "kv_cache_gib"),
+    *("mem_fraction_static", "threads_per_worker", "reserve_core"),
+)
 
-@takes_settings
+
+@takes_settings(*_KEYS)
 def topology(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="Plan for this model: folder, .gguf file, hub id or 'demo'.")
     ] = None,
     *,
-    tp: Annotated[int | None, typer.Option(help="Tensor-parallel ranks. Default: one per usable node.")] = None,
-    context_length: Annotated[int | None, typer.Option(help="Longest sequence.")] = None,
-    max_running_requests: Annotated[int | None, typer.Option(help="Sequences in a batch.")] = None,
-    kv_cache_gib: Annotated[float | None, typer.Option(help="KV cache of all ranks together, in GiB.")] = None,
-    settings: dict[str, Any],
-    mem_fraction_static: Annotated[float | None, typer.Option(help="Part of free memory to use.")] = None,
-    threads_per_worker: Annotated[int | None, typer.Option(help="At most so many cores for each rank.")] = None,
-    reserve_core: Annotated[bool, typer.Option(help="Keep a core for the front end.")] = False,
+    options: dict[str, Any],
 ) -> None:
     """Show what this process may use, and how ranks would share it."""
-    config = load_config(
-        settings
-        | {
-            "model": model or "none",
-            "tp": tp,
-            "context_length": context_length,
-            "max_running_requests": max_running_requests,
-            "kv_cache_gib": kv_cache_gib,
-            "mem_fraction_static": mem_fraction_static,
-            "threads_per_worker": threads_per_worker,
-            "reserve_core": reserve_core,
-        }
-    )
+    config = load_config(options | {"model": model or "none"})
     machine = read_topology()
     console = Console()
     console.print(_nodes_table(machine))

@@ -1,0 +1,50 @@
+"""Options of commands that are keys of the configuration too, made of the keys' definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import Parameter
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from numaserve.server.cli.shared_options import with_options
+from numaserve.server.config import ALIASES, KEYS
+from numaserve.workers.settings import MODEL_OPTIONS
+
+_Command = Callable[..., None]
+
+
+def takes_keys(*keys: str) -> Callable[[_Command], _Command]:
+    """Give a command an option for each key, which it takes as `options`: by key, None where an option is not given."""
+    return lambda command: with_options(command, [_parameter(key) for key in keys], {"options": dict})
+
+
+def takes_settings(*keys: str) -> Callable[[_Command], _Command]:
+    """Give a command an option for each key and for each of a model's settings, in the same way."""
+    return takes_keys(*keys, *MODEL_OPTIONS)
+
+
+def _parameter(key: str) -> Parameter:
+    # Without a default of its own, so that the file's or the key's counts.
+    annotation: Any = Annotated[_accepted(KEYS[key].annotation) | None, _option(key)]
+    return Parameter(key, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _option(key: str) -> Any:
+    names = [f"--{alias.replace('_', '-')}" for alias, meant in ALIASES.items() if meant == key]
+    default = KEYS[key].default
+    shown = "" if default is None else f" [default: {default}]"
+    own = [f"--{key.replace('_', '-')}"] if names else []
+    return typer.Option(*own, *names, help=f"{KEYS[key].description}{shown}", show_default=False)
+
+
+def _accepted(annotation: Any) -> Any:
+    """The type of a key's values on the command line, from its type in the configuration."""
+    kinds = [each for each in get_args(annotation) if each is not NoneType]
+    if get_origin(annotation) is Annotated or NoneType in get_args(annotation):
+        return _accepted(kinds[0])
+    if get_origin(annotation) is tuple:
+        return list[str]
+    # A choice is text here: the configuration tells of a mistake as it does when the key is in a file.
+    return str if get_origin(annotation) is Literal else annotation

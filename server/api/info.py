@@ -16,6 +16,7 @@ from numaserve.server.api.explain import CONFLICT
 from numaserve.server.api.openapi import errors
 from numaserve.server.api.response_models import Flushed, Loads, ModelInfo, OlderRankLoad, ServerInfo
 from numaserve.server.api.streaming import json_response
+from numaserve.server.engine.types import Load
 from numaserve.workers.protocol import RankProfile
 
 _INFO_ERRORS = errors(400, 409, 503)
@@ -25,78 +26,34 @@ def info_router(context: ApiContext) -> APIRouter:
     """The routes of this file."""
     router = APIRouter(tags=["operation"])
 
-    model = {
-        "model_path": context.model_path,
-        "tokenizer_path": context.model_path,
-        "served_model_name": context.model_name,
-    }
-
     @router.get("/server_info", response_model=ServerInfo, responses=_INFO_ERRORS)
     @router.get("/get_server_info", response_model=ServerInfo, responses=_INFO_ERRORS)
     async def server_info(profile: bool = False, ceilings: bool = False) -> Response:
         """Configuration, workers and live counters; with `profile=1` figures of the steps."""
-        info = {
-            "version": context.version,
-            **model,
-            **context.engine.server_info(),
-            "served_model_names": context.model_names,
-            "sampling_defaults": context.sampling_defaults.model_dump(exclude_none=True),
-        }
-        if profile:
-            info["profile"] = [_figures(rank) for rank in await context.engine.profile(ceilings=ceilings)]
-        elif ceilings:
+        if ceilings and not profile:
             raise bad_request("'ceilings' is a part of the profile; ask for 'profile=1' too.", "ceilings", CONFLICT)
-        return json_response(info)
+        ranks = await context.engine.profile(ceilings=ceilings) if profile else []
+        figures = {"profile": [_figures(rank) for rank in ranks]} if profile else {}
+        return json_response(_server_info(context) | figures)
 
     @router.get("/model_info", response_model=ModelInfo, responses=errors())
     @router.get("/get_model_info", response_model=ModelInfo, responses=errors())
     async def model_info() -> Response:
         """The model that is served, its context and its vocabulary."""
         limits = context.limits
-        return json_response(
-            {
-                **model,
-                "is_generation": True,
-                "max_model_len": limits.context_length,
-                "vocab_size": limits.vocab_size,
-            }
-        )
+        sizes = {"max_model_len": limits.context_length, "vocab_size": limits.vocab_size}
+        return json_response({**_model_names(context), "is_generation": True, **sizes})
 
     @router.get("/v1/loads", response_model=Loads, responses=errors())
     async def loads() -> Response:
         """Running and waiting sequences and use of the KV cache, as SGLang's routers ask for it."""
-        load = context.engine.load()
-        usage = load.tokens_used / load.token_capacity
-        figures = {
-            "num_running_reqs": load.running,
-            "num_waiting_reqs": load.waiting,
-            "num_total_reqs": load.running + load.waiting,
-            "num_used_tokens": load.tokens_used,
-            "max_total_num_tokens": load.token_capacity,
-            "token_usage": round(usage, 4),
-        }
-        # One engine is one data-parallel rank to SGLang's routers.
-        aggregate = {
-            "total_running_reqs": load.running,
-            "total_waiting_reqs": load.waiting,
-            "total_reqs": load.running + load.waiting,
-            "total_used_tokens": load.tokens_used,
-            "avg_token_usage": figures["token_usage"],
-        }
-        answer = {"timestamp": datetime.now(UTC).isoformat(), "version": context.version, "dp_rank_count": 1}
-        return json_response({**answer, "loads": [{"dp_rank": 0, **figures}], "aggregate": aggregate})
+        answer = {"timestamp": datetime.now(UTC).isoformat(), "version": context.version}
+        return json_response(answer | _loads(context.engine.load()))
 
     @router.get("/get_load", response_model=list[OlderRankLoad], responses=errors())
     async def get_load() -> Response:
         """Running and waiting sequences and use of the KV cache, in SGLang's older shape."""
-        # SGLang's shape. vllm-router asks here too, for one number in an object that vLLM does not give it either.
-        load = context.engine.load()
-        figures = {
-            "num_reqs": load.running + load.waiting,
-            "num_waiting_reqs": load.waiting,
-            "num_tokens": load.tokens_used,
-        }
-        return json_response([{"dp_rank": 0, **figures}])
+        return json_response([_older_rank_load(context.engine.load())])
 
     @router.post("/flush_cache", response_model=Flushed, responses=errors(409))
     async def flush_cache() -> Response:
@@ -113,6 +70,53 @@ def info_router(context: ApiContext) -> APIRouter:
         return Response(body, media_type=content_type)
 
     return router
+
+
+def _model_names(context: ApiContext) -> dict[str, object]:
+    path = context.model_path
+    return {"model_path": path, "tokenizer_path": path, "served_model_name": context.model_name}
+
+
+def _server_info(context: ApiContext) -> dict[str, object]:
+    return {
+        "version": context.version,
+        **_model_names(context),
+        **context.engine.server_info(),
+        "served_model_names": context.model_names,
+        "sampling_defaults": context.sampling_defaults.model_dump(exclude_none=True),
+    }
+
+
+def _loads(load: Load) -> dict[str, object]:
+    """The load in SGLang's shape, to whose routers one engine is one data-parallel rank."""
+    usage = round(load.tokens_used / load.token_capacity, 4)
+    rank = {
+        "dp_rank": 0,
+        "num_running_reqs": load.running,
+        "num_waiting_reqs": load.waiting,
+        "num_total_reqs": load.running + load.waiting,
+        "num_used_tokens": load.tokens_used,
+        "max_total_num_tokens": load.token_capacity,
+        "token_usage": usage,
+    }
+    aggregate = {
+        "total_running_reqs": load.running,
+        "total_waiting_reqs": load.waiting,
+        "total_reqs": load.running + load.waiting,
+        "total_used_tokens": load.tokens_used,
+        "avg_token_usage": usage,
+    }
+    return {"dp_rank_count": 1, "loads": [rank], "aggregate": aggregate}
+
+
+def _older_rank_load(load: Load) -> dict[str, object]:
+    """SGLang's shape. vllm-router asks here too, for one number in an object that vLLM does not give it either."""
+    return {
+        "dp_rank": 0,
+        "num_reqs": load.running + load.waiting,
+        "num_waiting_reqs": load.waiting,
+        "num_tokens": load.tokens_used,
+    }
 
 
 def _figures(profile: RankProfile) -> dict[str, object]:

@@ -18,12 +18,10 @@ from numaserve.server.engine.types import Busy, GenerationRequest, Load, NotRead
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
-from numaserve.server.supervisor.group import GroupHooks, RingFactory
-from numaserve.server.supervisor.policy import RestartPolicy
-from numaserve.server.supervisor.process import DEFAULT_COMMAND
+from numaserve.server.supervisor.group import GroupHooks
 from numaserve.server.supervisor.supervisor import Supervisor, SupervisorHooks
 from numaserve.server.tokenizer.types import TokenizerProtocol
-from numaserve.workers.protocol import Launch, RankProfile, Ready, WorkerStats
+from numaserve.workers.protocol import RankProfile, Ready, WorkerStats
 
 logger = logging.getLogger(__name__)
 
@@ -51,42 +49,36 @@ class EngineCallbacks:
 
 
 class Engine:
-    """Implements `EngineProtocol` over the workers of `launches`.
+    """Implements `EngineProtocol` over the workers of `supervisor`.
 
-    May be made outside of an event loop; `start` and everything after it belong to one. `ring_factory` makes the ring
-    of a group and is called at every (re)start; None with one rank.
+    May be made outside of an event loop; `start` and everything after it belong to one.
     """
 
     def __init__(
         self,
         config: EngineConfig,
-        launches: Sequence[Launch],
+        supervisor: Supervisor,
         scheduler: Scheduler,
         tokenizer: TokenizerProtocol,
         metrics: Metrics,
         *,
-        ring_factory: RingFactory | None = None,
         callbacks: EngineCallbacks | None = None,
-        worker_command: Sequence[str] = DEFAULT_COMMAND,
-        restart_policy: RestartPolicy | None = None,
     ) -> None:
         self._config = config
-        self._launches = launches
+        self._supervisor = supervisor
+        self._launches = launches = supervisor.launches
         self._scheduler = scheduler
         self._metrics = metrics
         self._requests = LiveRequests(scheduler, tokenizer, metrics, on_end=self._on_room)
         self._callbacks = callbacks or EngineCallbacks()
-        self._supervisor = Supervisor(
-            launches, ring_factory=ring_factory, command=worker_command, policy=restart_policy
-        )
         self._steps = StepLoop(
             scheduler,
             StepHooks(
-                send=self._supervisor.send,
+                send=supervisor.send,
                 admitted=self._requests.scheduled,
                 updated=self._requests.advance,
                 failed=self._on_step_failed,
-                broken=self._supervisor.fail,
+                broken=supervisor.fail,
             ),
             metrics,
             world_size=len(launches),
@@ -94,7 +86,7 @@ class Engine:
             deadline_s=config.step_deadline_s,
         )
         self._profiles = Profiles(
-            self._supervisor.send, world_size=len(launches), deadline_s=config.step_deadline_s + _MEASURING_S
+            supervisor.send, world_size=len(launches), deadline_s=config.step_deadline_s + _MEASURING_S
         )
         self._capacity = scheduler.config.max_running + config.max_queued_requests
         metrics.before_scrape(Gauges(metrics, scheduler).set)

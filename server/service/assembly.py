@@ -17,6 +17,8 @@ from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.listen import Listener
 from numaserve.server.service.model_argument import served_name
+from numaserve.server.supervisor.group import GroupSpec
+from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.server.version import installed_version
 from numaserve.shm_comm.segment import create_segment
@@ -69,6 +71,7 @@ def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Se
     )
     world_size = len(deployment.launches)
     ring_factory = partial(create_segment, world_size, deployment.ring_lanes, deployment.ring_slot_bytes)
+    spec = GroupSpec(deployment.launches, ring_factory if world_size > 1 else None, worker_command)
     return Engine(
         EngineConfig(
             model=checked.name,
@@ -77,13 +80,11 @@ def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Se
             step_deadline_s=config.step_deadline_seconds,
             overlap=config.overlap,
         ),
-        deployment.launches,
+        Supervisor(spec),
         scheduler,
         checked.tokenizer,
         checked.metrics,
-        ring_factory=ring_factory if world_size > 1 else None,
         callbacks=callbacks,
-        worker_command=worker_command,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 import zmq
 from numaserve.server.dispatch.channel import WorkerGroupChannel
-from numaserve.server.supervisor.process import WorkerProcess
+from numaserve.server.supervisor.process import DEFAULT_COMMAND, WorkerProcess
 from numaserve.server.supervisor.progress import ProgressWatch
 from numaserve.workers.protocol import (
     Failure,
@@ -67,6 +67,19 @@ class GroupFailed(Exception):
 
 
 @dataclass(frozen=True)
+class GroupSpec:
+    """The workers of a group, the same in each of its lives.
+
+    `launches` come by rank and without the ring's fields, which are new in every life. `ring_factory` makes the ring;
+    None with one rank. `command` is the command of a worker, without its arguments.
+    """
+
+    launches: Sequence[Launch]
+    ring_factory: RingFactory | None = None
+    command: Sequence[str] = DEFAULT_COMMAND
+
+
+@dataclass(frozen=True)
 class GroupHooks:
     """Calls of a group. All are made in the event loop."""
 
@@ -77,26 +90,17 @@ class GroupHooks:
 
 
 class WorkerGroup:
-    """Starts the workers of `launches` and reports the first thing that goes wrong to `on_failure`, once.
+    """Starts the workers of `spec` and reports the first thing that goes wrong to `on_failure`, once.
 
-    `launches` come without the ring's fields, which are new in every life. `ring_factory` makes the ring; None with
-    one rank. Must be made inside a running event loop.
+    Must be made inside a running event loop.
     """
 
-    def __init__(
-        self,
-        launches: Sequence[Launch],
-        hooks: GroupHooks,
-        on_failure: Callable[[str], None],
-        *,
-        command: Sequence[str],
-        ring_factory: RingFactory | None,
-    ) -> None:
-        self._launches = launches
+    def __init__(self, spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[str], None]) -> None:
+        self._launches = spec.launches
         self._hooks = hooks
         self._on_failure = on_failure
-        self._command = command
-        self._ring_factory = ring_factory
+        self._command = spec.command
+        self._ring_factory = spec.ring_factory
         self._ring: RingSegment | None = None
         self._channel: WorkerGroupChannel | None = None
         self._processes: list[WorkerProcess] = []

@@ -7,9 +7,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from numaserve.server.supervisor.group import GroupHooks, RingFactory, WorkerGroup
+from numaserve.server.supervisor.group import GroupHooks, GroupSpec, WorkerGroup
 from numaserve.server.supervisor.policy import RestartPolicy
-from numaserve.server.supervisor.process import DEFAULT_COMMAND
 from numaserve.workers.protocol import Launch, ProfileRequest, StepPlan
 
 logger = logging.getLogger(__name__)
@@ -26,25 +25,21 @@ class SupervisorHooks:
 
 
 class Supervisor:
-    """Supervises the group of `launches`. `command` is the command of a worker, without its arguments."""
+    """Supervises the group of `spec`, from one life to the next."""
 
-    def __init__(
-        self,
-        launches: Sequence[Launch],
-        *,
-        ring_factory: RingFactory | None,
-        command: Sequence[str] = DEFAULT_COMMAND,
-        policy: RestartPolicy | None = None,
-    ) -> None:
-        self._launches = launches
-        self._command = command
-        self._ring_factory = ring_factory
+    def __init__(self, spec: GroupSpec, policy: RestartPolicy | None = None) -> None:
+        self._spec = spec
         self._policy = policy or RestartPolicy()
         self._hooks: SupervisorHooks
         self._group: WorkerGroup | None = None
         self._restarting: asyncio.Task[None] | None = None
         self._stopped = False
         self.restarts = 0
+
+    @property
+    def launches(self) -> Sequence[Launch]:
+        """What each rank is launched with, but for the ring's fields."""
+        return self._spec.launches
 
     @property
     def pids(self) -> list[int]:
@@ -88,13 +83,7 @@ class Supervisor:
         await self._end_group(grace_s)
 
     async def _start_group(self) -> None:
-        self._group = WorkerGroup(
-            self._launches,
-            self._hooks.group,
-            self._on_failure,
-            command=self._command,
-            ring_factory=self._ring_factory,
-        )
+        self._group = WorkerGroup(self._spec, self._hooks.group, self._on_failure)
         await self._group.start()
 
     async def _end_group(self, grace_s: float = 0.0) -> None:

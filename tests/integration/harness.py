@@ -23,8 +23,9 @@ from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
-from numaserve.server.supervisor.group import RingFactory
+from numaserve.server.supervisor.group import GroupSpec, RingFactory
 from numaserve.server.supervisor.policy import RestartPolicy
+from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.workers.protocol import Launch, SamplingParams
 from word_tokenizer import WordTokenizer
 
@@ -39,6 +40,7 @@ class Options:
     """What a test may vary."""
 
     ranks: int = 1
+    command: Sequence[str] = (sys.executable, str(FAKE_WORKER))
     faults: Sequence[str] = ()
     overlap: bool = True
     prefix_cache: bool = True
@@ -86,14 +88,11 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
     )
     return Engine(
         config,
-        launches,
+        Supervisor(GroupSpec(launches, options.ring_factory, [*options.command, *options.faults]), options.policy),
         scheduler,
         WordTokenizer(),
         metrics,
-        ring_factory=options.ring_factory,
         callbacks=callbacks,
-        worker_command=[sys.executable, str(FAKE_WORKER), *options.faults],
-        restart_policy=options.policy,
     )
 
 

@@ -173,8 +173,7 @@ def test_a_worker_that_cannot_load_says_so_to_whoever_starts_it(faults: tuple[st
 
 def test_a_command_that_does_not_exist_is_told() -> None:
     async def scenario() -> None:
-        engine = make_engine(Options(ranks=2), Metrics("fake"))
-        engine._supervisor._command = ["/nonexistent/worker"]
+        engine = make_engine(Options(ranks=2, command=["/nonexistent/worker"]), Metrics("fake"))
         with pytest.raises(GroupFailed, match="could not be started"):
             await engine.start()
 

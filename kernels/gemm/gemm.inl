@@ -12,9 +12,18 @@
 // fp32 or int32, which is exact: the bits do not depend on the blocking. For formats in groups (grouped.inl) a slab and
 // a block are as many groups. With up to 32 rows there is nothing to reuse, and every panel pair is read once, from its
 // first tile to its last.
+#pragma once
 
-inline constexpr int64_t kMostTotals = 64 << 10;    // no slab has more groups times rows
-inline constexpr int64_t kWidenedBytes = 16 << 10;  // a block of widened codes of two panels: half an L1 cache
+#include "kernels/gemm/grouped.inl"
+#include "kernels/gemm/scratch.inl"
+#include "kernels/gemm/tile.h"
+#include "kernels/include/kernel_table.h"
+#include "kernels/simd/f32x16.h"
+#include "kernels/simd/functions.h"
+#include "kernels/simd/prefetch.h"
+
+namespace numaserve {
+namespace {
 
 // Calls `multiply` for each rectangle of a thread's part of [m, n_panels], three at most but for very many rows. Units
 // of 32 rows and two panels are counted through row blocks one after the other, in these through panels, in these
@@ -53,30 +62,6 @@ inline F32x16 gated(const GemmArgs& g, F32x16 gate, F32x16 up) {
   up = F32x16::max(F32x16::zero() - limit, F32x16::min(limit, up));
   return activate(F32x16::min(limit, gate), g.activation) * (up + one);
 }
-
-// The type that a format's products are summed in.
-template <class T>
-struct SumOf {
-  using type = float;
-};
-template <>
-struct SumOf<int8_t> {
-  using type = int32_t;
-};
-template <>
-struct SumOf<uint8_t> {  // codes without a sign, by signed activations
-  using type = int32_t;
-};
-
-struct GemmScratch {
-  alignas(64) float c[kMostPanels / 2 * kRowBlock * 32];     // results of a block, fp32 or int32
-  alignas(64) float part[kMostPanels / 2 * kRowBlock * 32];  // of a part of k after the first
-  alignas(64) float sums[32 * 32];                           // of one group of k, fp32 or int32
-  alignas(64) std::byte tiles[kWidenedBytes];
-  // Of the activations of a slab of groups, [groups][rows]; see sum_groups.
-  alignas(64) float totals[kMostTotals];
-  int64_t first_group, total_rows;
-};
 
 inline F32x16 finished(const GemmArgs& g, const float* c, int64_t, int64_t column) {
   const F32x16 sum = F32x16::load(c);
@@ -158,8 +143,6 @@ struct Plain {
     } while (kt < k.end);
   }
 };
-
-#include "kernels/gemm/grouped.inl"
 
 // c += part, for `rows` rows of two panels.
 inline void add_part(const float* part, int64_t rows, float* c) {
@@ -281,3 +264,6 @@ inline void gemm(const GemmArgs& g, void* scratch, int thread, int threads) {
 inline int64_t gemm_peak(WeightFormat format, int64_t rounds) {
   return takes_int8(format) ? tile_peak<int8_t>(rounds) : tile_peak<bf16>(rounds);
 }
+
+}  // namespace
+}  // namespace numaserve

@@ -1,6 +1,16 @@
 // Products with grouped weights whose codes are widened in registers: what the avx512 set does with few rows, where
 // tiles in the cache would be written for one reading, and with any number of rows where widening takes next to
 // nothing. The bits are those of add_groups: sums inside a group are exact, or the same chain.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/gemm/group_codes.inl"
+#include "kernels/gemm/sums_avx512.h"
+#include "kernels/simd/prefetch.h"
+
+namespace numaserve {
+namespace {
 
 // A line of codes as operands of dot products, in k order.
 template <class>
@@ -186,3 +196,6 @@ inline void multiply_scaled(const GroupedBlock<Codes>& b, int64_t rows, float* c
   while (rows - r >= 2) r += pass.template operator()<2>(r);
   if (rows - r == 1) pass.template operator()<1>(r);
 }
+
+}  // namespace
+}  // namespace numaserve

@@ -1,5 +1,14 @@
 // Sums of 16 columns. fp32 and int32 each in a register type of their own: gcc 12 copies registers at every product
 // when the one is kept as the other.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/include/types.h"
+
+namespace numaserve {
+namespace {
+
 struct Fp32Sums {
   __m512 v = _mm512_setzero_ps();
   void load(const float* p) { v = _mm512_loadu_ps(p); }
@@ -30,3 +39,6 @@ template <>
 struct SumsOf<uint8_t> {
   using type = CodeSums;
 };
+
+}  // namespace
+}  // namespace numaserve

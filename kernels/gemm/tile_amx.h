@@ -6,8 +6,21 @@
 //
 // A row tile is always 16 rows: a tile of one row costs nothing next to streaming the weights, and one tile
 // configuration serves the whole life of a thread (changing it costs more than the rows it would save).
+#pragma once
+
+#include <immintrin.h>
 
 #include "kernels/gemm/sums_avx512.h"
+#include "kernels/include/types.h"
+
+#if defined(NUMASERVE_TILES_HEADER)
+#include NUMASERVE_TILES_HEADER
+#else
+#include "kernels/gemm/tiles_hardware.h"
+#endif
+
+namespace numaserve {
+namespace {
 
 inline constexpr int kActivationOffset = 0;  // TDPBSSD takes both operands signed
 inline constexpr int kCodeOffset = 0;        // TDPBSUD takes the second one unsigned
@@ -103,3 +116,6 @@ inline int64_t tile_peak(int64_t rounds) {
   }
   return rounds * 4 * 2 * 16 * 16 * kTileDepth<T>;
 }
+
+}  // namespace
+}  // namespace numaserve

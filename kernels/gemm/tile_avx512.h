@@ -1,7 +1,15 @@
 // The GEMM micro-tile of the avx512 set: VDPBF16PS or VPDPBUSD with four bytes of activations broadcast from memory.
 // The contract of `tile_gemm` is that of tile_portable.h.
+#pragma once
+
+#include <immintrin.h>
 
 #include "kernels/gemm/sums_avx512.h"
+#include "kernels/include/types.h"
+#include "kernels/simd/prefetch.h"
+
+namespace numaserve {
+namespace {
 
 // VPDPBUSD wants its first operand unsigned: activations are stored with this added, and the results corrected.
 inline constexpr int kActivationOffset = 128;
@@ -83,3 +91,6 @@ inline int64_t tile_peak(int64_t rounds) {
   for (const auto& sums : acc) __asm__ volatile("" ::"v"(sums.v));
   return rounds * 16 * 2 * kTileN * kLineDepth<T>;
 }
+
+}  // namespace
+}  // namespace numaserve

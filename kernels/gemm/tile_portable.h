@@ -1,4 +1,13 @@
 // The GEMM micro-tile of the portable set: two AVX2 registers a line of a tile.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/include/types.h"
+#include "kernels/simd/prefetch.h"
+
+namespace numaserve {
+namespace {
 
 inline constexpr int kActivationOffset = 0;
 inline constexpr int kCodeOffset = 128;  // taken off unsigned codes, see CodeDot
@@ -134,3 +143,6 @@ inline int64_t tile_peak(int64_t rounds) {
   for (const __m256i& a : acc) __asm__ volatile("" ::"x"(a));
   return rounds * 8 * 2 * 8 * kLineDepth<T>;
 }
+
+}  // namespace
+}  // namespace numaserve

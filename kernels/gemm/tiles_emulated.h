@@ -1,6 +1,14 @@
 // AMX tile registers in software, so that every line of the amx set is tested on machines without AMX. The arithmetic
 // is TDPBF16PS as Intel's manual gives it: for each k pair the even product is accumulated, then the odd one, each a
 // fused multiply-add with subnormals taken as zero (here left to the processor's mode: the tests' values have none).
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/include/types.h"
+
+namespace numaserve {
+namespace {
 
 struct EmulatedTile {
   alignas(64) unsigned char row[16][64];
@@ -84,3 +92,6 @@ inline void emulated_dpbsud(int c, int a, int b) {
 #define NUMASERVE_TILE_DPBF16(c, a, b) emulated_dpbf16(c, a, b)
 #define NUMASERVE_TILE_DPBSSD(c, a, b) emulated_dpbssd(c, a, b)
 #define NUMASERVE_TILE_DPBSUD(c, a, b) emulated_dpbsud(c, a, b)
+
+}  // namespace
+}  // namespace numaserve

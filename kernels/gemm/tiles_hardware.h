@@ -1,4 +1,12 @@
 // AMX tile registers, the real ones.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/include/types.h"
+
+namespace numaserve {
+namespace {
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -20,3 +28,6 @@ inline void load_tile_config() {
 #define NUMASERVE_TILE_DPBF16(c, a, b) _tile_dpbf16ps(c, a, b)
 #define NUMASERVE_TILE_DPBSSD(c, a, b) _tile_dpbssd(c, a, b)
 #define NUMASERVE_TILE_DPBSUD(c, a, b) _tile_dpbsud(c, a, b)
+
+}  // namespace
+}  // namespace numaserve

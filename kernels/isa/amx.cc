@@ -1,14 +1,5 @@
-#include <immintrin.h>
-
-#include "kernels/include/kernel_table.h"
-
 #define NUMASERVE_ISA_NAME "amx"
 #define NUMASERVE_ISA_TABLE kAmxTable
 #define NUMASERVE_TILE_HEADER "kernels/gemm/tile_amx.h"
-
-namespace numaserve {
-namespace {
-#include "kernels/gemm/tiles_hardware.h"
-}  // namespace
+#define NUMASERVE_TILES_HEADER "kernels/gemm/tiles_hardware.h"
 #include "kernels/isa/instruction_set.inl"
-}  // namespace numaserve

@@ -1,11 +1,4 @@
-#include <immintrin.h>
-
-#include "kernels/include/kernel_table.h"
-
 #define NUMASERVE_ISA_NAME "avx512"
 #define NUMASERVE_ISA_TABLE kAvx512Table
 #define NUMASERVE_TILE_HEADER "kernels/gemm/tile_avx512.h"
-
-namespace numaserve {
 #include "kernels/isa/instruction_set.inl"
-}  // namespace numaserve

@@ -1,27 +1,31 @@
-// Everything an instruction set consists of, and its table. Included once by each file of this folder, after the
-// intrinsics, inside `namespace numaserve`, with NUMASERVE_ISA_NAME, NUMASERVE_ISA_TABLE and NUMASERVE_TILE_HEADERS
-// set.
+// Everything an instruction set consists of, and its table. Included once by each file of this folder, with
+// NUMASERVE_ISA_NAME, NUMASERVE_ISA_TABLE and NUMASERVE_TILE_HEADER set.
 //
-// The anonymous namespace keeps the sets apart: nothing here may have linkage that another set's copy could replace.
+// Anonymous namespaces keep the sets apart: nothing here may have linkage that another set's copy could replace.
+#pragma once
 
-namespace {
-
-#include "kernels/simd/codes.h"
-#include "kernels/simd/f32x16.h"
-#include "kernels/simd/kv_codes.h"
-#include "kernels/simd/prefetch.h"
-#include NUMASERVE_TILE_HEADER
 #include "kernels/gemm/gemm.inl"
+#include "kernels/gemm/tile.h"
+#include "kernels/include/kernel_table.h"
 #include "kernels/ops/attention.inl"
 #include "kernels/ops/embed.inl"
 #include "kernels/ops/mla_attention.inl"
-#include "kernels/ops/norm.inl"
-// Shares rows as norms do, and so comes after them.
 #include "kernels/ops/moe.inl"
+#include "kernels/ops/norm.inl"
 #include "kernels/ops/quantize.inl"
 #include "kernels/ops/rope_store.inl"
 #include "kernels/ops/sampling.inl"
 #include "kernels/ops/store_latent.inl"
+#include "kernels/simd/f32x16.h"
+#include "kernels/simd/functions.h"
+
+#if !defined(NUMASERVE_ISA_NAME)  // read by itself
+#define NUMASERVE_ISA_NAME "portable"
+#define NUMASERVE_ISA_TABLE kPortableTable
+#endif
+
+namespace numaserve {
+namespace {
 
 inline void softcap(float* x, int64_t count, float cap) {
   for (int64_t i = 0; i < count; i += 16) {
@@ -73,3 +77,5 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .read = read_memory,
     .thread_begin = tile_begin,
 };
+
+}  // namespace numaserve

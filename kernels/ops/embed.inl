@@ -1,4 +1,11 @@
 // Rows of the embedding, gathered from its packed tiles: a tied head and embedding are one copy in memory.
+#pragma once
+
+#include "kernels/include/kernel_table.h"
+#include "kernels/simd/f32x16.h"
+
+namespace numaserve {
+namespace {
 
 inline void embed(const EmbedArgs& e, int thread, int threads) {
   const Range rows = split(e.rows, threads, thread);
@@ -21,3 +28,6 @@ inline void embed(const EmbedArgs& e, int thread, int threads) {
     }
   }
 }
+
+}  // namespace
+}  // namespace numaserve

@@ -1,4 +1,11 @@
 // Which rows see which part of the KV cache, and the prefetching of what is needed next.
+#pragma once
+
+#include "kernels/include/kernel_table.h"
+#include "kernels/simd/prefetch.h"
+
+namespace numaserve {
+namespace {
 
 struct RowLimits {
   int32_t low, high;  // the row sees positions [low, high)
@@ -74,3 +81,6 @@ inline void advance(KvAhead& ahead, int64_t lines) {
     lines -= count;
   }
 }
+
+}  // namespace
+}  // namespace numaserve

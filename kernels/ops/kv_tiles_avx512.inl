@@ -1,6 +1,16 @@
 // Products with codes of the KV cache that are widened in registers: what the avx512 set does with few rows, where
 // tiles in the cache would be written for one reading. Each element is the chain of products that `tile_gemm` makes of
 // it. More than four rows take one panel at a time: with two their sums leave no registers for widening.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/gemm/sums_avx512.h"
+#include "kernels/gemm/tile.h"
+#include "kernels/include/kv_layer.h"
+
+namespace numaserve {
+namespace {
 
 template <class Codes, int kRows, int kPanels, class TileAt>
 inline void kv_rows_in_registers(const bf16* a, int64_t lda, TileAt b, int64_t panel_bytes, int64_t k_tiles, float* c,
@@ -43,3 +53,6 @@ inline bool kv_tiles_in_registers(const bf16* a, int64_t lda, TileAt b, int64_t 
     return true;
   }
 }
+
+}  // namespace
+}  // namespace numaserve

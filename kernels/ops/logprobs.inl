@@ -1,7 +1,14 @@
-// The largest logit, the softmax and the log-probabilities of a row of logits. Included by sampling.inl, inside the
-// anonymous namespace of an instruction set.
+// The largest logit, the softmax and the log-probabilities of a row of logits.
 //
 // Every sum has one order: sixteen lanes over a block of the vocabulary in fp32, then blocks in fp64.
+#pragma once
+
+#include "kernels/include/kernel_table.h"
+#include "kernels/simd/f32x16.h"
+#include "kernels/simd/functions.h"
+
+namespace numaserve {
+namespace {
 
 constexpr int64_t kSampleBlock = 1024;
 constexpr int64_t kTopScan = 256;  // tokens skipped at once when none of them enters the list of the top ones
@@ -136,3 +143,6 @@ void token_logprobs(const float* logits, int64_t vocab, int32_t token, int num_t
   for (int i = 0; i < out->num_top; ++i)
     out->top_logprobs[i] = static_cast<float>(static_cast<double>(out->top_logprobs[i]) - log_sum);
 }
+
+}  // namespace
+}  // namespace numaserve

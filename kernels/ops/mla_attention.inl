@@ -11,6 +11,15 @@
 // With several ranks blocks are merged as so many groups, block b in group b % world, and then the groups in order:
 // whether one rank goes through all of them or each rank attends one for the heads of all (see
 // runtime/context_parallel.h) does not show in the bits either.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/include/kernel_table.h"
+#include "kernels/ops/attention.inl"
+
+namespace numaserve {
+namespace {
 
 inline constexpr int kBlockPages = kAttentionBlock / kPageTokens;
 // From row to row an odd number of cache lines, so that the rows of a tile do not fall into the same set of the L1
@@ -271,3 +280,6 @@ inline void latent_groups_merge(const LatentGroupsArgs& g, int thread, int num_t
     for (int32_t c = 0; c < g.value_dim; c += 16) (F32x16::load(total + c) * scale).store(out + c);
   }
 }
+
+}  // namespace
+}  // namespace numaserve

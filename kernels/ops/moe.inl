@@ -1,4 +1,13 @@
 // Routing of tokens to experts, and the weighted sum of what the experts make of them.
+#pragma once
+
+#include "kernels/include/kernel_table.h"
+#include "kernels/ops/norm.inl"
+#include "kernels/simd/f32x16.h"
+#include "kernels/simd/functions.h"
+
+namespace numaserve {
+namespace {
 
 inline F32x16 sigmoid(F32x16 x) { return F32x16::set1(1.0f) / (F32x16::set1(1.0f) + exp(F32x16::zero() - x)); }
 
@@ -125,3 +134,6 @@ inline void combine(const CombineArgs& a, int thread, int threads) {
     }
   }
 }
+
+}  // namespace
+}  // namespace numaserve

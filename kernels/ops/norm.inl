@@ -1,4 +1,11 @@
 // RMS norm (Zhang and Sennrich, 2019), and the reduction over ranks with the residual add that comes before it.
+#pragma once
+
+#include "kernels/include/kernel_table.h"
+#include "kernels/simd/f32x16.h"
+
+namespace numaserve {
+namespace {
 
 inline float sum_of_squares(const float* x, int64_t count) {
   F32x16 sum = F32x16::zero();
@@ -74,3 +81,6 @@ inline void post_norm_add(const ReduceArgs& a, int thread, int threads) {
     }
   }
 }
+
+}  // namespace
+}  // namespace numaserve

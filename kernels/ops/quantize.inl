@@ -1,4 +1,13 @@
 // Activations to int8, a scale for each row ("dynamic per-token", as in LLM.int8() and compressed-tensors W8A8).
+#pragma once
+
+#include "kernels/gemm/tile.h"
+#include "kernels/include/kernel_table.h"
+#include "kernels/ops/norm.inl"
+#include "kernels/simd/f32x16.h"
+
+namespace numaserve {
+namespace {
 
 inline constexpr float kInt8Max = 127.0f;
 
@@ -82,3 +91,6 @@ inline void rms_norm_quantize(const NormArgs& n, const QuantizeArgs& q, void* sc
       __builtin_memcpy(out + mine.begin, row + mine.begin, static_cast<size_t>(mine.end - mine.begin) * sizeof(bf16));
   }
 }
+
+}  // namespace
+}  // namespace numaserve

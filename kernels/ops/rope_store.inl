@@ -1,5 +1,15 @@
 // Per-head norm, rotary embedding (Su et al., 2021; the half-rotation form of Hugging Face checkpoints), and the
 // one write of K and V, in the tiles that attention loads.
+#pragma once
+
+#include "kernels/include/kernel_table.h"
+#include "kernels/ops/norm.inl"
+#include "kernels/ops/quantize.inl"
+#include "kernels/simd/f32x16.h"
+#include "kernels/simd/kv_codes.h"
+
+namespace numaserve {
+namespace {
 
 // Rotates dimension i with dimension half + i, for each i below `half`.
 inline void rotate_halves(float* x, int32_t half, int32_t position, const float* cos_table, const float* sin_table) {
@@ -136,3 +146,6 @@ inline void rope_store(const RopeStoreArgs& a, int thread, int threads) {
       rope_store_run<Codes>(a, a.runs[i / heads], static_cast<int32_t>(i % heads));
   });
 }
+
+}  // namespace
+}  // namespace numaserve

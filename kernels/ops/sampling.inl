@@ -1,5 +1,4 @@
-// Sampling one token from a row of logits. Included inside the anonymous namespace of an instruction set, after
-// simd/f32x16.h.
+// Sampling one token from a row of logits.
 //
 // Order of the stages, each skipped when its parameter is neutral:
 //   repetition penalty (prompt and output; positive logits are divided, others multiplied, as transformers does),
@@ -15,8 +14,14 @@
 // No value of a logit can lead out of the vocabulary: a row that holds a NaN, or that has no finite maximum, is
 // answered with its argmax (NaN left out; 0 if all is NaN), and told of. So there is a token for the next step of a
 // sequence, which may have begun before anybody hears of it.
+#pragma once
 
+#include "kernels/include/kernel_table.h"
 #include "kernels/ops/logprobs.inl"
+#include "kernels/simd/f32x16.h"
+
+namespace numaserve {
+namespace {
 
 constexpr int64_t kMaximaPerBlock = 16;
 constexpr float kLowestTemperature = 1e-5f;  // below it sampling is greedy, as in vLLM
@@ -217,3 +222,6 @@ void sample(const float* logits, int64_t vocab, int64_t position, const Sampling
   out->logprob = 0.0f;
   out->num_top = 0;
 }
+
+}  // namespace
+}  // namespace numaserve

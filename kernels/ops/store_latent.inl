@@ -1,6 +1,15 @@
 // What multi-head latent attention does to its projections before they are multiplied with anything: queries are taken
 // apart and rotated, the latent is normalised, the key that all heads share is rotated, and both are written to the
 // cache, once. See mla_attention.inl.
+#pragma once
+
+#include "kernels/include/kernel_table.h"
+#include "kernels/ops/norm.inl"
+#include "kernels/ops/rope_store.inl"
+#include "kernels/simd/f32x16.h"
+
+namespace numaserve {
+namespace {
 
 // Of one head the part without positions, for the product that absorbs W_UK, and the rotated part, which is not
 // multiplied with anything, in its place behind what that product makes.
@@ -52,3 +61,6 @@ inline void mla_store(const MlaStoreArgs& a, int thread, int threads) {
       store_latents(a, a.runs[i / parts], part - a.heads);
   }
 }
+
+}  // namespace
+}  // namespace numaserve

@@ -2,6 +2,14 @@
 //
 // A 32-bit word of codes holds one column's consecutive k: of each four the second and the third have changed places.
 // So the even bytes of an e4m3 line are one line of bf16 and the odd ones the next.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/include/types.h"
+
+namespace numaserve {
+namespace {
 
 // Written with the compiler's vector types: a line of codes is one register, or two.
 #if defined(__AVX512BW__)
@@ -243,3 +251,6 @@ inline void widen_e4m3(const std::byte* codes, std::byte* out) {
   }
 }
 #endif
+
+}  // namespace
+}  // namespace numaserve

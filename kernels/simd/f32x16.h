@@ -1,8 +1,16 @@
 // Sixteen fp32 lanes: one zmm register on AVX-512, two ymm registers on the portable set.
 //
-// Every operation that is not a GEMM tile is written once, in terms of this type. Included inside the anonymous
-// namespace of an instruction set (see isa/), never elsewhere: a shared inline function would be a weak symbol, and
-// the linker could pick the zmm copy for the portable path.
+// Every operation that is not a GEMM tile is written once, in terms of this type. Like all that is compiled once
+// for each instruction set (see isa/) it lies in an anonymous namespace, and is included nowhere else: a shared inline
+// function would be a weak symbol, and the linker could pick the zmm copy for the portable path.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/include/types.h"
+
+namespace numaserve {
+namespace {
 
 struct F32x16 {
 #if defined(__AVX512F__)
@@ -269,39 +277,5 @@ struct F32x16 {
 
 inline bool is_finite(float x) { return x - x == 0.0f; }
 
-// e^x to about 1 ulp for x <= 88; anything below -87.3 gives 0 (so that -inf masks exactly), NaN gives NaN. Cody-Waite
-// reduction by ln 2 in two parts and a polynomial of degree 6 (coefficients of Cephes' expf).
-inline F32x16 exp(F32x16 x) {
-  const F32x16 clamped = F32x16::min(F32x16::max(x, F32x16::set1(-87.3f)), F32x16::set1(88.0f));
-  const F32x16 n = (clamped * F32x16::set1(1.44269504f)).round();
-  F32x16 r = F32x16::fma(n, F32x16::set1(-0.693359375f), clamped);
-  r = F32x16::fma(n, F32x16::set1(2.12194440e-4f), r);
-  F32x16 p = F32x16::set1(1.9875691500e-4f);
-  p = F32x16::fma(p, r, F32x16::set1(1.3981999507e-3f));
-  p = F32x16::fma(p, r, F32x16::set1(8.3334519073e-3f));
-  p = F32x16::fma(p, r, F32x16::set1(4.1665795894e-2f));
-  p = F32x16::fma(p, r, F32x16::set1(1.6666665459e-1f));
-  p = F32x16::fma(p, r, F32x16::set1(5.0000001201e-1f));
-  p = F32x16::fma(p, r * r, r + F32x16::set1(1.0f));
-  // The maximum gives its second operand for a NaN.
-  return (p * n.exp2_integral()).where_in(x, -87.3f, __builtin_inff(), F32x16::max(F32x16::zero(), x));
-}
-
-// 2^x to a relative 3e-6 for x <= 1, zero for minus infinity, NaN for NaN: for probabilities, which are rounded to bf16
-// (2e-3) next. A polynomial of degree 4 (minimax over [0, 1), exact at 0); exp's would cost twice as many instructions.
-inline F32x16 exp2_probability(F32x16 x) {
-  const F32x16 r = x.fraction();
-  F32x16 p = F32x16::set1(1.34266848e-2f);
-  p = F32x16::fma(p, r, F32x16::set1(5.22424728e-2f));
-  p = F32x16::fma(p, r, F32x16::set1(2.41280198e-1f));
-  p = F32x16::fma(p, r, F32x16::set1(6.93044841e-1f));
-  return F32x16::fma(p, r, F32x16::set1(1.0f)).times_exp2_floor(x);
-}
-
-// tanh through exp of a negative argument, so that nothing overflows: sign(x) (1 - e) / (1 + e), e = exp(-2|x|).
-inline F32x16 tanh(F32x16 x) {
-  const F32x16 magnitude = F32x16::max(x, F32x16::zero() - x);
-  const F32x16 e = exp(magnitude * F32x16::set1(-2.0f));
-  const F32x16 t = (F32x16::set1(1.0f) - e) / (F32x16::set1(1.0f) + e);
-  return (F32x16::zero() - t).where_in(x, -__builtin_inff(), 0.0f, t);
-}
+}  // namespace
+}  // namespace numaserve

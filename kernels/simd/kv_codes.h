@@ -1,5 +1,15 @@
 // What the KV cache keeps: bf16, or codes of one byte; see KvLayer. `Bf16Codes`, `Int8Codes` and `E4m3Codes` tell the
 // operations on the cache how, so that each of them is written once.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/include/kv_layer.h"
+#include "kernels/simd/codes.h"
+#include "kernels/simd/f32x16.h"
+
+namespace numaserve {
+namespace {
 
 typedef int32_t CodeInts __attribute__((vector_size(kCodeVector)));
 typedef uint32_t CodeFloatBits __attribute__((vector_size(kCodeVector)));
@@ -113,3 +123,6 @@ inline void with_codes(KvDtype dtype, Body body) {
       return body(E4m3Codes{});
   }
 }
+
+}  // namespace
+}  // namespace numaserve

@@ -4,6 +4,14 @@
 // To the second-level cache: a line under way to the first level holds one of the core's few miss buffers for as long
 // as memory takes, and a prefetch that finds none is dropped (measured: half the bandwidth that the second level
 // reaches). As assembly, because gcc removes a loop that has nothing but prefetches in it.
+#pragma once
+
+namespace numaserve {
+namespace {
+
 inline void prefetch_line(const void* data) {
   __asm__ volatile("prefetcht1 %0" ::"m"(*static_cast<const char*>(data)));
 }
+
+}  // namespace
+}  // namespace numaserve

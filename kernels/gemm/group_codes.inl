@@ -1,0 +1,171 @@
+// Weights in groups: their codes and scales, and how what a group adds is scaled. See grouped.inl.
+#pragma once
+
+#include "kernels/gemm/scratch.inl"
+#include "kernels/gemm/tile.h"
+#include "kernels/include/kernel_table.h"
+#include "kernels/simd/codes.h"
+#include "kernels/simd/f32x16.h"
+
+namespace numaserve {
+namespace {
+
+// What codes become: whole numbers without a sign, for activations in int8, or their values, less the constant zero of
+// codes without offsets, for activations in bf16.
+struct Int4Groups {
+  static constexpr WeightFormat kFormat = WeightFormat::kInt4;
+  using Element = uint8_t;
+  static constexpr int kLinesPerCode = 2, kZero = 8;
+  static void widen(const std::byte* codes, std::byte* out) { widen_int4(codes, out); }
+};
+struct Int8Groups {
+  static constexpr WeightFormat kFormat = WeightFormat::kInt8Group;
+  using Element = uint8_t;
+  static constexpr int kLinesPerCode = 1, kZero = 128;
+  static void widen(const std::byte* codes, std::byte* out) { copy_line(codes, out); }
+};
+struct Int4GroupValues {
+  static constexpr WeightFormat kFormat = WeightFormat::kInt4;
+  using Element = bf16;
+  static constexpr int kLinesPerCode = 4, kZero = 8;
+  static void widen(const std::byte* codes, std::byte* out) { widen_int4_values(codes, out); }
+};
+struct Int8GroupValues {
+  static constexpr WeightFormat kFormat = WeightFormat::kInt8Group;
+  using Element = bf16;
+  static constexpr int kLinesPerCode = 2, kZero = 128;
+  static void widen(const std::byte* codes, std::byte* out) { widen_int8_values(codes, out); }
+};
+struct E4m3GroupValues {
+  static constexpr WeightFormat kFormat = WeightFormat::kFp8;
+  using Element = bf16;
+  static constexpr int kLinesPerCode = 2, kZero = 0;
+  static void widen(const std::byte* codes, std::byte* out) { widen_e4m3(codes, out); }
+};
+struct Mxfp4Groups {  // twice the values
+  static constexpr WeightFormat kFormat = WeightFormat::kMxfp4;
+  using Element = uint8_t;
+  static constexpr int kLinesPerCode = 2, kZero = kE2m1Zero;
+  static void widen(const std::byte* codes, std::byte* out) { widen_e2m1(codes, out); }
+};
+struct Mxfp4GroupValues {
+  static constexpr WeightFormat kFormat = WeightFormat::kMxfp4;
+  using Element = bf16;
+  static constexpr int kLinesPerCode = 4, kZero = 0;
+  static void widen(const std::byte* codes, std::byte* out) { widen_e2m1_values(codes, out); }
+};
+template <class Codes>
+inline constexpr bool kWholeNumbers = sizeof(typename Codes::Element) == 1;
+
+// The records of a pair of panels, one for each group.
+inline const std::byte* pair_records(const PackedWeights& b, const GroupLayout& layout, int64_t panel) {
+  return b.data + panel / 2 * ceil_div(b.depth, b.group) * layout.bytes;
+}
+
+// Half a pair of panels' scales and offsets.
+struct GroupColumns {
+  F32x16 scale, offset;
+};
+
+template <class Codes>
+inline GroupColumns group_columns(const PackedWeights& b, const GroupLayout& layout, const std::byte* record,
+                                  int half) {
+  if constexpr (Codes::kFormat == WeightFormat::kFp8) {
+    return {F32x16::load(reinterpret_cast<const float*>(record + layout.scales) + half * kTileN), F32x16::zero()};
+  } else if constexpr (Codes::kFormat == WeightFormat::kMxfp4) {
+    const F32x16 scale = F32x16::load_powers(reinterpret_cast<const uint8_t*>(record + layout.scales) + half * kTileN);
+    return {kWholeNumbers<Codes> ? scale * F32x16::set1(0.5f) : scale, F32x16::zero()};
+  } else {
+    const auto at = [&](int64_t where) {
+      return F32x16::load_half(reinterpret_cast<const uint16_t*>(record + where) + half * kTileN);
+    };
+    return {at(layout.scales), b.offsets == Offsets::kNone ? F32x16::zero() : at(layout.offsets)};
+  }
+}
+
+inline GroupScale group_scale(const GemmArgs& g, int64_t row, int64_t group) {
+  GroupScale x;
+  const int8_t* a = static_cast<const int8_t*>(g.a) + row * g.lda + g.b.depth;
+  __builtin_memcpy(&x, a + group * static_cast<int64_t>(sizeof(x)), sizeof(x));
+  return x;
+}
+
+// c and what a group adds to it; `sum`, of whole numbers below 2^22, has lost the constant zero of codes without
+// offsets.
+inline F32x16 with_group(Offsets offsets, const GroupColumns& columns, const GroupScale& x, F32x16 sum, F32x16 c) {
+  const F32x16 total = F32x16::set1(-0.125f * static_cast<float>(x.minus8)), scale = F32x16::set1(x.scale);
+  if (offsets == Offsets::kZeros) sum = sum - columns.offset * total;
+  const F32x16 result = F32x16::fma(sum * scale, columns.scale, c);
+  return offsets == Offsets::kMinima ? F32x16::fma(total * scale, columns.offset, result) : result;
+}
+
+// The same of values and activations in bf16, which sum up to `total` in this group. `zero` is off the codes already.
+inline F32x16 with_values(Offsets offsets, const GroupColumns& columns, int zero, float total, F32x16 sum, F32x16 c) {
+  const F32x16 constant = F32x16::set1(static_cast<float>(zero)), x = F32x16::set1(total);
+  if (offsets == Offsets::kZeros) sum = F32x16::fma(constant - columns.offset, x, sum);
+  const F32x16 result = F32x16::fma(sum, columns.scale, c);
+  if (offsets != Offsets::kMinima) return result;
+  return F32x16::fma(x, F32x16::fma(columns.scale, constant, columns.offset), result);
+}
+
+// Sums of the activations of groups [begin, end), where offsets need them, for each of the rows.
+inline void sum_groups(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {
+  if (g.b.offsets == Offsets::kNone) return;
+  scratch.first_group = groups.begin;
+  for (int64_t group = groups.begin; group < groups.end; ++group) {
+    const int64_t begin = group * g.b.group;
+    const int64_t end = begin + g.b.group < g.b.depth ? begin + g.b.group : g.b.depth;
+    for (int64_t r = 0; r < rows; ++r) {
+      const bf16* a = static_cast<const bf16*>(g.a) + (row + r) * g.lda;
+      F32x16 total = F32x16::zero();
+      for (int64_t k = begin; k < end; k += 16) total = total + F32x16::load(a + k);
+      scratch.totals[(group - groups.begin) * rows + r] = total.sum();
+    }
+  }
+  scratch.total_rows = rows;
+}
+
+// `r`: the row within the block that `sum_groups` was given.
+inline float group_total(const GemmArgs& g, const GemmScratch& scratch, int64_t r, int64_t group) {
+  if (g.b.offsets == Offsets::kNone) return 0.0f;
+  return scratch.totals[(group - scratch.first_group) * scratch.total_rows + r];
+}
+
+template <class Codes, class Sum>
+inline void add_scaled(const GemmArgs& g, const GroupLayout& layout, const std::byte* record, int64_t group,
+                       int64_t row, int64_t first, int rows, const Sum* sums, const GemmScratch& scratch, float* c) {
+  for (int half = 0; half < 2; ++half) {
+    const GroupColumns columns = group_columns<Codes>(g.b, layout, record, half);
+    for (int64_t r = first; r < first + rows; ++r) {
+      const int64_t at = (r - first) * 32 + half * kTileN;
+      float* to = c + r * 32 + half * kTileN;
+      const F32x16 before = F32x16::load(to);
+      if constexpr (kWholeNumbers<Codes>) {
+        const GroupScale x = group_scale(g, row + r, group);
+        // What a set's dot products have taken off the codes is a constant too.
+        const int32_t zero = g.b.offsets == Offsets::kNone ? Codes::kZero : 0;
+        const F32x16 sum = F32x16::convert_less(sums + at, (kCodeOffset - zero) / 8 * x.minus8);
+        with_group(g.b.offsets, columns, x, sum, before).store(to);
+      } else {
+        const float total = group_total(g, scratch, r, group);
+        with_values(g.b.offsets, columns, Codes::kZero, total, F32x16::load(sums + at), before).store(to);
+      }
+    }
+  }
+}
+
+// Some groups of a pair of panels, with their codes in tiles, and the block of rows that passes by them.
+template <class Codes>
+struct GroupedBlock {
+  const GemmArgs& g;
+  const GroupLayout& layout;
+  const std::byte* records;
+  const typename Codes::Element* tiles;  // [count][2] panels
+  int64_t panel_elements;
+  int64_t first, count;  // groups
+  int64_t row;           // that the block of rows begins with
+  const GemmScratch& scratch;
+};
+
+}  // namespace
+}  // namespace numaserve

@@ -1,0 +1,32 @@
+"""Each header and each .inl of the native code includes what it needs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = [ROOT / "kernels" / name for name in ("gemm", "include", "isa", "ops", "runtime", "simd")]
+SOURCES = [path for folder in FOLDERS for path in folder.iterdir() if path.suffix in (".h", ".inl")]
+PORTABLE = ["-march=x86-64-v3"]
+WIDEST = ["-march=x86-64-v4", "-mavx512vnni", "-mavx512vbmi", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
+ONLY_WIDEST = ("avx512", "amx", "tiles_")
+CASES = [
+    pytest.param(path, flags, id=f"{path.name}-{name}")
+    for path in sorted(SOURCES)
+    for name, flags in (("portable", PORTABLE), ("widest", WIDEST))
+    if name == "widest" or not any(part in path.name for part in ONLY_WIDEST)
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "flags"), CASES)
+def test_a_source_is_compiled_by_itself(path: Path, flags: list[str]) -> None:
+    language = ["-x", "c++", "-std=c++20", "-fsyntax-only", f"-I{ROOT}"]
+    run = subprocess.run(
+        [os.environ.get("CXX", "c++"), *language, *flags, str(path)], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr

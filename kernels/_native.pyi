@@ -7,6 +7,26 @@ import numpy as np
 import numpy.typing as npt
 from numaserve.shm_comm import Ring
 
+# What Python and C++ agree on.
+PAD: int  # rows and columns of matrices are padded to a multiple of this
+TILE_ROWS: int  # of weights or of activations
+TILE_COLUMNS: int  # of bf16
+INT8_TILE_COLUMNS: int
+CACHE_LINE: int  # bytes
+PAGE_TOKENS: int
+ATTENTION_BLOCK: int  # tokens whose softmax is computed at once
+ATTENTION_ROWS: int  # query rows that attention takes together at most
+PARTIAL_SEQUENCES: int  # of the longest there can be: so many can have each block computed by itself
+PARTIAL_EXTRA: int  # floats behind the values of a partial result of attention
+MAX_HEAD_DIM: int  # or values of a latent
+MAX_LATENT_DIM: int  # values and rotated part
+MAX_EXPERTS: int  # of a layer
+MAX_TOP_K: int  # experts of a token
+MAX_LOGPROBS: int  # most likely tokens that are told of
+SIGMOID_GAIN: float  # of swiglu_oai
+ONE_SHOT_BYTES: int  # beyond which each of more than two ranks sums a share
+CHECKSUM_UNIT: int  # bytes
+
 # Bytes offset in the arena, elements from row to row, number of the collective in a step (-1: none).
 Place = tuple[int, int, int]
 # And columns, and how many of them share a scale (0: all).
@@ -31,8 +51,6 @@ def peak_flops(team: Team, format: str = "bf16") -> float:
 
 def barrier_ns(team: Team) -> float:
     """Nanoseconds of one barrier of the team."""
-
-CHECKSUM_UNIT: int  # bytes
 
 def read_packed(team: Team, fd: int, matrices: Sequence[PackedMatrix], offsets: Sequence[int]) -> list[int]:
     """Fill matrices from a file on the team's threads, each from its offset.

@@ -97,9 +97,31 @@ std::vector<uint64_t> read_packed(Team& team, int fd, const std::vector<PackedMa
   }
 }
 
+void bind_constants(nb::module_& m) {
+  m.attr("PAD") = kPad;
+  m.attr("TILE_ROWS") = kTileN;
+  m.attr("TILE_COLUMNS") = kTileDepth<bf16>;
+  m.attr("INT8_TILE_COLUMNS") = kTileDepth<int8_t>;
+  m.attr("CACHE_LINE") = kLineBytes;
+  m.attr("PAGE_TOKENS") = kPageTokens;
+  m.attr("ATTENTION_BLOCK") = kAttentionBlock;
+  m.attr("ATTENTION_ROWS") = kAttentionRows;
+  m.attr("PARTIAL_SEQUENCES") = kPartialSequences;
+  m.attr("PARTIAL_EXTRA") = kPartialExtra;
+  m.attr("MAX_HEAD_DIM") = kMaxHeadDim;
+  m.attr("MAX_LATENT_DIM") = kMaxLatentDim;
+  m.attr("MAX_EXPERTS") = kMaxExperts;
+  m.attr("MAX_TOP_K") = kMaxTopK;
+  m.attr("MAX_LOGPROBS") = kMaxLogprobs;
+  m.attr("SIGMOID_GAIN") = kSigmoidGain;
+  m.attr("ONE_SHOT_BYTES") = kOneShotBytes;
+  m.attr("CHECKSUM_UNIT") = kChecksumUnit;
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
+  bind_constants(m);
   m.def("available_isas", &available_isas, "Instruction sets that can run here, best first.");
   m.def(
       "isa", [] { return std::string(default_table()->name); },
@@ -140,7 +162,6 @@ NB_MODULE(_native, m) {
       "Operations a second of the tiles of the instruction set in use, on all threads of the team.");
   m.def("barrier_ns", &barrier_ns, nb::arg("team"), released, "Nanoseconds of one barrier of the team.");
 
-  m.attr("CHECKSUM_UNIT") = kChecksumUnit;
   m.def("read_packed", &read_packed, nb::arg("team"), nb::arg("fd"), nb::arg("matrices"), nb::arg("offsets"));
   m.def(
       "checksum",

@@ -49,7 +49,7 @@ inline void for_share(int64_t m, int64_t n_panels, int thread, int threads, Mult
 
 inline F32x16 activate(F32x16 x, Activation activation) {
   if (activation == Activation::kSilu) return x / (F32x16::set1(1.0f) + exp(F32x16::zero() - x));
-  if (activation == Activation::kSwigluOai) return x / (F32x16::set1(1.0f) + exp(x * F32x16::set1(-1.702f)));
+  if (activation == Activation::kSwigluOai) return x / (F32x16::set1(1.0f) + exp(x * F32x16::set1(-kSigmoidGain)));
   // GELU, tanh approximation (Hendrycks and Gimpel, 2016).
   const F32x16 inner = F32x16::fma(x * x * x, F32x16::set1(0.044715f), x) * F32x16::set1(0.79788456f);
   return F32x16::set1(0.5f) * x * (F32x16::set1(1.0f) + tanh(inner));

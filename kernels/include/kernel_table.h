@@ -9,8 +9,9 @@
 
 namespace numaserve {
 
-// kSwigluOai is gpt-oss's: with gate at most `limit` and up from -limit to limit, gate * sigmoid(1.702 gate) * (up +
-// 1).
+// kSwigluOai is gpt-oss's: with gate at most `limit` and up from -limit to limit, gate * sigmoid(kSigmoidGain * gate) *
+// (up + 1).
+inline constexpr float kSigmoidGain = 1.702f;
 enum class Activation : int32_t { kNone, kSilu, kGeluTanh, kSwigluOai };
 
 // A weight [n, k] as the GEMM reads it.
@@ -250,13 +251,15 @@ struct SamplingState {
   const int32_t* output_counts;
 };
 
+inline constexpr int kMaxLogprobs = 20;
+
 struct SampledRow {
   int32_t token;
   bool usable;  // the row's logits, before anything changed them, are numbers whose maximum is finite
   float logprob;
   int32_t num_top;
-  int32_t top_ids[20];
-  float top_logprobs[20];
+  int32_t top_ids[kMaxLogprobs];
+  float top_logprobs[kMaxLogprobs];
 };
 
 struct KernelTable {

@@ -9,7 +9,6 @@ namespace {
 constexpr int64_t kItemsPerThread = 4;
 constexpr int64_t kItemRows = 16;  // rows whose computation takes as long as what an item does for each block besides
 constexpr int32_t kLeastLatentRows = 4;
-constexpr int64_t kPartialSequences = 8;  // room for as many of the longest sequences to be cut
 
 int32_t first_block(int32_t window, int32_t position) {
   return window > 0 && position - window + 1 > 0 ? (position - window + 1) / kAttentionBlock : 0;

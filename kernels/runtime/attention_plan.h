@@ -10,6 +10,9 @@
 
 namespace numaserve {
 
+// Room for so many of the longest sequences to be cut into items of a block each.
+inline constexpr int64_t kPartialSequences = 8;
+
 struct Limits {
   int64_t max_tokens;      // new tokens in a step
   int64_t max_logit_rows;  // rows of logits in a step

@@ -117,10 +117,6 @@ void QuantizeNode::run(Run& run, int thread) const {
   run.table.quantize(args, thread, run.team.size());
 }
 
-// Beyond this, with more than two ranks, each rank sums a share and the others fetch it: every rank then reads each
-// peer's memory twice for its share instead of once for everything. The sums are the same to the bit.
-constexpr int64_t kOneShotBytes = 256 << 10;
-
 void ReduceNode::run(Run& run, int thread) const {
   const int64_t rows = run.step.num_tokens();
   const bool large = rows * partial.ld * static_cast<int64_t>(sizeof(float)) > kOneShotBytes;

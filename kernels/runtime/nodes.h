@@ -156,6 +156,10 @@ struct LinearNode : Node {
   bool logits = false;
 };
 
+// Beyond this, with more than two ranks, each rank sums a share and the others fetch it: every rank then reads each
+// peer's memory twice for its share instead of once for everything. The sums are the same to the bit.
+inline constexpr int64_t kOneShotBytes = 256 << 10;
+
 // residual (+)= the sum over the ranks, then optionally Gemma's norm of the sum; then the norm into `out`.
 struct ReduceNode : Node {
   ReduceNode(Place partial_in, Place residual_in, Place sum_in, int64_t cols_in)

@@ -1,0 +1,41 @@
+"""What Python and C++ both say, where Python may not import the kernels: it is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numaserve.kernels import _native
+from numaserve.workers import protocol
+from numaserve.workers.models import gpt_oss
+from numaserve.workers.models.config import experts, huggingface, latent
+from numaserve.workers.program import buffers, handles
+from numaserve.workers.program.ops import exchange
+
+SAME: dict[str, Sequence[object]] = {
+    "PAD": [buffers.PAD, handles.MATRIX_PAD],
+    "TILE_ROWS": [buffers.ACTIVATION_TILE_ROWS],
+    "TILE_COLUMNS": [latent._TILE, handles.TILE_COLUMNS],
+    "INT8_TILE_COLUMNS": [handles.INT8_TILE_COLUMNS],
+    "CACHE_LINE": [buffers.CACHE_LINE],
+    "PAGE_TOKENS": [protocol.PAGE_SIZE],
+    "ATTENTION_BLOCK": [buffers.ATTENTION_BLOCK],
+    "ATTENTION_ROWS": [buffers.ATTENTION_ROWS],
+    "PARTIAL_SEQUENCES": [buffers.CUT_SEQUENCES],
+    "PARTIAL_EXTRA": [buffers.PARTIAL_EXTRA],
+    "MAX_HEAD_DIM": [huggingface._MAX_HEAD_DIM, latent._MAX_LATENT],
+    "MAX_LATENT_DIM": [latent._MAX_CACHED],
+    "MAX_EXPERTS": [experts._MAX_EXPERTS],
+    "MAX_LOGPROBS": [protocol.MAX_LOGPROBS],
+    "ONE_SHOT_BYTES": [exchange._ONE_SHOT_BYTES],
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_constant_is_the_same_on_both_sides(name: str) -> None:
+    assert all(value == getattr(_native, name) for value in SAME[name])
+
+
+def test_the_gain_of_a_sigmoid_is_the_same_in_fp32() -> None:
+    assert np.float32(gpt_oss._SIGMOID_GAIN) == np.float32(_native.SIGMOID_GAIN)

@@ -124,7 +124,7 @@ class Roofline:
         ), "read" if read > compute else "flops"
 
     def _row_wise(self, machine: RankMachine, operation: OperationCost, amount: Amount) -> tuple[float, Bound]:
-        if amount.rows == 0:
+        if amount.rows == 0 or amount.pieces == 0:  # a rank without heads has nothing to rotate
             return 0.0, "cores"
         time = self.efficiencies.row_time(operation.name)
         # Whole pieces go to cores: the busiest has one more than others.

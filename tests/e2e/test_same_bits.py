@@ -140,6 +140,12 @@ def test_every_family_with_experts_says_the_same_in_every_format(
             assert_same_answers(group, few_requests(), FEWEST_PAGES)
 
 
+@pytest.mark.parametrize("tp", [1, 2])
+def test_layers_that_are_not_rotated_say_the_same_in_any_company(tp: int, tmp_path: Path) -> None:
+    with make_group(save_tiny_model("smollm3", tmp_path), tp) as group:
+        assert_same_answers(group, few_requests(), FEWEST_PAGES)
+
+
 @pytest.mark.parametrize("formats", [BF16_WEIGHTS, QUANTIZED[0]], ids=["bf16", "int8"])
 def test_whole_experts_on_each_rank_say_the_same_in_any_company(formats: WeightFormats, tmp_path: Path) -> None:
     model = save_tiny_model("qwen2_moe", tmp_path)

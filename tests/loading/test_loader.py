@@ -81,6 +81,13 @@ def test_an_expanded_gguf_file_computes_what_its_dequantised_weights_compute(
 
 
 @pytest.mark.usefixtures("numpy_vectors")
+@pytest.mark.parametrize("case", ["smollm3"])
+def test_a_gguf_file_computes_what_its_family_computes(case: str, tmp_path: Path, team: Team) -> None:
+    model = checkpoints.random_model(case)
+    assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", "F32"), model, 2, team)
+
+
+@pytest.mark.usefixtures("numpy_vectors")
 def test_quantised_heads_that_begin_inside_a_block_are_divided_too(tmp_path: Path, team: Team) -> None:
     config = hf.LlamaConfig(**checkpoints.sizes(96, 4, 2, 160), head_dim=24)
     model = checkpoints.randomise(hf.LlamaForCausalLM(config).eval())

@@ -80,6 +80,7 @@ def norm_eps(config: ModelConfig) -> float:
         (hf.Gemma2Config, "Gemma2ForCausalLM"),
         (hf.Gemma3TextConfig, "Gemma3ForCausalLM"),
         (hf.Phi3Config, "Phi3ForCausalLM"),
+        (hf.SmolLM3Config, "SmolLM3ForCausalLM"),
     ],
 )
 def test_what_a_config_leaves_out_has_the_default_of_transformers(

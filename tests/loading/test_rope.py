@@ -5,7 +5,7 @@ import pytest
 import torch
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.rope import read_rope, rope_from
-from numaserve.workers.program.rope import RopeConfig, frequencies, rope_tables
+from numaserve.workers.program.rope import UNROTATED, RopeConfig, frequencies, rope_tables
 from transformers import Gemma3TextConfig, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -87,6 +87,12 @@ def test_tables_hold_cosine_and_sine_of_each_position() -> None:
     angle = 299 * 1e4 ** (-2 / 8)
     assert cos[299, 1] == np.float32(np.cos(angle))
     assert sin[299, 1] == np.float32(np.sin(angle))
+
+
+def test_what_is_not_rotated_is_turned_by_nothing_exactly() -> None:
+    cos, sin = rope_tables(UNROTATED, 300)
+    assert (cos == 1.0).all()
+    assert (sin == 0.0).all()
 
 
 @pytest.mark.parametrize("layer_type", ["full_attention", "sliding_attention"])

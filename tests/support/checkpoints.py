@@ -80,6 +80,12 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         layer_types=["sliding_attention", "sliding_attention", "full_attention"],
         **_GEMMA3_ROPE,
     ),
+    "smollm3": lambda: hf.SmolLM3Config(**sizes(120, 5, 1, 160, layers=4)),
+    "smollm3-sliding": lambda: hf.SmolLM3Config(
+        **sizes(96, 4, 2, 160, layers=3, sliding_window=16, use_sliding_window=True, no_rope_layer_interval=2),
+        attention_bias=True,
+        tie_word_embeddings=False,
+    ),
     "phi3": lambda: hf.Phi3Config(**sizes(160, 2, 1, 224, original_max_position_embeddings=256), **_LONGROPE),
 }
 # Widths of experts that are no multiple of a tile; a dense layer between mixtures; windows, which some of these have.
@@ -178,6 +184,7 @@ def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> P
     return folder
 
 
+_PAIRED = ("llama", "smollm3")  # rotated dimensions lie in pairs
 _GGUF_NAMES = {
     "mixtral": "llama",
     "qwen2_moe": "qwen2moe",
@@ -197,8 +204,8 @@ def save_gguf(
     split_kv_b: bool = True,
     **integers: int,
 ) -> Path:
-    """Write a Llama, Qwen2, DeepSeek or any model of `MOE_CASES` without dense layers as a GGUF file whose matrices are
-    of `kind`, the embedding maybe of another. `split_kv_b`: DeepSeek's as newer files have it.
+    """Write a Llama, Qwen2, SmolLM3, DeepSeek or any model of `MOE_CASES` without dense layers as a GGUF file whose
+    matrices are of `kind`, the embedding maybe of another. `split_kv_b`: DeepSeek's as newer files have it.
 
     The model is given the values that the file holds, where `expanded` rounded to bf16: it stays the reference.
     `integers` are more metadata of the architecture.
@@ -216,7 +223,7 @@ def save_gguf(
         _add_head_metadata(writer, config, head_dim)
     for key, value in integers.items():
         writer.add_uint32(f"{arch}.{key}", value)
-    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if arch == "llama" else {}
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if arch in _PAIRED else {}
     names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch.upper()), config.num_hidden_layers)
     for name, parameter in tensors:
         array = parameter.numpy()

@@ -80,6 +80,9 @@ _SIZES = {
         sliding_window=100,
         swiglu_limit=1.5,
     ),
+    "smollm3": lambda more: hf.SmolLM3Config(
+        **checkpoints.sizes(96, 6, 3, 96, sliding_window=100, use_sliding_window=True, **more), no_rope_layer_interval=2
+    ),
 }
 TINY_MODELS = ("llama", "gemma2", "qwen2_moe", "deepseek_v3", "gpt_oss")  # for every instruction set
 EXPERT_MODELS = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
@@ -103,13 +106,13 @@ def instruction_sets() -> list[object]:
 
 
 def tiny_model(name: str, **fields: object) -> hf.PreTrainedModel:
-    """One of `TINY_MODELS` or `EXPERT_MODELS` with random weights, and more `fields` in its configuration."""
+    """One of `_SIZES` with random weights, and more `fields` in its configuration."""
     config = _SIZES[name]({"max_position_embeddings": CONTEXT, **fields})
     return checkpoints.randomise(hf.AutoModelForCausalLM.from_config(config).eval())
 
 
 def save_tiny_model(name: str, folder: Path) -> Path:
-    """One of `TINY_MODELS` or `EXPERT_MODELS`, or `MXFP4_MODEL`, with random weights."""
+    """One of `_SIZES`, or `MXFP4_MODEL`, with random weights."""
     model = tiny_model(name.removesuffix("-mxfp4"))
     return save_mxfp4(model, folder) if name == MXFP4_MODEL else checkpoints.save(model, folder)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numaserve.workers.program.handles import Vector
     from numaserve.workers.settings import KvCacheDtype
 
-_PAIRED = "llama"  # the GGUF architecture whose converter puts rotated dimensions in pairs
+_PAIRED = ("llama", "smollm3")  # the GGUF architectures whose converter puts rotated dimensions in pairs
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Attention(Mixer):
 
     def in_gguf(self, architecture: str, tensors: Collection[str]) -> Self:
         """See `Layer`."""
-        return replace(self, pairs=architecture == _PAIRED, norm_plus_one=False)
+        return replace(self, pairs=architecture in _PAIRED, norm_plus_one=False)
 
     def scratch_columns(self, part: RankPart) -> int:
         """Queries and results of the rank's heads, keys and values."""

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope"]
+RopeKind = Literal["default", "linear", "llama3", "yarn", "longrope", "none"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,11 @@ class RopeConfig:
     truncate: bool = True  # yarn
     short_factor: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
     long_factor: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
+
+
+# Of a layer that is not rotated. Its tables, ones and zeros, turn a pair by nothing, exactly: the operation that stores
+# keys needs no second form. One pair keeps them small.
+UNROTATED = RopeConfig("none", rotary_dim=2)
 
 
 def rope_tables(rope: RopeConfig, positions: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
@@ -63,6 +68,8 @@ def frequencies(rope: RopeConfig, positions: int) -> tuple[Floats, float]:
             return _llama3(rope, inverse), 1.0
         case "yarn":
             return _yarn(rope, inverse), _yarn_attention_factor(rope)
+        case "none":
+            return np.zeros_like(inverse), 1.0
         case "longrope":
             is_long = positions > rope.original_max_position
             return inverse / np.array(rope.long_factor if is_long else rope.short_factor), _longrope_factor(rope)

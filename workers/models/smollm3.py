@@ -1,0 +1,62 @@
+"""SmolLM3: Llama with layers that are not rotated, every fourth where `no_rope_layers` does not say which."""
+
+from __future__ import annotations
+
+from numaserve.workers.layers.decoder import Block
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import (
+    MAX_LAYERS,
+    read_common,
+    read_layer_kinds,
+    read_sliding_window,
+    windows_of,
+)
+from numaserve.workers.models.config.rope import read_rope
+from numaserve.workers.models.family import Family, GgufForm
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.rope import UNROTATED
+
+_DEFAULTS = {"num_key_value_heads": 4, "tie_word_embeddings": True}
+
+
+def configure(fields: Fields, architecture: str) -> ModelConfig:
+    """Map config.json; what it leaves out has transformers' default. A GGUF file never says which layers are rotated,
+    and llama.cpp takes the same default."""
+    fields = fields.with_defaults(**_DEFAULTS)
+    common = read_common(fields)
+    rope = read_rope(fields, common.head_dim, default_theta=2e6)
+    rotated = _read_rotated(fields, common.layers)
+    window = read_sliding_window(fields) if fields.flag("use_sliding_window", False) else None
+    windows = windows_of(read_layer_kinds(fields, [not each for each in rotated]), window)
+    bias = fields.flag("attention_bias", False)
+
+    def block(layer: int) -> Block:
+        attention = common.attention(
+            layer,
+            rope=rope if rotated[layer] else UNROTATED,
+            window=windows[layer],
+            qkv_bias=bias,
+            output_bias=bias,
+        )
+        return common.block(layer, attention)
+
+    return common.model("smollm3", architecture, block)
+
+
+def _read_rotated(fields: Fields, layers: int) -> list[bool]:
+    """Whether each layer is rotated: despite its name, `no_rope_layers` has a 1 for those that are."""
+    if fields.has("no_rope_layers"):
+        listed = fields.integers("no_rope_layers", 0, 1)
+        if len(listed) < layers:
+            raise fields.error(f"no_rope_layers tells about {len(listed)} layers of {layers}")
+        return [bool(each) for each in listed[:layers]]
+    interval = fields.integer("no_rope_layer_interval", 1, MAX_LAYERS, 4)
+    return [bool((layer + 1) % interval) for layer in range(layers)]
+
+
+FAMILY = Family(
+    name="smollm3",
+    architectures=("SmolLM3ForCausalLM",),
+    configure=configure,
+    gguf=GgufForm("smollm3"),
+)

@@ -65,7 +65,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ] = None
 
     def of_weights(self) -> ModelSettings:
-        """The same, with the default of every field that shows in no byte of the packed weights."""
+        """These settings with the default of every field that shows in no byte of the packed weights."""
         unseen = {each.name: each.default for each in _options(ModelSettings).values() if not each.option.packed}
         return msgspec.structs.replace(self, **unseen)
 

@@ -28,7 +28,7 @@ OPERATIONS = ("gemm", "experts", "attention", "latent", "small", "barrier")
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured, and for how long."""
+    """The sizes that are measured, and for how long."""
 
     models: Sequence[str] = ("llama-1b", "llama-8b")  # of `shapes.SHAPES`; the first also gives the small operations
     parts: Sequence[str] = ("qkv", "o", "mlp")

@@ -32,7 +32,7 @@ SlotTokens = tuple[int, int, int, bool]  # slot, start, number of tokens, whethe
 
 @dataclass(frozen=True)
 class Format:
-    """What weights are held in; `group` columns share a scale, 0 where a whole row does or nothing has one."""
+    """A format of weights; `group` columns share a scale, 0 where a whole row does or nothing has one."""
 
     name: str
     group: int = 0
@@ -59,7 +59,7 @@ class Heads:
 
 
 def copies_beyond_caches(nbytes: int) -> int:
-    """How many of such size no cache holds together: each is then read from memory, as in a model."""
+    """A number of copies that no cache holds together: each is then read from memory, as in a model."""
     return -(-max(MIN_READ_BYTES, 4 * last_level_cache_bytes()) // nbytes)
 
 
@@ -101,7 +101,7 @@ def make_builder(
     vocab: int = VOCAB,
     settings: ModelSettings = DEFAULT_SETTINGS,
 ) -> ProgramBuilder:
-    """For one rank with room for `slots` sequences of `context` tokens."""
+    """A builder for one rank with room for `slots` sequences of `context` tokens."""
     pages = -(-context // PAGE_SIZE)
     shape = RankShape(
         q_heads=heads.query,
@@ -130,7 +130,7 @@ def begin(b: ProgramBuilder, team: Team, embedding: PackedMatrix | None = None) 
 
 
 def built(b: ProgramBuilder, team: Team) -> Program:
-    """What was recorded, to be run on `team`."""
+    """The recorded operations as a Program that `team` runs."""
     return make_program(b.setup, b.fused(), team)
 
 
@@ -163,7 +163,7 @@ def timed_step(program: Program, name: str, sequences: Sequence[SlotTokens]) -> 
 
 
 def bytes_of_step(program: Program, name: str, sequences: Sequence[SlotTokens]) -> int:
-    """What the nodes of that name have to read in one step, of weights and KV cache."""
+    """Bytes of weights and KV cache that the nodes of that name read in one step."""
     return work_of_step(program, name, sequences)[0]
 
 

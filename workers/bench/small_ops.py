@@ -30,8 +30,10 @@ _METHODS = {"greedy": (0.0, 1.0), "temperature": (1.0, 1.0), "top-p 0.95": (1.0,
 
 
 def bench_rows(team: Team, effort: Effort, *, model: str, tokens: Sequence[int]) -> Rows:
-    """What is done to each token, with the bytes that are read and written. Activations of few tokens come from caches:
-    more than the memory's bandwidth is then possible."""
+    """Rows of the operations on each token, with the bytes that are read and written.
+
+    Activations of few tokens come from caches: more than the memory's bandwidth is then possible.
+    """
     shape, most = SHAPES[model], max(tokens)
     heads = Heads(shape.heads, shape.kv_heads, shape.head_dim)
     b = make_builder(team, hidden=shape.hidden, step_tokens=most, context=most, heads=heads, layers=_LAYERS)

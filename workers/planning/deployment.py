@@ -187,7 +187,7 @@ def _ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, partition: 
 
 
 def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> RankNeeds:
-    """What each rank needs. Raises `OperatorError` for formats that cannot be had."""
+    """The memory that each rank needs. Raises `OperatorError` for formats that cannot be had."""
     slot_bytes = _ring_slot_bytes(options, model, partition) if partition.world_size > 1 else 0
     # Besides the ring's slots, queries of all ranks' heads: narrower than the results that a slot has for as many
     # sequences.

@@ -46,7 +46,7 @@ NativeRow = tuple[int, NativeLogprobs | None, NativeLogprobs | None]
 
 @dataclass
 class StepAnswer:
-    """What a step gave: one result per sequence of the plan, and nanoseconds inside the native call."""
+    """A step's results, one for each sequence of the plan, and nanoseconds inside the native call."""
 
     seqs: list[SeqResult]
     native_ns: int
@@ -99,7 +99,7 @@ class RankModel:
             self._node.ring.abort(reason)
 
     def profile(self, request: ProfileRequest) -> RankProfile:
-        """What the steps since load have cost. With `ceilings` it measures those first, as all other ranks must now."""
+        """The cost of the steps since load. With `ceilings` it measures those first, as all other ranks must now."""
         ceilings, operations = None, self.operations()
         if request.ceilings:
             # Those that weights are widened from too: a plan knows what fraction of their peak that reaches.
@@ -108,11 +108,11 @@ class RankModel:
         return RankProfile(request.request_id, self._launch.rank, *self._program.totals, operations, ceilings)
 
     def operations(self) -> list[OperationProfile]:
-        """What the operations of the Program have cost since load."""
+        """The cost of the Program's operations since load."""
         return by_operation(self._program.totals[0], self._program.profile())
 
     def kv_population(self) -> Population:
-        """What touches the KV cache's memory ahead of its use."""
+        """The task that touches the KV cache's memory ahead of its use."""
         address, nbytes = self._program.kv_memory  # with what rounds it up, or none on a rank without heads
         layer_bytes = min(nbytes, self.kv_bytes) // self._num_layers
         return Population(address, layer_bytes, self._num_layers, self._launch.num_pages)

@@ -74,7 +74,7 @@ class GGUFSource:
         return RawTensor(found.name, data, _DTYPES[found.tensor_type], part.shape, file=self._path)
 
     def part(self, name: str) -> RawTensor:
-        """The same: a GGUF file keeps a matrix in one tensor."""
+        """The tensor of that name: a GGUF file keeps a matrix in one."""
         return self.tensor(name)
 
     def release(self, tensor: RawTensor) -> None:

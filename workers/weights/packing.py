@@ -26,7 +26,7 @@ _DECODED_BYTES = 16 << 20  # of weights in fp32: what is decoded at a time; all 
 
 @dataclass(frozen=True)
 class Place:
-    """Where rows go: row i to row `dst_row` + i of the matrix, in panels of 16 dealt to every `panel_stride`-th."""
+    """A place for rows: row i goes to row `dst_row` + i, in panels of 16 dealt to every `panel_stride`-th."""
 
     dst_row: int = 0
     first_col: int = 0  # of the tensor
@@ -178,7 +178,7 @@ def _portions(rows: Rows, columns: int, place: Place, *, apart: bool) -> Iterato
 
 
 def _distance(rows: Rows) -> int:
-    """How far apart rows are that rise evenly; otherwise 1."""
+    """The distance between rows that rise evenly; otherwise 1."""
     steps = np.diff(rows)
     return int(steps[0]) if len(steps) and steps[0] > 0 and (steps == steps[0]).all() else 1
 

@@ -1,4 +1,4 @@
-"""What the loader asks of a checkpoint, whatever its format."""
+"""The loader's view of a checkpoint, whatever its format."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RawTensor:
 
     @property
     def label(self) -> str:
-        """Which tensor of which file, for messages."""
+        """The tensor's name and its file, for messages."""
         return f"tensor {self.name}" if self.file is None else f"{self.file}: tensor {self.name}"
 
 

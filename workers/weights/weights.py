@@ -15,7 +15,7 @@ Native = PackedMatrix | NativeVector | RopeTable
 
 @dataclass
 class Weights:
-    """What the operations of a rank refer to. `positions` is the longest context served."""
+    """The native objects that the operations of a rank refer to. `positions` is the longest context served."""
 
     positions: int
     _native: dict[Matrix | Vector | Rope, Native] = field(default_factory=dict)
@@ -27,16 +27,16 @@ class Weights:
         return self._matrices
 
     def add_matrix(self, handle: Matrix, packed: PackedMatrix) -> None:
-        """What `handle` stands for."""
+        """Let `handle` stand for a matrix."""
         self._native[handle] = packed
         self._matrices.append(packed)
 
     def add_vector(self, handle: Vector, vector: NativeVector) -> None:
-        """The same of a vector."""
+        """Let `handle` stand for a vector."""
         self._native[handle] = vector
 
     def native(self, handle: Matrix | Vector | Rope) -> Native:
-        """What a handle stands for. Tables of rotary embeddings are made when they are first asked for."""
+        """The native object of a handle. Tables of rotary embeddings are made when they are first asked for."""
         found = self._native.get(handle)
         if found is None and isinstance(handle, Rope):
             found = self._native[handle] = RopeTable(*rope_tables(handle.config, self.positions))

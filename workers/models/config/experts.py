@@ -1,4 +1,4 @@
-"""What the families with experts read from config.json in the same way."""
+"""Fields of config.json that all families with experts read in the same way."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ _MAX_ALL_EXPERTS = 2**16  # of all layers: each has modules by name
 
 
 def read_experts(fields: Fields, key: str) -> tuple[int, int]:
-    """How many experts a layer has, the field `key`, and how many of them a token goes to. Raises `OperatorError` for
-    numbers out of range, and for an activation that experts do not have."""
+    """The number of experts in a layer, from the field `key`, and of those that a token goes to.
+
+    Raises `OperatorError` for numbers out of range, and for an activation that experts do not have.
+    """
     fields.refuse("hidden_act", "silu", "swish")
     experts = fields.integer(key, 1, _MAX_EXPERTS)
     if experts * read_layer_count(fields) > _MAX_ALL_EXPERTS:
@@ -25,7 +27,7 @@ def read_experts(fields: Fields, key: str) -> tuple[int, int]:
 
 
 def read_qwen_experts(common: Common, *, shared: int = 0) -> Callable[[int], FeedForward]:
-    """What makes the MLP of a layer of Qwen's models, which has experts or, in some layers, none.
+    """The function that makes the MLP of a layer of Qwen's models, which has experts or, in some layers, none.
 
     Tokens go to one of `shared` columns too, through a gate. What is missing has transformers' default.
     """

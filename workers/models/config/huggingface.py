@@ -1,4 +1,4 @@
-"""What every family reads from config.json in the same way, and the layers that are the same in most of them."""
+"""Fields of config.json that every family reads in the same way, and the layers that are the same in most of them."""
 
 from __future__ import annotations
 
@@ -169,12 +169,15 @@ def read_layer_kinds(fields: Fields, default: Sequence[bool]) -> list[bool]:
 
 
 def windows_of(slides: Sequence[bool], window: int | None) -> list[int | None]:
-    """How far each layer looks back, where those that slide look `window` tokens back; None: all the way."""
+    """The window of each layer: `window` tokens for those that slide, None for those that look back all the way."""
     return [window if each else None for each in slides]
 
 
 def read_windows(fields: Fields, default: int | None = None) -> list[int | None]:
-    """The same where all layers slide, or those that `layer_types` names; `default` as for `read_sliding_window`."""
+    """The window of each layer: all slide, or those that `layer_types` names.
+
+    `default` is as for `read_sliding_window`.
+    """
     window = read_sliding_window(fields, default)
     return windows_of(read_layer_kinds(fields, [window is not None] * read_layer_count(fields)), window)
 

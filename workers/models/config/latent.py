@@ -1,4 +1,4 @@
-"""What the families with multi-head latent attention read from config.json in the same way."""
+"""Fields of config.json that all families with multi-head latent attention read in the same way."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ def read_deepseek(
 
 
 def _read_attention(fields: Fields, *, pairs: bool) -> Callable[[int, Common], LatentAttention]:
-    """What makes the attention of a layer. Raises `OperatorError` for sizes that the kernels do not take."""
+    """The function that makes the attention of a layer.
+
+    Raises `OperatorError` for sizes that the kernels do not take.
+    """
     fields.refuse("attention_bias", False)
     heads = fields.integer("num_attention_heads", 1, _MAX_DIM)
     fields.refuse("num_key_value_heads", heads)  # how many the latent is expanded to

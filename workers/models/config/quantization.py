@@ -74,7 +74,7 @@ def _find(fields: Fields) -> Fields | None:
 
 
 def _names(module: str, prefixes: Sequence[str]) -> Sequence[str]:
-    """What a configuration may call a module: checkpoints of a family nest it differently."""
+    """The names that a configuration may give a module: checkpoints of a family nest it differently."""
     if module == HEAD:
         return [HEAD, *(f"{prefix.removesuffix('model.')}{HEAD}" for prefix in prefixes)]
     return [f"{prefix}{module}" for prefix in prefixes]

@@ -1,1 +1,1 @@
-"""What a model's steps take on a host that is only described: the same forward pass, counted instead of run."""
+"""Estimates of a model's steps on a host that is only described: the same forward pass, counted instead of run."""

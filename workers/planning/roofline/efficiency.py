@@ -1,4 +1,6 @@
-"""How near to the ceilings each kind of operation comes: read from what ``numaserve bench kernels --json`` wrote.
+"""Efficiencies: how near to the ceilings each kind of operation comes.
+
+``numaserve bench kernels --json`` writes the file that they are read from.
 
 An operation's time is its bound, of reading or of computing, divided by the fraction of the ceiling that was measured
 where that bound was the ceiling. Between measured numbers of rows fractions are interpolated over their logarithm;
@@ -57,7 +59,7 @@ _UNKNOWN = RowTime(0.0, Curve([(1.0, 4e9)]))
 
 @dataclass(frozen=True)
 class Efficiencies:
-    """By kind, what weights are held in, and what bounds: "read" or "flops"."""
+    """Efficiencies by kind of operation, format of weights, and what bounds it: "read" or "flops"."""
 
     source: str
     curves: Mapping[tuple[Kind, str, str], Curve]
@@ -85,7 +87,7 @@ class Efficiencies:
         return None if weights == "bf16" else self._nearest(kind, _STAND_IN.get(format, "bf16"), bound)
 
     def row_time(self, name: str) -> RowTime:
-        """Of the operation of that name, or of one like it."""
+        """The time of rows of the operation of that name, or of one like it."""
         return self.row_times.get(name) or self.row_times.get("rms_norm") or _UNKNOWN
 
 
@@ -152,7 +154,7 @@ def _row_times(rows: Iterable[Mapping[str, Any]], threads: int) -> Iterator[tupl
 
 
 def _row_time(measured: Mapping[int, tuple[float, float]], threads: int) -> RowTime:
-    """From seconds and bytes by number of rows. What one row takes beyond its bytes is fixed."""
+    """The time of rows, from seconds and bytes by their number. What one row takes beyond its bytes is fixed."""
     few = min(measured)
     many = {count: found for count, found in measured.items() if count >= threads and count > few} or measured
     rates = Curve(sorted((count / threads, nbytes / seconds / threads) for count, (seconds, nbytes) in many.items()))

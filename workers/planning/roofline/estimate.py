@@ -22,7 +22,7 @@ STEP_S = 150e-6  # of a step: its plan is decoded and laid out, its result told;
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked for: `batch` prompts of `input_len` tokens, and answers of `output_len`."""
+    """The load: `batch` prompts of `input_len` tokens, and answers of `output_len`."""
 
     input_len: int
     output_len: int

@@ -25,7 +25,7 @@ def _with_dashes(name: str) -> str:
 
 
 class Machine(BaseModel):
-    """Of a host, or of what one socket of it has. Keys in files have dashes."""
+    """A host, or one socket of it. Keys in files have dashes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=_with_dashes, populate_by_name=True)
 
@@ -50,7 +50,7 @@ class Machine(BaseModel):
         return self.core_gflop_s["int8" if computes in INT8_FORMATS else "bf16"] * cores * 1e9
 
     def topology(self) -> Topology:
-        """As if its memory was all free, and this process might use all of it."""
+        """The topology, as if all memory was free, and this process might use all of it."""
         first, nodes = 0, []
         for index, cores in enumerate(self.node_cores):
             memory = int(self.node_memory_gib * GIB)
@@ -60,7 +60,10 @@ class Machine(BaseModel):
 
 
 def machine_of(ceilings: Ceilings, topology: Topology, barrier_us: float) -> Machine:
-    """With ceilings of one node. Where no format that is multiplied in int8 was measured, none is used."""
+    """The machine at hand, with the ceilings of one node.
+
+    Where no format that is multiplied in int8 was measured, none is used.
+    """
     bf16 = ceilings.flops_s["bf16"]
     int8 = next((flops for format, flops in ceilings.flops_s.items() if format in INT8_FORMATS), bf16)
     return Machine(

@@ -1,4 +1,4 @@
-"""Whether a model fits the memory of a host's nodes, and what would make it fit."""
+"""The memory of a host's nodes that a model takes, and what would make it fit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NodeMemory:
 
     @property
     def fits(self) -> bool:
-        """Whether that is there."""
+        """Whether the node has that much."""
         return self.needed <= self.usable
 
 
@@ -48,8 +48,10 @@ def node_memory(
     partition: Partition,
     context: int,
 ) -> list[NodeMemory]:
-    """What each node holds when `max_running_requests` sequences of `context` tokens are kept. Raises `OperatorError`
-    where the checkpoint cannot be had in the formats asked for."""
+    """The memory of each node when `max_running_requests` sequences of `context` tokens are kept.
+
+    Raises `OperatorError` where the checkpoint cannot be had in the formats asked for.
+    """
     needs = rank_needs(options, model, partition)
     pages = options.max_running_requests * pages_of(context) + 1
     found = []
@@ -77,13 +79,13 @@ def remedies(
     partition: Partition,
     context: int,
 ) -> Iterator[str]:
-    """What would make the model fit where it does not, one thing each."""
+    """Changes that would each make the model fit where it does not."""
 
     def fits(other: DeploymentOptions, tokens: int = context, divided: Partition = partition) -> bool:
         return all(node.fits for node in node_memory(other, model, topology, ranks, partition=divided, context=tokens))
 
     def fits_with(**changes: object) -> bool:
-        """With other settings; not where the model cannot be had with them."""
+        """Whether it fits with other settings; not where the model cannot be had with them."""
         settings = change(options.settings, **changes)
         try:
             return fits(replace(options, settings=settings), divided=model.partition(partition.shares, settings))

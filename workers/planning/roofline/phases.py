@@ -137,7 +137,7 @@ class Roofline:
         return cores + ranks, "ranks" if ranks > cores else "cores"
 
     def _barrier(self, machine: RankMachine) -> float:
-        """By how much a barrier takes longer than where the efficiencies were measured, which have theirs in them."""
+        """Seconds by which a barrier takes longer than the one that is in the efficiencies measured."""
         return max(machine.machine.barrier_us * 1e-6 - self.efficiencies.barrier_s, 0.0)
 
 

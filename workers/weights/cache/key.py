@@ -39,7 +39,7 @@ _LIBRARIES = ("gguf", "numpy", "safetensors")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is known about a checkpoint without reading it."""
+    """A checkpoint as it is known without being read."""
 
     digest: bytes
     changed_ns: int  # when a file of it was changed last

@@ -42,7 +42,7 @@ class LoadedWeights:
 
 @dataclass(frozen=True)
 class RankLoader:
-    """What a rank loads: its `part` of the model at `path`."""
+    """Loads a rank's `part` of the model at `path`."""
 
     path: Path
     config: ModelConfig

@@ -35,7 +35,7 @@ class CodedTensor:
     offsets_are_zeros: bool = True
 
     def widened(self) -> CodedTensor:
-        """The same weights in "int8_group": codes of 4 bits are codes of 8 bits too."""
+        """These weights in "int8_group": codes of 4 bits are codes of 8 bits too."""
         if self.format != "int4":
             return self
         zeros = np.full_like(self.scales, _INT4_ZERO) if self.offsets is None else self.offsets

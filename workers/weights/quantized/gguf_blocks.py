@@ -86,7 +86,9 @@ def _with_minimum(name: str, format: CodeFormat, codes: Codes, scales: Floats, m
 
 
 def _scales_and_minima(name: str, blocks: Blocks) -> tuple[Floats, Floats]:
-    """Of a block of 256 of Q4_K or Q5_K: [rows, 8 * blocks] each.
+    """Scales and minima of blocks of 256 of Q4_K or Q5_K.
+
+    Both are [rows, 8 * blocks].
 
     Twelve bytes at 4: the low six bits of bytes 0..3 are scales 0..3, those of 4..7 minima 0..3; scales and minima 4..7
     have their low four bits in the nibbles of bytes 8..11, and their high two on top of bytes 0..3 and 4..7.

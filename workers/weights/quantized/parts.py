@@ -83,7 +83,7 @@ def zero_points(stored: Stored, tensor: RawTensor, codes: Codes) -> Floats | Non
 
 
 def group_count(columns: int, group: int) -> int:
-    """How many groups a row has; a group of 0 is the row."""
+    """The number of groups in a row; a group of 0 is the row."""
     return -(-columns // group) if group else 1
 
 

@@ -65,7 +65,7 @@ def _refuse_unsupported(fields: Fields) -> None:
 
 
 def _matcher(fields: Fields, texts: Sequence[str]) -> Matcher:
-    """Of modules, and of "re:" and a pattern."""
+    """A matcher of `texts`: names of modules, and patterns behind "re:"."""
     modules = frozenset(texts)
     patterns = [pattern(fields, text.removeprefix("re:")) for text in texts if text.startswith("re:")]
 

@@ -1,4 +1,4 @@
-"""What the methods have in common: rules over module names."""
+"""Rules over module names, which the methods have in common."""
 
 from __future__ import annotations
 

@@ -2,58 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
-from inspect import signature
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
-from numaserve.server.cli.shared_options import with_options
-from numaserve.server.loadtest.options import DatasetName, Traffic, Workload
+from numaserve.server.cli.shared_options import option, with_options
+from numaserve.server.loadtest.options import Traffic, Workload
 from numaserve.server.service.key_sources import client_key
 from numaserve.workers.errors import OperatorError
 
-Model = Annotated[str | None, typer.Option(help="Name in the API. Default: the only one that is served.")]
 ApiKeyFile = Annotated[Path | None, typer.Option(help="File whose first key is sent.")]
-
-Dataset = Annotated[DatasetName, typer.Option("--dataset-name", help="Where prompts come from.")]
-DatasetPath = Annotated[Path | None, typer.Option(help="The file of sharegpt (JSON) or trace (JSON lines).")]
-NumPrompts = Annotated[
-    int | None, typer.Option(min=1, help="Requests of a run. Default: 100; every one of groups and traces.")
-]
-RandomInputLen = Annotated[int, typer.Option(min=1, help="random, random-ids: tokens of the longest prompt.")]
-RandomOutputLen = Annotated[int, typer.Option(min=1, help="random, random-ids: tokens of the longest answer.")]
-RandomRangeRatio = Annotated[
-    float, typer.Option(min=0, max=1, help="random, random-ids: shortest over longest, as SGLang has it; 1 is exact.")
-]
-GspNumGroups = Annotated[int, typer.Option(min=1, help="generated-shared-prefix: system prompts.")]
-GspPromptsPerGroup = Annotated[int, typer.Option(min=1, help="generated-shared-prefix: questions to each.")]
-GspSystemPromptLen = Annotated[int, typer.Option(min=1, help="generated-shared-prefix: tokens of a system prompt.")]
-GspQuestionLen = Annotated[int, typer.Option(min=1, help="generated-shared-prefix: tokens of a question.")]
-GspOutputLen = Annotated[int, typer.Option(min=1, help="generated-shared-prefix: tokens of an answer.")]
-SharegptOutputLen = Annotated[
-    int | None, typer.Option(min=1, help="sharegpt: tokens of an answer. Default: those of the answer in the file.")
-]
-SharegptContextLen = Annotated[
-    int | None, typer.Option(min=1, help="sharegpt: leave out what is longer, prompt and answer together.")
-]
-TraceSlowdownFactor = Annotated[float, typer.Option(min=0, help="trace: stretch its timestamps by this.")]
-
-MaxConcurrency = Annotated[int | None, typer.Option(min=1, help="Requests in flight at most. Default: no limit.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of prompts and arrivals.")]
-IgnoreEos = Annotated[
-    bool, typer.Option("--ignore-eos/--disable-ignore-eos", help="Generate as many tokens as are asked for.")
-]
-WarmupRequests = Annotated[int, typer.Option(min=0, help="Requests before the first run, which are not counted.")]
-FlushCache = Annotated[bool, typer.Option("--flush-cache", help="POST /flush_cache before each run.")]
 ExtraRequestBody = Annotated[str, typer.Option(help="JSON object to add to each request.")]
-Tokenizer = Annotated[
-    Path | None,
-    typer.Option(help="Folder or .gguf file to count tokens of text with. Default: the server's /tokenize."),
-]
-VocabSize = Annotated[int | None, typer.Option(min=2, help="Random token ids are below this. Default: 30000.")]
-Timeout = Annotated[float, typer.Option(min=0, help="Seconds after which a request has failed; 0: never.")]
 
 OutputFile = Annotated[Path | None, typer.Option(help="Append a JSON line for each run.")]
 EfficienciesFile = Annotated[
@@ -69,60 +32,36 @@ def takes_load(command: Callable[..., None]) -> Callable[..., None]:
 
     The command then raises `OperatorError` for a file or JSON that is no use.
     """
-    shared = signature(_load_options, eval_str=True).parameters.values()
+    # Not fields as they are: a key comes in a file, and an object as JSON.
+    other = [option("api_key_file", ApiKeyFile, None), option("extra_request_body", ExtraRequestBody, "{}")]
+    shared = [*_fields(Workload).values(), *_fields(Traffic).values(), *other]
     return with_options(command, shared, {"workload": _workload_of, "traffic": _traffic_of})
 
 
-def _load_options(
-    *,
-    model: Model = None,
-    api_key_file: ApiKeyFile = None,
-    dataset_name: Dataset = Workload.dataset_name,
-    dataset_path: DatasetPath = None,
-    num_prompts: NumPrompts = None,
-    random_input_len: RandomInputLen = Workload.random_input_len,
-    random_output_len: RandomOutputLen = Workload.random_output_len,
-    random_range_ratio: RandomRangeRatio = Workload.random_range_ratio,
-    gsp_num_groups: GspNumGroups = Workload.gsp_num_groups,
-    gsp_prompts_per_group: GspPromptsPerGroup = Workload.gsp_prompts_per_group,
-    gsp_system_prompt_len: GspSystemPromptLen = Workload.gsp_system_prompt_len,
-    gsp_question_len: GspQuestionLen = Workload.gsp_question_len,
-    gsp_output_len: GspOutputLen = Workload.gsp_output_len,
-    sharegpt_output_len: SharegptOutputLen = None,
-    sharegpt_context_len: SharegptContextLen = None,
-    trace_slowdown_factor: TraceSlowdownFactor = Workload.trace_slowdown_factor,
-    max_concurrency: MaxConcurrency = None,
-    seed: Seed = Traffic.seed,
-    ignore_eos: IgnoreEos = Traffic.ignore_eos,
-    warmup_requests: WarmupRequests = Traffic.warmup_requests,
-    flush_cache: FlushCache = Traffic.flush_cache,
-    extra_request_body: ExtraRequestBody = "{}",
-    tokenizer: Tokenizer = None,
-    vocab_size: VocabSize = None,
-    timeout: Timeout = Traffic.timeout_s,
-) -> None:
-    """Declares the options: their names, types and defaults."""
+def _fields(kind: type[Workload] | type[Traffic]) -> dict[str, Parameter]:
+    """The parameters of the fields that are options."""
+    hints = get_type_hints(kind, include_extras=True)
+    parameters = {}
+    for field in dataclasses.fields(kind):
+        accepted, *options = get_args(hints[field.name]) if get_origin(hints[field.name]) is Annotated else (None,)
+        for each in options:
+            names = [] if each.spelling is None else [each.spelling]
+            shown = typer.Option(*names, help=each.help, min=each.least, max=each.most)
+            parameters[field.name] = option(field.name, Annotated[accepted, shown], field.default)
+    return parameters
 
 
 def _workload_of(options: dict[str, Any]) -> Workload:
     """The prompts that a command's options ask for."""
-    return Workload(**{name: options[name] for name in Workload.__dataclass_fields__})
+    return Workload(**{name: options[name] for name in _fields(Workload)})
 
 
 def _traffic_of(options: dict[str, Any]) -> Traffic:
     """The traffic that a command's options ask for. Raises `OperatorError` for a file or JSON that is no use."""
     return Traffic(
-        model=options["model"],
-        max_concurrency=options["max_concurrency"],
-        seed=options["seed"],
-        ignore_eos=options["ignore_eos"],
-        warmup_requests=options["warmup_requests"],
-        flush_cache=options["flush_cache"],
+        **{name: options[name] for name in _fields(Traffic)},
         api_key=client_key(options["api_key_file"]),
         extra_body=_json_object(options["extra_request_body"]),
-        tokenizer=options["tokenizer"],
-        vocab_size=options["vocab_size"],
-        timeout_s=options["timeout"],
     )
 
 

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
-from numaserve.server.cli.shared_options import with_options
+from numaserve.server.cli.shared_options import option, with_options
 from numaserve.server.config import ALIASES, KEYS
 from numaserve.workers.settings import MODEL_OPTIONS
 
@@ -27,11 +27,10 @@ def takes_settings(*keys: str) -> Callable[[_Command], _Command]:
 
 def _parameter(key: str) -> Parameter:
     # Without a default of its own, so that the file's or the key's counts.
-    annotation: Any = Annotated[_accepted(KEYS[key].annotation) | None, _option(key)]
-    return Parameter(key, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return option(key, Annotated[_accepted(KEYS[key].annotation) | None, _shown(key)])
 
 
-def _option(key: str) -> Any:
+def _shown(key: str) -> Any:
     names = [f"--{alias.replace('_', '-')}" for alias, meant in ALIASES.items() if meant == key]
     default = KEYS[key].default
     shown = "" if default is None else f" [default: {default}]"

@@ -8,6 +8,11 @@ from inspect import Parameter, Signature, signature
 from typing import Any
 
 
+def option(name: str, annotation: Any, default: object = None) -> Parameter:
+    """The parameter of an option; `annotation` is a type with typer's description of it."""
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
 def with_options(
     command: Callable[..., None], shared: Iterable[Parameter], made: dict[str, Callable[[dict[str, Any]], object]]
 ) -> Callable[..., None]:

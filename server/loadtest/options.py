@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from numaserve.workers.errors import OperatorError
 
@@ -22,23 +22,41 @@ class DatasetName(StrEnum):
 
 
 @dataclass(frozen=True)
+class Option:
+    """A field as an option of a command: its meaning, its bounds, and its spelling where the field's name is not it."""
+
+    help: str
+    least: float | None = None
+    most: float | None = None
+    spelling: str | None = None
+
+
+@dataclass(frozen=True)
 class Workload:
     """The prompts of a load. Lengths are in tokens."""
 
-    dataset_name: DatasetName = DatasetName.RANDOM_IDS
-    dataset_path: Path | None = None
-    num_prompts: int | None = None
-    random_input_len: int = 1024
-    random_output_len: int = 128
-    random_range_ratio: float = 1.0
-    gsp_num_groups: int = 4
-    gsp_prompts_per_group: int = 16
-    gsp_system_prompt_len: int = 2048
-    gsp_question_len: int = 128
-    gsp_output_len: int = 256
-    sharegpt_output_len: int | None = None
-    sharegpt_context_len: int | None = None
-    trace_slowdown_factor: float = 1.0
+    dataset_name: Annotated[DatasetName, Option("Where prompts come from.")] = DatasetName.RANDOM_IDS
+    dataset_path: Annotated[Path | None, Option("The file of sharegpt (JSON) or trace (JSON lines).")] = None
+    num_prompts: Annotated[
+        int | None, Option("Requests of a run. Default: 100; every one of groups and traces.", least=1)
+    ] = None
+    random_input_len: Annotated[int, Option("random, random-ids: tokens of the longest prompt.", least=1)] = 1024
+    random_output_len: Annotated[int, Option("random, random-ids: tokens of the longest answer.", least=1)] = 128
+    random_range_ratio: Annotated[
+        float, Option("random, random-ids: shortest over longest, as SGLang has it; 1 is exact.", least=0, most=1)
+    ] = 1.0
+    gsp_num_groups: Annotated[int, Option("generated-shared-prefix: system prompts.", least=1)] = 4
+    gsp_prompts_per_group: Annotated[int, Option("generated-shared-prefix: questions to each.", least=1)] = 16
+    gsp_system_prompt_len: Annotated[int, Option("generated-shared-prefix: tokens of a system prompt.", least=1)] = 2048
+    gsp_question_len: Annotated[int, Option("generated-shared-prefix: tokens of a question.", least=1)] = 128
+    gsp_output_len: Annotated[int, Option("generated-shared-prefix: tokens of an answer.", least=1)] = 256
+    sharegpt_output_len: Annotated[
+        int | None, Option("sharegpt: tokens of an answer. Default: those of the answer in the file.", least=1)
+    ] = None
+    sharegpt_context_len: Annotated[
+        int | None, Option("sharegpt: leave out what is longer, prompt and answer together.", least=1)
+    ] = None
+    trace_slowdown_factor: Annotated[float, Option("trace: stretch its timestamps by this.", least=0)] = 1.0
 
     def __post_init__(self) -> None:
         from_file = self.dataset_name in (DatasetName.SHAREGPT, DatasetName.TRACE)
@@ -52,17 +70,23 @@ class Workload:
 class Traffic:
     """The way in which prompts are sent."""
 
-    model: str | None = None
-    max_concurrency: int | None = None
-    seed: int = 1
-    ignore_eos: bool = True
-    warmup_requests: int = 1
-    flush_cache: bool = False
+    model: Annotated[str | None, Option("Name in the API. Default: the only one that is served.")] = None
+    max_concurrency: Annotated[int | None, Option("Requests in flight at most. Default: no limit.", least=1)] = None
+    seed: Annotated[int, Option("Of prompts and arrivals.", least=0)] = 1
+    ignore_eos: Annotated[
+        bool, Option("Generate as many tokens as are asked for.", spelling="--ignore-eos/--disable-ignore-eos")
+    ] = True
+    warmup_requests: Annotated[int, Option("Requests before the first run, which are not counted.", least=0)] = 1
+    flush_cache: Annotated[bool, Option("POST /flush_cache before each run.", spelling="--flush-cache")] = False
+    tokenizer: Annotated[
+        Path | None, Option("Folder or .gguf file to count tokens of text with. Default: the server's /tokenize.")
+    ] = None
+    vocab_size: Annotated[int | None, Option("Random token ids are below this. Default: 30000.", least=2)] = None
+    timeout_s: Annotated[
+        float, Option("Seconds after which a request has failed; 0: never.", least=0, spelling="--timeout")
+    ] = 3600.0
     api_key: str | None = None
-    extra_body: dict[str, Any] = field(default_factory=dict)
-    tokenizer: Path | None = None
-    vocab_size: int | None = None
-    timeout_s: float = 3600.0
+    extra_body: dict[str, Any] = field(default_factory=dict)  # added to each request
 
 
 def default_rate(workload: Workload) -> float | None:

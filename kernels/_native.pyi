@@ -144,6 +144,8 @@ class Vector:
     """A norm weight or a bias, in fp32."""
 
     def __init__(self, values: npt.NDArray[np.float32]) -> None: ...
+    def to_numpy(self) -> npt.NDArray[np.float32]:
+        """Its values, [size]."""
     @property
     def size(self) -> int: ...
 
@@ -151,6 +153,8 @@ class RopeTable:
     """Cosines and sines [positions, rotated dimensions / 2] of one rope."""
 
     def __init__(self, cos: npt.NDArray[np.float32], sin: npt.NDArray[np.float32]) -> None: ...
+    def to_numpy(self) -> npt.NDArray[np.float32]:
+        """Both tables, [2, positions, rotated dimensions / 2]."""
     @property
     def positions(self) -> int: ...
 

@@ -7,6 +7,8 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -91,6 +93,18 @@ std::unique_ptr<RopeTable> make_rope(const Table& cos, const Table& sin) {
                                      static_cast<int32_t>(cos.shape(1)));
 }
 
+// The vectors one after the other, as an array of that shape.
+nb::ndarray<nb::numpy, float> copied(std::initializer_list<const Vector*> parts, std::initializer_list<size_t> shape) {
+  size_t total = 0;
+  for (const Vector* part : parts) total += part->size();
+  auto values = std::make_unique<float[]>(total);
+  float* end = values.get();
+  for (const Vector* part : parts) end = std::copy(part->begin(), part->end(), end);
+  float* data = values.release();
+  const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+  return {data, shape, owner};
+}
+
 nb::object logprobs(const SampledRow& row) {
   nb::list ids, values;
   for (int i = 0; i < row.num_top; ++i) {
@@ -132,10 +146,16 @@ void bind_program(nb::module_& m) {
              return std::make_unique<PaddedVector>(values.data(), static_cast<int64_t>(values.size()));
            }),
            nb::arg("values"))
+      .def("to_numpy", [](const PaddedVector& self) { return copied({&self.values}, {self.values.size()}); })
       .def_ro("size", &PaddedVector::size);
 
   nb::class_<RopeTable>(m, "RopeTable", "Cosines and sines [positions, rotated dimensions / 2] of one rope.")
       .def(nb::new_(&make_rope), nb::arg("cos"), nb::arg("sin"))
+      .def("to_numpy",
+           [](const RopeTable& self) {
+             return copied({&self.cos, &self.sin},
+                           {2, static_cast<size_t>(self.positions), static_cast<size_t>(self.half)});
+           })
       .def_ro("positions", &RopeTable::positions);
 
   nb::class_<Program> program(m, "Program", "A forward pass as one list of nodes, run by one call per step.");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import operation_fields
 import pytest
 from numaserve.kernels import PackedMatrix, RopeTable, Vector
@@ -20,3 +21,10 @@ def test_a_program_holds_what_its_nodes_point_into(kind: str) -> None:
     assert [sys.getrefcount(each) for each in objects] == [count + 1 for count in before]
     del program
     assert [sys.getrefcount(each) for each in objects] == before
+
+
+def test_vectors_and_tables_tell_their_values() -> None:
+    values = np.arange(5, dtype=np.float32)
+    np.testing.assert_array_equal(Vector(values).to_numpy(), values)
+    cos, sin = np.arange(6, dtype=np.float32).reshape(3, 2), np.ones((3, 2), np.float32)
+    np.testing.assert_array_equal(RopeTable(cos, sin).to_numpy(), np.stack([cos, sin]))

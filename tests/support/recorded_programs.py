@@ -1,8 +1,10 @@
-"""Forward passes of one layer, recorded with weights that are only described: one for each part of the vocabulary."""
+"""Forward passes of one layer, one for each part of the vocabulary, recorded with weights that are only described or
+with what else a test makes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.experts import ExpertMatrices, Router
@@ -11,8 +13,7 @@ from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, 
 from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings, WeightFormats
 
 HIDDEN, VOCAB, EPS = 64, 96, 1e-5
-LIMITS = ProgramLimits(max_step_tokens=32, max_logit_rows=16, max_slots=2, pages_per_slot=4, num_pages=8)
-
+LIMITS = ProgramLimits(max_step_tokens=64, max_logit_rows=64, max_slots=4, pages_per_slot=16, num_pages=40)
 INT8 = ModelSettings(formats=WeightFormats(activations="int8"))
 
 
@@ -45,81 +46,109 @@ class RopeShape:
     positions: int = 128
 
 
-def setup(world: int, shape: RankShape, settings: ModelSettings = DEFAULT_SETTINGS) -> ProgramSetup:
-    return ProgramSetup(shape, LIMITS, Ranks((2,) * world, 0, 1 << 30 if world > 1 else 0), settings)
+class Shapes:
+    """Weights of a rank: these are only described. `whole`: the matrix is the same on every rank."""
+
+    def matrix(self, n: int, k: int, format: str = "bf16", group: int = 0, *, whole: bool = False) -> Any:
+        return MatrixShape(n, k, format, group)
+
+    def vector(self, size: int = HIDDEN) -> Any:
+        return VectorShape(size)
+
+    def rope(self) -> Any:
+        return RopeShape()
 
 
-def dense(world: int = 1, *, post_norm: bool = False, format: str = "bf16", group: int = 0) -> ProgramBuilder:
+@dataclass(frozen=True)
+class Part:
+    """A rank of some, and its weights."""
+
+    world: int = 1
+    rank: int = 0
+    weights: Shapes = field(default_factory=Shapes)
+    settings: ModelSettings = DEFAULT_SETTINGS
+
+    @property
+    def vocab(self) -> list[int]:
+        """Boundaries of the ranks' parts of the vocabulary."""
+        return self.bounds(VOCAB)
+
+    def bounds(self, count: int) -> list[int]:
+        """Boundaries of equal parts of so many."""
+        return [count // self.world * rank for rank in range(self.world + 1)]
+
+    def builder(self, shape: RankShape) -> ProgramBuilder:
+        ranks = Ranks((2,) * self.world, self.rank, 1 << 30 if self.world > 1 else 0)
+        return ProgramBuilder(ProgramSetup(shape, LIMITS, ranks, self.settings))
+
+    def embedding(self) -> dict[str, Any]:
+        """Arguments of the vocabulary's method."""
+        table = self.weights.matrix(VOCAB // self.world, HIDDEN)
+        return {"table": table, "first_row": self.vocab[self.rank]}
+
+
+ALONE = Part()
+
+
+def dense(part: Part = ALONE, *, post_norm: bool = False, format: str = "bf16", group: int = 0) -> ProgramBuilder:
     """Heads and a gated MLP."""
-    bounds = [VOCAB // world * rank for rank in range(world + 1)]
-    b = ProgramBuilder(setup(world, RankShape(2, 1, 32, 1, HIDDEN, bounds), INT8))
-    norm = VectorShape() if post_norm else None
-    residual = b.embed(MatrixShape(VOCAB, HIDDEN), first_row=0)
-    x = b.rms_norm(residual, VectorShape(), EPS)
-    q = b.qkv_rope(b.linear(x, MatrixShape(128, HIDDEN, format, group)), layer=0, rope=RopeShape())
-    attended = b.linear_partial(b.attention(q, layer=0, scale=1.0), MatrixShape(HIDDEN, 64, format, group))
-    b.add_all_reduce(residual, attended, eps=EPS, post_norm=norm, bias=VectorShape())
-    x = b.rms_norm(residual, VectorShape(), EPS)
-    made = b.gated_mlp(x, MatrixShape(128, HIDDEN, format, group), MatrixShape(HIDDEN, 64, format, group), "silu")
-    b.add_all_reduce(residual, made, eps=EPS, post_norm=norm)
-    head = MatrixShape(VOCAB // world, HIDDEN, format, group)
-    b.sample(b.lm_head(b.rms_norm(residual, VectorShape(), EPS), head))
+    w, b = part.weights, part.builder(RankShape(2, 1, 32, 1, HIDDEN, part.vocab))
+    residual = b.embed(**part.embedding())
+    x = b.rms_norm(residual, w.vector(), EPS)
+    q = b.qkv_rope(b.linear(x, w.matrix(128, HIDDEN, format, group)), layer=0, rope=w.rope())
+    attended = b.linear_partial(b.attention(q, layer=0, scale=0.2), w.matrix(HIDDEN, 64, format, group))
+    b.add_all_reduce(residual, attended, eps=EPS, post_norm=w.vector() if post_norm else None, bias=w.vector())
+    x = b.rms_norm(residual, w.vector(), EPS)
+    made = b.gated_mlp(x, w.matrix(128, HIDDEN, format, group), w.matrix(HIDDEN, 64, format, group), "silu")
+    b.add_all_reduce(residual, made, eps=EPS, post_norm=w.vector() if post_norm else None)
+    head = w.matrix(VOCAB // part.world, HIDDEN, format, group)
+    b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), head))
     return b
 
 
-def latent(world: int = 1, *, format: str = "bf16") -> ProgramBuilder:
+def latent(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
     """Latent attention; with several ranks long sequences are divided, and the latents' rows."""
-    shape = RankShape(
-        2,
-        1,
-        96,
-        1,
-        HIDDEN,
-        [VOCAB // world * rank for rank in range(world + 1)],
-        value_dim=64,
-        head_bounds=[2 * rank for rank in range(world + 1)],
-    )
-    b = ProgramBuilder(setup(world, shape))
-    residual = b.embed(MatrixShape(VOCAB, HIDDEN), first_row=0)
-    x = b.rms_norm(residual, VectorShape(), EPS)
-    bounds = tuple(160 // world * rank for rank in range(world + 1))
-    kv, q = b.split(b.latents(x, MatrixShape(160 // world, HIDDEN), bounds), 96)
-    q = b.linear(b.rms_norm(q, VectorShape(), EPS), MatrixShape(128, HIDDEN))
-    w_uk, w_uv = MatrixShape(128, 32, format), MatrixShape(64, 64, format)
-    out = b.latent_attention(q, kv, w_uk, w_uv, layer=0, rope=RopeShape(), norm=VectorShape(), eps=EPS, scale=1.0)
-    b.add_all_reduce(residual, b.linear_partial(out, MatrixShape(HIDDEN, 64)))
-    b.sample(b.lm_head(b.rms_norm(residual, VectorShape(), EPS), MatrixShape(VOCAB // world, HIDDEN)))
+    world = part.world
+    heads = [2 * rank for rank in range(world + 1)]
+    shape = RankShape(2, 1, 96, 1, HIDDEN, part.vocab, value_dim=64, head_bounds=heads)
+    w, b = part.weights, part.builder(shape)
+    residual = b.embed(**part.embedding())
+    x = b.rms_norm(residual, w.vector(), EPS)
+    kv, q = b.split(b.latents(x, w.matrix(160 // world, HIDDEN), tuple(part.bounds(160))), 96)
+    q = b.linear(b.rms_norm(q, w.vector(), EPS), w.matrix(128, HIDDEN))
+    w_uk, w_uv, rope = w.matrix(128, 32, format), w.matrix(64, 64, format), w.rope()
+    out = b.latent_attention(q, kv, w_uk, w_uv, layer=0, rope=rope, norm=w.vector(), eps=EPS, scale=0.2)
+    b.add_all_reduce(residual, b.linear_partial(out, w.matrix(HIDDEN, 64)))
+    b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // world, HIDDEN)))
     return b
 
 
-def mixture(world: int = 1, *, format: str = "bf16", held: range = range(4), shared: bool = True) -> ProgramBuilder:
+def mixture(part: Part = ALONE, *, format: str = "bf16", held: range = range(4), shared: bool = True) -> ProgramBuilder:
     """Experts, and a shared one."""
-    bounds = [VOCAB // world * rank for rank in range(world + 1)]
-    b = ProgramBuilder(setup(world, RankShape(1, 1, 32, 1, HIDDEN, bounds)))
-    residual = b.embed(MatrixShape(VOCAB, HIDDEN), first_row=0)
-    x = b.rms_norm(residual, VectorShape(), EPS)
+    w, b = part.weights, part.builder(RankShape(1, 1, 32, 1, HIDDEN, part.vocab))
+    residual = b.embed(**part.embedding())
+    x = b.rms_norm(residual, w.vector(), EPS)
+    gate_up, down = (tuple(w.matrix(n, k, format) for _ in held) for n, k in ((64, HIDDEN), (HIDDEN, 32)))
     made = b.experts(
         x,
         Routing(num_experts=4, top_k=2, shared_gate=shared),
-        Router(MatrixShape(5, HIDDEN)),
+        Router(w.matrix(4 + shared, HIDDEN, whole=True)),
         held=held,
-        gate_up=ExpertMatrices(
-            tuple(MatrixShape(64, HIDDEN, format) for _ in held), MatrixShape(96, HIDDEN) if shared else None
-        ),
-        down=ExpertMatrices(
-            tuple(MatrixShape(HIDDEN, 32, format) for _ in held), MatrixShape(HIDDEN, 48) if shared else None
-        ),
+        gate_up=ExpertMatrices(gate_up, w.matrix(128, HIDDEN) if shared else None),
+        down=ExpertMatrices(down, w.matrix(HIDDEN, 48) if shared else None),
     )
     b.add_all_reduce(residual, made)
-    b.sample(b.lm_head(b.rms_norm(residual, VectorShape(), EPS), MatrixShape(VOCAB // world, HIDDEN)))
+    b.sample(b.lm_head(b.rms_norm(residual, w.vector(), EPS), w.matrix(VOCAB // part.world, HIDDEN)))
     return b
 
 
-def all_programs() -> dict[str, ProgramBuilder]:
-    """One of each, on one rank and on two, with activations in bf16 and in int8."""
+def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
+    """One of each, with activations in bf16 and in int8; two of them are fused in another way."""
     found = {}
-    for world in (1, 2):
-        for format in ("bf16", "int8"):
-            for make in (dense, latent, mixture):
-                found[f"{make.__name__}, {format}, {world}"] = make(world, format=format)
-    return found | {"norms after": dense(post_norm=True), "two groups": dense(format="int4", group=32)}
+    for format in ("bf16", "int8"):
+        for make in (dense, latent, mixture):
+            found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)
+    grouped = Part(part.world, part.rank, part.weights, INT8)
+    found[f"norms after, {part.world}"] = dense(part, post_norm=True)
+    found[f"in groups, {part.world}"] = dense(grouped, format="int4", group=32)
+    return found

@@ -59,7 +59,9 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
         return out
 
     def gated_mlp(self, x: Operand, gate_up: Matrix, down: Matrix, activation: Activation) -> Partial:
-        """(activation(gate) * up) · downᵀ; `gate_up` has panels of 16 gate and 16 up rows in turn."""
+        """(activation(gate) * up) · downᵀ; `gate_up` has panels of 16 gate and 16 up rows in turn,
+        padded: rows of zeros up to a multiple of 32 each. Raises `ValueError` for another number of rows."""
+        self._require_gates(gate_up, down)
         hidden = Operand(x.rows, down.k, 2)
         self._linear("gate_up", x, gate_up, hidden, activation=activation)
         return self.linear_partial(hidden, down)

@@ -28,6 +28,11 @@ class ContextParallel:
         """Of all ranks."""
         return self.head_bounds[-1]
 
+    def divides(self, start: int, count: int, before: int) -> bool:
+        """Whether a sequence with `count` new tokens from position `start` on is divided, after `before` others of the
+        step."""
+        return count == 1 and start + 1 >= self.from_tokens and before < self.max_rows
+
 
 def context_parallel(
     head_bounds: Sequence[int], head_dim: int, value_dim: int, slot_bytes: int, from_tokens: int | None

@@ -114,8 +114,8 @@ def parted(step: StepWork, parallel: ContextParallel | None) -> tuple[StepWork, 
     divided: list[tuple[int, int]] = []
     whole: list[tuple[int, int]] = []
     for start, count in step.sequences:
-        long = parallel is not None and count == 1 and start + 1 >= parallel.from_tokens
-        (divided if parallel and long and len(divided) < parallel.max_rows else whole).append((start, count))
+        apart = parallel is not None and parallel.divides(start, count, len(divided))
+        (divided if apart else whole).append((start, count))
     return StepWork(divided, step.logit_rows), StepWork(whole, step.logit_rows)
 
 

@@ -87,6 +87,12 @@ class Recorder:
             self.operations.append(Quantize(x=x, out=found, rows_per_token=x.rows_per_token, logits=logits))
         return found
 
+    @staticmethod
+    def _require_gates(gate_up: Matrix, down: Matrix) -> None:
+        """Raises `ValueError` where `gate_up` leaves columns unwritten that `down` reads, if only to multiply zeros."""
+        if gate_up.n != 2 * padded(down.k):
+            raise ValueError(f"gates of {down.k} columns have {2 * padded(down.k)} rows, padded, not {gate_up.n}")
+
     def _partial(self) -> Partial:
         return Partial(self.limits.max_step_tokens, self.shape.hidden_size, 4, self._in_ring)
 

@@ -14,10 +14,20 @@ from numaserve.workers.program.ops.experts import CombineExperts
 from numaserve.workers.program.ops.products import Linear
 from numaserve.workers.program.ops.rows import Embed, Quantize, RmsNorm
 
-from tests.support.recorded_programs import EPS, HIDDEN, MatrixShape, VectorShape, all_programs, dense, mixture
+from tests.support.recorded_programs import (
+    EPS,
+    HIDDEN,
+    INT8,
+    MatrixShape,
+    Part,
+    VectorShape,
+    all_programs,
+    dense,
+    mixture,
+)
 
 Some = TypeVar("Some", bound=Operation)
-PROGRAMS = all_programs()
+PROGRAMS = all_programs() | all_programs(Part(2))
 
 
 def names(operations: Sequence[Operation]) -> list[str]:
@@ -54,7 +64,7 @@ def test_a_sum_with_a_norm_after_it_stays() -> None:
 
 
 def test_several_ranks_keep_their_sums() -> None:
-    b = dense(2)
+    b = dense(Part(2))
     assert b.fused() == b.operations
 
 
@@ -75,7 +85,7 @@ def test_a_residual_stream_that_is_read_in_between_keeps_its_sum() -> None:
 
 
 def test_a_norm_writes_the_first_layout_that_is_wanted_of_it_in_int8() -> None:
-    b = dense()
+    b = dense(Part(settings=INT8))
     x = of(RmsNorm, b.operations)[0].out
     for group in (32, 64, 32):
         b.linear(x, MatrixShape(32, HIDDEN, "int4", group))

@@ -12,9 +12,9 @@ from numaserve.workers.program.buffers import Buffer, Columns, Operand, Quantize
 from numaserve.workers.program.layout import ALIGNMENT, Layout, layout, lifetimes
 from numaserve.workers.program.ops.base import Operation, Reads, Writes
 
-from tests.support.recorded_programs import all_programs
+from tests.support.recorded_programs import Part, all_programs
 
-PROGRAMS = all_programs()
+PROGRAMS = all_programs() | all_programs(Part(2))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,27 @@ import pytest
 from numaserve.workers.program.buffers import Buffer, Tensor
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.cost import Amount, StepWork
+from numaserve.workers.program.experts import ExpertMatrices, Router
 from numaserve.workers.program.ops.base import Operation, Reads, Updates, Writes
 from numaserve.workers.program.ops.experts import MultiplyExperts, Routing
 from numaserve.workers.program.ops.products import Linear
+from numaserve.workers.program.setup import RankShape
 
-from tests.support.recorded_programs import HIDDEN, MatrixShape, all_programs, dense, latent, mixture
+from tests.support.recorded_programs import (
+    ALONE,
+    EPS,
+    HIDDEN,
+    VOCAB,
+    MatrixShape,
+    Part,
+    VectorShape,
+    all_programs,
+    dense,
+    latent,
+    mixture,
+)
 
-PROGRAMS = all_programs()
+PROGRAMS = all_programs() | all_programs(Part(2))
 STEP = StepWork([(10, 3), (40, 1)], 2)  # four new tokens
 
 
@@ -119,7 +133,7 @@ def test_attention_reads_the_cache_and_a_norm_its_row() -> None:
 
 
 def test_a_sum_over_two_ranks_fetches_what_the_other_has() -> None:
-    found = amounts(dense(2), "add_all_reduce")
+    found = amounts(dense(Part(2)), "add_all_reduce")
     assert [(each.fetched, each.meetings) for each in found] == [(4 * HIDDEN * 4, 1)] * 3
     assert amounts(dense(), "add_all_reduce") == []
 
@@ -131,9 +145,25 @@ def test_experts_that_no_token_goes_to_are_not_read() -> None:
 
 
 def test_a_rank_divides_only_long_sequences() -> None:
-    b = latent(2)
+    b = latent(Part(2))
     assert b.setup.context_parallel is not None
     far = StepWork([(b.setup.context_parallel.from_tokens, 1)], 1)
     costs = [cost for each in b.fused() for cost in each.cost(b.setup) if cost.name == "divided_attention"]
     assert [cost.amount(STEP).rows for cost in costs] == [0, 0]
     assert [cost.amount(far).rows for cost in costs] == [1, 1]
+
+
+def test_gates_that_leave_columns_of_a_product_unwritten_are_refused() -> None:
+    b = ALONE.builder(RankShape(1, 1, 32, 1, HIDDEN, [0, VOCAB]))
+    x = b.rms_norm(b.embed(**ALONE.embedding()), VectorShape(), EPS)
+    with pytest.raises(ValueError, match="gates of 48 columns have 128 rows, padded, not 96"):
+        b.gated_mlp(x, MatrixShape(96, HIDDEN), MatrixShape(HIDDEN, 48), "silu")
+    with pytest.raises(ValueError, match="not 96"):
+        b.experts(
+            x,
+            Routing(num_experts=1, top_k=1),
+            Router(MatrixShape(1, HIDDEN)),
+            held=range(1),
+            gate_up=ExpertMatrices((MatrixShape(96, HIDDEN),), None),
+            down=ExpertMatrices((MatrixShape(HIDDEN, 48),), None),
+        )

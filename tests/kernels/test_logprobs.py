@@ -6,9 +6,9 @@ import kernel_ops
 import numaserve_kernel_tests as ops
 import numpy as np
 import pytest
-import sampler_reference as reference
 from kernel_reference import FP32, accumulation
 from numaserve.kernels import available_isas
+from numaserve.workers.program.reference import sampling as reference
 from numaserve.workers.protocol import MAX_LOGPROBS, SamplingParams
 
 # A block sums 64 times sixteen lanes and then the lanes, blocks are summed in fp64; an exponent up to about 30 is

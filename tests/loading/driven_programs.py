@@ -1,0 +1,113 @@
+"""Programs with random weights, and a way to drive any interpreter's through the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
+from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.ops.base import Operation
+from numaserve.workers.program.reference.numbers import Numbers
+from numaserve.workers.program.reference.program import ReferenceProgram
+from numaserve.workers.program.reference.ranks import Group, Member
+from numaserve.workers.program.slots import slot_settings
+from numaserve.workers.protocol import SamplingParams, SlotInit
+
+from tests.support.recorded_programs import HIDDEN, VOCAB, Shapes
+
+AnyProgram = Program | ReferenceProgram
+NONE = np.empty(0, np.int32)
+# Rows of (slot, start, tokens or None: the one sampled before, whether to sample, targets).
+Row = tuple[int, int, Sequence[int] | None, bool, Sequence[int]]
+
+
+class RandomWeights(Shapes):
+    """Packed matrices of a rank; vectors, and whole matrices, are the same on every one."""
+
+    def __init__(self, team: Team, rank: int = 0, *, spoiled_token: int | None = None) -> None:
+        self._team, self._rank, self._made, self._spoiled_token = team, rank, 0, spoiled_token
+
+    def _random(self, whole: bool) -> np.random.Generator:
+        self._made += 1
+        return np.random.default_rng([self._made, 0 if whole else self._rank + 1])
+
+    def matrix(self, n: int, k: int, format: str = "bf16", group: int = 0, *, whole: bool = False) -> PackedMatrix:
+        values = self._random(whole).standard_normal((n, k), np.float32) * k**-0.5
+        if self._made == 1 and self._spoiled_token is not None:  # the embedding
+            values[self._spoiled_token] = np.nan
+        return packed(self._team, values, format, group)
+
+    def vector(self, size: int = HIDDEN) -> Vector:
+        return Vector(self._random(True).uniform(0.5, 1.5, size).astype(np.float32))
+
+    def rope(self) -> RopeTable:
+        angles = np.outer(np.arange(512), 100.0 ** (-np.arange(16) / 16)).astype(np.float32)
+        return RopeTable(np.cos(angles), np.sin(angles))
+
+
+def packed(team: Team, values: np.ndarray, format: str = "bf16", group: int = 0) -> PackedMatrix:
+    """Values [n, k] in a format."""
+    data, (n, k) = values.astype(np.float32).view(np.uint8).reshape(-1), values.shape
+    matrix = PackedMatrix(n, k, format, group)
+    matrix.pack(team, data, "f32", source_cols=k, rows=np.arange(n, dtype=np.int32), dst_row=0)
+    return matrix
+
+
+def start(program: AnyProgram, slot: int, pages: Sequence[int], sampling: SamplingParams | None = None) -> None:
+    """Begin a sequence, of which the most likely tokens are taken unless something else is asked for."""
+    sampling = sampling or SamplingParams(temperature=0.0, logprobs=5)
+    program.init_slot(slot, slot_settings(SlotInit(sampling)))
+    program.append_pages(slot, list(pages))
+
+
+def run(program: AnyProgram, rows: Sequence[Row]) -> list[tuple[int, Any, Any]]:
+    """One step; for each row of logits its sequence, what was sampled, and what the target got."""
+    plan = [
+        (slot, begin, 1 if tokens is None else len(tokens), tokens is None, sample, len(targets))
+        for slot, begin, tokens, sample, targets in rows
+    ]
+    tokens = [token for _, _, tokens, _, _ in rows for token in tokens or ()]
+    targets = [token for row in rows for token in row[4]]
+    found, _, _ = program.step(np.array(plan, np.int32), np.array(tokens, np.int32), np.array(targets, np.int32))
+    return list(found)
+
+
+def steps(length: int = 48) -> list[list[Row]]:
+    """A prompt in one chunk and one in two, with log-probabilities of their own tokens, then both together."""
+    first, second = np.random.default_rng(0).integers(0, VOCAB, (2, length)).tolist()
+    half = length // 2
+    return [
+        [(0, 0, first, True, first[1:])],
+        [(1, 0, second[:half], False, second[1 : half + 1]), (0, length, None, True, ())],
+        [(0, length + 1, [3], True, ()), (1, half, second[half:], True, second[half + 1 :])],
+        [(1, length, [7], True, ()), (0, length + 2, [9], True, [4])],
+    ]
+
+
+def answers(program: AnyProgram) -> list[tuple[int, Any, Any]]:
+    """What a program answers to all `steps`."""
+    for slot in range(2):
+        start(program, slot, range(slot, 32, 2))
+    return [row for each in steps() for row in run(program, each)]
+
+
+def logprobs(found: list[tuple[int, Any, Any]]) -> np.ndarray:
+    """Those of the targets, which are the same whatever is sampled."""
+    return np.array([target[1] for _, _, target in found if target is not None])
+
+
+def reference(
+    b: ProgramBuilder, operations: Sequence[Operation], numbers: Numbers, ranks: Member | None = None
+) -> ReferenceProgram:
+    return ReferenceProgram(b.setup, operations, numbers=numbers, ranks=ranks)
+
+
+def reference_group(builders: Sequence[ProgramBuilder], numbers: Numbers) -> list[list[tuple[int, Any, Any]]]:
+    """What each rank of a group answers, or, if it is not the first, tells nobody."""
+    group = Group(len(builders))
+    programs = [reference(b, b.fused(), numbers, Member(group, rank)) for rank, b in enumerate(builders)]
+    with ThreadPoolExecutor(len(builders)) as threads:
+        return list(threads.map(answers, programs))

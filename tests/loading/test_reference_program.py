@@ -1,0 +1,223 @@
+"""The reference beside native code: what fusions and kernels are compared with, and what it says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from driven_programs import (
+    AnyProgram,
+    RandomWeights,
+    Row,
+    answers,
+    logprobs,
+    packed,
+    reference,
+    reference_group,
+    run,
+    start,
+)
+from numaserve.kernels import PackedMatrix, Team, Vector
+from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.native import make_program
+from numaserve.workers.program.reference.numbers import DECLARED, Numbers
+from numaserve.workers.program.setup import RankShape
+from numaserve.workers.protocol import SamplingParams
+from numaserve.workers.settings import KvCacheDtype, ModelSettings
+
+from tests.support.recorded_programs import HIDDEN, LIMITS, VOCAB, Part, Shapes, all_programs, dense, latent, mixture
+
+NAMES = [*all_programs()]
+EXACT = Numbers(torch.float64, rounded=False)
+
+
+@pytest.fixture
+def part(team: Team) -> Part:
+    return Part(weights=RandomWeights(team))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fused_operations_give_the_same_bits_natively(name: str, part: Part, team: Team) -> None:
+    b = all_programs(part)[name]
+    assert len(b.fused()) < len(b.operations)
+    fused, unfused = (make_program(b.setup, each, team) for each in (b.fused(), b.operations))
+    assert answers(fused) == answers(unfused)
+
+
+@pytest.mark.parametrize("numbers", [DECLARED, EXACT], ids=["declared", "exact"])
+@pytest.mark.parametrize("name", NAMES)
+def test_fused_operations_mean_the_same(name: str, numbers: Numbers, part: Part) -> None:
+    b = all_programs(part)[name]
+    fused, unfused = (answers(reference(b, each, numbers)) for each in (b.fused(), b.operations))
+    np.testing.assert_allclose(logprobs(fused), logprobs(unfused), rtol=1e-5 if numbers is DECLARED else 1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_native_code_is_as_near_to_exact_numbers_as_the_declared_roundings_are(
+    name: str, part: Part, team: Team
+) -> None:
+    assert_as_near(all_programs(part)[name], team)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
+def test_so_it_is_with_a_quantised_kv_cache(dtype: KvCacheDtype, part: Part, team: Team) -> None:
+    assert_as_near(dense(replace(part, settings=ModelSettings(kv_cache_dtype=dtype))), team)
+
+
+def assert_as_near(b: ProgramBuilder, team: Team) -> None:
+    """Roundings that fall otherwise come to as much as the roundings do: in the norm of many log-probabilities native
+    code is no further from exact numbers than 1.5 times what the declared roundings make of them."""
+    exact = logprobs(answers(reference(b, b.operations, EXACT)))
+    declared = logprobs(answers(reference(b, b.fused(), DECLARED)))
+    native = logprobs(answers(make_program(b.setup, b.fused(), team)))
+    size = np.linalg.norm(declared - exact)
+    assert 0 < size < 0.05 * np.linalg.norm(exact)
+    assert np.linalg.norm(native - exact) < 1.5 * size
+
+
+def test_rows_of_a_step_do_not_depend_on_each_other(part: Part) -> None:
+    b = latent(part)
+    together = reference(b, b.fused(), EXACT)
+    expected = answers(together)
+    alone = reference(b, b.fused(), EXACT)
+    start(alone, 3, range(20, 36))
+    prompt = np.random.default_rng(0).integers(0, 96, (2, 48)).tolist()[1]
+    found = [run(alone, [(3, at, [token], at == 47, prompt[at + 1 : at + 2])])[0] for at, token in enumerate(prompt)]
+    of_second = [target for sequence, _, target in expected[48:] if target is not None][: len(prompt) - 1]
+    assert len(of_second) == 47
+    for (_, _, one), other in zip(found, of_second, strict=False):
+        assert one[:1] == other[:1]
+        np.testing.assert_allclose(one[1], other[1], rtol=1e-10)
+
+
+@pytest.mark.parametrize("make", [dense, latent, mixture])
+def test_ranks_agree_on_what_is_sampled(make: object, team: Team) -> None:
+    builders = [make(Part(2, rank, RandomWeights(team, rank))) for rank in range(2)]  # type: ignore[operator]
+    first, second = reference_group(builders, DECLARED)
+    assert len(first) == 4 + 2 * 47 + 2
+    assert second == []
+
+
+def test_ranks_that_divide_a_sequence_attend_to_what_each_would_alone(team: Team) -> None:
+    found = []
+    for begin in (1, None):
+        settings = ModelSettings(context_parallel_from=begin)
+        builders = [latent(Part(2, rank, RandomWeights(team, rank), settings)) for rank in range(2)]
+        found.append(reference_group(builders, EXACT)[0])
+    divided, whole = ([sampled for _, sampled, _ in each if sampled] for each in found)
+    for one, other in zip(divided, whole, strict=True):
+        assert (one[0], one[2]) == (other[0], other[2])
+        np.testing.assert_allclose(one[3], other[3], rtol=1e-10)
+
+
+def programs(part: Part, team: Team) -> list[AnyProgram]:
+    b = dense(part)
+    return [make_program(b.setup, b.fused(), team), reference(b, b.fused(), DECLARED)]
+
+
+REFUSED: dict[str, list[Row]] = {
+    "no new token": [(0, 3, [], False, ())],
+    "nothing sampled before": [(0, 3, None, False, ())],
+    "no page": [(0, 64, [1], False, ())],
+    "a slot twice": [(0, 3, [1], False, ()), (0, 4, [1], False, ())],
+    "no slot": [(4, 0, [1], False, ())],
+    "no token": [(0, 3, [96], False, ())],
+    "no target": [(0, 3, [1], False, [-1])],
+    "more targets than tokens": [(0, 3, [1], False, [1, 2])],
+    "too many tokens": [(0, 0, [1] * 40, False, ()), (1, 0, [1] * 40, False, ())],
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_plan_that_native_code_refuses_is_refused_and_taken_back(name: str, part: Part, team: Team) -> None:
+    after = []
+    for program in programs(part, team):
+        for slot in range(2):
+            start(program, slot, [2 * slot, 2 * slot + 1])
+        run(program, [(0, 0, [1, 2, 3], False, ())])
+        start(program, 0, [6])
+        with pytest.raises(ValueError):
+            run(program, REFUSED[name])
+        program.revert()
+        ((_, sampled, _),) = run(program, [(0, 3, [5] * 40, True, ())])  # on the two pages that it had
+        after.append(sampled[0])
+        assert program.totals[:2] == (2, 43)
+    assert after[0] == after[1]
+
+
+@pytest.mark.parametrize("change", ["slot", "page", "full", "token"])
+def test_a_slot_that_native_code_refuses_is_refused(change: str, part: Part, team: Team) -> None:
+    pages = {"page": [LIMITS.num_pages], "full": [0] * (LIMITS.pages_per_slot + 1)}.get(change, [0])
+    bias = {96: 1.0} if change == "token" else {}
+    for program in programs(part, team):
+        with pytest.raises(ValueError):
+            start(program, 4 if change == "slot" else 0, pages, SamplingParams(logit_bias=bias))
+
+
+class ExactWeights(Shapes):
+    """Of which logits are made without any rounding: an embedding of ones, a head of eighths."""
+
+    def __init__(self, team: Team) -> None:
+        self._team = team
+
+    def matrix(self, n: int, k: int, format: str = "bf16", group: int = 0, *, whole: bool = False) -> PackedMatrix:
+        random = np.random.default_rng(group)
+        return packed(self._team, random.choice([-1, 1], (n, k)) if group == 0 else random.integers(-8, 8, (n, k)) / 8)
+
+    def vector(self, size: int = HIDDEN) -> Vector:
+        return Vector(np.ones(size, np.float32))
+
+
+def test_seeds_penalties_and_biases_sample_what_native_code_does(team: Team) -> None:
+    w = ExactWeights(team)
+    b = Part(weights=w).builder(RankShape(1, 1, 32, 1, HIDDEN, [0, VOCAB]))
+    x = b.rms_norm(b.embed(w.matrix(VOCAB, HIDDEN), first_row=0), w.vector(), 0.0)
+    b.sample(b.lm_head(x, w.matrix(VOCAB, HIDDEN, group=1)), softcap=5.0)
+    everything = SamplingParams(
+        temperature=0.9,
+        top_k=40,
+        top_p=0.95,
+        min_p=0.001,
+        repetition_penalty=1.3,
+        presence_penalty=0.5,
+        frequency_penalty=0.25,
+        seed=7,
+        logit_bias={5: 2.0},
+        suppress=[1, 2],
+        min_position=30,
+    )
+    for sampling in (everything, SamplingParams(temperature=3.0, seed=2), SamplingParams(temperature=0.0, logprobs=20)):
+        found = []
+        for program in (make_program(b.setup, b.fused(), team), reference(b, b.fused(), DECLARED)):
+            start(program, 0, range(8), sampling)
+            rows = [run(program, [(0, 0, [1, 2, 3], True, [2])])[-1]]
+            rows += [run(program, [(0, at, None, True, ())])[0] for at in range(3, 200)]
+            found.append([(token, ids) for _, (token, _, ids, _), _ in rows])
+        assert found[0] == found[1]
+        if sampling.temperature > 0:
+            assert len({token for token, _ in found[0]}) > 30
+
+
+def test_a_sequence_that_is_spoiled_spoils_no_other(team: Team) -> None:
+    spoiled = 5
+    for program in programs(Part(weights=RandomWeights(team, spoiled_token=spoiled)), team):
+        for slot in range(2):
+            start(program, slot, [2 * slot, 2 * slot + 1])
+        run(program, [(0, 0, [1, spoiled, 2], True, [spoiled, 2]), (1, 0, [3], True, ())])
+        assert program.nan_sequences == [0]
+        start(program, 0, [0])
+        run(program, [(0, 0, [1], True, ()), (1, 1, None, True, ())])
+        assert program.nan_sequences == []
+
+
+def test_what_steps_cost_is_told_as_native_code_tells_it(part: Part, team: Team) -> None:
+    told = []
+    for program in programs(part, team):
+        answers(program)
+        told.append([(name, format, nbytes, flops) for name, format, _, _, _, nbytes, flops in program.profile()])
+        assert program.totals[:2] == (4, 48 + 24 + 1 + 24 + 1 + 2)
+    counted = [[row for row in each if row[2:] != (0, 0)] for each in told]
+    assert counted[0] == counted[1]
+    assert [row[0] for row in told[0]] == [row[0] for row in told[1]]

@@ -1,0 +1,1 @@
+"""What each operation means, in torch: functions of a run and the operation."""

@@ -1,0 +1,85 @@
+"""Rope, the writing of keys and values, and attention over pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from numaserve.workers.program.buffers import padded
+from numaserve.workers.program.ops.attention import Attention, RopeStore
+from numaserve.workers.program.ops.base import Rope
+from numaserve.workers.program.reference.operations.rows import normed
+from numaserve.workers.program.reference.run import Run
+from numaserve.workers.program.reference.step import SequenceRows
+
+
+def rope_store(run: Run, op: RopeStore) -> None:
+    """Heads of queries and keys are normalised and rotated."""
+    shape = run.setup.shape
+    heads = run.get(op.qkv)[:, : (shape.q_heads + 2 * shape.kv_heads) * shape.head_dim]
+    q, k, v = heads.unflatten(1, (-1, shape.head_dim)).split([shape.q_heads, shape.kv_heads, shape.kv_heads], dim=1)
+    if op.q_norm is not None:
+        q = normed(q, run.weights.vector(op.q_norm), op.eps)
+    if op.k_norm is not None:
+        k = normed(k, run.weights.vector(op.k_norm), op.eps)
+    run.kv.store(op.layer, run.step, rotated(run, k, op.rope), v)
+    q = run.numbers.bf16(rotated(run, q, op.rope))
+    room = padded(shape.head_dim) - shape.head_dim
+    run.put(op.q, torch.nn.functional.pad(q, (0, room)).flatten(1))
+
+
+def rotated(run: Run, x: torch.Tensor, rope: Rope) -> torch.Tensor:
+    """The step's tokens [tokens, heads, dimensions], of which the first ones are rotated, in halves."""
+    cos, sin = run.weights.rope(rope)[:, run.step.positions, None]
+    half = cos.shape[-1]
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """How scores become weights: a factor on them, a cap, 0: none, and logits without a value, one for each head."""
+
+    scale: float
+    softcap: float = 0.0
+    sinks: torch.Tensor | None = None
+
+
+def attention(run: Run, op: Attention) -> None:
+    """Sequences that the ranks divide are left out."""
+    shape = run.setup.shape
+    values = shape.value_dim or shape.head_dim
+    q = run.get(op.q).unflatten(1, (shape.q_heads, -1))[..., : shape.head_dim]
+    out = q.new_zeros(len(q), shape.q_heads, values)
+    how = Softmax(op.scale, op.softcap, run.vector(op.sinks))
+    for each in run.step.whole if shape.q_heads else ():
+        rows = slice(each.row, each.row + each.count)
+        keys = run.kv.load(op.layer, 0, each.slot.pages, each.end)
+        held = keys[..., :values] if shape.value_dim else run.kv.load(op.layer, 1, each.slot.pages, each.end)
+        out[rows], _ = attended(q[rows], keys, held, seen(each, op.window), how)
+    run.put(op.out, run.numbers.bf16(out).flatten(1))
+
+
+def seen(sequence: SequenceRows, window: int = 0) -> torch.Tensor:
+    """[new tokens, positions]: the tokens that each sees; `window` 0: all up to itself."""
+    behind = torch.arange(sequence.start, sequence.end)[:, None] - torch.arange(sequence.end)[None]
+    return (behind >= 0) & (behind < (window or sequence.end))
+
+
+def attended(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, sees: torch.Tensor, how: Softmax
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """q [tokens, heads, dimensions] over keys and values [kv heads, positions, dimensions]; consecutive heads share
+    keys. The weighted values [tokens, heads, dimensions] and the logarithms of the sums of weights [tokens, heads]."""
+    group = q.shape[1] // keys.shape[0]
+    keys, values = (each.repeat_interleave(group, dim=0) for each in (keys, values))
+    scores = torch.einsum("thd,hsd->ths", q, keys) * how.scale
+    if how.softcap > 0:
+        scores = torch.tanh(scores / how.softcap) * how.softcap
+    scores = scores.masked_fill(~sees[:, None], -torch.inf)
+    if how.sinks is not None:
+        scores = torch.cat([scores, how.sinks[None, :, None].expand(len(q), -1, 1)], dim=-1)
+    total = torch.logsumexp(scores, dim=-1)
+    none = total == -torch.inf  # rows that see nothing have no weights
+    weights = torch.exp(scores - total.masked_fill(none, 0.0)[..., None])
+    return torch.einsum("ths,hsd->thd", weights[..., : keys.shape[1]], values), total

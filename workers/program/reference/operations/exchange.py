@@ -1,0 +1,66 @@
+"""Operations in which the ranks meet."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from numaserve.workers.program.ops.exchange import Reduce, Sample
+from numaserve.workers.program.reference.operations.rows import normed
+from numaserve.workers.program.reference.run import Run, Sampled
+from numaserve.workers.program.reference.sampling import F32, adjusted, sampled_token, token_logprobs, usable
+from numaserve.workers.program.reference.slots import Slot
+from numaserve.workers.program.reference.step import LogitRow
+from numaserve.workers.protocol import TokenLogprobs
+
+
+def reduce(run: Run, op: Reduce) -> None:
+    """The sum in rank order, with bias and norm, added to the residual stream."""
+    parts = run.ranks.gather(run.get(op.partial))
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    bias = run.vector(op.bias)
+    if bias is not None:
+        total = total + bias
+    if op.post_norm is not None:
+        total = normed(total, run.weights.vector(op.post_norm), op.eps)
+    run.put(op.residual, total, add=not op.assign)
+
+
+def sample(run: Run, op: Sample) -> None:
+    """The first rank samples, and tells the others."""
+    logits = torch.cat(run.ranks.gather(run.get(op.logits)), dim=1)
+    if op.softcap > 0:
+        logits = torch.tanh(logits / op.softcap) * op.softcap
+    run.values[op.logits] = logits
+    rows = run.step.logit_rows
+    tokens = []
+    if run.setup.ranks.rank == 0:
+        for row, values in zip(rows, cast(F32, logits.to(torch.float32).numpy()), strict=True):
+            run.sampled.append(_sampled(row, values))
+            if not usable(values) and row.sequence.index not in run.spoiled:
+                run.spoiled.append(row.sequence.index)
+        tokens = [-1 if each is None else each.token for each, _ in run.sampled]
+    tokens = run.ranks.gather(tokens)[0]
+    for row, token in zip(rows, tokens, strict=True):
+        if row.sample:
+            _remember(row.sequence.slot, token)
+
+
+def _sampled(row: LogitRow, logits: F32) -> Sampled:
+    slot = row.sequence.slot
+    params, target, chosen = slot.sampling, None, None
+    if row.target >= 0:
+        target = token_logprobs(logits, row.target, max(params.logprobs, 0))
+    if row.sample:
+        token = sampled_token(adjusted(logits, params, row.position, slot.prompt, slot.output), params, row.position)
+        wanted = params.logprobs >= 0
+        chosen = token_logprobs(logits, token, params.logprobs) if wanted else TokenLogprobs(token, 0.0)
+    return chosen, target
+
+
+def _remember(slot: Slot, token: int) -> None:
+    slot.last_token = token
+    if slot.sampling.has_penalties:
+        slot.output.append(token)

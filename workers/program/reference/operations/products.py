@@ -1,0 +1,42 @@
+"""Products with matrices, and the activations of gated MLPs."""
+
+from __future__ import annotations
+
+import torch
+from numaserve.workers.program.ops.products import HeadLinear, Linear
+from numaserve.workers.program.reference.run import Run
+
+_PANEL = 16  # rows of a gate, then as many of what it gates
+
+
+def linear(run: Run, op: Linear) -> None:
+    """x · weightᵀ + bias, with an activation half as wide."""
+    out = run.get(op.x) @ run.matrix(op.weight).T
+    bias = run.vector(op.bias)
+    if bias is not None:
+        out = out + bias
+    if op.activation != "none":
+        out = run.numbers.bf16(gated(out, op.activation, op.out.cols))
+    run.put(op.out, out, add=op.accumulate)
+
+
+def gated(x: torch.Tensor, activation: str, columns: int, limit: float = 0.0) -> torch.Tensor:
+    """activation(gate) * up, `columns` wide; x [rows, ...] has panels of gate and up in turn."""
+    panels = x.unflatten(-1, (-1, 2, _PANEL))
+    gate, up = (panels[:, :, half].flatten(1)[:, :columns] for half in (0, 1))
+    if activation == "swiglu_oai":
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        return gate * torch.sigmoid(1.702 * gate) * (up + 1)
+    if activation == "silu":
+        return gate * torch.sigmoid(gate) * up
+    return torch.nn.functional.gelu(gate, approximate="tanh") * up
+
+
+def head_linear(run: Run, op: HeadLinear) -> None:
+    """Each head's columns through its rows; other columns of the result stay what they are."""
+    x, heads = run.get(op.x), op.num_heads
+    weight = run.matrix(op.weight).reshape(heads, -1, op.weight.k) if heads else run.matrix(op.weight)[None]
+    made = torch.einsum("thk,hnk->thn", x.reshape(len(x), heads, op.weight.k), weight[:heads])
+    before = run.values.get(op.out, x.new_zeros(len(x), op.out.cols)).reshape(len(x), heads, op.out_stride)
+    out = torch.cat([run.numbers.bf16(made), before[..., made.shape[-1] :]], dim=-1)
+    run.put(op.out, out.flatten(1))

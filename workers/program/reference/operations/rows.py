@@ -1,0 +1,45 @@
+"""Operations that take each row for itself."""
+
+from __future__ import annotations
+
+import torch
+from numaserve.workers.program.ops.rows import Embed, Gather, Quantize, QuantizeHeads, RmsNorm
+from numaserve.workers.program.reference.run import Run
+
+
+def embed(run: Run, op: Embed) -> None:
+    """Rows of the table; zeros for tokens of other ranks."""
+    table, tokens = run.matrix(op.table), torch.tensor(run.step.tokens) - op.first_row
+    mine = (tokens >= 0) & (tokens < len(table))
+    rows = table[torch.where(mine, tokens, 0)] * op.scale
+    run.put(op.out, torch.where(mine[:, None], rows, 0.0))
+
+
+def rms_norm(run: Run, op: RmsNorm) -> None:
+    """In bf16, and in int8 where that is wanted."""
+    out = run.numbers.bf16(normed(run.get(op.x), run.weights.vector(op.weight), op.eps))
+    run.put(op.out, out)
+    if op.quantized is not None:
+        run.put(op.quantized, run.numbers.int8(out, op.quantized.group))
+
+
+def normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """`x` [..., columns] at a root mean square of one, times `weight`."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def quantize(run: Run, op: Quantize) -> None:
+    """Each row for itself, or each of its groups."""
+    run.put(op.out, run.numbers.int8(run.get(op.x), op.out.group))
+
+
+def quantize_heads(run: Run, op: QuantizeHeads) -> None:
+    """Each head for itself."""
+    x = run.get(op.x)
+    heads = x.reshape(len(x), op.out.heads, op.x.cols // max(op.out.heads, 1))
+    run.put(op.out, run.numbers.int8(heads, op.out.group).flatten(1))
+
+
+def gather(run: Run, op: Gather) -> None:
+    """Rows that want logits."""
+    run.put(op.out, run.get(op.x)[[each.row for each in run.step.logit_rows]])

@@ -1,0 +1,37 @@
+"""Which function runs which operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from numaserve.workers.program.ops.attention import Attention, RopeStore
+from numaserve.workers.program.ops.base import Operation
+from numaserve.workers.program.ops.exchange import Reduce, Sample
+from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
+from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
+from numaserve.workers.program.ops.products import HeadLinear, Linear
+from numaserve.workers.program.ops.rows import Embed, Gather, Quantize, QuantizeHeads, RmsNorm
+from numaserve.workers.program.reference.operations import attention, exchange, experts, latent, products, rows
+from numaserve.workers.program.reference.run import Run
+
+OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
+    Embed: rows.embed,
+    RmsNorm: rows.rms_norm,
+    Quantize: rows.quantize,
+    QuantizeHeads: rows.quantize_heads,
+    Gather: rows.gather,
+    Linear: products.linear,
+    HeadLinear: products.head_linear,
+    RopeStore: attention.rope_store,
+    Attention: attention.attention,
+    LatentStore: latent.latent_store,
+    GatherColumns: latent.gather_columns,
+    GatherQueries: latent.gather_queries,
+    DividedAttention: latent.divided_attention,
+    RouteExperts: experts.route_experts,
+    MultiplyExperts: experts.multiply_experts,
+    CombineExperts: experts.combine_experts,
+    Reduce: exchange.reduce,
+    Sample: exchange.sample,
+}

@@ -1,0 +1,111 @@
+"""A program as the worker drives it, run by the reference."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from numaserve.workers.program.buffers import Buffer
+from numaserve.workers.program.handles import Handle
+from numaserve.workers.program.ops.base import Operation
+from numaserve.workers.program.reference.numbers import DECLARED, Numbers
+from numaserve.workers.program.reference.operations.table import OPERATIONS
+from numaserve.workers.program.reference.ranks import Member, alone
+from numaserve.workers.program.reference.run import KvCache, Run, Weights
+from numaserve.workers.program.reference.slots import SlotTable
+from numaserve.workers.program.reference.step import Ints, make_step
+from numaserve.workers.program.setup import ProgramSetup
+from numaserve.workers.protocol import TokenLogprobs
+
+Row = tuple[int, tuple[Any, ...] | None, tuple[Any, ...] | None]  # sequence, sample, target, as native code tells them
+
+
+class ReferenceProgram:
+    """What `kernels.Program` is to the worker, for operations fused or not. See there for what the methods take.
+
+    `values` are those of the last step's buffers, as many rows of each as the step had.
+    """
+
+    isa = "reference"
+
+    def __init__(
+        self,
+        setup: ProgramSetup,
+        operations: Sequence[Operation],
+        weights: Callable[[Handle], Any] | None = None,
+        numbers: Numbers = DECLARED,
+        ranks: Member | None = None,
+    ) -> None:
+        """`weights` as for `native.make_program`. `ranks`: where the ranks meet; None: this is the only one."""
+        self._setup, self._operations, self._numbers = setup, list(operations), numbers
+        self._weights = Weights(numbers, weights)
+        self._kv = KvCache(setup, numbers)
+        self._ranks = ranks or alone()
+        self._slots = SlotTable(setup.limits, setup.shape.vocab_bounds[-1])
+        self._totals = (0, 0, 0)
+        self._costs = [operation.cost(setup) for operation in self._operations]
+        self._profile = [[0, 0, 0] for _ in self._operations]  # nanoseconds, bytes, operations
+        self.values: dict[Buffer, torch.Tensor] = {}
+        self.nan_sequences: list[int] = []
+
+    def init_slot(self, slot: int, settings: Mapping[str, Any]) -> None:
+        """Forget what a slot held."""
+        self._slots.init(slot, settings)
+
+    def append_pages(self, slot: int, pages: Sequence[int]) -> None:
+        """Add to a slot's page table."""
+        self._slots.append_pages(slot, pages)
+
+    def revert(self) -> None:
+        """Undo every `init_slot` and `append_pages` since the last step that was run."""
+        self._slots.revert()
+
+    def step(self, sequences: Ints, tokens: Ints, targets: Ints) -> tuple[list[Row], int, int]:
+        """Run a batch. Raises `ValueError` for one that cannot be run."""
+        begin = time.monotonic_ns()
+        step = make_step(self._setup, self._slots, sequences, tokens, targets)
+        self._slots.commit()
+        run = Run(self._setup, self._numbers, self._weights, self._kv, self._ranks, step)
+        with torch.inference_mode():
+            self._ranks.run(lambda: self._run(run))
+        self.values, self.nan_sequences = run.values, run.spoiled
+        took = time.monotonic_ns() - begin
+        steps, total_tokens, ns = self._totals
+        self._totals = (steps + 1, total_tokens + len(step.tokens), ns + took)
+        found = zip(step.logit_rows, run.sampled, strict=True) if run.sampled else ()
+        return [(row.sequence.index, _told(chosen), _told(target)) for row, (chosen, target) in found], took, 0
+
+    @property
+    def totals(self) -> tuple[int, int, int]:
+        """Steps, tokens and nanoseconds of all steps so far."""
+        return self._totals
+
+    def profile(self) -> list[tuple[str, str, int, int, int, int, int]]:
+        """Of each operation what the native Program tells of its node; waiting for other ranks is not told apart."""
+        names = [(each[0].name, each[0].computes) for each in self._costs if each]
+        return [
+            (name, computes, ns, 0, 0, nbytes, flops)
+            for (name, computes), (ns, nbytes, flops) in zip(names, self._profile, strict=True)
+        ]
+
+    @property
+    def kv_memory(self) -> tuple[int, int]:
+        """Address and bytes of the KV cache."""
+        return self._kv.memory.data_ptr(), self._kv.memory.nbytes
+
+    def _run(self, run: Run) -> None:
+        for operation, costs, profile in zip(self._operations, self._costs, self._profile, strict=True):
+            begin = time.monotonic_ns()
+            OPERATIONS[type(operation)](run, operation)
+            amounts = [cost.amount(run.step.work) for cost in costs]
+            profile[0] += time.monotonic_ns() - begin
+            profile[1] += round(sum(each.nbytes for each in amounts))
+            profile[2] += round(sum(each.flops for each in amounts))
+
+
+def _told(logprobs: TokenLogprobs | None) -> tuple[Any, ...] | None:
+    if logprobs is None:
+        return None
+    return logprobs.token, logprobs.logprob, logprobs.top_ids, logprobs.top_logprobs

@@ -1,0 +1,62 @@
+"""Where the ranks of a program meet. Those of a test are threads of one process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_PATIENCE_S = 120.0
+
+
+@dataclass
+class Group:
+    """Some ranks that meet in each collective."""
+
+    world: int
+    _barrier: threading.Barrier = field(init=False)
+    _parts: list[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make what they meet at."""
+        self._barrier = threading.Barrier(self.world, timeout=_PATIENCE_S)
+        self._parts = [None] * self.world
+
+    def gather(self, rank: int, part: T) -> list[T]:
+        """Every rank's part, in rank order. Raises `threading.BrokenBarrierError` when a rank has gone."""
+        self._parts[rank] = part
+        self._barrier.wait()
+        parts = list(self._parts)
+        self._barrier.wait()
+        return parts
+
+    def leave(self) -> None:
+        """End the waits of the others, who cannot go on without this rank."""
+        self._barrier.abort()
+
+
+@dataclass(frozen=True)
+class Member:
+    """A rank of a group."""
+
+    group: Group
+    rank: int
+
+    def gather(self, part: T) -> list[T]:
+        """Every rank's part, in rank order."""
+        return self.group.gather(self.rank, part)
+
+    def run(self, body: Callable[[], T]) -> T:
+        """Call `body`; the other ranks end too when it fails."""
+        try:
+            return body()
+        except BaseException:
+            self.group.leave()
+            raise
+
+
+def alone() -> Member:
+    """The only rank of a group."""
+    return Member(Group(1), 0)

@@ -1,0 +1,115 @@
+"""What the operations of one step work on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from numaserve.workers.program.buffers import Buffer, Columns
+from numaserve.workers.program.handles import Handle
+from numaserve.workers.program.ops.base import Matrix, Rope, Vector
+from numaserve.workers.program.reference.numbers import Numbers
+from numaserve.workers.program.reference.ranks import Member
+from numaserve.workers.program.reference.step import Step
+from numaserve.workers.program.setup import ProgramSetup
+from numaserve.workers.protocol import PAGE_SIZE, TokenLogprobs
+
+
+class Weights:
+    """Values of weights in the numbers of a program, expanded once. `native` gives the native object of a handle."""
+
+    def __init__(self, numbers: Numbers, native: Callable[[Handle], Any] | None) -> None:
+        self._numbers, self._native = numbers, native
+        self._expanded: dict[Any, torch.Tensor] = {}
+
+    def matrix(self, matrix: Matrix) -> torch.Tensor:
+        """[n, k]."""
+        return self._values(matrix)
+
+    def vector(self, vector: Vector) -> torch.Tensor:
+        """[size]."""
+        return self._values(vector)
+
+    def rope(self, rope: Rope) -> torch.Tensor:
+        """Cosines and sines, [2, positions, rotated dimensions / 2]."""
+        return self._values(rope)
+
+    def _values(self, weight: Any) -> torch.Tensor:
+        if weight not in self._expanded:
+            held = weight if self._native is None or not isinstance(weight, Handle) else self._native(weight)
+            self._expanded[weight] = torch.from_numpy(held.to_numpy()).to(self._numbers.dtype)
+        return self._expanded[weight]
+
+
+class KvCache:
+    """Keys and values in pages, [layers, key and value, pages, heads, tokens of a page, dimensions]; a latent cache has
+    one head, and no values of its own."""
+
+    def __init__(self, setup: ProgramSetup, numbers: Numbers) -> None:
+        shape, limits, dtype = setup.shape, setup.limits, setup.settings.kv_cache_dtype
+        self._numbers, self._kv_dtype = numbers, dtype
+        held = torch.bfloat16 if numbers.rounded and dtype == "bf16" else numbers.dtype
+        parts = 1 if shape.value_dim else 2
+        heads = (parts, limits.num_pages, shape.kv_heads, PAGE_SIZE, shape.head_dim)
+        self.memory = torch.zeros((shape.num_layers, *heads), dtype=held)
+
+    def store(self, layer: int, step: Step, keys: torch.Tensor, values: torch.Tensor | None = None) -> None:
+        """Store the step's keys, and values, [tokens, heads, dimensions].
+
+        A token whose values are not all numbers has zeros, and its key tells: tokens that do not see it multiply its
+        values by a probability of zero, which would not hide a NaN from them.
+        """
+        told = keys if values is None else values
+        bad = ~torch.isfinite(told).all(-1, keepdim=True)
+        if values is not None:
+            self._store(layer, 1, step, values.masked_fill(bad, 0.0))
+        self._store(layer, 0, step, keys.masked_fill(bad, float("nan")))
+
+    def _store(self, layer: int, part: int, step: Step, x: torch.Tensor) -> None:
+        pages, places = zip(*step.places(), strict=True)
+        kept = self._numbers.kept(x, self._kv_dtype).to(self.memory.dtype)
+        self.memory[layer, part][list(pages), :, list(places)] = kept
+
+    def load(self, layer: int, part: int, pages: list[int], tokens: int) -> torch.Tensor:
+        """The first `tokens` keys, or with `part` 1 values, of a sequence with those pages: [heads, tokens,
+        dimensions]."""
+        held = self.memory[layer, part][pages[: -(-tokens // PAGE_SIZE)]]
+        return held.transpose(0, 1).flatten(1, 2)[:, :tokens].to(self._numbers.dtype)
+
+
+Sampled = tuple[TokenLogprobs | None, TokenLogprobs | None]  # what was sampled, what the target got
+
+
+@dataclass
+class Run:
+    """One step: its rows, values of buffers, and what it finds."""
+
+    setup: ProgramSetup
+    numbers: Numbers
+    weights: Weights
+    kv: KvCache
+    ranks: Member
+    step: Step
+    values: dict[Buffer, torch.Tensor] = field(default_factory=dict)
+    sampled: list[Sampled] = field(default_factory=list)  # by row of logits; on rank 0
+    spoiled: list[int] = field(default_factory=list)  # sequences with logits that have no softmax, by index in the plan
+
+    def get(self, buffer: Buffer) -> torch.Tensor:
+        """The value of a buffer, or of a part of one: as many rows as the step has of it."""
+        if isinstance(buffer, Columns):
+            return self.get(buffer.of)[:, buffer.first : buffer.first + buffer.cols]
+        return self.values[buffer]
+
+    def put(self, buffer: Buffer, value: torch.Tensor, *, add: bool = False) -> None:
+        """Give a buffer its value, or add to it."""
+        self.values[buffer] = self.values[buffer] + value if add else value
+
+    def matrix(self, matrix: Matrix) -> torch.Tensor:
+        """A weight's values, [n, k]."""
+        return self.weights.matrix(matrix)
+
+    def vector(self, vector: Vector | None) -> torch.Tensor | None:
+        """A vector's values."""
+        return None if vector is None else self.weights.vector(vector)

@@ -1,0 +1,77 @@
+"""What the reference remembers of each sequence between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numaserve.workers.program.setup import ProgramLimits
+from numaserve.workers.protocol import SamplingParams
+
+
+@dataclass
+class Slot:
+    """One sequence: its pages, how it is sampled, the tokens that penalties count, what it sampled last or -1."""
+
+    pages: list[int] = field(default_factory=list)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    prompt: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+    last_token: int = -1
+
+
+class SlotTable:
+    """All slots. Changes can be taken back until `commit`: only a whole plan tells whether it can be run."""
+
+    def __init__(self, limits: ProgramLimits, vocabulary: int) -> None:
+        self._limits, self._vocabulary = limits, vocabulary
+        self._slots = [Slot() for _ in range(limits.max_slots)]
+        self._before: dict[int, Slot] = {}
+
+    def at(self, index: int) -> Slot:
+        """A slot. Raises `ValueError` for one that there is not."""
+        if not 0 <= index < len(self._slots):
+            raise ValueError(f"there is no slot {index}")
+        return self._slots[index]
+
+    def init(self, index: int, settings: Mapping[str, Any]) -> None:
+        """Forget what a slot held. Raises `ValueError` for a slot or token id out of range."""
+        self.check_ids(
+            [token for name in ("bias_ids", "suppress", "prompt_history", "output_history") for token in settings[name]]
+        )
+        own = {name: settings[name] for name in SamplingParams.__struct_fields__ if name in settings}
+        bias = dict(zip(settings["bias_ids"], settings["bias_values"], strict=True))
+        sampling = SamplingParams(**own, logit_bias=bias, logprobs=settings["num_logprobs"])
+        slot = Slot([], sampling, list(settings["prompt_history"]), list(settings["output_history"]))
+        self._change(index, slot)
+
+    def append_pages(self, index: int, pages: Sequence[int]) -> None:
+        """Add to a page table. Raises `ValueError` for a page out of range or a full table."""
+        slot = self.at(index)
+        if len(slot.pages) + len(pages) > self._limits.pages_per_slot:
+            raise ValueError(f"the page table of slot {index} is full")
+        for page in pages:
+            if not 0 <= page < self._limits.num_pages:
+                raise ValueError(f"there is no page {page}")
+        self._change(index, replace(slot, pages=[*slot.pages, *pages]))
+
+    def check_ids(self, tokens: Sequence[int]) -> None:
+        """Raises `ValueError` for a token id that is not in the vocabulary."""
+        for token in tokens:
+            if not 0 <= token < self._vocabulary:
+                raise ValueError(f"token id {token} is not in the vocabulary")
+
+    def commit(self) -> None:
+        """Make the changes since the last `commit` final."""
+        self._before.clear()
+
+    def revert(self) -> None:
+        """Take them back."""
+        for index, slot in self._before.items():
+            self._slots[index] = slot
+        self._before.clear()
+
+    def _change(self, index: int, slot: Slot) -> None:
+        self._before.setdefault(index, self.at(index))
+        self._slots[index] = slot

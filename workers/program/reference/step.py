@@ -1,0 +1,131 @@
+"""A plan as the operations of one step see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from numaserve.workers.program.cost import StepWork
+from numaserve.workers.program.reference.slots import Slot, SlotTable
+from numaserve.workers.program.setup import ProgramSetup
+from numaserve.workers.protocol import PAGE_SIZE
+
+Ints = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceRows:
+    """The new tokens of one sequence: which rows of the step they are, and at which positions."""
+
+    index: int  # in the plan
+    slot: Slot
+    row: int
+    start: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """One more than the last position."""
+        return self.start + self.count
+
+
+@dataclass(frozen=True)
+class LogitRow:
+    """A row whose logits are wanted: for a sample, for the log-probability of a target, -1: none, or for both."""
+
+    row: int
+    sequence: SequenceRows
+    position: int  # of the token that the logits are for
+    target: int
+    sample: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """The rows of a step, in the order of its plan."""
+
+    tokens: list[int]
+    sequences: list[SequenceRows]
+    divided: list[SequenceRows]  # those whose latents the ranks divide
+    logit_rows: list[LogitRow]
+
+    @property
+    def work(self) -> StepWork:
+        """What costs are counted by."""
+        return StepWork([(each.start, each.count) for each in self.sequences], len(self.logit_rows))
+
+    @property
+    def whole(self) -> list[SequenceRows]:
+        """The sequences that every rank attends to for its own heads."""
+        return [each for each in self.sequences if each not in self.divided]
+
+    @property
+    def positions(self) -> list[int]:
+        """Of each token."""
+        return [position for each in self.sequences for position in range(each.start, each.end)]
+
+    def places(self) -> Iterator[tuple[int, int]]:
+        """The page of each token, and its place in that."""
+        for each in self.sequences:
+            for position in range(each.start, each.end):
+                yield each.slot.pages[position // PAGE_SIZE], position % PAGE_SIZE
+
+
+def make_step(setup: ProgramSetup, slots: SlotTable, sequences: Ints, tokens: Ints, targets: Ints) -> Step:
+    """The step of a plan: rows of (slot, start, count, from previous, sample, targets), token ids, wanted next tokens.
+
+    Raises `ValueError` for a plan that cannot be run.
+    """
+    literal, wanted = iter(tokens.tolist()), iter(targets.tolist())
+    _check(setup, slots, sequences.tolist(), tokens.tolist(), targets.tolist())
+    step, parallel = Step([], [], [], []), setup.context_parallel
+    for index, (number, start, count, from_previous, sample, num_targets) in enumerate(sequences.tolist()):
+        slot = slots.at(number)
+        sequence = SequenceRows(index, slot, len(step.tokens), start, count)
+        step.sequences.append(sequence)
+        if parallel is not None and parallel.divides(start, count, len(step.divided)):
+            step.divided.append(sequence)
+        step.tokens.extend([slot.last_token] if from_previous else [next(literal) for _ in range(count)])
+        for token in range(count):
+            target = next(wanted) if token < num_targets else -1
+            samples = bool(sample) and token == count - 1
+            if target >= 0 or samples:
+                step.logit_rows.append(LogitRow(sequence.row + token, sequence, start + token + 1, target, samples))
+    return step
+
+
+def _check(
+    setup: ProgramSetup, slots: SlotTable, sequences: list[list[int]], tokens: Sequence[int], targets: Sequence[int]
+) -> None:
+    limits = setup.limits
+    numbers, counts = [each[0] for each in sequences], [each[2] for each in sequences]
+    literal = sum(count for count, each in zip(counts, sequences, strict=True) if not each[3])
+    rows = sum(each[5] + (each[4] and each[5] < each[2]) for each in sequences)
+    for row in sequences:
+        _check_sequence(limits.pages_per_slot, slots, row)
+    _require(len(set(numbers)) == len(numbers), "a plan names a slot twice")
+    _require(sum(counts) <= limits.max_step_tokens, "a plan has more tokens than the step budget")
+    _require(rows <= limits.max_logit_rows, "a plan wants more rows of logits than there is room for")
+    _require(literal == len(tokens), "the number of token ids is not that of the plan")
+    _require(sum(each[5] for each in sequences) == len(targets), "the number of targets is not that of the plan")
+    slots.check_ids([*tokens, *targets])
+
+
+def _check_sequence(pages_per_slot: int, slots: SlotTable, row: list[int]) -> None:
+    number, start, count, from_previous, _, num_targets = row
+    slot, end = slots.at(number), start + count
+    named = f"slot {number} of a plan"
+    _require(count > 0 and start >= 0, f"{named} has no new token")
+    _require(
+        not from_previous or (count == 1 and slot.last_token >= 0), f"{named} has no previous sample to go on from"
+    )
+    _require(end <= len(slot.pages) * PAGE_SIZE, f"{named} has a page table that does not reach the new tokens")
+    _require(end <= pages_per_slot * PAGE_SIZE, f"{named} goes on beyond the context that the model was loaded for")
+    _require(0 <= num_targets <= count, f"{named} has more targets than new tokens")
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ValueError(message)

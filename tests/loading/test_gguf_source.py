@@ -33,7 +33,13 @@ LATENT = EXPERTS | {
     "rope.dimension_count": 32,
 }
 OF_FAMILY = {"mixtral": EXPERTS, "deepseek_v3": {"expert_gating_func": 2}}
-OF_ARCHITECTURE = {"qwen2moe": EXPERTS, "qwen3moe": EXPERTS, "gpt-oss": EXPERTS, "deepseek2": LATENT}
+OF_ARCHITECTURE = {
+    "qwen2moe": EXPERTS,
+    "qwen3moe": EXPERTS,
+    "gpt-oss": EXPERTS,
+    "glm4moe": EXPERTS | {"expert_shared_count": 1, "leading_dense_block_count": 1},
+    "deepseek2": LATENT,
+}
 GEMMA = {"gemma2", "gemma3"}
 
 
@@ -81,7 +87,8 @@ def test_every_tensor_has_a_name_in_gguf(family: Family, tmp_path: Path) -> None
     metadata = OF_ARCHITECTURE.get(arch, {}) | OF_FAMILY.get(family.name, {})
     config = load_model_config(write(tmp_path / "model.gguf", arch, metadata))
     assert config.family == family.name
-    table = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch.upper().replace("-", "_")), config.num_layers)
+    known = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}
+    table = gguf.get_tensor_name_map(known[arch], config.num_layers)
     expected, parts = expected_tensors(config, NAMES)
     assert {name.split(".")[2] for name in expected if name.startswith("model.layers.")} == {"0", "1"}
     assert not parts

@@ -47,14 +47,17 @@ def test_experts_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     expected.save_pretrained(tmp_path)
     config = load_model_config(tmp_path)
     experts = the_only(config, Experts)
-    routing = experts.routing
+    routing, is_glm = experts.routing, case == "glm4_moe"
     assert layers_with_experts(config) == expected_layers(expected)
-    assert (routing.num_experts, routing.top_k) == (expected.num_experts, expected.num_experts_per_tok)
+    count = expected.n_routed_experts if is_glm else expected.num_experts
+    assert (routing.num_experts, routing.top_k) == (count, expected.num_experts_per_tok)
     assert experts.intermediate == getattr(expected, "moe_intermediate_size", expected.intermediate_size)
     assert routing.renormalize == getattr(expected, "norm_topk_prob", True)
-    assert experts.shared == getattr(expected, "shared_expert_intermediate_size", 0)
+    assert experts.shared == (72 if is_glm else getattr(expected, "shared_expert_intermediate_size", 0))
     assert routing.shared_gate == (case == "qwen2_moe")
-    assert (routing.scoring, routing.scale, experts.correction_bias, routing.num_groups) == ("softmax", 1.0, False, 1)
+    assert (routing.scoring, routing.scale, experts.correction_bias, routing.num_groups) == (
+        ("sigmoid", expected.routed_scaling_factor, True, expected.n_group) if is_glm else ("softmax", 1.0, False, 1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,6 +85,18 @@ def test_what_a_config_leaves_out_has_the_default_of_transformers(
     assert attention.head_dim == 32
     assert attention.qkv_bias == getattr(expected, "qkv_bias", False)
     assert windows(config) == [None, None]
+
+
+@pytest.mark.parametrize("head_norms", [False, True])
+def test_glm_rotates_half_of_each_head_and_skips_what_predicts_several_tokens(head_norms: bool, tmp_path: Path) -> None:
+    values = {key: MIXTRAL[key] for key in ("hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")}
+    values |= {"architectures": ["Glm4MoeForCausalLM"], "num_hidden_layers": 3, "max_position_embeddings": 512}
+    values |= {"num_nextn_predict_layers": 1, "head_dim": 64, "use_qk_norm": head_norms, "num_key_value_heads": 1}
+    config = load_model_config(write(tmp_path, **values))
+    attention = the_only(config, Attention)
+    assert (attention.rope.rotary_dim, attention.head_norms, attention.output_bias) == (32, head_norms, False)
+    assert layers_with_experts(config) == (1, 2)
+    assert (config.num_layers, config.skipped_layers) == (3, 1)
 
 
 @pytest.mark.parametrize(

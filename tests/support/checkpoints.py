@@ -104,6 +104,15 @@ MOE_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         norm_topk_prob=True,
         tie_word_embeddings=True,
     ),
+    "glm4_moe": lambda: hf.Glm4MoeConfig(
+        **sizes(96, 6, 2, 160, layers=3, head_dim=32, moe_intermediate_size=72, num_experts_per_tok=3),
+        n_routed_experts=12,
+        n_group=4,
+        topk_group=2,
+        routed_scaling_factor=1.5,
+        use_qk_norm=True,
+        attention_bias=True,
+    ),
     # A limit that is met now and then.
     "gpt_oss": lambda: hf.GptOssConfig(
         **sizes(96, 6, 3, 104, head_dim=32, num_local_experts=5, num_experts_per_tok=2, sliding_window=16),
@@ -189,6 +198,7 @@ _GGUF_NAMES = {
     "mixtral": "llama",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
+    "glm4_moe": "glm4moe",
     "deepseek_v2": gguf_latent.ARCHITECTURE,
     "deepseek_v3": gguf_latent.ARCHITECTURE,
 }
@@ -204,8 +214,8 @@ def save_gguf(
     split_kv_b: bool = True,
     **integers: int,
 ) -> Path:
-    """Write a Llama, Qwen2, SmolLM3, DeepSeek or any model of `MOE_CASES` without dense layers as a GGUF file whose
-    matrices are of `kind`, the embedding maybe of another. `split_kv_b`: DeepSeek's as newer files have it.
+    """Write a Llama, Qwen2, SmolLM3, GLM-4.5, DeepSeek or any model of `MOE_CASES` without dense layers as a GGUF file
+    whose matrices are of `kind`, the embedding maybe of another. `split_kv_b`: DeepSeek's as newer files have it.
 
     The model is given the values that the file holds, where `expanded` rounded to bf16: it stays the reference.
     `integers` are more metadata of the architecture.
@@ -224,7 +234,8 @@ def save_gguf(
     for key, value in integers.items():
         writer.add_uint32(f"{arch}.{key}", value)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if arch in _PAIRED else {}
-    names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, arch.upper()), config.num_hidden_layers)
+    known = {name: key for key, name in gguf.MODEL_ARCH_NAMES.items()}
+    names = gguf.get_tensor_name_map(known[arch], config.num_hidden_layers)
     for name, parameter in tensors:
         array = parameter.numpy()
         part = name.split(".")[-2]
@@ -267,11 +278,15 @@ def _add_head_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, hea
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(head_dim)
-    if config.model_type in _GGUF_NAMES:
+    writer.add_rope_dimension_count(int(head_dim * config.rope_parameters.get("partial_rotary_factor", 1.0)))
+    if config.model_type == "glm4_moe":
+        gguf_latent.add_expert_metadata(writer, config)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+    elif config.model_type in _GGUF_NAMES:
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
-    if hasattr(config, "moe_intermediate_size"):
+    if hasattr(config, "moe_intermediate_size") and config.model_type != "glm4_moe":
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if hasattr(config, "shared_expert_intermediate_size"):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
@@ -285,3 +300,6 @@ def _gguf_tensors(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor
                 yield f"{name.removesuffix('gate_up_proj')}{part}.weight", half
         else:
             yield name if name.endswith((".weight", ".bias")) else f"{name}.weight", parameter.data
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            yield name.replace("_bias", ".bias"), buffer

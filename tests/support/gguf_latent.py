@@ -30,6 +30,14 @@ def add_latent_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, *,
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
         writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+    add_expert_metadata(writer, config)
+    if config.model_type == "deepseek_v3":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+
+
+def add_expert_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig) -> None:
+    """What files say of experts as DeepSeek's."""
     writer.add_leading_dense_block_count(config.first_k_dense_replace)
     writer.add_expert_count(config.n_routed_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
@@ -38,9 +46,6 @@ def add_latent_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, *,
     writer.add_expert_weights_scale(config.routed_scaling_factor)
     writer.add_expert_group_count(config.n_group)
     writer.add_expert_group_used_count(config.topk_group)
-    if config.model_type == "deepseek_v3":
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-        writer.add_expert_weights_norm(config.norm_topk_prob)
 
 
 def latent_tensors(
@@ -55,6 +60,3 @@ def latent_tensors(
             yield name.replace("kv_b_proj", "v_b_proj"), each[:, config.qk_nope_head_dim :]
         else:
             yield name, tensor
-    for name, buffer in model.named_buffers():
-        if name.endswith("e_score_correction_bias"):
-            yield name.replace("_bias", ".bias"), buffer

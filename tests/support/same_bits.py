@@ -80,12 +80,19 @@ _SIZES = {
         sliding_window=100,
         swiglu_limit=1.5,
     ),
+    "glm4_moe": lambda more: hf.Glm4MoeConfig(
+        **checkpoints.sizes(96, 6, 2, 96, head_dim=16, moe_intermediate_size=64, num_experts_per_tok=2, **more),
+        n_routed_experts=8,
+        n_group=4,
+        topk_group=2,
+        use_qk_norm=True,
+    ),
     "smollm3": lambda more: hf.SmolLM3Config(
         **checkpoints.sizes(96, 6, 3, 96, sliding_window=100, use_sliding_window=True, **more), no_rope_layer_interval=2
     ),
 }
 TINY_MODELS = ("llama", "gemma2", "qwen2_moe", "deepseek_v3", "gpt_oss")  # for every instruction set
-EXPERT_MODELS = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss")
+EXPERT_MODELS = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "glm4_moe")
 MXFP4_MODEL = "gpt_oss-mxfp4"  # as it is published
 QUANTIZED = [
     *(WeightFormats(each, each, "int8") for each in get_args(WeightFormat) if each != "bf16"),

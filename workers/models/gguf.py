@@ -77,6 +77,7 @@ def _as_config_json(file: GGUFFile, metadata: Fields, form: GgufForm) -> dict[st
     values["vocab_size"] = int(tensors["token_embd.weight"].shape[-1])
     values["tie_word_embeddings"] = "output.weight" not in tensors
     values["attention_bias"] = "blk.0.attn_q.bias" in tensors
+    values["use_qk_norm"] = "blk.0.attn_q_norm.weight" in tensors
     values["eos_token_id"] = _end_ids(file)
     values["bos_token_id"] = file.scalar("tokenizer.ggml.bos_token_id")
     fields = Fields(values, metadata.where)

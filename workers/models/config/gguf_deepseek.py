@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from numaserve.workers.models.config.fields import Fields
 
 ARCHITECTURE = "deepseek2"
-_SOFTMAX, _SIGMOID = 1, 2  # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX and _SIGMOID
+_SOFTMAX, SIGMOID = 1, 2  # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX and _SIGMOID
 _MAX_DIM = 2**12
 
 
 def has_sigmoid_scores(metadata: Fields) -> bool:
     """Whether experts are chosen as in DeepSeek-V3, not as in V2. Files of V2 may not say."""
-    return metadata.values.get(f"{ARCHITECTURE}.expert_gating_func") == _SIGMOID
+    return metadata.values.get(f"{ARCHITECTURE}.expert_gating_func") == SIGMOID
 
 
 def deepseek_values(metadata: Fields, values: Mapping[str, object]) -> dict[str, object]:
@@ -29,17 +29,13 @@ def deepseek_values(metadata: Fields, values: Mapping[str, object]) -> dict[str,
     def get(key: str) -> object:
         return metadata.values.get(f"{ARCHITECTURE}.{key}")
 
-    metadata.refuse(f"{ARCHITECTURE}.expert_gating_func", 0, _SOFTMAX, _SIGMOID)
+    metadata.refuse(f"{ARCHITECTURE}.expert_gating_func", 0, _SOFTMAX, SIGMOID)
     metadata.refuse(f"{ARCHITECTURE}.attention.temperature_scale", 0.0)
     rotated = metadata.integer(f"{ARCHITECTURE}.rope.dimension_count", 1, _MAX_DIM)
     of_head = "_mla" if get("attention.key_length_mla") is not None else ""
     key = metadata.integer(f"{ARCHITECTURE}.attention.key_length{of_head}", rotated + 1, _MAX_DIM)
-    layers = metadata.integer(f"{ARCHITECTURE}.block_count", 1, 2**16)
-    skipped = metadata.integer(f"{ARCHITECTURE}.nextn_predict_layers", 0, layers - 1, 0)
-    groups = metadata.integer(f"{ARCHITECTURE}.expert_group_count", 0, 2**10, 0) or 1
-    return {
-        "num_hidden_layers": layers - skipped,
-        "num_nextn_predict_layers": skipped,
+    experts = expert_values(metadata, ARCHITECTURE)
+    return experts | {
         "num_key_value_heads": get("attention.head_count"),  # the file has one: the latent
         "head_dim": rotated,
         "q_lora_rank": get("attention.q_lora_rank"),
@@ -47,16 +43,28 @@ def deepseek_values(metadata: Fields, values: Mapping[str, object]) -> dict[str,
         "qk_rope_head_dim": rotated,
         "qk_nope_head_dim": key - rotated,
         "v_head_dim": get(f"attention.value_length{of_head}"),
-        "first_k_dense_replace": metadata.integer(f"{ARCHITECTURE}.leading_dense_block_count", 0, layers, 0),
-        "n_routed_experts": get("expert_count"),
-        "n_shared_experts": metadata.integer(f"{ARCHITECTURE}.expert_shared_count", 0, 2**10, 0),
-        "num_experts_per_tok": get("expert_used_count"),
-        "moe_intermediate_size": get("expert_feed_forward_length"),
-        "routed_scaling_factor": metadata.number(f"{ARCHITECTURE}.expert_weights_scale", 0.0, 1e6, 0.0) or 1.0,
-        "norm_topk_prob": metadata.flag(f"{ARCHITECTURE}.expert_weights_norm", False),
-        "topk_method": "noaux_tc" if has_sigmoid_scores(metadata) else _greedy(groups),
+        "topk_method": "noaux_tc" if has_sigmoid_scores(metadata) else _greedy(experts["n_group"]),
+    }
+
+
+def expert_values(metadata: Fields, name: str) -> dict[str, object]:
+    """What architecture `name` says of layers with experts, and of those that are skipped. What is missing is what
+    llama.cpp takes."""
+    layers = metadata.integer(f"{name}.block_count", 1, 2**16)
+    skipped = metadata.integer(f"{name}.nextn_predict_layers", 0, layers - 1, 0)
+    groups = metadata.integer(f"{name}.expert_group_count", 0, 2**10, 0) or 1
+    return {
+        "num_hidden_layers": layers - skipped,
+        "num_nextn_predict_layers": skipped,
+        "first_k_dense_replace": metadata.integer(f"{name}.leading_dense_block_count", 0, layers, 0),
+        "n_routed_experts": metadata.values.get(f"{name}.expert_count"),
+        "n_shared_experts": metadata.integer(f"{name}.expert_shared_count", 0, 2**10, 0),
+        "num_experts_per_tok": metadata.values.get(f"{name}.expert_used_count"),
+        "moe_intermediate_size": metadata.values.get(f"{name}.expert_feed_forward_length"),
+        "routed_scaling_factor": metadata.number(f"{name}.expert_weights_scale", 0.0, 1e6, 0.0) or 1.0,
+        "norm_topk_prob": metadata.flag(f"{name}.expert_weights_norm", False),
         "n_group": groups,
-        "topk_group": metadata.integer(f"{ARCHITECTURE}.expert_group_used_count", 0, groups, 0) or 1,
+        "topk_group": metadata.integer(f"{name}.expert_group_used_count", 0, groups, 0) or 1,
     }
 
 
@@ -67,5 +75,5 @@ def mscale(metadata: Fields) -> dict[str, object]:
     return {"mscale": both, "mscale_all_dim": both}
 
 
-def _greedy(groups: int) -> str:
+def _greedy(groups: object) -> str:
     return "greedy" if groups == 1 else "group_limited_greedy"

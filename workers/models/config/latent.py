@@ -44,10 +44,21 @@ def read_deepseek(
 ) -> ModelConfig:
     """The configuration of a model of either generation; `routing` are fields of `Routing`."""
     attention_of = _read_attention(fields, pairs=pairs)
+    common = read_common(fields, kv_heads=1, head_dim=fields.integer("v_head_dim", 1, _MAX_DIM))
+    mlp_of = read_deepseek_experts(common, correction_bias=correction_bias, **routing)
+
+    def block(layer: int) -> Block:
+        return common.block(layer, attention_of(layer, common), mlp_of(layer))
+
+    return common.model(family, architecture, block, skipped_layers=read_skipped(fields))
+
+
+def read_deepseek_experts(common: Common, *, correction_bias: bool, **routing: Any) -> Callable[[int], FeedForward]:
+    """What makes the MLP of a layer, dense in the first layers; `routing` are fields of `Routing`."""
+    fields = common.fields
     num_experts, top_k = read_experts(fields, "n_routed_experts")
     fields.refuse("moe_layer_freq", 1)
     width = fields.integer("moe_intermediate_size", 1, MAX_INTERMEDIATE)
-    common = read_common(fields, kv_heads=1, head_dim=fields.integer("v_head_dim", 1, _MAX_DIM))
     dense = fields.integer("first_k_dense_replace", 0, common.layers)
     scale = fields.number("routed_scaling_factor", 1e-6, 1e6)
     shared = width * (fields.optional_integer("n_shared_experts", 0, num_experts) or 0)
@@ -59,11 +70,12 @@ def read_deepseek(
         at = f"layers.{layer}."
         return Experts(at, common.hidden, chosen, width, shared, correction_bias=correction_bias, names=_NAMES)
 
-    def block(layer: int) -> Block:
-        return common.block(layer, attention_of(layer, common), mlp(layer))
+    return mlp
 
-    skipped = fields.integer("num_nextn_predict_layers", 0, 2**8, 0)
-    return common.model(family, architecture, block, skipped_layers=skipped)
+
+def read_skipped(fields: Fields) -> int:
+    """The layers after the others that predict several tokens at once (MTP)."""
+    return fields.integer("num_nextn_predict_layers", 0, 2**8, 0)
 
 
 def _read_attention(fields: Fields, *, pairs: bool) -> Callable[[int, Common], LatentAttention]:

@@ -14,6 +14,7 @@ import pytest
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.gguf_file import open_gguf
 from numaserve.workers.models.config.gguf_names import GgufNames
+from numaserve.workers.models.config.gguf_parts import open_gguf_model
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
@@ -218,12 +219,12 @@ def test_a_gguf_quantisation_that_is_not_supported_is_named_with_its_tensor(tmp_
         source.tensor("model.layers.0.self_attn.q_proj.weight")
 
 
-def test_one_part_of_a_divided_gguf_file_is_refused(tmp_path: Path) -> None:
+def test_a_part_of_a_divided_gguf_file_that_does_not_say_which_one_it_is_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model-00001-of-00002.gguf"
     uint16 = 2
     path.write_bytes(metadata_gguf(entry(uint16, struct.pack("<H", 2), key=b"split.count")))
-    with pytest.raises(OperatorError, match="one of 2 parts"):
-        open_gguf(path)
+    with pytest.raises(OperatorError, match="one of 2 parts; give the first one"):
+        open_gguf_model(path)
 
 
 def test_experts_that_are_not_there_are_refused(tmp_path: Path) -> None:

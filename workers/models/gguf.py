@@ -6,16 +6,19 @@ one mapping and one set of checks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from gguf import ReaderTensor
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.stored import GGUF_BLOCKS, Stored
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.gguf_file import GGUFFile, open_gguf, shape_of
+from numaserve.workers.models.config.gguf_file import GGUFFile, shape_of
 from numaserve.workers.models.config.gguf_names import PREFIX, GgufNames
+from numaserve.workers.models.config.gguf_parts import open_gguf_model
 from numaserve.workers.models.family import GgufForm
 from numaserve.workers.models.registry import gguf_family
 from numaserve.workers.models.spec import ModelConfig
@@ -41,23 +44,24 @@ _KEYS = {
 
 def load_gguf_config(path: Path) -> ModelConfig:
     """The configuration of a .gguf file. Raises `OperatorError` as `load_model_config` does."""
-    file = open_gguf(path)
+    model = open_gguf_model(path)
+    file, tensors = model.metadata, [tensor for tensor, _ in model.tensors]
     name = file.scalar("general.architecture")
     if not isinstance(name, str):
         raise OperatorError(f"{path}: general.architecture is missing; this is not a language model")
     metadata = Fields({key: file.scalar(key) for key in file.fields}, str(path))
     family = gguf_family(name, metadata)
     assert family.gguf is not None  # noqa: S101  it was found by it
-    fields = Fields(_as_config_json(file, metadata, family.gguf), str(path))
+    fields = Fields(_as_config_json(file, tensors, metadata, family.gguf), str(path))
     config = family.configure(fields, family.architectures[0])
-    decoder = config.decoder.in_gguf(name, {tensor.name for tensor in file.tensors})
-    return replace(config, decoder=decoder, prefixes=(PREFIX,), stored=_stored(file, decoder, config.skipped_layers))
+    decoder = config.decoder.in_gguf(name, {tensor.name for tensor in tensors})
+    return replace(config, decoder=decoder, prefixes=(PREFIX,), stored=_stored(tensors, decoder, config.skipped_layers))
 
 
-def _stored(file: GGUFFile, decoder: Decoder, skipped: int) -> dict[str, Stored]:
+def _stored(tensors: Sequence[ReaderTensor], decoder: Decoder, skipped: int) -> dict[str, Stored]:
     """The matrices in block formats. Others that are not supported are told about when they are read."""
     names, stored = GgufNames(decoder, skipped), dict[str, Stored]()
-    for tensor in file.tensors:
+    for tensor in tensors:
         block = GGUF_BLOCKS.get(tensor.tensor_type.name.lower())
         if block is not None:
             found, _ = names.find(tensor.name, shape_of(tensor))
@@ -65,9 +69,11 @@ def _stored(file: GGUFFile, decoder: Decoder, skipped: int) -> dict[str, Stored]
     return stored
 
 
-def _as_config_json(file: GGUFFile, metadata: Fields, form: GgufForm) -> dict[str, object]:
+def _as_config_json(
+    file: GGUFFile, found: Sequence[ReaderTensor], metadata: Fields, form: GgufForm
+) -> dict[str, object]:
     name = form.architecture
-    tensors = {tensor.name: tensor for tensor in file.tensors}
+    tensors = {tensor.name: tensor for tensor in found}
     if "token_embd.weight" not in tensors:
         raise metadata.error("tensor token_embd.weight is missing; this is not a language model")
     values: dict[str, object] = {
@@ -88,7 +94,7 @@ def _as_config_json(file: GGUFFile, metadata: Fields, form: GgufForm) -> dict[st
         metadata.refuse(f"{name}.attention.value_length", head_dim)
     rotary = metadata.integer(f"{name}.rope.dimension_count", 1, head_dim, head_dim)
     values["partial_rotary_factor"] = rotary / head_dim
-    values["rope_scaling"] = _rope_scaling(file, metadata, form, rotary)
+    values["rope_scaling"] = _rope_scaling(tensors, metadata, form, rotary)
     return values
 
 
@@ -98,17 +104,19 @@ def _end_ids(file: GGUFFile) -> list[object]:
     return list(dict.fromkeys(item for item in ids if item is not None))
 
 
-def _rope_scaling(file: GGUFFile, metadata: Fields, form: GgufForm, rotary: int) -> dict[str, object] | None:
+def _rope_scaling(
+    tensors: Mapping[str, ReaderTensor], metadata: Fields, form: GgufForm, rotary: int
+) -> dict[str, object] | None:
     name = form.architecture
     scaling = f"{name}.rope.scaling"
     length = metadata.values.get(f"{name}.context_length")
     original = metadata.values.get(f"{scaling}.original_context_length") or length
     attention_factor = metadata.values.get(f"{scaling}.attn_factor")
-    if (factors := _factors(file, "rope_freqs.weight", rotary)) is not None:
+    if (factors := _factors(tensors, "rope_freqs.weight", rotary)) is not None:
         # Llama 3's scaling comes as the divisor of each frequency: longrope with one set of factors.
         return _longrope(factors, factors, original, 1.0)
-    long = _factors(file, "rope_factors_long.weight", rotary)
-    short = _factors(file, "rope_factors_short.weight", rotary)
+    long = _factors(tensors, "rope_factors_long.weight", rotary)
+    short = _factors(tensors, "rope_factors_short.weight", rotary)
     if long is not None and short is not None:
         return _longrope(short, long, original, attention_factor)
     kind = metadata.text(f"{scaling}.type", "none")
@@ -134,9 +142,9 @@ def _longrope(short: list[float], long: list[float], original: object, attention
     }
 
 
-def _factors(file: GGUFFile, name: str, rotary: int) -> list[float] | None:
-    for tensor in file.tensors:
-        if tensor.name == name and tensor.data.dtype == np.float32 and tensor.data.shape == (rotary // 2,):
-            factors: list[float] = tensor.data.tolist()
-            return factors
-    return None
+def _factors(tensors: Mapping[str, ReaderTensor], name: str, rotary: int) -> list[float] | None:
+    tensor = tensors.get(name)
+    if tensor is None or tensor.data.dtype != np.float32 or tensor.data.shape != (rotary // 2,):
+        return None
+    factors: list[float] = tensor.data.tolist()
+    return factors

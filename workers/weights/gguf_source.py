@@ -9,8 +9,9 @@ from pathlib import Path
 from gguf import GGMLQuantizationType, ReaderTensor
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.mapped import ReadFiles
-from numaserve.workers.models.config.gguf_file import open_gguf, shape_of
+from numaserve.workers.models.config.gguf_file import shape_of
 from numaserve.workers.models.config.gguf_names import GgufNames
+from numaserve.workers.models.config.gguf_parts import GGUFPart, open_gguf_model
 from numaserve.workers.weights.source import DType, RawTensor
 
 _DTYPES: dict[GGMLQuantizationType, DType] = {
@@ -35,25 +36,26 @@ class _Part:
     """A tensor, or the part of one of `count` experts that are one tensor in the file."""
 
     tensor: ReaderTensor
+    where: GGUFPart
     shape: tuple[int, ...]
     index: int = 0
     count: int = 1
 
 
 class GGUFSource:
-    """The tensors of a .gguf file, found by `names`. Raises `OperatorError` when the file is damaged."""
+    """The tensors of a .gguf file, or of its parts, found by `names`. Raises `OperatorError` when a file is damaged."""
 
     def __init__(self, path: Path, names: GgufNames) -> None:
-        self._path = path
-        self._file = open_gguf(path)
         self._read = ReadFiles()
         self._tensors: dict[str, _Part] = {}
-        for tensor in self._file.tensors:
+        model = open_gguf_model(path)
+        self._files = {part.path: part.file for part in model.parts}
+        for tensor, where in model.tensors:
             if tensor.name in _ROPE_TABLES:  # read with the configuration
                 continue
             found, shape = names.find(tensor.name, shape_of(tensor))
             for index, name in enumerate(found):
-                self._tensors[name] = _Part(tensor, shape, index, len(found))
+                self._tensors[name] = _Part(tensor, where, shape, index, len(found))
 
     def names(self) -> Collection[str]:
         """The names of all tensors."""
@@ -65,13 +67,13 @@ class GGUFSource:
         found = part.tensor
         if found.tensor_type not in _DTYPES:
             raise OperatorError(
-                f"{self._path}: tensor {found.name} is {found.tensor_type.name}; supported are "
+                f"{part.where.path}: tensor {found.name} is {found.tensor_type.name}; supported are "
                 f"{', '.join(kind.name for kind in _DTYPES)}: choose a file with one of these"
             )
         nbytes = int(found.n_bytes) // part.count
         begin = int(found.data_offset) + part.index * nbytes
-        data = self._file.data[begin : begin + nbytes]
-        return RawTensor(found.name, data, _DTYPES[found.tensor_type], part.shape, file=self._path)
+        data = part.where.file.data[begin : begin + nbytes]
+        return RawTensor(found.name, data, _DTYPES[found.tensor_type], part.shape, file=part.where.path)
 
     def part(self, name: str) -> RawTensor:
         """The tensor of that name: a GGUF file keeps a matrix in one."""
@@ -79,4 +81,5 @@ class GGUFSource:
 
     def release(self, tensor: RawTensor) -> None:
         """Say that the tensor is not needed for now."""
-        self._read.add(self._file.mapped, tensor.data.nbytes)
+        if tensor.file is not None:
+            self._read.add(self._files[tensor.file].mapped, tensor.data.nbytes)

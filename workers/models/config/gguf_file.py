@@ -80,7 +80,7 @@ def shape_of(tensor: ReaderTensor) -> tuple[int, ...]:
 def open_gguf(path: Path) -> GGUFFile:
     """Open a GGUF file.
 
-    Raises `OperatorError` when it cannot be read, is damaged, lies about its sizes, or is one part of several.
+    Raises `OperatorError` when it cannot be read, is damaged, or lies about its sizes.
     """
     try:
         # An offset near 2**64 must not wrap round to the file's start.
@@ -90,9 +90,6 @@ def open_gguf(path: Path) -> GGUFFile:
     # Reading past the end shows as any of these in the gguf package, which checks no bounds of its own.
     except (ValueError, IndexError, KeyError, ArithmeticError, RecursionError, struct.error) as error:
         raise OperatorError(f"{path}: not a sound GGUF file ({error}); fetch it again") from error
-    parts = file.scalar("split.count")
-    if isinstance(parts, int) and parts > 1:
-        raise OperatorError(f"{path}: one of {parts} parts; join them with `llama-gguf-split --merge` first")
     return file
 
 

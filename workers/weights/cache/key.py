@@ -28,6 +28,7 @@ import numaserve.workers.weights
 from numaserve.kernels import _native, isa
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.layers.stored import Stored, StoredMatrices
+from numaserve.workers.models.config.gguf_parts import gguf_paths
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.weights.cache.folder import CacheKey
 
@@ -54,7 +55,7 @@ def look_at(model: Path) -> Checkpoint:
     if model.is_dir():
         files = sorted(path for path in model.iterdir() if path.suffix in {".json", ".safetensors"} and path.is_file())
     else:
-        files = [model]
+        files = gguf_paths(model)
     digest = hashlib.blake2b(digest_size=32)
     changed = 0
     for path in files:

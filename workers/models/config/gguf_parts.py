@@ -1,0 +1,84 @@
+"""A model in one GGUF file, or in several parts as `llama-gguf-split` makes them.
+
+The parts are called `NAME-00001-of-00003.gguf` and so on, and lie beside each other; the first one has the metadata.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gguf import ReaderTensor
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.config.gguf_file import GGUFFile, open_gguf
+
+_NAME = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+_MAX_PARTS = 2**10
+
+
+@dataclass(frozen=True)
+class GGUFPart:
+    """One file of a model."""
+
+    path: Path
+    file: GGUFFile
+
+
+@dataclass(frozen=True)
+class GGUFModel:
+    """All files of a model, the one with the metadata first."""
+
+    parts: tuple[GGUFPart, ...]
+
+    @property
+    def metadata(self) -> GGUFFile:
+        """The file that has it."""
+        return self.parts[0].file
+
+    @property
+    def tensors(self) -> Iterator[tuple[ReaderTensor, GGUFPart]]:
+        """All tensors, and where they are."""
+        return ((tensor, part) for part in self.parts for tensor in part.file.tensors)
+
+
+def gguf_paths(path: Path) -> list[Path]:
+    """The files of the model whose first part, or only file, is `path`, as its name has it."""
+    named = _NAME.fullmatch(path.name)
+    count = int(named[3]) if named else 1
+    if named is None or not 1 <= count <= _MAX_PARTS:
+        return [path]
+    return [path.with_name(f"{named[1]}-{part + 1:05}-of-{count:05}.gguf") for part in range(count)]
+
+
+def open_gguf_model(path: Path) -> GGUFModel:
+    """Open a model of one file or of several.
+
+    Raises `OperatorError` when a file cannot be read or is damaged, and where parts are missing or do not belong
+    together.
+    """
+    first = open_gguf(path)
+    count = first.scalar("split.count")
+    if not isinstance(count, int) or count <= 1:
+        return GGUFModel((GGUFPart(path, first),))
+    paths = gguf_paths(path)
+    if first.scalar("split.no") != 0 or len(paths) != count or paths[0] != path:
+        raise OperatorError(
+            f"{path}: one of {count} parts; give the first one, called NAME-00001-of-{count:05}.gguf, with the others"
+            " beside it"
+        )
+    parts = [GGUFPart(path, first), *(_open_part(each, no, count) for no, each in enumerate(paths[1:], 1))]
+    names = [tensor.name for part in parts for tensor in part.file.tensors]
+    if len(set(names)) != len(names) or first.scalar("split.tensors.count") not in {None, len(names)}:
+        raise OperatorError(f"{path}: its {count} parts do not belong together; fetch all of them again")
+    return GGUFModel(tuple(parts))
+
+
+def _open_part(path: Path, no: int, count: int) -> GGUFPart:
+    if not path.is_file():
+        raise OperatorError(f"{path}: missing; all {count} parts of the model have to be there")
+    file = open_gguf(path)
+    if (file.scalar("split.no"), file.scalar("split.count")) != (no, count):
+        raise OperatorError(f"{path}: not part {no + 1} of {count}, as its name says; fetch it again")
+    return GGUFPart(path, file)

@@ -3,9 +3,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from api_fakes import FakeEngine, make_context
 from numaserve.server.api.app import ApiContext, create_app
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import FakeEngine, make_context
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import schemathesis
-from api_fakes import FakeEngine, make_context
 from numaserve.server.api.app import create_app
 from schemathesis.config import SchemathesisConfig
 from schemathesis.generation import GenerationMode
+
+from tests.support.api_fakes import FakeEngine, make_context
 
 # What JSON Schema cannot say: rules between fields, and what the model, its vocabulary and its context allow.
 BEYOND_THE_SCHEMA = {

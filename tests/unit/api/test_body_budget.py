@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from api_fakes import MODEL, FakeEngine, make_context, outcomes
 from numaserve.server.api.app import ApiContext, create_app
 from numaserve.server.api.body_limit import FREE_BYTES
 from numaserve.server.api.heap import HeapTrimmer
+
+from tests.support.api_fakes import MODEL, FakeEngine, make_context, outcomes
 
 MIB = 1 << 20
 BODY = json.dumps({"model": MODEL, "prompt": "x"}).encode()

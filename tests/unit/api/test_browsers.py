@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from api_fakes import FakeEngine, make_context
-from app_routes import ROUTES
 from numaserve.server.api.app import create_app
 from numaserve.server.api.browsers import BrowserRules
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import FakeEngine, make_context
+from tests.support.app_routes import ROUTES
 
 ORIGIN = "https://chat.example.com"
 KEY = "key-of-a-test"

@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from api_fakes import CONTEXT, EOS, MODEL, REPLY, TURN, FakeEngine
 from numaserve.server.api.chat_schema import ChatRequest
 from numaserve.server.api.logprobs import TokenNames, chat_entries
 from numaserve.workers.protocol import TokenLogprobs
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import CONTEXT, EOS, MODEL, REPLY, TURN, FakeEngine
 
 USER = [{"role": "user", "content": "hi"}]
 PROMPT = [TURN, *b"user\nhi", TURN]

@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from api_fakes import BOS, CONTEXT, MODEL, REPLY, FakeEngine, make_context
 from numaserve.server.api.app import create_app
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import BOS, CONTEXT, MODEL, REPLY, FakeEngine, make_context
 
 
 def complete(client: TestClient, prompt: Any = "ab", **fields: Any) -> Any:

@@ -7,8 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
-from api_fakes import MODEL, FakeEngine, make_context
 from numaserve.server.api.app import create_app
+
+from tests.support.api_fakes import MODEL, FakeEngine, make_context
 
 PATHS: dict[str, dict[str, Any]] = {
     "/v1/completions": {"model": MODEL, "prompt": "hi"},

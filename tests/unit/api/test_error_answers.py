@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from api_fakes import MODEL, FakeEngine, make_context, outcomes
 from numaserve.server.api.app import ApiContext, create_app
 from numaserve.server.engine.types import GenerationFailed, NotReady, QueueFull, RequestTooLong
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import MODEL, FakeEngine, make_context, outcomes
 
 BODY: dict[str, Any] = {"model": MODEL, "prompt": "hi"}
 

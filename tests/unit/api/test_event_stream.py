@@ -7,11 +7,12 @@ import json
 from typing import Any
 
 import pytest
-from api_fakes import REPLY, FakeEngine, make_context
 from numaserve.server.api.app import create_app
 from numaserve.server.engine.types import EngineError, GenerationFailed, NotReady
 from starlette.testclient import TestClient
 from starlette.types import Message
+
+from tests.support.api_fakes import REPLY, FakeEngine, make_context
 
 BODY = json.dumps({"prompt": "x", "stream": True}).encode()
 

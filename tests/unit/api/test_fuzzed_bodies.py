@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from api_fakes import MODEL, REPLY
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numaserve.server.api.chat_schema import ChatRequest
@@ -14,6 +13,8 @@ from numaserve.server.api.completion_schema import CompletionRequest
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
 from pydantic import BaseModel
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import MODEL, REPLY
 
 NUMBERS = st.one_of(
     st.integers(-2, 5), st.integers(), st.floats(-2, 2), st.floats(), st.sampled_from([2**31, 2**63, -(2**63), 10**400])

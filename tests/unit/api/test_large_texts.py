@@ -8,11 +8,12 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from api_fakes import CONTEXT, MODEL, ByteTokenizer, FakeEngine, make_context, outcomes
 from numaserve.server.api.app import ApiContext, create_app
 from numaserve.server.api.large_json import json_pieces, pieces_response
 from numaserve.server.engine.types import QueueFull
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import CONTEXT, MODEL, ByteTokenizer, FakeEngine, make_context, outcomes
 
 LONG = CONTEXT * 256  # characters; beyond that nothing is counted
 PATHS = {

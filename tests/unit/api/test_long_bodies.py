@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_fakes import VOCAB, FakeEngine, make_context
 from numaserve.server.api.app import ApiContext, create_app
 from numaserve.server.api.body.need import BodyNeed, count_values
 from numaserve.server.api.body.process import DecodingProcess
@@ -25,6 +24,8 @@ from numaserve.server.api.schemas import Strict
 from numaserve.server.api.tokenize_schema import DetokenizeRequest
 from numaserve.server.engine.types import NotReady
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import VOCAB, FakeEngine, make_context
 
 LONG = "x" * INLINE_BYTES
 MANY = INLINE_VALUES * 2

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 import openai
 import pytest
 import uvicorn
-from api_fakes import MODEL, REPLY, FakeEngine, make_context
 from numaserve.server.api.app import create_app
 from numaserve.server.engine.types import GenerationFailed
+
+from tests.support.api_fakes import MODEL, REPLY, FakeEngine, make_context
 
 KEY = "key-of-a-test"
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from app_routes import DOCUMENTED, operations
 from hypothesis import HealthCheck, settings
 from numaserve.server.api.auth import OPEN_PATHS
 from openapi_cases import judge, schema
+
+from tests.support.app_routes import DOCUMENTED, operations
 
 FEW, MANY = 200 // len(DOCUMENTED) + 1, 2000 // len(DOCUMENTED) + 1  # for each of them
 RANDOM = {"derandomize": True, "deadline": None, "suppress_health_check": list(HealthCheck)}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from api_fakes import FakeEngine, make_context
-from app_routes import DOCUMENTED
 from numaserve.server.api.app import create_app
 from numaserve.server.api.auth import OPEN_PATHS
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import FakeEngine, make_context
+from tests.support.app_routes import DOCUMENTED
 
 KEY = "key-of-a-test"
 GETS = [path for method, path in DOCUMENTED if method == "GET"]

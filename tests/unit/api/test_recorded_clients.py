@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_fakes import ByteTokenizer, FakeEngine, make_context
 from httpx import Response
 from numaserve.server.api.app import ApiLimits, create_app
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
 
 MODEL = "SmolLM2-135M-Instruct"  # that was asked then, and its sizes
 CONTEXT, VOCAB = 8192, 49152

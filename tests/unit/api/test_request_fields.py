@@ -4,9 +4,10 @@ import json
 from typing import Any
 
 import pytest
-from api_fakes import EOS, MODEL, VOCAB, FakeEngine
 from numaserve.workers.protocol import SamplingParams
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import EOS, MODEL, VOCAB, FakeEngine
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

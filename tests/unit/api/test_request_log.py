@@ -5,11 +5,12 @@ import logging
 from typing import Any
 
 import pytest
-from api_fakes import MODEL, REPLY, FakeEngine, make_context
 from numaserve.server.api.access_log import JsonFormatter
 from numaserve.server.api.app import create_app
 from numaserve.server.engine.types import GenerationFailed
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import MODEL, REPLY, FakeEngine, make_context
 
 SECRET = "the secret prompt"
 BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": SECRET}]}

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from api_fakes import FakeEngine, make_context
 from numaserve.server.api.app import create_app
 from numaserve.server.api.auth import OPEN_PATHS
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import FakeEngine, make_context
 
 KEY = {"Authorization": "Bearer key-of-a-test"}
 PREFIX = "/llm/v2"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from api_fakes import CONTEXT, MODEL, VOCAB
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import CONTEXT, MODEL, VOCAB
 
 
 @pytest.mark.parametrize("path", ["/model_info", "/get_model_info"])

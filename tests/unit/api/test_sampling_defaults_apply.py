@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from api_fakes import FakeEngine, make_context
 from numaserve.server.api.app import create_app
 from numaserve.server.api.schemas import SamplingFields
 from numaserve.workers.protocol import SamplingParams
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import FakeEngine, make_context
 
 DEFAULTS = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.05}
 OTHERS = {"temperature": 0.7, "top_p": 0.8, "top_k": 5, "min_p": 0.5, "repetition_penalty": 2.0}

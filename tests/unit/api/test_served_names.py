@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from api_fakes import MODEL, FakeEngine, make_context
 from numaserve.server.api.app import create_app
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import MODEL, FakeEngine, make_context
 
 NAMES = [MODEL, "gpt-4o", "team/another"]
 BODIES: dict[str, dict[str, Any]] = {

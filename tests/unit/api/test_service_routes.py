@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from api_fakes import BOS, CONTEXT, MODEL, OPERATION, TURN, VOCAB, FakeEngine
 from numaserve.server.api.app import ApiContext
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import BOS, CONTEXT, MODEL, OPERATION, TURN, VOCAB, FakeEngine
 
 
 def test_the_model_is_listed(client: TestClient) -> None:

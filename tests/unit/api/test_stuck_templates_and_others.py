@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from api_fakes import MODEL, ByteTokenizer, FakeEngine, make_context, outcomes
 from numaserve.server.api.app import create_app
 from numaserve.server.tokenizer.chat_template import ChatTemplate
+
+from tests.support.api_fakes import MODEL, ByteTokenizer, FakeEngine, make_context, outcomes
 
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 

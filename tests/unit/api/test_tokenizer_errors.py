@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from api_fakes import MODEL, ByteTokenizer, FakeEngine, make_context, outcomes
 from numaserve.server.api.access_log import JsonFormatter
 from numaserve.server.api.app import ApiContext, create_app
 from numaserve.server.tokenizer.failures import while_serving
 from starlette.testclient import TestClient
 from tokenizers import Regex, Tokenizer, models, normalizers
+
+from tests.support.api_fakes import MODEL, ByteTokenizer, FakeEngine, make_context, outcomes
 
 TRIGGER = "x" * 40 + "!"
 TOKENS = list(TRIGGER.encode())

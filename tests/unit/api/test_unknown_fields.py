@@ -7,9 +7,10 @@ import logging
 from typing import Any
 
 import pytest
-from api_fakes import MODEL, FakeEngine, make_context
 from numaserve.server.api.app import create_app
 from starlette.testclient import TestClient
+
+from tests.support.api_fakes import MODEL, FakeEngine, make_context
 
 HEADER = "X-Numaserve-Ignored"
 BODIES: dict[str, dict[str, Any]] = {

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from api_fakes import FakeEngine, make_context
 from numaserve.server.service.connection import ConnectionLimits
 from numaserve.server.service.http import HttpServer
+
+from tests.support.api_fakes import FakeEngine, make_context
 
 Client = tuple[socket.socket, asyncio.Task[None]]
 

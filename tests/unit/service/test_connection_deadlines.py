@@ -8,10 +8,11 @@ import time
 from typing import cast
 
 import pytest
-from api_fakes import FakeEngine, make_context
 from numaserve.server.service.client_transport import ClientTransport
 from numaserve.server.service.connection import ConnectionLimits
 from raw_clients import BODY, CHUNKED, GET, HEAD, answer_of, exchange, is_closed, listening, pour
+
+from tests.support.api_fakes import FakeEngine, make_context
 
 REFUSED = b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 LONG = "x" * 2_000_000

@@ -6,9 +6,10 @@ import asyncio
 import json
 
 import pytest
-from api_fakes import MODEL, REPLY, FakeEngine, make_context
 from numaserve.server.service.connection import ConnectionLimits
 from raw_clients import BODY, COMPLETE, GET, HEAD, Connection, answer_of, is_closed, is_served, listening, pour
+
+from tests.support.api_fakes import MODEL, REPLY, FakeEngine, make_context
 
 LIMITS = ConnectionLimits(requests_ahead=4, head_bytes=1 << 14, linger_bytes=1 << 16)
 

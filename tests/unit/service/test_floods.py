@@ -6,10 +6,11 @@ import asyncio
 import tracemalloc
 
 import pytest
-from api_fakes import FakeEngine, make_context
-from app_routes import ROUTES
 from numaserve.server.service.connection import ConnectionLimits
 from raw_clients import Connect, exchange, listening, pour
+
+from tests.support.api_fakes import FakeEngine, make_context
+from tests.support.app_routes import ROUTES
 
 KEY = b"key-of-a-test"
 LIMITS = ConnectionLimits(linger_bytes=1 << 16)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from api_fakes import FakeEngine, make_context
 from numaserve.server.api.app import create_app
+
+from tests.support.api_fakes import FakeEngine, make_context
 
 
 def operations(*keys: str) -> dict[tuple[str, str], dict[str, Any]]:

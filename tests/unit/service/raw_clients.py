@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from api_fakes import REPLY, FakeEngine, make_context
 from numaserve.server.api.app import ApiContext
 from numaserve.server.service.connection import ConnectionLimits, LimitedProtocol
 from numaserve.server.service.http import HttpServer
+
+from tests.support.api_fakes import REPLY, FakeEngine, make_context
 
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

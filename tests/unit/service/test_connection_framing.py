@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 import pytest
-from api_fakes import REPLY, FakeEngine, make_context
 from numaserve.server.service.connection import ConnectionLimits
 from raw_clients import (
     BODY,
@@ -22,6 +21,8 @@ from raw_clients import (
     listening,
     pour,
 )
+
+from tests.support.api_fakes import REPLY, FakeEngine, make_context
 
 LIMITS = ConnectionLimits(framing_bytes=4096, linger_bytes=1 << 16)
 MUCH = 4 << 20

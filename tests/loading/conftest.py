@@ -26,13 +26,3 @@ def team() -> Team:
     # The team pins its caller; torch's threads, started from here, would all share that core.
     os.sched_setaffinity(0, allowed)
     return team
-
-
-@pytest.fixture
-def numpy_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vectors and tables of a loaded model that the NumPy builder can read."""
-    from numaserve.workers.weights import loader, weights
-    from numpy_builder import RopeValues, VectorValues
-
-    monkeypatch.setattr(loader, "Vector", VectorValues)
-    monkeypatch.setattr(weights, "RopeTable", RopeValues)

@@ -23,7 +23,6 @@ from numaserve.workers.protocol import WeightsCache
 from numaserve.workers.settings import AS_PUBLISHED, ModelSettings, WeightFormat, WeightFormats
 from numaserve.workers.weights.cache import key as key_module
 from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
-from numpy_builder import run_group
 from safetensors.torch import load_file
 from test_moe_loading import experts_of
 from test_quantized_loading import TOKENS
@@ -34,8 +33,7 @@ from tests.support.configured import configured, with_experts
 from tests.support.loaded import Loaded, load_part
 from tests.support.machines import OPTIONS, machine
 from tests.support.published_checkpoints import save_published, small_qwen2_moe
-
-pytestmark = pytest.mark.usefixtures("numpy_vectors")
+from tests.support.reference_group import run_group
 
 SHARES = [[1, 1], [3, 2], [1, 1, 1], [4, 1, 2]]
 FAMILIES_WITH_EXPERTS = [*checkpoints.MOE_CASES, *checkpoints.LATENT_CASES]

@@ -87,7 +87,6 @@ def small_deepseek(model_type: str, *, top_k: int) -> hf.PreTrainedModel:
 
 
 @FORMS
-@pytest.mark.usefixtures("numpy_vectors")
 @pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_0", "Q4_K"])
 @pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3"])
 def test_a_quantised_file_is_what_transformers_makes_of_its_values(

@@ -16,11 +16,11 @@ from numaserve.workers.settings import BF16_WEIGHTS, WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.source import RawTensor
-from numpy_builder import run_group
 from safetensors.torch import load_file, save_file
 
 from tests.support import checkpoints
 from tests.support.loaded import Loaded, load_part
+from tests.support.reference_group import run_group
 
 TOKENS = np.random.default_rng(0).integers(0, checkpoints.VOCAB, 80)
 POSITIONS = 200
@@ -58,7 +58,6 @@ def test_int8_weights_are_those_of_the_checkpoint_and_the_embedding_stays_bf16(
             assert (np.abs(got.to_numpy() - values) <= half_steps * 1.001).all()
 
 
-@pytest.mark.usefixtures("numpy_vectors")
 @pytest.mark.parametrize("tp", [1, 2, 3])
 @pytest.mark.parametrize("case", [*checkpoints.CASES, *checkpoints.MOE_CASES, *checkpoints.LATENT_CASES])
 def test_each_family_computes_what_transformers_computes_on_any_number_of_ranks(
@@ -70,7 +69,6 @@ def test_each_family_computes_what_transformers_computes_on_any_number_of_ranks(
     assert_same_logits(folder, model, tp, team)
 
 
-@pytest.mark.usefixtures("numpy_vectors")
 @pytest.mark.parametrize("kind", checkpoints.GGUF_TYPES)
 @pytest.mark.parametrize(("case", "tp"), [("llama-tied", 2), ("qwen2", 3)])
 def test_an_expanded_gguf_file_computes_what_its_dequantised_weights_compute(
@@ -80,21 +78,18 @@ def test_an_expanded_gguf_file_computes_what_its_dequantised_weights_compute(
     assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", kind), model, tp, team)
 
 
-@pytest.mark.usefixtures("numpy_vectors")
 @pytest.mark.parametrize("case", ["smollm3", "glm4_moe"])
 def test_a_gguf_file_computes_what_its_family_computes(case: str, tmp_path: Path, team: Team) -> None:
     model = checkpoints.random_model(case)
     assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", "F32"), model, 2, team)
 
 
-@pytest.mark.usefixtures("numpy_vectors")
 def test_quantised_heads_that_begin_inside_a_block_are_divided_too(tmp_path: Path, team: Team) -> None:
     config = hf.LlamaConfig(**checkpoints.sizes(96, 4, 2, 160), head_dim=24)
     model = checkpoints.randomise(hf.LlamaForCausalLM(config).eval())
     assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", "Q8_0"), model, 2, team)
 
 
-@pytest.mark.usefixtures("numpy_vectors")
 @pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
 def test_the_text_part_of_a_multimodal_checkpoint_is_found(prefix: str, tmp_path: Path, team: Team) -> None:
     model = checkpoints.random_model("gemma3")

@@ -112,7 +112,6 @@ def test_heads_are_divided_and_so_are_the_rows_that_make_latents(saved: dict[str
     assert [part.n // (nope + rope) for part in q_b] == [2, 1]
 
 
-@pytest.mark.usefixtures("numpy_vectors")
 @pytest.mark.parametrize("layout", ["gptq", "awq", "w8a8", "fp8 blocks"])
 def test_a_published_checkpoint_is_kept_as_it_is_but_for_what_is_turned(
     layout: str, tmp_path: Path, team: Team
@@ -132,7 +131,6 @@ def test_a_published_checkpoint_is_kept_as_it_is_but_for_what_is_turned(
             assert w_uk.format == ("fp8" if layout == "fp8 blocks" else "int8_group")
 
 
-@pytest.mark.usefixtures("numpy_vectors")
 def test_blocks_that_heads_do_not_begin_with_are_rounded_again_when_they_are_turned(tmp_path: Path, team: Team) -> None:
     model = small_deepseek(v_head_dim=64)
     weights = load(save_published(model, tmp_path, "fp8 blocks"), team, shares=[1], formats=AS_PUBLISHED)

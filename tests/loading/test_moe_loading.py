@@ -28,8 +28,6 @@ from tests.support.loaded import Loaded, load_part
 from tests.support.published import LAYOUTS
 from tests.support.published_checkpoints import edit_config, save_published, small_qwen2_moe
 
-pytestmark = pytest.mark.usefixtures("numpy_vectors")
-
 QUANTIZED: list[WeightFormat] = ["int8", "int4", "fp8"]
 Tensors = dict[str, torch.Tensor]
 

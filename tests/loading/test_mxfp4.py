@@ -28,8 +28,6 @@ from tests.support.models import layers_of, the_only, windows
 from tests.support.published_checkpoints import edit_config
 from tests.support.published_mxfp4 import CONFIG, mxfp4, save_mxfp4, small_gpt_oss
 
-pytestmark = pytest.mark.usefixtures("numpy_vectors")
-
 STORED = Stored("gpt_oss", "mxfp4", 32, bits=4)
 EXPERTS = "model.layers.0.mlp.experts."
 

@@ -25,11 +25,11 @@ from numaserve.workers.process.model import RankModel
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.protocol import SamplingParams, SeqPlan, SlotInit, StepPlan
 from numaserve.workers.settings import ModelSettings, WeightFormats
-from numpy_builder import run_group
 from safetensors.torch import save_file
 
 from tests.support.loaded import load_part
 from tests.support.machines import OPTIONS, machine
+from tests.support.reference_group import run_group
 
 HIDDEN, NARROW, INNER, LAYERS, VOCAB, HEADS, HEAD_DIM = 96, 64, 160, 2, 80, 4, 32
 CONFIG = {
@@ -138,7 +138,6 @@ def save_gguf(path: Path) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("numpy_vectors")
 @pytest.mark.parametrize("tp", [2, 3])
 def test_ranks_compute_what_one_computes(tp: int, folder: Path, team: Team) -> None:
     (alone,) = run_group([load_part(folder, team, [1])], TOKENS)
@@ -178,11 +177,8 @@ def test_its_steps_are_estimated_operation_by_operation(folder: Path) -> None:
     assert sum(row.calls for row in estimate.decode.costs if row.name == "linear") == 2 * LAYERS
 
 
-@pytest.mark.usefixtures("numpy_vectors")
-def test_the_kernels_compute_what_the_reference_does(folder: Path, team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_compute_what_the_reference_does(folder: Path, team: Team) -> None:
     (logits,) = run_group([load_part(folder, team, [1])], TOKENS)
-    monkeypatch.undo()  # from here on vectors are the kernels'
-    add_family(monkeypatch)
     deployment = make_deployment(OPTIONS, load_model_config(folder), machine(1))
     launch = deployment.launches[0]
     launch = type(launch)(

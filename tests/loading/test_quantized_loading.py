@@ -14,15 +14,13 @@ from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.parameters import MatrixParameter
 from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, WeightFormats
-from numpy_builder import run_group
 from safetensors.torch import load_file, save_file
 
 from tests.support import checkpoints
 from tests.support.loaded import Loaded, load_part
 from tests.support.published import LAYOUTS, rounded_anew
 from tests.support.published_checkpoints import edit_config, save_published, small_llama
-
-pytestmark = pytest.mark.usefixtures("numpy_vectors")
+from tests.support.reference_group import run_group
 
 TOKENS = np.random.default_rng(0).integers(0, checkpoints.VOCAB, 60)
 Model = hf.PreTrainedModel

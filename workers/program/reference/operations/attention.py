@@ -16,8 +16,8 @@ from numaserve.workers.program.reference.step import SequenceRows
 def rope_store(run: Run, op: RopeStore) -> None:
     """Heads of queries and keys are normalised and rotated."""
     shape = run.setup.shape
-    heads = run.get(op.qkv)[:, : (shape.q_heads + 2 * shape.kv_heads) * shape.head_dim]
-    q, k, v = heads.unflatten(1, (-1, shape.head_dim)).split([shape.q_heads, shape.kv_heads, shape.kv_heads], dim=1)
+    qkv, parts = run.get(op.qkv), [shape.q_heads, shape.kv_heads, shape.kv_heads]
+    q, k, v = qkv.reshape(len(qkv), sum(parts), shape.head_dim).split(parts, dim=1)
     if op.q_norm is not None:
         q = normed(q, run.weights.vector(op.q_norm), op.eps)
     if op.k_norm is not None:
@@ -49,7 +49,8 @@ def attention(run: Run, op: Attention) -> None:
     """Sequences that the ranks divide are left out."""
     shape = run.setup.shape
     values = shape.value_dim or shape.head_dim
-    q = run.get(op.q).unflatten(1, (shape.q_heads, -1))[..., : shape.head_dim]
+    q = run.get(op.q)
+    q = q.reshape(len(q), shape.q_heads, padded(shape.head_dim))[..., : shape.head_dim]
     out = q.new_zeros(len(q), shape.q_heads, values)
     how = Softmax(op.scale, op.softcap, run.vector(op.sinks))
     for each in run.step.whole if shape.q_heads else ():

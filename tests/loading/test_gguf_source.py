@@ -140,14 +140,27 @@ def test_the_largest_gemma_scales_queries_by_the_hidden_size_per_head(
     assert [attention.scale for attention in layers_of(config, Attention)] == pytest.approx([scale] * layers)
 
 
-@pytest.mark.parametrize(("arch", "pairs"), [("llama", [32, 32, 0]), ("qwen2", [0, 0, 0])])
-def test_only_the_llama_architecture_has_interleaved_queries_and_keys(
-    arch: str, pairs: list[int], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("arch", "pairs"),
+    [("llama", [32, 32, 0]), ("smollm3", [32, 32, 0]), ("mistral3", [32, 32, 0]), ("qwen2", [0, 0, 0])],
+)
+def test_only_llama_and_its_kin_have_interleaved_queries_and_keys(arch: str, pairs: list[int], tmp_path: Path) -> None:
     config = load_model_config(write(tmp_path / "model.gguf", arch, {}))
     for attention in layers_of(config, Attention):
         assert [part.order.pairs for part in attention.qkv.parts] == pairs
     assert len(layers_of(config, Attention)) == 2
+
+
+def test_ministral_3_in_gguf_is_served_as_long_as_its_queries_have_one_scale(tmp_path: Path) -> None:
+    metadata: dict[str, int | float | str] = {
+        "attention.temperature_scale": 0.1,
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 128,
+    }
+    config = load_model_config(write(tmp_path / "model.gguf", "mistral3", metadata))
+    assert config.max_position == 128
+    assert {frequencies(attention.rope, 128)[1] for attention in layers_of(config, Attention)} == {1.0}
 
 
 def test_interleaved_rows_are_put_back_in_halves() -> None:

@@ -107,6 +107,31 @@ def test_the_text_part_of_a_multimodal_checkpoint_is_found(prefix: str, tmp_path
     assert_same_logits(folder, model, 1, team)
 
 
+@pytest.mark.usefixtures("numpy_vectors")
+@pytest.mark.parametrize(
+    ("prefix", "head"), [("language_model.model.", "language_model."), ("model.language_model.", "")]
+)
+def test_the_text_part_of_mistral_small_is_found_with_its_head(
+    prefix: str, head: str, tmp_path: Path, team: Team
+) -> None:
+    model = checkpoints.random_model("mistral")
+    folder = checkpoints.save(model, tmp_path)
+    edit_tensors(
+        folder,
+        lambda tensors: (
+            {
+                f"{head}{name}" if name.startswith("lm_head") else name.replace("model.", prefix, 1): value
+                for name, value in tensors.items()
+            }
+            | {"vision_tower.patch_conv.weight": torch.zeros(2), "multi_modal_projector.norm.weight": torch.zeros(2)}
+        ),
+    )
+    text = json.loads((folder / "config.json").read_text())
+    outer = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": text}
+    (folder / "config.json").write_text(json.dumps(outer))
+    assert_same_logits(folder, model, 2, team)
+
+
 def edit_tensors(folder: Path, edit: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
     path = folder / "model.safetensors"
     save_file({name: value.contiguous() for name, value in edit(load_file(path)).items()}, path)

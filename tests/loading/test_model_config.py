@@ -122,6 +122,35 @@ def test_a_multimodal_gemma_3_is_read_from_its_text_config(tmp_path: Path) -> No
         assert (attention.rope.kind, attention.rope.factor, attention.rope.theta) == rope
 
 
+@pytest.mark.parametrize(("text", "outer", "tied"), [(None, None, False), (None, True, True), (False, True, False)])
+def test_a_multimodal_mistral_is_read_from_its_text_config(
+    text: bool | None, outer: bool | None, tied: bool, tmp_path: Path
+) -> None:
+    values = {**LLAMA, "model_type": "mistral", "sliding_window": None, "tie_word_embeddings": text}
+    inner = {key: value for key, value in values.items() if key not in ("architectures", "tie_word_embeddings")}
+    if text is not None:
+        inner["tie_word_embeddings"] = text
+    folder = write(
+        tmp_path,
+        architectures=["Mistral3ForConditionalGeneration"],
+        text_config=inner,
+        **({} if outer is None else {"tie_word_embeddings": outer}),
+    )
+    config = load_model_config(folder)
+    assert config.family == "mistral"
+    assert config.decoder.head.tied == tied
+    assert windows(config) == [None, None]
+
+
+def test_ministral_3_is_served_as_long_as_its_queries_have_one_scale(tmp_path: Path) -> None:
+    values = {key: value for key, value in LLAMA.items() if key != "max_position_embeddings"}
+    values["architectures"] = ["Ministral3ForCausalLM"]
+    expected = hf.Ministral3Config()
+    config = load_model_config(write(tmp_path, **values, num_key_value_heads=3))
+    assert config.max_position == expected.rope_parameters["original_max_position_embeddings"]
+    assert the_only(config, Attention).rope.factor == expected.rope_parameters["factor"]
+
+
 def test_end_tokens_of_the_generation_config_are_added(tmp_path: Path) -> None:
     write(tmp_path, **LLAMA)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 7, 9]}))

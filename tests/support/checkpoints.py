@@ -69,6 +69,17 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
     "llama-linear-rope": lambda: hf.LlamaConfig(**sizes(96, 2, 2, 96, head_dim=48), **_LINEAR),
     "llama-yarn": lambda: hf.LlamaConfig(**sizes(128, 4, 4, 224), **_YARN),
     "mistral": lambda: hf.MistralConfig(**sizes(256, 8, 2, 352, sliding_window=16)),
+    "ministral3": lambda: hf.Ministral3Config(
+        **sizes(96, 6, 2, 160, head_dim=24),
+        **rope(
+            "yarn",
+            factor=4.0,
+            original_max_position_embeddings=512,
+            mscale=1.0,
+            mscale_all_dim=1.0,
+            llama_4_scaling_beta=0.1,
+        ),
+    ),
     "qwen2": lambda: hf.Qwen2Config(**sizes(192, 6, 3, 256)),
     "qwen3": lambda: hf.Qwen3Config(**sizes(128, 4, 2, 224, head_dim=64, tie_word_embeddings=True)),
     "gemma2": lambda: hf.Gemma2Config(

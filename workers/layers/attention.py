@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numaserve.workers.program.handles import Vector
     from numaserve.workers.settings import KvCacheDtype
 
-_PAIRED = ("llama", "smollm3")  # the GGUF architectures whose converter puts rotated dimensions in pairs
+_PAIRED = ("llama", "mistral3", "smollm3")  # the GGUF architectures whose converter puts rotated dimensions in pairs
 
 
 @dataclass(frozen=True)

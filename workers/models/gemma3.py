@@ -6,7 +6,13 @@ The text part of the multimodal checkpoints is served too; their vision tower is
 from __future__ import annotations
 
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import read_common, read_head_dim, read_layer_kinds
+from numaserve.workers.models.config.huggingface import (
+    MULTIMODAL,
+    read_common,
+    read_head_dim,
+    read_layer_kinds,
+    read_text,
+)
 from numaserve.workers.models.config.rope import rope_from
 from numaserve.workers.models.family import Family, GgufForm
 from numaserve.workers.models.gemma2 import gemma, query_scalar
@@ -30,8 +36,7 @@ _DEFAULTS = {
 def configure(fields: Fields, architecture: str) -> ModelConfig:
     """Map config.json, of the text model or of the multimodal one that holds it as `text_config`."""
     if architecture == "Gemma3ForConditionalGeneration":
-        outer = {key: fields.values[key] for key in ("eos_token_id", "bos_token_id") if fields.has(key)}
-        fields = fields.child("text_config").with_defaults(**outer)
+        fields = read_text(fields)
     fields = fields.with_defaults(**_DEFAULTS)
     common = read_common(fields)
     pattern = fields.integer("sliding_window_pattern", 1, 2**10, 6)
@@ -43,13 +48,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
         slides,
         ropes=_read_ropes(fields),
         head_norms=True,
-        prefixes=("model.", "language_model.model.", "model.language_model."),
-        ignored_prefixes=(
-            "vision_tower.",
-            "multi_modal_projector.",
-            "model.vision_tower.",
-            "model.multi_modal_projector.",
-        ),
+        **MULTIMODAL,
     )
 
 

@@ -1,27 +1,81 @@
-"""Mistral: Llama with a sliding window on every layer, or on none where `sliding_window` is null."""
+"""Mistral and Mistral Small 3, Ministral 3: Llama with a sliding window on every layer, or on none where
+`sliding_window` is null.
+
+The text part of the multimodal checkpoints is served too; their vision tower is left out.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from numaserve.workers.layers.decoder import Block
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import read_common, read_windows
-from numaserve.workers.models.family import Family
+from numaserve.workers.models.config.huggingface import MULTIMODAL, read_common, read_text, read_windows
+from numaserve.workers.models.family import Family, GgufForm, Values, without_experts
 from numaserve.workers.models.spec import ModelConfig
+
+_MULTIMODAL = "Mistral3ForConditionalGeneration"
+_MINISTRAL = "Ministral3ForCausalLM"
+_MINISTRAL_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 1e6,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16384,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+_MINISTRAL_DEFAULTS = {
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": None,
+    "max_position_embeddings": 262144,
+    "rope_parameters": _MINISTRAL_ROPE,
+}
 
 
 def configure(fields: Fields, architecture: str) -> ModelConfig:
-    """Map config.json. A missing `sliding_window` is 4096, as in transformers; null is none."""
+    """Map config.json, of the text model or of the multimodal one that holds it as `text_config`. What it leaves out
+    has transformers' default: a missing `sliding_window` is 4096, but none in Ministral 3; null is none."""
+    changes: dict[str, Any] = {}
+    if architecture == _MULTIMODAL:
+        fields, changes = read_text(fields, "tie_word_embeddings"), dict(MULTIMODAL)
+        fields.refuse("model_type", "mistral", "ministral3")
+    if architecture == _MINISTRAL or fields.text("model_type", "mistral") == "ministral3":
+        fields = fields.with_defaults(**_MINISTRAL_DEFAULTS)
     common = read_common(fields)
     windows = read_windows(fields, default=4096)
 
     def block(layer: int) -> Block:
         return common.block(layer, common.attention(layer, window=windows[layer]))
 
-    return common.model("mistral", architecture, block)
+    longest = min(common.max_position, _unscaled_positions(fields) or common.max_position)
+    return common.model("mistral", architecture, block, max_position=longest, **changes)
+
+
+def _unscaled_positions(fields: Fields) -> int | None:
+    """How many tokens Ministral 3 has the same scale on its queries for: it grows from there on, for which there is no
+    operation. A longer context would be another model's."""
+    rope = fields.child("rope_scaling" if fields.has("rope_scaling") else "rope_parameters")
+    if not rope.optional_number("llama_4_scaling_beta", 0.0, 1e3):
+        return None
+    return rope.integer("original_max_position_embeddings", 2, 2**26)
+
+
+def _gguf_values(metadata: Fields, values: Values) -> Values:
+    return {**without_experts(metadata, values), "sliding_window": None}
+
+
+def _gguf_rope(metadata: Fields) -> Values:
+    """Yarn's factors are one in all published models."""
+    scale = metadata.values.get("mistral3.attention.temperature_scale")
+    return {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": scale}
 
 
 FAMILY = Family(
     name="mistral",
-    architectures=("MistralForCausalLM",),
-    configure=configure,  # its GGUF files say "llama"
+    architectures=("MistralForCausalLM", _MULTIMODAL, _MINISTRAL),
+    configure=configure,
+    gguf=GgufForm("mistral3", values=_gguf_values, rope=_gguf_rope),  # older files say "llama"
 )

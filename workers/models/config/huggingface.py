@@ -33,6 +33,16 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
 }
+# What `ModelConfig` says of a multimodal checkpoint, of which only the text is served.
+MULTIMODAL: dict[str, Any] = {
+    "prefixes": ("model.", "language_model.model.", "model.language_model."),
+    "ignored_prefixes": (
+        "vision_tower.",
+        "multi_modal_projector.",
+        "model.vision_tower.",
+        "model.multi_modal_projector.",
+    ),
+}
 _SLIDES = {"full_attention": False, "sliding_attention": True}  # by the name of a kind of layer
 
 
@@ -136,6 +146,13 @@ def read_common(fields: Fields, *, kv_heads: int | None = None, head_dim: int | 
         max_position=fields.integer("max_position_embeddings", 1, MAX_POSITION),
         tied=fields.flag("tie_word_embeddings", False),
     )
+
+
+def read_text(fields: Fields, *more: str) -> Fields:
+    """The text model's fields of a multimodal config.json; the tokens that begin and end, and the fields `more`, are
+    those outside where it has none."""
+    outer = {key: fields.values[key] for key in ("eos_token_id", "bos_token_id", *more) if fields.has(key)}
+    return fields.child("text_config").with_defaults(**outer)
 
 
 def read_head_dim(fields: Fields) -> int:

@@ -84,7 +84,7 @@ def test_every_format_takes_the_memory_that_is_planned(
 ) -> None:
     for rank in range(tp):
         weights = load(saved[case], team, tp=tp, rank=rank, formats=WeightFormats(format, "bf16"))
-        mlp = experts_of(weights)
+        mlp = experts_of(weights, -1)  # the first layers of some families are dense
         assert mlp.router.format == "bf16"
         assert {matrix.format for matrix in mlp.all} == {format}
 

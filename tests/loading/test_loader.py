@@ -107,7 +107,6 @@ def test_the_text_part_of_a_multimodal_checkpoint_is_found(prefix: str, tmp_path
     assert_same_logits(folder, model, 1, team)
 
 
-@pytest.mark.usefixtures("numpy_vectors")
 @pytest.mark.parametrize(
     ("prefix", "head"), [("language_model.model.", "language_model."), ("model.language_model.", "")]
 )

@@ -1,6 +1,6 @@
 // AMX tile registers in software, so that every line of the amx set is tested on machines without AMX. The arithmetic
-// is TDPBF16PS as Intel's manual gives it: for each k pair the even product is accumulated, then the odd one, each a
-// fused multiply-add with subnormals taken as zero (here left to the processor's mode: the tests' values have none).
+// is that of TDPBF16PS in Intel's manual: even and odd products are summed apart by fused multiply-adds, both sums are
+// added, and that to the result.
 #pragma once
 
 #include <immintrin.h>
@@ -38,20 +38,24 @@ inline void emulated_zero(int t) {
 
 inline void emulated_dpbf16(int c, int a, int b) {
   emulated_require();
+  const unsigned mode = _mm_getcsr();
+  _mm_setcsr(0x9fc0);  // nearest even, all exceptions masked, subnormals are zero on both sides
   const __m512i odd_mask = _mm512_set1_epi32(static_cast<int>(0xffff0000));
   for (int m = 0; m < 16; ++m) {
-    __m512 acc = _mm512_load_ps(emulated_tiles[c].row[m]);
+    __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
     for (int pair = 0; pair < 16; ++pair) {
       int bits;
       __builtin_memcpy(&bits, emulated_tiles[a].row[m] + 4 * pair, sizeof(bits));
       const __m512i both = _mm512_set1_epi32(bits), columns = _mm512_load_si512(emulated_tiles[b].row[pair]);
-      acc = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)),
-                            _mm512_castsi512_ps(_mm512_slli_epi32(columns, 16)), acc);
-      acc = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_and_si512(both, odd_mask)),
-                            _mm512_castsi512_ps(_mm512_and_si512(columns, odd_mask)), acc);
+      even = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)),
+                             _mm512_castsi512_ps(_mm512_slli_epi32(columns, 16)), even);
+      odd = _mm512_fmadd_ps(_mm512_castsi512_ps(_mm512_and_si512(both, odd_mask)),
+                            _mm512_castsi512_ps(_mm512_and_si512(columns, odd_mask)), odd);
     }
-    _mm512_store_ps(emulated_tiles[c].row[m], acc);
+    const __m512 before = _mm512_load_ps(emulated_tiles[c].row[m]);
+    _mm512_store_ps(emulated_tiles[c].row[m], _mm512_add_ps(before, _mm512_add_ps(even, odd)));
   }
+  _mm_setcsr(mode);
 }
 
 inline void emulated_dpbssd(int c, int a, int b) {

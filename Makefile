@@ -1,7 +1,7 @@
 # Everything a user or developer runs. Needs Python >= 3.11 with venv, a C++20 compiler, and nothing else: CMake and
 # Ninja come as wheels.
 #
-#   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-slow    make test-clients
+#   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients
 #   make lint    make bench    make asan    make tsan    make docs    make docs-serve
 
 MODEL ?= demo
@@ -35,7 +35,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install test test-slow test-clients lint format bench asan tsan docs docs-site docs-serve install-service clean
+.PHONY: serve install test test-amx test-slow test-clients lint format bench asan tsan docs docs-site docs-serve install-service clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -46,6 +46,10 @@ install: $(STAMPS)/install
 # Tests marked slow (a million collectives, comparisons with other tokenizers) are left to `make test-slow`.
 test: $(STAMPS)/install-test $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow" $(PYTEST_ARGS)
+
+# The amx set on a processor without AMX: its machine code over an emulator of the instructions.
+test-amx: $(STAMPS)/install-test $(STAMPS)/test
+	$(BIN)/python -m tests.kernels.amx $(PYTEST_ARGS)
 
 test-slow: $(STAMPS)/install-test $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/pytest -q -m slow --timeout 1800 $(PYTEST_ARGS)
@@ -143,8 +147,8 @@ $(STAMPS)/install: $(SOURCES) $(STAMPS)/run $(STAMPS)/build
 	$(INSTALL) .
 	@touch $@
 
-# The same, and what tests call single kernels through: whoever has that needs nothing else.
-$(STAMPS)/install-test: $(SOURCES) $(wildcard tests/kernels/native/*) $(STAMPS)/run $(STAMPS)/build
+# The same, and what tests of single kernels need: whoever has that needs nothing else.
+$(STAMPS)/install-test: $(SOURCES) $(wildcard tests/kernels/native/* tests/kernels/amx/*.*) $(STAMPS)/run $(STAMPS)/build
 	$(INSTALL) -C cmake.define.NUMASERVE_KERNEL_TESTS=ON .
 	@touch $(STAMPS)/install $@
 

@@ -32,6 +32,15 @@ bool request_tile_permission() {
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
 }
 
+// Whether something emulates AMX instructions: tests of the amx set, built with this option, run on any processor.
+bool emulates_amx() {
+#if defined(NUMASERVE_EMULATED_AMX)
+  return std::getenv("NUMASERVE_EMULATED_AMX") != nullptr;
+#else
+  return false;
+#endif
+}
+
 struct Features {
   bool portable, avx512, amx;
 };
@@ -47,7 +56,7 @@ Features probe() {
              bit(leaf7.ebx, 31) && bit(leaf7.ecx, 1) && bit(leaf7.ecx, 11) &&
              bit(leaf71.eax, 5);  // F, DQ, BW, VL, VBMI, VNNI, BF16
   const bool tiles = (state & 0x60000) == 0x60000 && bit(leaf7.edx, 24) && bit(leaf7.edx, 22) && bit(leaf7.edx, 25);
-  f.amx = f.avx512 && tiles && request_tile_permission();
+  f.amx = f.avx512 && (emulates_amx() || (tiles && request_tile_permission()));
   return f;
 }
 

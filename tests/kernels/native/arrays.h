@@ -15,6 +15,9 @@
 
 namespace numaserve {
 
+// Adds single AMX instructions.
+void bind_amx(nanobind::module_& ops);
+
 // Adds rope_store and attention.
 void bind_attention(nanobind::module_& ops);
 

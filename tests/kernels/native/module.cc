@@ -257,6 +257,7 @@ NB_MODULE(numaserve_kernel_tests, ops) {
           "suppress"_a, "min_position"_a, "logprobs"_a, "prompt_counts"_a.none(), "output_counts"_a.none());
   ops.def("usable", &usable, "isa"_a, "logits"_a, "bias"_a);
   ops.def("token_logprobs", &token_logprobs, "isa"_a, "logits"_a, "token"_a, "num_top"_a);
+  bind_amx(ops);
   bind_attention(ops);
   bind_mla(ops);
   bind_moe(ops);

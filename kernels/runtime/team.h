@@ -57,6 +57,8 @@ class Team {
   void thread_main(int thread, int cpu);
   void stop();
   void wait_for_generation(uint64_t seen);
+  // Without a deadline: threads of a process end together. What waits for another process is a node, by the ring's
+  // deadline, and its thread comes to the barrier after it whatever that wait came to.
   void wait_until(const std::atomic<uint64_t>& word, uint64_t value) const;
 
   int size_;

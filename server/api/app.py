@@ -8,8 +8,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from numaserve.server.api.access_log import record_of
-from numaserve.server.api.body_limit import BodyLimit
-from numaserve.server.api.browsers import Browsers
 from numaserve.server.api.chat import chat_router
 from numaserve.server.api.completions import completions_router
 from numaserve.server.api.context import ApiContext
@@ -17,11 +15,15 @@ from numaserve.server.api.errors import ApiError, from_engine, from_http, from_v
 from numaserve.server.api.health import health_router
 from numaserve.server.api.info import info_router
 from numaserve.server.api.limits import ApiLimits
-from numaserve.server.api.middleware import HeaderLimit, RequestScope, RequireKey
+from numaserve.server.api.middleware.body_limit import BodyLimit
+from numaserve.server.api.middleware.browsers import Browsers
+from numaserve.server.api.middleware.header_limit import HeaderLimit
+from numaserve.server.api.middleware.paths import Paths
+from numaserve.server.api.middleware.request_scope import RequestScope
+from numaserve.server.api.middleware.require_key import RequireKey
+from numaserve.server.api.middleware.root_path import StripRootPath
 from numaserve.server.api.models import models_router
 from numaserve.server.api.openapi import describe
-from numaserve.server.api.paths import Paths
-from numaserve.server.api.root_path import StripRootPath
 from numaserve.server.api.tokenize import tokenize_router
 from numaserve.server.engine.types import EngineError
 from numaserve.server.tokenizer.types import TokenizationError

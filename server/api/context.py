@@ -8,7 +8,7 @@ from functools import cached_property
 
 from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.body.route import Bodies
-from numaserve.server.api.browsers import BrowserRules
+from numaserve.server.api.browser_rules import BrowserRules
 from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.schemas import SamplingFields
 from numaserve.server.engine.types import EngineProtocol

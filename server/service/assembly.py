@@ -90,7 +90,7 @@ def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Se
 
 def make_http_server(checked: Checked, engine: Engine, listener: Listener) -> HttpServer:
     """The HTTP server; slow, as it imports half of what there is, and meant for a thread."""
-    from numaserve.server.api.browsers import BrowserRules  # noqa: PLC0415
+    from numaserve.server.api.browser_rules import BrowserRules  # noqa: PLC0415
     from numaserve.server.api.context import ApiContext  # noqa: PLC0415 the workers are loading by now
     from numaserve.server.api.limits import ApiLimits  # noqa: PLC0415
     from numaserve.server.service.connection import ConnectionLimits  # noqa: PLC0415

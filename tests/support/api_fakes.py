@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from numaserve.server.api.app import ApiContext, ApiLimits
 from numaserve.server.api.auth import ApiKeys
-from numaserve.server.api.browsers import BrowserRules
+from numaserve.server.api.browser_rules import BrowserRules
 from numaserve.server.engine.types import (
     Busy,
     EndReason,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from numaserve.server.api.app import ApiContext, create_app
-from numaserve.server.api.body_limit import FREE_BYTES
-from numaserve.server.api.heap import HeapTrimmer
+from numaserve.server.api.middleware.body_limit import FREE_BYTES
+from numaserve.server.api.middleware.heap import HeapTrimmer
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context, outcomes
 
@@ -152,7 +152,7 @@ def test_announcing_a_body_takes_nothing_from_the_budget() -> None:
 
 
 def test_memory_is_given_back_once_for_all_that_is_freed_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numaserve.server.api.heap._DELAY_S", 0.01)
+    monkeypatch.setattr("numaserve.server.api.middleware.heap._DELAY_S", 0.01)
     calls: list[int] = []
 
     async def scenario() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from numaserve.server.api.app import create_app
-from numaserve.server.api.browsers import BrowserRules
+from numaserve.server.api.browser_rules import BrowserRules
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context

@@ -1,47 +1,15 @@
-"""The rights of pages in a browser: none, unless they were served from here or were named.
-
-A server on loopback without keys trusts every program of the machine. A browser is one, and it runs the programs of
-every page that it shows. Such a page may send simple requests anywhere (CSRF), and may give its own host name this
-machine's address, to read the answers too (DNS rebinding). https://fetch.spec.whatwg.org,
-https://www.w3.org/TR/fetch-metadata/
-"""
+"""The rules for browsers, kept: foreign names and foreign pages are refused; then CORS."""
 
 from __future__ import annotations
 
-import ipaddress
-from dataclasses import dataclass
-
+from numaserve.server.api.browser_rules import ANY, BrowserRules, host_name, is_local
 from numaserve.server.api.errors import ApiError
 from numaserve.server.api.unknown_fields import HEADER as IGNORED_HEADER
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-ANY = "*"
 _EXPOSED = ("X-Request-Id", IGNORED_HEADER, "Retry-After")
 _MAX_AGE_S = 600  # for which browsers remember the answer to a preflight
-
-
-@dataclass(frozen=True)
-class BrowserRules:
-    """The origins that may read answers, and the names that the server may be called by.
-
-    `open_locally`: it listens on loopback only, and asks for no keys.
-    """
-
-    cors_origins: tuple[str, ...] = ()
-    allowed_hosts: tuple[str, ...] = ()
-    open_locally: bool = False
-
-    def allow_host(self, host: str) -> bool:
-        """Whether requests to the server under this name, with or without a port, are served."""
-        if not (self.open_locally or self.allowed_hosts):
-            return True
-        name = _host_name(host)
-        return ANY in self.allowed_hosts or name in self.allowed_hosts or is_local(name)
-
-    def allow_origin(self, origin: str) -> bool:
-        """Whether pages of this origin may send requests and read the answers."""
-        return ANY in self.cors_origins or origin in self.cors_origins
 
 
 class Browsers:
@@ -94,25 +62,9 @@ class Browsers:
         return not all(_is_same_site(origin, hosts) for origin in origins)
 
 
-def is_local(name: str) -> bool:
-    """Whether a host name, without a port, is one of this machine's loopback addresses."""
-    if name == "localhost" or name.endswith(".localhost"):  # RFC 6761, 6.3: never resolved elsewhere
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
 def _is_same_site(origin: str, hosts: list[str]) -> bool:
-    name = _host_name(origin.partition("://")[2])  # of "null", as sandboxed pages have it, nothing
-    return all(name == _host_name(host) or (is_local(name) and is_local(_host_name(host))) for host in hosts)
-
-
-def _host_name(host: str) -> str:
-    """The name in ``name:port`` or ``[address]:port``."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return name.lower().removesuffix(".")
+    name = host_name(origin.partition("://")[2])  # of "null", as sandboxed pages have it, nothing
+    return all(name == host_name(host) or (is_local(name) and is_local(host_name(host))) for host in hosts)
 
 
 def _values(headers: list[tuple[bytes, bytes]], wanted: bytes) -> list[str]:

@@ -1,7 +1,4 @@
-"""Bounds on request bodies: size and time for each, and one budget of bytes for all that the server holds.
-
-It is written against ASGI directly, as all middleware here.
-"""
+"""Bounds on request bodies: size and time for each, and one budget of bytes for all that the server holds."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Callable
 
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, client_left, rate_limited, too_large, too_slow
-from numaserve.server.api.heap import HeapTrimmer
+from numaserve.server.api.middleware.heap import HeapTrimmer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # Not counted of each body. It is what a connection may have in its buffer anyway, and it is more than a chat needs:

@@ -1,17 +1,11 @@
-"""Middleware around every request: id and log line, the last catch of errors, the key, the number of headers.
-
-It is written against ASGI directly: Starlette's ``BaseHTTPMiddleware`` hides the client's disconnect from the endpoint,
-and a disconnect must abort a generation.
-"""
+"""A request's id, its line in the log, and the last catch of errors."""
 
 from __future__ import annotations
 
 import logging
 
 from numaserve.server.api.access_log import RequestRecord, request_id_of, route_of
-from numaserve.server.api.auth import OPEN_PATHS
-from numaserve.server.api.context import ApiContext
-from numaserve.server.api.errors import internal_error, too_many_headers, unauthorized
+from numaserve.server.api.errors import internal_error
 from numaserve.server.api.unknown_fields import HEADER as IGNORED_HEADER
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -54,38 +48,3 @@ class RequestScope:
             await internal_error().response()(scope, receive, send_with_id)
         finally:
             record.write(route_of(scope))
-
-
-class RequireKey:
-    """Refuses every route, known or not, without an accepted key; only the probes are open."""
-
-    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
-        self._app = app
-        self._context = context
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on or answer 401."""
-        keys = self._context.api_keys
-        if scope["type"] != "http" or keys is None or scope["path"] in OPEN_PATHS:
-            await self._app(scope, receive, send)
-            return
-        if keys.accept([value for name, value in scope["headers"] if name == b"authorization"]):
-            await self._app(scope, receive, send)
-            return
-        self._context.metrics.request_refused("unauthorized")
-        await unauthorized().response()(scope, receive, send)
-
-
-class HeaderLimit:
-    """Refuses a request with too many headers: everything that looks for one goes through all of them."""
-
-    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
-        self._app = app
-        self._limits = context.limits
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on or answer 431."""
-        if scope["type"] != "http" or len(scope["headers"]) <= self._limits.max_headers:
-            await self._app(scope, receive, send)
-            return
-        await too_many_headers(self._limits.max_headers).response()(scope, receive, send)

@@ -1,0 +1,22 @@
+"""The bound on the number of headers."""
+
+from __future__ import annotations
+
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.errors import too_many_headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class HeaderLimit:
+    """Refuses a request with too many headers: everything that looks for one goes through all of them."""
+
+    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
+        self._app = app
+        self._limits = context.limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on or answer 431."""
+        if scope["type"] != "http" or len(scope["headers"]) <= self._limits.max_headers:
+            await self._app(scope, receive, send)
+            return
+        await too_many_headers(self._limits.max_headers).response()(scope, receive, send)

@@ -1,0 +1,28 @@
+"""The check of API keys."""
+
+from __future__ import annotations
+
+from numaserve.server.api.auth import OPEN_PATHS
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.errors import unauthorized
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class RequireKey:
+    """Refuses every route, known or not, without an accepted key; only the probes are open."""
+
+    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
+        self._app = app
+        self._context = context
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on or answer 401."""
+        keys = self._context.api_keys
+        if scope["type"] != "http" or keys is None or scope["path"] in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        if keys.accept([value for name, value in scope["headers"] if name == b"authorization"]):
+            await self._app(scope, receive, send)
+            return
+        self._context.metrics.request_refused("unauthorized")
+        await unauthorized().response()(scope, receive, send)

@@ -71,8 +71,10 @@ class Team:
     def size(self) -> int: ...
 
 class PackedMatrix:
-    """A weight [n, k] in tile order, bf16 or quantised: "int8" has a scale for each of the n rows, the other formats one
-    for each row and group of k."""
+    """A weight [n, k] in tile order, bf16 or quantised.
+
+    "int8" has a scale for each of the n rows, the other formats one for each row and group of k.
+    """
 
     def __init__(self, n: int, k: int, format: str = "bf16", group: int = 0, offsets: str = "none") -> None:
         """A matrix of zeros. `format` is bf16, int8, int4, int8_group, fp8 or mxfp4; the last four have a `group` of

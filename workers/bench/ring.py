@@ -5,7 +5,6 @@ Each figure is the median over rounds, of which each takes the slowest rank.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import statistics
 import tempfile
@@ -37,7 +36,6 @@ _FORCED = {"one_shot": 1 << 40, "scatter_gather": 0}
 def bench_ring(world: int, sizes: Sequence[int], seconds: float, *, gloo: bool, say: Say) -> Rows:
     """A row for each size. Raises `OperatorError` for more ranks than there are cores."""
     ranks = place_ranks(read_topology(), world, 1, reserve_core=False).ranks
-    gloo = gloo and importlib.util.find_spec("torch") is not None
     with create_segment(world, lanes=1, slot_bytes=_SLOT_BYTES) as segment, tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store") if gloo else None
         tasks = [

@@ -43,7 +43,7 @@ serve: install $(STAMPS)/demo
 
 install: $(STAMPS)/install
 
-# Tests marked slow (a million collectives, comparisons with other tokenizers) are left to `make test-slow`.
+# Tests marked slow (a million collectives, most rows of crosses) are left to `make test-slow`.
 test: $(STAMPS)/install-test $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow" $(PYTEST_ARGS)
 

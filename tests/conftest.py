@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
+
+from tests.support.pairwise import mark_the_rest_slow
 
 # No test is timed: on a busy machine any example may take long.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+# Before pytest leaves out what is slow.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_the_rest_slow(items)

@@ -5,14 +5,11 @@ The few rows are in the fast set of tests, all others are marked `slow`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from itertools import combinations, product
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import combinations, groupby
 
 import pytest
 
-Row = tuple[Any, ...]
-ParameterSet = type(pytest.param())
 Pair = tuple[int, int, Hashable, Hashable]
 
 
@@ -37,29 +34,16 @@ def pairwise(rows: Iterable[Sequence[Hashable]]) -> list[int]:
     return sorted(taken)
 
 
-def cross(*factors: Iterable[Any], where: Callable[..., bool] | None = None) -> list[ParameterSet]:
-    """Parameters of a test: the rows of the factors' cross for which `where` holds, `slow` but for few.
+def mark_the_rest_slow(items: list[pytest.Item]) -> None:
+    """Leaves the fast set a few rows of each test's cross: of its own parameters and of its fixtures'.
 
-    A value may be a pytest.param of one value, whose marks its rows have.
+    Rows that are slow already count for no pair.
     """
-    columns = [[_parameter(value) for value in factor] for factor in factors]
-    rows = [row for row in product(*map(range, map(len, columns))) if where is None or where(*_values(columns, row))]
-    few = {rows[number] for number in pairwise(rows)}
-    return [
-        pytest.param(
-            *_values(columns, row),
-            marks=[
-                *(mark for column, index in zip(columns, row, strict=True) for mark in column[index].marks),
-                *(() if row in few else (pytest.mark.slow,)),
-            ],
-        )
-        for row in rows
-    ]
-
-
-def _parameter(value: Any) -> ParameterSet:
-    return value if isinstance(value, ParameterSet) else pytest.param(value)
-
-
-def _values(columns: list[list[ParameterSet]], row: tuple[int, ...]) -> Row:
-    return tuple(column[index].values[0] for column, index in zip(columns, row, strict=True))
+    crossed = [item for item in items if hasattr(item, "callspec") and not item.get_closest_marker("slow")]
+    for _, group in groupby(crossed, key=lambda item: item.nodeid.partition("[")[0]):
+        rows = list(group)
+        # An id for each `parametrize` and each fixture: in public hyphens join them, which an id may have too.
+        few = set(pairwise(item.callspec._idlist for item in rows))
+        for number, item in enumerate(rows):
+            if number not in few:
+                item.add_marker(pytest.mark.slow)

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.pairwise import cross, pairs, pairwise
+from tests.support.pairwise import mark_the_rest_slow, pairs, pairwise
 
 SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=5)
-
-
-def is_slow(parameter: object) -> bool:
-    return pytest.mark.slow in parameter.marks  # type: ignore[attr-defined]
 
 
 @given(sizes=SIZES)
@@ -37,26 +34,51 @@ def test_a_large_cross_takes_few_more_rows_than_its_largest_pair() -> None:
     assert 7 * 6 <= len(pairwise(rows)) <= 50
 
 
-def test_the_rest_of_a_cross_is_slow_and_nothing_is_left_out() -> None:
-    parameters = cross("abc", range(4), (True, False))
-    assert [parameter.values for parameter in parameters] == list(product("abc", range(4), (True, False)))
-    fast = [parameter.values for parameter in parameters if not is_slow(parameter)]
-    assert 12 <= len(fast) < 24
-    assert {values[:2] for values in fast} == set(product("abc", range(4)))
-    assert {values[1:] for values in fast} == set(product(range(4), (True, False)))
+CROSS = """
+import pytest
+
+@pytest.fixture(params=["x", "y"])
+def fixture(request):
+    pass
+
+@pytest.mark.parametrize("one", ["a-b", "a", pytest.param("b", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("two", "three"), [(1, 1), (1, 2), (2, 1), (2, 2)])
+def test_crossed(fixture, one, two, three):
+    pass
+
+@pytest.mark.parametrize("one", range(10))
+def test_with_a_fixture(fixture, one):
+    pass
+
+def test_alone():
+    pass
+"""
 
 
-def test_rows_that_cannot_be_are_left_out_and_their_pairs_not_looked_for() -> None:
-    parameters = cross(range(4), range(4), range(2), where=lambda one, other, _: one < other)
-    assert all(one < other for one, other, _ in (parameter.values for parameter in parameters))
-    assert {parameter.values[:2] for parameter in parameters if not is_slow(parameter)} == {
-        (one, other) for one, other in product(range(4), range(4)) if one < other
-    }
+class Collected:
+    """Of each test, the ids of those that are not slow."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        mark_the_rest_slow(items)
+        self.number = len(items)
+        self.fast = [item.name for item in items if not item.get_closest_marker("slow")]
+
+    def of(self, name: str) -> list[str]:
+        return [test for test in self.fast if test.partition("[")[0] == name]
 
 
-def test_a_value_keeps_its_marks_and_need_not_be_hashable() -> None:
-    marked = pytest.param({"of": "a value"}, marks=pytest.mark.amx)
-    parameters = cross([marked, {}], [[1]])
-    assert [parameter.values for parameter in parameters] == [({"of": "a value"}, [1]), ({}, [1])]
-    assert [pytest.mark.amx in parameter.marks for parameter in parameters] == [True, False]
-    assert not any(map(is_slow, parameters))
+def test_the_rest_of_a_test_s_cross_is_slow_and_nothing_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "test_file.py"
+    file.write_text(CROSS)
+    options = ["-q", "--collect-only", "-p", "no:cacheprovider", "-o", "markers=slow", str(file)]
+    pytest.main(options, plugins=[collected := Collected()])
+    assert collected.number == 2 * 3 * 4 + 2 * 10 + 1
+    assert len(collected.of("test_with_a_fixture")) == 2 * 10
+    assert len(collected.of("test_alone")) == 1
+    crossed = collected.of("test_crossed")
+    assert len(crossed) == 2 * 4
+    for one, other in product(["a-b", "a"], ["1-1", "1-2", "2-1", "2-2"]):
+        assert sum(name.endswith((f"[x-{other}-{one}]", f"[y-{other}-{one}]")) for name in crossed) == 1
+    for fixture, one in product("xy", ["a-b", "a"]):
+        assert any(name.startswith(f"test_crossed[{fixture}-") and name.endswith(f"-{one}]") for name in crossed)

@@ -43,7 +43,10 @@ OF_ARCHITECTURE = {
 GEMMA = {"gemma2", "gemma3"}
 
 
-def write(path: Path, arch: str, metadata: dict[str, int | float | str], **tensors: np.ndarray) -> Path:
+Metadata = dict[str, int | float | str | list[int]]
+
+
+def write(path: Path, arch: str, metadata: Metadata, **tensors: np.ndarray) -> Path:
     writer = gguf.GGUFWriter(path, arch)
     sizes = {
         "embedding_length": 64,
@@ -59,6 +62,8 @@ def write(path: Path, arch: str, metadata: dict[str, int | float | str], **tenso
             writer.add_string(name, value)
         elif isinstance(value, float):
             writer.add_float32(name, value)
+        elif isinstance(value, list):
+            writer.add_array(name, value)
         else:
             writer.add_uint32(name, value)
     # Files hold the vocabulary in arrays, which the reader has to step over.
@@ -131,7 +136,7 @@ def test_norm_weights_of_gemma_in_gguf_hold_the_one_already(family: str, tmp_pat
 def test_the_largest_gemma_scales_queries_by_the_hidden_size_per_head(
     family: str, layers: int, scale: float, tmp_path: Path
 ) -> None:
-    metadata: dict[str, int | float | str] = {
+    metadata: Metadata = {
         "block_count": layers,
         "attention.key_length": 16,
         "attention.value_length": 16,
@@ -152,7 +157,7 @@ def test_only_llama_and_its_kin_have_interleaved_queries_and_keys(arch: str, pai
 
 
 def test_ministral_3_in_gguf_is_served_as_long_as_its_queries_have_one_scale(tmp_path: Path) -> None:
-    metadata: dict[str, int | float | str] = {
+    metadata: Metadata = {
         "attention.temperature_scale": 0.1,
         "rope.scaling.type": "yarn",
         "rope.scaling.factor": 4.0,
@@ -194,7 +199,7 @@ def test_longrope_factors_come_from_the_file(tmp_path: Path) -> None:
         "rope_factors_short.weight": np.full(16, 2, np.float32),
         "rope_factors_long.weight": np.full(16, 3, np.float32),
     }
-    metadata: dict[str, int | float | str] = {
+    metadata: Metadata = {
         "rope.scaling.original_context_length": 128,
         "rope.scaling.attn_factor": 1.5,
     }
@@ -205,7 +210,7 @@ def test_longrope_factors_come_from_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["linear", "yarn"])
 def test_rope_scaling_is_read_from_the_metadata(kind: str, tmp_path: Path) -> None:
-    metadata: dict[str, int | float | str] = {
+    metadata: Metadata = {
         "rope.scaling.type": kind,
         "rope.scaling.factor": 4.0,
         "rope.scaling.original_context_length": 128,
@@ -214,8 +219,16 @@ def test_rope_scaling_is_read_from_the_metadata(kind: str, tmp_path: Path) -> No
     assert (rope.kind, rope.factor) == (kind, 4.0)
 
 
+@pytest.mark.parametrize(("counts", "read"), [([1, 1], 1), ([2, 1], 2), ([], 2)])
+def test_a_number_for_each_layer_is_read_where_it_is_the_same_for_all(
+    counts: list[int], read: int, tmp_path: Path
+) -> None:
+    config = load_model_config(write(tmp_path / "model.gguf", "llama", {"attention.head_count_kv": counts}))
+    assert {attention.kv_heads for attention in layers_of(config, Attention)} == {read}
+
+
 def test_all_end_tokens_of_the_file_are_read(tmp_path: Path) -> None:
-    metadata: dict[str, int | float | str] = {
+    metadata: Metadata = {
         "tokenizer.ggml.eos_token_id": 3,
         "tokenizer.ggml.eot_token_id": 5,
         "tokenizer.ggml.bos_token_id": 1,

@@ -10,25 +10,31 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGUFReader, GGUFValueType, ReaderTensor
+from gguf import GGUFReader, GGUFValueType, ReaderField, ReaderTensor
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import open_file
 from numaserve.workers.mapped import MappedFile
 
 _MAX_ARRAY_ITEMS = 2**24
+_INTEGERS = (GGUFValueType.UINT32, GGUFValueType.INT32)
 
 
 class GGUFFile(GGUFReader):
-    """A memory-mapped GGUF file. Arrays in the metadata are skipped, not read: building an object for each token and
-    merge of the vocabulary takes seconds, and neither the configuration nor the weights need them."""
+    """A memory-mapped GGUF file. No object is built for each item of an array, which would take seconds for the tokens
+    and merges of a vocabulary; texts are skipped."""
 
     mapped: MappedFile
 
     def scalar(self, key: str) -> object:
-        """The number, text or truth value of a metadata key; None where it is missing or an array."""
+        """The number, text or truth value of a metadata key; None where it is missing or an array.
+
+        Some files tell a number for each layer: where all integers of an array are equal, it is that number.
+        """
         field = self.fields.get(key)
-        if field is None or field.types[0] == GGUFValueType.ARRAY:
+        if field is None:
             return None
+        if field.types[0] == GGUFValueType.ARRAY:
+            return _only_number(field)
         value: object = field.contents()
         return value
 
@@ -59,7 +65,7 @@ class GGUFFile(GGUFReader):
         item, count = GGUFValueType(header[0]), header[1]
         if count > _MAX_ARRAY_ITEMS:
             raise ValueError(f"an array of {count} items in the metadata")
-        end = orig_offs + 12
+        begin = end = orig_offs + 12
         if item == GGUFValueType.STRING:
             for _ in range(count):
                 end += 8 + struct.unpack_from("<Q", buffer, end)[0]
@@ -69,7 +75,14 @@ class GGUFFile(GGUFReader):
             raise ValueError("an array of arrays in the metadata")
         if end > len(self.data):
             raise ValueError("an array that goes past the end of the file")
-        return end - orig_offs, [], [], [GGUFValueType.ARRAY, item]
+        parts = [self.data[begin:end].view(self.gguf_scalar_to_np[item])] if item in _INTEGERS else []
+        return end - orig_offs, parts, [], [GGUFValueType.ARRAY, item]
+
+
+def _only_number(field: ReaderField) -> int | None:
+    values = field.parts[-1]
+    is_one = field.types[1] in _INTEGERS and len(values) > 0 and bool((values == values[0]).all())
+    return int(values[0]) if is_one else None
 
 
 def shape_of(tensor: ReaderTensor) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from tests.support.rank_group import RankGroup
 from tests.support.same_bits import (
     BATCH,
     DEMO_FEW_PAGES,
+    DENSE_MODELS,
     EXPERT_MODELS,
     FEW_PAGES,
     FEWEST_PAGES,
@@ -141,8 +142,9 @@ def test_every_family_with_experts_says_the_same_in_every_format(
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-def test_layers_that_are_not_rotated_say_the_same_in_any_company(tp: int, tmp_path: Path) -> None:
-    with make_group(save_tiny_model("smollm3", tmp_path), tp) as group:
+@pytest.mark.parametrize("name", DENSE_MODELS)
+def test_other_dense_families_say_the_same_in_any_company(name: str, tp: int, tmp_path: Path) -> None:
+    with make_group(save_tiny_model(name, tmp_path), tp) as group:
         assert_same_answers(group, few_requests(), FEWEST_PAGES)
 
 

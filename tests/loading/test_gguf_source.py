@@ -16,7 +16,7 @@ from numaserve.workers.models.family import Family
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.registry import families
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.program.rope import RopeConfig, frequencies
+from numaserve.workers.program.rope import UNROTATED, RopeConfig, frequencies
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.tensors import expected_tensors
 
@@ -60,6 +60,8 @@ def write(path: Path, arch: str, metadata: Metadata, **tensors: np.ndarray) -> P
         name = key if key.startswith("tokenizer.") else f"{arch}.{key}"
         if isinstance(value, str):
             writer.add_string(name, value)
+        elif isinstance(value, bool):
+            writer.add_bool(name, value)
         elif isinstance(value, float):
             writer.add_float32(name, value)
         elif isinstance(value, list):
@@ -147,7 +149,7 @@ def test_the_largest_gemma_scales_queries_by_the_hidden_size_per_head(
 
 @pytest.mark.parametrize(
     ("arch", "pairs"),
-    [("llama", [32, 32, 0]), ("smollm3", [32, 32, 0]), ("mistral3", [32, 32, 0]), ("qwen2", [0, 0, 0])],
+    [*((arch, [32, 32, 0]) for arch in ("llama", "smollm3", "mistral3", "granite")), ("qwen2", [0, 0, 0])],
 )
 def test_only_llama_and_its_kin_have_interleaved_queries_and_keys(arch: str, pairs: list[int], tmp_path: Path) -> None:
     config = load_model_config(write(tmp_path / "model.gguf", arch, {}))
@@ -166,6 +168,18 @@ def test_ministral_3_in_gguf_is_served_as_long_as_its_queries_have_one_scale(tmp
     config = load_model_config(write(tmp_path / "model.gguf", "mistral3", metadata))
     assert config.max_position == 128
     assert {frequencies(attention.rope, 128)[1] for attention in layers_of(config, Attention)} == {1.0}
+
+
+def test_scales_of_granite_that_a_file_leaves_out_are_none(tmp_path: Path) -> None:
+    metadata: Metadata = {"logit_scale": 4.0, "residual_scale": 0.0}
+    config = load_model_config(write(tmp_path / "model.gguf", "granite", metadata))
+    assert {attention.scale for attention in layers_of(config, Attention)} == {32**-0.5}
+    assert (config.decoder.embedding.scale, config.decoder.norm.factor) == (1.0, 0.25)
+
+
+def test_granite_says_in_a_switch_of_its_own_that_it_is_not_rotated(tmp_path: Path) -> None:
+    config = load_model_config(write(tmp_path / "model.gguf", "granite", {"rope.scaling.finetuned": False}))
+    assert {attention.rope for attention in layers_of(config, Attention)} == {UNROTATED}
 
 
 def test_interleaved_rows_are_put_back_in_halves() -> None:

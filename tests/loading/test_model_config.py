@@ -54,9 +54,11 @@ def test_each_family_reads_what_transformers_reads(case: str, tmp_path: Path) ->
     assert {each.softcap for each in attention} == {getattr(expected, "attn_logit_softcapping", None)}
     dense = layers_of(config, Mlp)
     assert dense or case in checkpoints.MOE_CASES
-    assert {mlp.intermediate for mlp in dense} <= {expected.intermediate_size}
+    intermediate = getattr(expected, "shared_intermediate_size", expected.intermediate_size)
+    assert {mlp.intermediate for mlp in dense} <= {intermediate}
     assert config.vocab_size == expected.vocab_size
-    assert norm_eps(config) == expected.rms_norm_eps
+    # Granite's residual stream is kept divided by its factor.
+    assert norm_eps(config) == expected.rms_norm_eps / getattr(expected, "residual_multiplier", 1.0) ** 2
     assert config.decoder.head.tied == expected.tie_word_embeddings
     assert config.eos_token_ids == (2,)
     assert config.bos_token_id == 1
@@ -81,6 +83,7 @@ def norm_eps(config: ModelConfig) -> float:
         (hf.Gemma3TextConfig, "Gemma3ForCausalLM"),
         (hf.Phi3Config, "Phi3ForCausalLM"),
         (hf.SmolLM3Config, "SmolLM3ForCausalLM"),
+        (hf.GraniteConfig, "GraniteForCausalLM"),
     ],
 )
 def test_what_a_config_leaves_out_has_the_default_of_transformers(
@@ -97,7 +100,8 @@ def test_what_a_config_leaves_out_has_the_default_of_transformers(
     assert config.decoder.head.tied == expected.tie_word_embeddings
     assert config.decoder.head.softcap == getattr(expected, "final_logit_softcapping", None)
     kinds = getattr(expected, "layer_types", None) or ["sliding_attention"] * 2
-    assert windows(config) == [expected.sliding_window if kind == "sliding_attention" else None for kind in kinds]
+    window = getattr(expected, "sliding_window", None)
+    assert windows(config) == [window if kind == "sliding_attention" else None for kind in kinds]
 
 
 def test_a_multimodal_gemma_3_is_read_from_its_text_config(tmp_path: Path) -> None:
@@ -149,6 +153,23 @@ def test_ministral_3_is_served_as_long_as_its_queries_have_one_scale(tmp_path: P
     config = load_model_config(write(tmp_path, **values, num_key_value_heads=3))
     assert config.max_position == expected.rope_parameters["original_max_position_embeddings"]
     assert the_only(config, Attention).rope.factor == expected.rope_parameters["factor"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_local_experts": 4}, "num_local_experts=4 is not supported"),
+        ({"num_local_experts": None, "layer_types": ["attention", "mamba"]}, "layer_types holds 'mamba'"),
+        ({"layer_types": None}, "layer_types"),
+        ({"position_embedding_type": "alibi"}, "position_embedding_type='alibi' is not supported"),
+        ({"residual_multiplier": 0}, "residual_multiplier"),
+    ],
+)
+def test_of_granite_4_only_dense_models_are_served(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    values = LLAMA | {"architectures": ["GraniteMoeHybridForCausalLM"], "layer_types": ["attention"] * 2}
+    values |= {"num_local_experts": 0, "shared_intermediate_size": 64, **changes}
+    with pytest.raises(OperatorError, match=message):
+        load_model_config(write(tmp_path, **values))
 
 
 def test_end_tokens_of_the_generation_config_are_added(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ _GEMMA3_ROPE = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     }
 }
+GRANITE = {"attention_multiplier": 0.15, "logits_scaling": 1.7}
 LATENT_HEADS = {"qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64}
 
 CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
@@ -96,6 +97,21 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         **sizes(96, 4, 2, 160, layers=3, sliding_window=16, use_sliding_window=True, no_rope_layer_interval=2),
         attention_bias=True,
         tie_word_embeddings=False,
+    ),
+    "granite": lambda: hf.GraniteConfig(
+        **sizes(120, 5, 1, 160), embedding_multiplier=3.0, residual_multiplier=0.22, **GRANITE
+    ),
+    "granite4": lambda: hf.GraniteMoeHybridConfig(
+        **sizes(96, 6, 2, 40, shared_intermediate_size=160, num_local_experts=0, mamba_n_heads=6),
+        layer_types=["attention"] * 2,
+        residual_multiplier=0.5,
+        **GRANITE,
+    ),
+    "granite4-rope": lambda: hf.GraniteMoeHybridConfig(
+        **sizes(96, 4, 2, 40, shared_intermediate_size=104, num_local_experts=0, mamba_n_heads=6),
+        layer_types=["attention"] * 2,
+        position_embedding_type="rope",
+        attention_bias=True,
     ),
     "phi3": lambda: hf.Phi3Config(**sizes(160, 2, 1, 224, original_max_position_embeddings=256), **_LONGROPE),
 }
@@ -204,7 +220,7 @@ def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> P
     return folder
 
 
-_PAIRED = ("llama", "smollm3")  # rotated dimensions lie in pairs
+_PAIRED = ("granite", "llama", "smollm3")  # rotated dimensions lie in pairs
 _GGUF_NAMES = {
     "mixtral": "llama",
     "qwen2_moe": "qwen2moe",
@@ -225,8 +241,9 @@ def save_gguf(
     split_kv_b: bool = True,
     **integers: int,
 ) -> Path:
-    """Write a Llama, Qwen2, SmolLM3, GLM-4.5, DeepSeek or any model of `MOE_CASES` without dense layers as a GGUF file
-    whose matrices are of `kind`, the embedding maybe of another. `split_kv_b`: DeepSeek's as newer files have it.
+    """Write a Llama, Qwen2, SmolLM3, Granite, GLM-4.5, DeepSeek or any model of `MOE_CASES` without dense layers as a
+    GGUF file whose matrices are of `kind`, the embedding maybe of another. `split_kv_b`: DeepSeek's as newer files have
+    it.
 
     The model is given the values that the file holds, where `expanded` rounded to bf16: it stays the reference.
     `integers` are more metadata of the architecture.
@@ -290,6 +307,11 @@ def _add_head_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, hea
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
     writer.add_rope_dimension_count(int(head_dim * config.rope_parameters.get("partial_rotary_factor", 1.0)))
+    if config.model_type == "granite":
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
     if config.model_type == "glm4_moe":
         gguf_latent.add_expert_metadata(writer, config)
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)

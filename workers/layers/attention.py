@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from numaserve.workers.program.handles import Vector
     from numaserve.workers.settings import KvCacheDtype
 
-_PAIRED = ("llama", "mistral3", "smollm3")  # the GGUF architectures whose converter puts rotated dimensions in pairs
+# The GGUF architectures that have rotated dimensions in pairs.
+_PAIRED = ("granite", "llama", "mistral3", "smollm3")
 
 
 @dataclass(frozen=True)

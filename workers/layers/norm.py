@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Norm(Layer):
-    """x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich, 2019), over `size` columns."""
+    """x / sqrt(mean(x²) + eps) * weight * factor (Zhang and Sennrich, 2019), over `size` columns."""
 
     module: str
     size: int
     eps: float
     gguf: str = ""
     plus_one: bool = False  # the checkpoint has the weight minus one
+    factor: float = 1.0
 
     @cached_property
     def parameter(self) -> VectorParameter:
         """The weight."""
         source = Source(f"{self.module}.weight", (self.size,), self.gguf and f"{self.gguf}.weight")
-        return VectorParameter((whole(source),), added=1.0 if self.plus_one else 0.0)
+        return VectorParameter((whole(source),), added=1.0 if self.plus_one else 0.0, factor=self.factor)
 
     def own_parameters(self) -> Iterator[Parameter | None]:
         """See `Layer`."""

@@ -131,13 +131,15 @@ class MatrixParameter:
 class VectorParameter:
     """A vector, fp32: the parts after each other, or in panels as the rows of a matrix.
 
-    `added` is added to every value. With `each` it has one piece for each unit, padded as the rows of a packed matrix
-    are. With `only_first_of` the rank that has the first unit of that axis has it, the others do not.
+    `added` is added to every value, and the sum multiplied by `factor`. With `each` it has one piece for each unit,
+    padded as the rows of a packed matrix are. With `only_first_of` the rank that has the first unit of that axis has
+    it, the others do not.
     """
 
     parts: tuple[Part, ...]
     layout: Literal["below", "panels"] = "below"
     added: float = 0.0
+    factor: float = 1.0
     each: Axis | None = None
     only_first_of: Axis | None = None
 

@@ -112,7 +112,9 @@ class _Loader:
             values = np.concatenate(panels, axis=1).reshape(-1)
         else:
             values = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return values + np.float32(parameter.added) if parameter.added else values
+        if parameter.added:
+            values = values + np.float32(parameter.added)
+        return values * np.float32(parameter.factor)
 
     def _part_values(self, part: Part, unit: int) -> Floats:
         values = as_float32(self.source.tensor(self.names.of(part.source, unit)))

@@ -84,6 +84,7 @@ def norm_eps(config: ModelConfig) -> float:
         (hf.Phi3Config, "Phi3ForCausalLM"),
         (hf.SmolLM3Config, "SmolLM3ForCausalLM"),
         (hf.GraniteConfig, "GraniteForCausalLM"),
+        (hf.Ernie4_5Config, "Ernie4_5ForCausalLM"),
     ],
 )
 def test_what_a_config_leaves_out_has_the_default_of_transformers(
@@ -228,6 +229,11 @@ def test_a_value_that_cannot_be_served_is_one_clear_line(
     assert message in str(error.value)
     assert str(tmp_path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_biases_in_the_mlp_of_ernie_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="use_bias=True is not supported"):
+        load_model_config(write(tmp_path, **LLAMA | {"architectures": ["Ernie4_5ForCausalLM"], "use_bias": True}))
 
 
 def test_bidirectional_attention_is_refused(tmp_path: Path) -> None:

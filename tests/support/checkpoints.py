@@ -113,6 +113,7 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         position_embedding_type="rope",
         attention_bias=True,
     ),
+    "ernie4_5": lambda: hf.Ernie4_5Config(**sizes(120, 6, 2, 160, head_dim=24, tie_word_embeddings=False)),
     "phi3": lambda: hf.Phi3Config(**sizes(160, 2, 1, 224, original_max_position_embeddings=256), **_LONGROPE),
 }
 # Widths of experts that are no multiple of a tile; a dense layer between mixtures; windows, which some of these have.
@@ -241,9 +242,9 @@ def save_gguf(
     split_kv_b: bool = True,
     **integers: int,
 ) -> Path:
-    """Write a Llama, Qwen2, SmolLM3, Granite, GLM-4.5, DeepSeek or any model of `MOE_CASES` without dense layers as a
-    GGUF file whose matrices are of `kind`, the embedding maybe of another. `split_kv_b`: DeepSeek's as newer files have
-    it.
+    """Write a Llama, Qwen2, SmolLM3, Granite, ERNIE 4.5, GLM-4.5, DeepSeek or any model of `MOE_CASES` without dense
+    layers as a GGUF file whose matrices are of `kind`, the embedding maybe of another. `split_kv_b`: DeepSeek's as
+    newer files have it.
 
     The model is given the values that the file holds, where `expanded` rounded to bf16: it stays the reference.
     `integers` are more metadata of the architecture.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numaserve.workers.settings import KvCacheDtype
 
 # The GGUF architectures that have rotated dimensions in pairs.
-_PAIRED = ("granite", "llama", "mistral3", "smollm3")
+_PAIRED = ("ernie4_5", "granite", "llama", "mistral3", "smollm3")
 
 
 @dataclass(frozen=True)

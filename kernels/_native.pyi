@@ -71,7 +71,7 @@ class Team:
     def size(self) -> int: ...
 
 class PackedMatrix:
-    """A weight [n, k] in tile order, bf16 or quantised.
+    """A weight [n, k] in tile order, bf16 or quantized.
 
     "int8" has a scale for each of the n rows, the other formats one for each row and group of k.
     """
@@ -114,7 +114,7 @@ class PackedMatrix:
         panel_stride: int = 1,
         panel_offset: int = 0,
     ) -> None:
-        """The same for a tensor that is quantised already.
+        """The same for a tensor that is quantized already.
 
         `codes` [rows of the tensor, columns]: 0..15 for int4, int8 + 128 for int8_group, the bits of int8, of e4m3 and,
         for mxfp4, of e2m1.

@@ -117,7 +117,7 @@ class ServeConfig(BaseModel):
     )
     dtype: Literal["auto", "bfloat16"] = Field(
         "auto",
-        description="`auto` or `bfloat16`: weights that are not quantised are kept and multiplied in bf16, whatever "
+        description="`auto` or `bfloat16`: weights that are not quantized are kept and multiplied in bf16, whatever "
         "they are published in.",
     )
     api_key_file: Path | None = Field(None, description="File of API keys, one a line. Default: no key is asked for.")

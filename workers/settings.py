@@ -76,11 +76,11 @@ class WeightOptions(msgspec.Struct, frozen=True, kw_only=True):
     quantization: Annotated[
         Literal["int8", "int4", "fp8", "bf16"] | None,
         Option(
-            "Quantise the weights of a checkpoint that is not: `int8`, `int4` or `fp8`; the embedding stays bf16. "
+            "Quantize the weights of a checkpoint that is not: `int8`, `int4` or `fp8`; the embedding stays bf16. "
             "`bf16` expands those of one that is."
         ),
     ] = None
-    quantize_lm_head: Annotated[bool, Option("Quantise the output head too, in that format.", needs="quantization")] = (
+    quantize_lm_head: Annotated[bool, Option("Quantize the output head too, in that format.", needs="quantization")] = (
         False
     )
     activation_dtype: Annotated[

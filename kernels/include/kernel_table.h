@@ -129,7 +129,7 @@ struct RopeStoreArgs {
 };
 
 // Of multi-head latent attention what comes before its products. All dimensions are multiples of 32.
-struct MlaStoreArgs {
+struct LatentStoreArgs {
   const float* q;  // [rows, ldq]: of each head nope_dim values, then rope_dim that are rotated
   int64_t ldq;
   const float* kv;  // [rows, ldkv]: value_dim values of the latent, then rope_dim of the key that all heads share
@@ -273,7 +273,7 @@ struct KernelTable {
   int64_t gemm_scratch;  // bytes of scratch a thread needs, on a cache line boundary
   void (*quantize)(const QuantizeArgs&, int thread, int threads);
   void (*rms_norm)(const NormArgs&, int thread, int threads);
-  // A norm, and what it writes quantised; `scratch` holds a row.
+  // A norm, and what it writes quantized; `scratch` holds a row.
   void (*rms_norm_quantize)(const NormArgs&, const QuantizeArgs&, void* scratch, int thread, int threads);
   void (*reduce_add)(const ReduceArgs&, int thread, int threads);
   void (*post_norm_add)(const ReduceArgs&, int thread, int threads);
@@ -288,7 +288,7 @@ struct KernelTable {
   void (*attention_merge)(const AttentionArgs&, const AttentionItem&, int num_blocks, int64_t block_stride);
   int64_t attention_scratch;  // bytes of scratch a thread needs
   // The same over a latent cache, and what comes before it.
-  void (*mla_store)(const MlaStoreArgs&, int thread, int threads);
+  void (*latent_store)(const LatentStoreArgs&, int thread, int threads);
   void (*latent_attention_item)(const AttentionArgs&, const AttentionItem&, const AttentionItem* next, void* scratch);
   int64_t latent_attention_scratch;
   void (*latent_attention_merge)(const AttentionArgs&, const AttentionItem&, int num_blocks, int64_t block_stride);

@@ -27,8 +27,8 @@ inline constexpr int kTileK = kTileDepth<bf16>;
 inline constexpr int kTileElements = kTileN * kTileK;
 
 // What a packed matrix holds.
-// int8: one scale for each output feature (row of the weight); activations are quantised for each row.
-// int4, int8_group: unsigned codes, a scale for each output feature and group of k, to which activations are quantised
+// int8: one scale for each output feature (row of the weight); activations are quantized for each row.
+// int4, int8_group: unsigned codes, a scale for each output feature and group of k, to which activations are quantized
 // too; weight = scale * (code - 8 or 128), or as `Offsets` says.
 // fp8: e4m3 (Micikevicius et al., 2022), a scale for each output feature and group of k; activations are bf16.
 // mxfp4: e2m1 in groups of 32 whose scale is a power of two (OCP Microscaling Formats, 2023); otherwise as int4.
@@ -106,20 +106,20 @@ inline constexpr int kMaxTopK = 64;
   return {lines, scales, after, after + (offsets == Offsets::kNone ? 0 : 2 * kTileN * 2)};
 }
 
-// What quantised activations of a group carry; a row of them is its values, then one of these for each group.
+// What quantized activations of a group carry; a row of them is its values, then one of these for each group.
 struct GroupScale {
   float scale;
   int32_t minus8;  // -8 times the sum of the values: what sums with codes of 4 bits, whose zero is 8, have too little
 };
 
-// Values of a row of quantised activations: whole groups, or without groups whole tiles; and its bytes.
-[[gnu::always_inline]] constexpr int64_t quantised_depth(int64_t cols, int64_t group) {
+// Values of a row of quantized activations: whole groups, or without groups whole tiles; and its bytes.
+[[gnu::always_inline]] constexpr int64_t quantized_depth(int64_t cols, int64_t group) {
   return round_up(cols, group > 0 ? group : kTileDepth<int8_t>);
 }
-[[gnu::always_inline]] constexpr int64_t quantised_bytes(int64_t cols, int64_t group) {
+[[gnu::always_inline]] constexpr int64_t quantized_bytes(int64_t cols, int64_t group) {
   const int64_t scales = group == 0 ? static_cast<int64_t>(sizeof(float))
                                     : ceil_div(cols, group) * static_cast<int64_t>(sizeof(GroupScale));
-  return quantised_depth(cols, group) + scales;
+  return quantized_depth(cols, group) + scales;
 }
 
 // Results may take a whole second level: they are streamed, once a slab. Half of the second level is for activations,

@@ -9,7 +9,7 @@
 #include "kernels/include/kernel_table.h"
 #include "kernels/ops/attention.inl"
 #include "kernels/ops/embed.inl"
-#include "kernels/ops/mla_attention.inl"
+#include "kernels/ops/latent_attention.inl"
 #include "kernels/ops/moe.inl"
 #include "kernels/ops/norm.inl"
 #include "kernels/ops/quantize.inl"
@@ -65,7 +65,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .attention_item = attention_item,
     .attention_merge = attention_merge,
     .attention_scratch = sizeof(AttentionScratch),
-    .mla_store = mla_store,
+    .latent_store = latent_store,
     .latent_attention_item = latent_attention_item,
     .latent_attention_scratch = sizeof(LatentScratch),
     .latent_attention_merge = latent_attention_merge,

@@ -1,6 +1,6 @@
 // What multi-head latent attention does to its projections before they are multiplied with anything: queries are taken
 // apart and rotated, the latent is normalised, the key that all heads share is rotated, and both are written to the
-// cache, once. See mla_attention.inl.
+// cache, once. See latent_attention.inl.
 #pragma once
 
 #include "kernels/include/kernel_table.h"
@@ -13,7 +13,7 @@ namespace {
 
 // Of one head the part without positions, for the product that absorbs W_UK, and the rotated part, which is not
 // multiplied with anything, in its place behind what that product makes.
-inline void split_query(const MlaStoreArgs& a, const PageRun& run, int32_t head) {
+inline void split_query(const LatentStoreArgs& a, const PageRun& run, int32_t head) {
   for (int32_t t = 0; t < run.count; ++t) {
     const int64_t row = run.row + t;
     const float* source = a.q + row * a.ldq + head * (a.nope_dim + a.rope_dim);
@@ -27,7 +27,7 @@ inline void split_query(const MlaStoreArgs& a, const PageRun& run, int32_t head)
 
 // The tokens of a run that lie in one half of its page: 16 of them share tiles. A page's first token clears the page,
 // as in rope_store, here each half for itself: different threads may write them.
-inline void store_latents(const MlaStoreArgs& a, const PageRun& run, int32_t half) {
+inline void store_latents(const LatentStoreArgs& a, const PageRun& run, int32_t half) {
   const int32_t dim = a.value_dim + a.rope_dim, tiles = dim / kTileK, first = run.position % kPageTokens;
   bf16* page = reinterpret_cast<bf16*>(a.kv_layer.k + run.page * a.kv_layer.page_stride);
   if (first == 0) __builtin_memset(page + half * tiles * kTileElements, 0, static_cast<size_t>(tiles * kTileBytes));
@@ -50,7 +50,7 @@ inline void store_latents(const MlaStoreArgs& a, const PageRun& run, int32_t hal
   }
 }
 
-inline void mla_store(const MlaStoreArgs& a, int thread, int threads) {
+inline void latent_store(const LatentStoreArgs& a, int thread, int threads) {
   const int32_t parts = a.heads + 2;  // of a run: heads, and halves of its page
   const Range items = split(a.num_runs * parts, threads, thread);
   for (int64_t i = items.begin; i < items.end; ++i) {

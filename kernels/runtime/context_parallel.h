@@ -4,8 +4,8 @@
 // for its part of the heads. From some length on it is less to exchange what belongs to one token: each rank has the
 // queries of all heads, attends a part of the latents, and sends every head's part of the result to the rank that has
 // the head. Blocks go to the ranks in turn, and are merged in an order that does not depend on who attends them (see
-// ops/mla_attention.inl): a token has the same bits in a step that divides its sequence and in one that does not, as a
-// prompt, whose rows make the exchange dearer than the latents are, never does.
+// ops/latent_attention.inl): a token has the same bits in a step that divides its sequence and in one that does not, as
+// a prompt, whose rows make the exchange dearer than the latents are, never does.
 //
 // Every rank keeps all latents: it makes them anyway, and only reading them takes time.
 //

@@ -5,7 +5,7 @@
 #include "kernels/runtime/attention_nodes.h"
 #include "kernels/runtime/context_parallel.h"
 #include "kernels/runtime/gather_columns.h"
-#include "kernels/runtime/mla_nodes.h"
+#include "kernels/runtime/latent_nodes.h"
 #include "kernels/runtime/moe_nodes.h"
 #include "kernels/runtime/weight_file.h"
 
@@ -138,7 +138,7 @@ void AttentionNode::describe(Description& d) const {
   d.writes("out", "bf16", out);
 }
 
-void MlaStoreNode::describe(Description& d) const {
+void LatentStoreNode::describe(Description& d) const {
   d.heads(heads);
   d.kv(layer);
   d.integer("nope_dim", nope_dim);

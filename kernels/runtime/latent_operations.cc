@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "kernels/runtime/context_parallel.h"
-#include "kernels/runtime/mla_nodes.h"
+#include "kernels/runtime/latent_nodes.h"
 
 namespace numaserve::operation {
 namespace {
@@ -24,7 +24,7 @@ void add(Program& p, const LatentStore& f) {
               f.nope.ld >= heads.q_heads * f.nope_dim && f.query.ld == heads.q_heads * heads.head_dim,
           f.kKind, "the matrices do not have the width of the heads");
   require_size(f.norm, heads.value_dim, f.kKind);
-  auto node = std::make_unique<MlaStoreNode>(f.q, f.kv, f.nope, f.query, heads, p.kv().layer(f.layer));
+  auto node = std::make_unique<LatentStoreNode>(f.q, f.kv, f.nope, f.query, heads, p.kv().layer(f.layer));
   p.step().limit_positions(f.rope->positions);
   node->nope_dim = f.nope_dim;
   node->cos = f.rope->cos.data();
@@ -57,7 +57,7 @@ void add(Program& p, const QuantizeHeads& f) {
   require(f.num_heads >= 0 && cols >= 0 && group >= 0, f.kKind, "impossible sizes");
   require(f.x_stride >= round_up(cols, kPad) && f.x.ld >= f.num_heads * f.x_stride, f.kKind,
           "the input is narrower than the heads");
-  require(f.out_stride >= quantised_bytes(cols, group) && to.ld >= f.num_heads * f.out_stride, f.kKind,
+  require(f.out_stride >= quantized_bytes(cols, group) && to.ld >= f.num_heads * f.out_stride, f.kKind,
           "the output is narrower than the heads");
   auto node = std::make_unique<QuantizeNode>(f.x, f.out, 1, false);
   node->heads = f.num_heads;

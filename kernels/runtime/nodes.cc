@@ -18,7 +18,7 @@ QuantizeArgs quantize_args(const Run& run, const Place& x, const Quantized& q, i
           .ldo = q.out.ld,
           .rows = rows,
           .cols = q.cols,
-          .depth = quantised_depth(q.cols, q.group),
+          .depth = quantized_depth(q.cols, q.group),
           .group = q.group};
 }
 

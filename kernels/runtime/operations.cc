@@ -23,7 +23,7 @@ namespace {
 void require_quantized(const std::string& node, const Place& x, const Quantized& to) {
   require(to.cols >= 0 && to.group >= 0 && x.ld >= round_up(to.cols, kPad), node,
           "the input is narrower than it should be");
-  require(to.out.ld >= quantised_bytes(to.cols, to.group), node, "the output is too narrow");
+  require(to.out.ld >= quantized_bytes(to.cols, to.group), node, "the output is too narrow");
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ void require_size(const std::optional<const PaddedVector*>& vector, int64_t size
 
 int64_t operand_columns(const PackedMatrix& weight, bool widened) {
   const bool whole = takes_int8(weight.format()) && !widened;
-  return whole ? quantised_bytes(weight.k(), weight.group()) : round_up(weight.k(), kTileK);
+  return whole ? quantized_bytes(weight.k(), weight.group()) : round_up(weight.k(), kTileK);
 }
 
 void add(Program& p, const Embed& f) {

@@ -199,9 +199,9 @@ void PackedMatrix::pack_rows(Team& team, int64_t num_rows, const PackTarget& tar
 void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& target) {
   const int64_t bytes_of_row = row_bytes(source);
   check_rows(source.rows, k_, source_block(source.type).values, bytes_of_row > 0 ? source.bytes / bytes_of_row : 0);
-  require(format_ != WeightFormat::kMxfp4, "pack: weights are not quantised to mxfp4");
+  require(format_ != WeightFormat::kMxfp4, "pack: weights are not quantized to mxfp4");
   const bool coded = group_ == kSourceBlock && keeps_codes(source.type, format_, offsets_);
-  require(coded || offsets_ == Offsets::kNone, "pack: weights are quantised without offsets here");
+  require(coded || offsets_ == Offsets::kNone, "pack: weights are quantized without offsets here");
   const int64_t room = is_grouped(format_) ? round_up(k_, group_) : depth_;
   std::atomic<bool> finite{true};
   pack_rows(team, source.rows.num_rows, target, [&](int64_t index, Row& row) {
@@ -219,12 +219,12 @@ void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& 
     decode_row(source.type, source.data + source.rows.rows[index] * bytes_of_row, source.rows.first_col, k_, values);
     std::fill(values + k_, values + room, bf16{0});
     if (format_ == WeightFormat::kInt8) {
-      const QuantisedRow result = quantise_row(values, room, reinterpret_cast<int8_t*>(row.codes.data()));
+      const QuantizedRow result = quantize_row(values, room, reinterpret_cast<int8_t*>(row.codes.data()));
       row.scales.assign(1, result.scale);
       row.sum = result.sum;
     } else if (is_grouped(format_)) {
       row.scales.resize(static_cast<size_t>(groups()));
-      quantise_groups(format_, values, room, group_, row.codes.data(), row.scales.data());
+      quantize_groups(format_, values, room, group_, row.codes.data(), row.scales.data());
     }
   });
   require(finite, "pack: a scale is not finite");

@@ -33,7 +33,7 @@ struct PackSource {
   PackRows rows;
 };
 
-// A tensor that is quantised already. Codes are [tensor rows, columns], a byte each: 0..15 for int4, int8 + 128 for
+// A tensor that is quantized already. Codes are [tensor rows, columns], a byte each: 0..15 for int4, int8 + 128 for
 // int8_group, the bits of int8, of e4m3 and, for mxfp4, of e2m1. Scales and offsets are [tensor rows, columns / group].
 struct CodedSource {
   const uint8_t* codes;
@@ -60,7 +60,7 @@ class PackedMatrix {
   PackedMatrix(int64_t n, int64_t k, WeightFormat format = WeightFormat::kBf16, int64_t group = 0,
                Offsets offsets = Offsets::kNone);
 
-  // Copies rows of a checkpoint's tensor here, on all threads of the team, quantising them where the format asks for
+  // Copies rows of a checkpoint's tensor here, on all threads of the team, quantizing them where the format asks for
   // it (see weight_rows.h); blocks whose codes the format keeps are not expanded. Throws std::invalid_argument when the
   // source is smaller than it claims, something does not fit, or a scale is not finite.
   void pack(Team& team, const PackSource& source, const PackTarget& target);

@@ -142,7 +142,7 @@ bool decode_codes(SourceType type, const uint8_t* row, int64_t first, int64_t co
   return finite;
 }
 
-NUMASERVE_AVX2 QuantisedRow quantise_row(const bf16* row, int64_t count, int8_t* out) {
+NUMASERVE_AVX2 QuantizedRow quantize_row(const bf16* row, int64_t count, int8_t* out) {
   const auto load = [row](int64_t i) NUMASERVE_AVX2 {
     const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
@@ -167,7 +167,7 @@ NUMASERVE_AVX2 QuantisedRow quantise_row(const bf16* row, int64_t count, int8_t*
   return {peak / 127.0f, sum};
 }
 
-void quantise_groups(WeightFormat format, const bf16* row, int64_t count, int64_t group, uint8_t* codes,
+void quantize_groups(WeightFormat format, const bf16* row, int64_t count, int64_t group, uint8_t* codes,
                      float* scales) {
   for (int64_t first = 0; first < count; first += group) {
     const float peak = extreme(row + first, group);

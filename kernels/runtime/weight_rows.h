@@ -1,4 +1,4 @@
-// Rows of a checkpoint's tensor on their way into a packed matrix: decoded, quantised, in the order of the tiles.
+// Rows of a checkpoint's tensor on their way into a packed matrix: decoded, quantized, in the order of the tiles.
 #pragma once
 
 #include <cstdint>
@@ -32,17 +32,17 @@ bool keeps_codes(SourceType type, WeightFormat format, Offsets offsets);
 bool decode_codes(SourceType type, const uint8_t* row, int64_t first, int64_t count, uint8_t* codes, float* scales,
                   float* minima);
 
-struct QuantisedRow {
+struct QuantizedRow {
   float scale;
   int32_t sum;
 };
 
 // A row to int8 with one scale, its largest magnitude / 127; `count` is a multiple of 32.
-QuantisedRow quantise_row(const bf16* row, int64_t count, int8_t* out);
+QuantizedRow quantize_row(const bf16* row, int64_t count, int8_t* out);
 
 // A row to the codes of a grouped format with a scale for each group. int4: the value of the largest magnitude becomes
 // code 0, as in GGUF's Q4_0; int8_group: the largest magnitude / 127; fp8: / 448. `count` is a multiple of `group`.
-void quantise_groups(WeightFormat format, const bf16* row, int64_t count, int64_t group, uint8_t* codes, float* scales);
+void quantize_groups(WeightFormat format, const bf16* row, int64_t count, int64_t group, uint8_t* codes, float* scales);
 
 // The value of a code of e4m3, or of e2m1.
 float e4m3_value(uint8_t code);

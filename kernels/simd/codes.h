@@ -1,4 +1,4 @@
-// Codes of quantised weights widened to what the dot products take; exact.
+// Codes of quantized weights widened to what the dot products take; exact.
 //
 // A 32-bit word of codes holds one column's consecutive k: of each four the second and the third have changed places.
 // So the even bytes of an e4m3 line are one line of bf16 and the odd ones the next.

@@ -63,11 +63,11 @@ def main(names: list[str]) -> None:
             config = load_model_config(path)
             kept = sorted({each.native for each in config.stored.values()}) or ["bf16"]
             size = config.partition([1]).ranks[0].weight_bytes() / 2**20
-            dequantised = transformers_scores(reference, texts)
+            dequantized = transformers_scores(reference, texts)
             activations: list[ActivationDtype] = ["bf16", "int8"] if INTEGER_GROUPS.intersection(kept) else ["bf16"]
             for each in activations:
                 scores = served_scores(path, 1, texts, WeightFormats(activations=each))
-                own = Distance.between(scores, dequantised)
+                own = Distance.between(scores, dequantized)
                 cells = f"{_cells(Distance.between(scores, whole))} | {_cells(own)}"
                 print(f"| {name} | {', '.join(kept)} | {each} | {size:.0f} | {cells} |", flush=True)
 

@@ -37,7 +37,7 @@ def test_a_format_is_as_close_to_fp32_as_the_same_arithmetic_in_transformers(
         found = Distance.between(scores, subject.reference)
         assert found.mean_delta <= ALLOWED * played.mean_delta, f"{tp=}"
         assert found.disagreements <= 1.2 * played.disagreements, f"{tp=}"
-        assert found.mean_delta > subject.yardstick.mean_delta, f"{tp=}: the weights were not quantised"
+        assert found.mean_delta > subject.yardstick.mean_delta, f"{tp=}: the weights were not quantized"
         if tp == 1:  # ranks may begin inside a group, and have others then
             in_int8 = "int8" in (formats.linear, formats.activations)
             allowed = ALLOWED_OF_INT8 if in_int8 else ALLOWED

@@ -160,7 +160,7 @@ def unpack_v(page: U16) -> U16:
     return page.reshape(columns, 16, 16, 2).transpose(1, 3, 0, 2).reshape(PAGE, columns * 16)
 
 
-def quantised(x: NDArray) -> tuple[F32, F32]:
+def quantized(x: NDArray) -> tuple[F32, F32]:
     """Whole numbers in [-127, 127] of the rows of x, in fp32, and the rows' scales."""
     wide = x.astype(np.float32)
     peak = np.abs(wide).max(axis=1)

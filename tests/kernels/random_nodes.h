@@ -183,7 +183,7 @@ class RandomNodes {
   Place operand(Place x, const PackedMatrix& weight, int64_t rows_per_token = 1) {
     if (!takes_int8(weight.format())) return x;
     const int64_t rows = model_.limits.max_tokens * rows_per_token + (rows_per_token > 1 ? kTileN - 1 : 0);
-    const Place out = room(rows, round_up(quantised_bytes(weight.k(), weight.group()), kLineBytes), 1);
+    const Place out = room(rows, round_up(quantized_bytes(weight.k(), weight.group()), kLineBytes), 1);
     program_.add(std::make_unique<QuantizeNode>(x, Quantized{out, weight.k(), weight.group()}, rows_per_token, false));
     return out;
   }

@@ -9,7 +9,7 @@
 #include "kernels/runtime/attention_nodes.h"
 #include "kernels/runtime/context_parallel.h"
 #include "kernels/runtime/gather_columns.h"
-#include "kernels/runtime/mla_nodes.h"
+#include "kernels/runtime/latent_nodes.h"
 #include "kernels/runtime/moe_nodes.h"
 #include "tests/kernels/random_nodes.h"
 
@@ -69,7 +69,7 @@ class RankProgram : public RandomNodes {
     linear("linear", x, q_weight, q);
     const Place plain = rows(own.q_heads * kPlain, sizeof(bf16)),
                 query = rows(own.q_heads * own.head_dim, sizeof(bf16));
-    auto store = std::make_unique<MlaStoreNode>(q, kv, plain, query, own, program_.kv().layer(layer));
+    auto store = std::make_unique<LatentStoreNode>(q, kv, plain, query, own, program_.kv().layer(layer));
     store->nope_dim = kPlain;
     store->cos = cos_.data();
     store->sin = sin_.data();
@@ -79,10 +79,10 @@ class RankProgram : public RandomNodes {
     PackedMatrix &w_uk = own_rows(latent, kPlain), &w_uv = own_rows(kValues, latent);
     pack_own(w_uk, latent);
     pack_own(w_uv, kValues);
-    head_linear("mla_absorb", plain, kPlain, w_uk, query, own.head_dim);
+    head_linear("latent_absorb", plain, kPlain, w_uk, query, own.head_dim);
     const Place attended = rows(own.q_heads * latent, sizeof(bf16)), out = rows(own.q_heads * kValues, sizeof(bf16));
     attend_latents(query, attended, layer, 1.0f / std::sqrt(static_cast<float>(query_dim)));
-    head_linear("mla_values", attended, latent, w_uv, out, kValues);
+    head_linear("latent_values", attended, latent, w_uv, out, kValues);
     PackedMatrix& o = matrix(shape_.hidden, own.q_heads * kValues);
     pack(o, shape_.hidden, shape_.q_heads * kValues, {{0, shape_.hidden}}, heads_.begin * kValues, {0, 1, 0});
     const Place part = partial();
@@ -114,7 +114,7 @@ class RankProgram : public RandomNodes {
                    int64_t out_stride) {
     const int32_t count = heads().q_heads;
     if (takes_int8(weight.format())) {
-      const int64_t stride = round_up(quantised_bytes(weight.k(), weight.group()), kLineBytes);
+      const int64_t stride = round_up(quantized_bytes(weight.k(), weight.group()), kLineBytes);
       const Place codes = rows(count * stride, 1);
       auto node = std::make_unique<QuantizeNode>(x, Quantized{codes, weight.k(), weight.group()}, 1, /*logits=*/false);
       node->heads = count;

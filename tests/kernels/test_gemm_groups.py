@@ -18,7 +18,7 @@ E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 @dataclass
 class Coded:
-    """A random quantised weight; groups are of `group` columns."""
+    """A random quantized weight; groups are of `group` columns."""
 
     format: str
     group: int
@@ -78,10 +78,10 @@ def _bf16(rng: np.random.Generator, *shape: int) -> reference.U16:
 
 
 def _grouped_activations(a: reference.U16, group: int) -> np.ndarray:
-    """a [m, k] quantised in groups along k, back in fp64."""
+    """a [m, k] quantized in groups along k, back in fp64."""
     m, k = a.shape
     wide = np.pad(reference.from_bf16(a), [(0, 0), (0, -k % group)]).reshape(-1, group)
-    codes, scales = reference.quantised(wide)
+    codes, scales = reference.quantized(wide)
     return (codes.astype(np.float64) * scales[:, None]).reshape(m, -1)[:, :k]
 
 
@@ -96,7 +96,7 @@ def _assert_product(result: np.ndarray, x: np.ndarray, w: np.ndarray, group: int
 @pytest.mark.parametrize("offsets", ["none", "zeros", "minima"])
 @pytest.mark.parametrize("format", ["int4", "int8_group"])
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
-def test_a_product_is_that_of_the_quantised_values(
+def test_a_product_is_that_of_the_quantized_values(
     isa: str, rng: np.random.Generator, m: int, n: int, k: int, format: str, offsets: str, group: int
 ) -> None:
     a, weight = _bf16(rng, m, k), Coded.random(rng, n, k, format, group, offsets)
@@ -173,7 +173,7 @@ def test_a_scale_of_mxfp4_that_is_no_power_of_two_is_refused(scale: float) -> No
 
 
 def test_values_are_not_rounded_to_mxfp4(rng: np.random.Generator) -> None:
-    with pytest.raises(ValueError, match="weights are not quantised to mxfp4"):
+    with pytest.raises(ValueError, match="weights are not quantized to mxfp4"):
         kernel_ops.packed(_bf16(rng, 5, 64), weights="mxfp4", group=32)
     with pytest.raises(ValueError, match="groups of mxfp4 are of 32"):
         PackedMatrix(5, 64, "mxfp4", 64)

@@ -24,7 +24,7 @@ def _bf16(rng: np.random.Generator, *shape: int) -> reference.U16:
 
 
 def _product(a: reference.U16, b: reference.U16) -> reference.F32:
-    (x, x_scales), (w, w_scales) = (reference.quantised(reference.from_bf16(each)) for each in (a, b))
+    (x, x_scales), (w, w_scales) = (reference.quantized(reference.from_bf16(each)) for each in (a, b))
     sums = (x.astype(np.int64) @ w.astype(np.int64).T).astype(np.float32)
     return sums * x_scales[:, None] * w_scales[None, :]
 

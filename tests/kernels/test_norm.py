@@ -44,7 +44,7 @@ def test_a_normalised_row_has_the_same_bits_alone_and_in_any_batch(isa: str, rng
 @pytest.mark.parametrize("group", [0, 32, 64, 128])
 @pytest.mark.parametrize(("rows", "cols"), SIZES)
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_a_norm_in_int8_has_the_bits_of_a_norm_that_is_quantised_after_it(
+def test_a_norm_in_int8_has_the_bits_of_a_norm_that_is_quantized_after_it(
     isa: str, rng: np.random.Generator, rows: int, cols: int, threads: int, group: int
 ) -> None:
     x = rng.standard_normal((rows, cols)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Packing weights of every format that checkpoints hold, against the gguf package's own dequantisation."""
+"""Packing weights of every format that checkpoints hold, against the gguf package's own dequantization."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from numaserve.kernels import PackedMatrix, Team
 
-QUANTISED = {
+QUANTIZED = {
     "q8_0": gguf.GGMLQuantizationType.Q8_0,
     "q4_0": gguf.GGMLQuantizationType.Q4_0,
     "q4_1": gguf.GGMLQuantizationType.Q4_1,
 }
 PLAIN = {"bf16": reference.to_bf16, "f16": lambda x: x.astype(np.float16), "f32": lambda x: x.astype(np.float32)}
-FORMATS = [*PLAIN, *QUANTISED]
+FORMATS = [*PLAIN, *QUANTIZED]
 
 
 @pytest.fixture(params=[1, 3])
@@ -29,8 +29,8 @@ def _source(rng: np.random.Generator, name: str, rows: int, cols: int) -> tuple[
         stored = PLAIN[name](values)
         exact = reference.from_bf16(stored) if name == "bf16" else stored.astype(np.float32)
     else:
-        stored = gguf.quants.quantize(values, QUANTISED[name])
-        exact = gguf.quants.dequantize(stored, QUANTISED[name])
+        stored = gguf.quants.quantize(values, QUANTIZED[name])
+        exact = gguf.quants.dequantize(stored, QUANTIZED[name])
     return stored.reshape(-1).view(np.uint8), reference.from_bf16(reference.to_bf16(exact))
 
 
@@ -65,15 +65,15 @@ def test_rows_and_columns_are_cut_out_in_any_order(rng: np.random.Generator, tea
 def test_blocks_keep_their_codes_in_a_matrix_of_their_kind(
     rng: np.random.Generator, team: Team, name: str, kept: tuple[str, int, str]
 ) -> None:
-    stored = gguf.quants.quantize(rng.standard_normal((90, 192)).astype(np.float32), QUANTISED[name])
+    stored = gguf.quants.quantize(rng.standard_normal((90, 192)).astype(np.float32), QUANTIZED[name])
     rows = rng.permutation(90)[:37].astype(np.int32)
     matrix = PackedMatrix(37, 64, *kept)
     matrix.pack(team, stored.reshape(-1).view(np.uint8), name, 192, rows, 0, first_col=96)
-    np.testing.assert_array_equal(matrix.to_numpy(), gguf.quants.dequantize(stored, QUANTISED[name])[rows, 96:160])
+    np.testing.assert_array_equal(matrix.to_numpy(), gguf.quants.dequantize(stored, QUANTIZED[name])[rows, 96:160])
 
 
 def test_a_block_whose_scale_is_not_finite_is_refused(rng: np.random.Generator, team: Team) -> None:
-    stored = gguf.quants.quantize(rng.standard_normal((33, 64)).astype(np.float32), QUANTISED["q8_0"])
+    stored = gguf.quants.quantize(rng.standard_normal((33, 64)).astype(np.float32), QUANTIZED["q8_0"])
     stored[32, 35] = 0x7C
     with pytest.raises(ValueError, match="not finite"):
         PackedMatrix(33, 64, "int8_group", 32).pack(team, stored.reshape(-1).view(np.uint8), "q8_0", 64, _all(33), 0)
@@ -85,7 +85,7 @@ def test_int8_rows_are_scaled_by_their_largest_magnitude(rng: np.random.Generato
     rows = rng.permutation(70)[:49].astype(np.int32)
     matrix = PackedMatrix(49, 96, "int8")
     matrix.pack(team, data, name, 192, rows, 0, first_col=64)
-    codes, scales = reference.quantised(values[rows, 64:160])
+    codes, scales = reference.quantized(values[rows, 64:160])
     np.testing.assert_array_equal(matrix.to_numpy(), scales[:, None] * codes)
     assert (matrix.format, matrix.nbytes) == ("int8", 64 * (128 + 8))
 

@@ -31,7 +31,7 @@ def test_the_cache_keeps_what_kernels_keep(dtype: KvCacheDtype, x: kernel_refere
 def test_activations_in_int8_are_those_of_kernels(group: int, x: kernel_reference.F32) -> None:
     columns = -(-x.shape[1] // group) * group if group else x.shape[1]
     padded = np.pad(x, [(0, 0), (0, columns - x.shape[1])]).reshape(-1, group or columns)
-    codes, scales = kernel_reference.quantised(padded)
+    codes, scales = kernel_reference.quantized(padded)
     expected = (codes.astype(np.float64) * scales[:, None]).reshape(len(x), columns)[:, : x.shape[1]]
     found = Numbers(torch.float64).int8(torch.from_numpy(x).double(), group).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-12)

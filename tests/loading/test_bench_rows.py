@@ -97,7 +97,7 @@ def test_experts_of_every_format_are_measured_by_what_the_tokens_choose() -> Non
 @pytest.mark.usefixtures("fixed_ceilings")
 def test_latent_attention_is_measured_by_what_the_cache_holds() -> None:
     rows = rows_of("latent")
-    operations = ["mla_store", "mla_absorb", "attention", "mla_values"]
+    operations = ["latent_store", "latent_absorb", "attention", "latent_values"]
     assert [(row.what["operation"], row.what["new"]) for row in rows] == [(o, n) for n in (1, 40) for o in operations]
     assert all(float(row.figures["best_us"] or 0) > 0 for row in rows)
     figures = rows[2].figures

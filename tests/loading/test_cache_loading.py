@@ -107,7 +107,7 @@ def test_a_gguf_file_is_cached_too(tmp_path: Path, folder: Path, team: Team) -> 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_quantised_checkpoint_is_cached_as_it_is_kept(layout: str, tmp_path: Path, folder: Path, team: Team) -> None:
+def test_a_quantized_checkpoint_is_cached_as_it_is_kept(layout: str, tmp_path: Path, folder: Path, team: Team) -> None:
     path = save_published(small_llama(), tmp_path / "model", layout)
     first = load_and_save(loader(path, folder, 1, AS_PUBLISHED), team)
     second = load(loader(path, folder, 1, AS_PUBLISHED), team)

@@ -18,7 +18,7 @@ from numaserve.workers.layers.norm import Norm
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.settings import BF16_WEIGHTS
-from test_mla_loading import exchanged_keys
+from test_latent_loading import exchanged_keys
 from test_moe_loading import experts_of
 from test_quantized_loading import assert_same_logits, load
 
@@ -89,7 +89,7 @@ def small_deepseek(model_type: str, *, top_k: int) -> hf.PreTrainedModel:
 @FORMS
 @pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_0", "Q4_K"])
 @pytest.mark.parametrize("model_type", ["deepseek_v2", "deepseek_v3"])
-def test_a_quantised_file_is_what_transformers_makes_of_its_values(
+def test_a_quantized_file_is_what_transformers_makes_of_its_values(
     model_type: str, kind: str, split: bool, tmp_path: Path, team: Team
 ) -> None:
     # Scales and minima of Q4_K are products of two numbers, of which 11 bits are kept: near a tie that would be enough

@@ -205,7 +205,7 @@ def test_a_gguf_tensor_within_the_file_is_accepted(tmp_path: Path) -> None:
     assert open_gguf(path).tensors[0].n_bytes == 256
 
 
-def test_a_gguf_quantisation_that_is_not_supported_is_named_with_its_tensor(tmp_path: Path) -> None:
+def test_a_gguf_quantization_that_is_not_supported_is_named_with_its_tensor(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     raw = np.zeros((2, 110), np.uint8)

@@ -71,7 +71,7 @@ def test_each_family_computes_what_transformers_computes_on_any_number_of_ranks(
 
 @pytest.mark.parametrize("kind", checkpoints.GGUF_TYPES)
 @pytest.mark.parametrize(("case", "tp"), [("llama-tied", 2), ("qwen2", 3)])
-def test_an_expanded_gguf_file_computes_what_its_dequantised_weights_compute(
+def test_an_expanded_gguf_file_computes_what_its_dequantized_weights_compute(
     case: str, tp: int, kind: str, tmp_path: Path, team: Team
 ) -> None:
     model = checkpoints.random_model(case)
@@ -84,7 +84,7 @@ def test_a_gguf_file_computes_what_its_family_computes(case: str, tmp_path: Path
     assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", "F32"), model, 2, team)
 
 
-def test_quantised_heads_that_begin_inside_a_block_are_divided_too(tmp_path: Path, team: Team) -> None:
+def test_quantized_heads_that_begin_inside_a_block_are_divided_too(tmp_path: Path, team: Team) -> None:
     config = hf.LlamaConfig(**checkpoints.sizes(96, 4, 2, 160), head_dim=24)
     model = checkpoints.randomise(hf.LlamaForCausalLM(config).eval())
     assert_same_logits(checkpoints.save_gguf(model, tmp_path / "model.gguf", "Q8_0"), model, 2, team)

@@ -115,7 +115,7 @@ def test_one_tensor_of_an_expert_is_in_memory_twice_at_most(format: str, tmp_pat
 
 
 @pytest.mark.parametrize("layout", ["gptq asymmetric", "awq", "w8a8", "fp8 blocks"])
-def test_what_is_decoded_of_quantised_experts_takes_no_more(layout: str, tmp_path: Path) -> None:
+def test_what_is_decoded_of_quantized_experts_takes_no_more(layout: str, tmp_path: Path) -> None:
     # As much as of a tensor in bf16: codes and scales of 16 MiB of weights in fp32, and copies of these.
     quantized = {"quantization_config": LAYOUTS[layout].config}
     assert_streams(memory_of_loading(save_zeros(tmp_path, **quantized)), TENSOR_BYTES)

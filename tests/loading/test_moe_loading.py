@@ -235,7 +235,7 @@ GGUF_MODELS: dict[str, Callable[[], hf.PreTrainedConfig]] = {
 
 @pytest.mark.parametrize("kind", ["F32", "BF16", "Q8_0", "Q4_0", "Q5_1"])
 @pytest.mark.parametrize("family", GGUF_MODELS)
-def test_the_experts_of_a_gguf_file_stay_quantised(family: str, kind: str, tmp_path: Path, team: Team) -> None:
+def test_the_experts_of_a_gguf_file_stay_quantized(family: str, kind: str, tmp_path: Path, team: Team) -> None:
     model = checkpoints.build(GGUF_MODELS[family]())
     is_plain = kind in {"F32", "BF16"}
     path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, embedding="BF16", expanded=is_plain)

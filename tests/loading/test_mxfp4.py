@@ -41,7 +41,7 @@ def load_experts(path: Path, team: Team, **options: Any) -> PackedExperts:
     return experts_of(load(path, team, **options))
 
 
-def test_only_experts_are_quantised(saved: Path) -> None:
+def test_only_experts_are_quantized(saved: Path) -> None:
     stored = load_model_config(saved).stored
     parts = {f"layers.{layer}.mlp.experts.{e}.{part}" for layer in range(2) for e in range(5) for part in PARTS}
     assert stored == dict.fromkeys(parts, STORED)
@@ -92,7 +92,7 @@ def test_they_can_be_expanded_but_not_rounded_to_something_else(saved: Path, tea
     packed, expanded = (load_experts(saved, team, formats=WeightFormats(each)) for each in (None, "bf16"))
     assert {matrix.format for matrix in (expanded.router, *expanded.all)} == {"bf16"}
     np.testing.assert_array_equal(packed.down[3].to_numpy(), expanded.down[3].to_numpy())
-    with pytest.raises(OperatorError, match="quantised already, to mxfp4, and cannot be quantised to int8"):
+    with pytest.raises(OperatorError, match="quantized already, to mxfp4, and cannot be quantized to int8"):
         load_experts(saved, team, formats=WeightFormats("int8"))
 
 

@@ -1,4 +1,4 @@
-"""config.json says which matrices are quantised, and what it says wrongly is one clear line."""
+"""config.json says which matrices are quantized, and what it says wrongly is one clear line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read(quantization: object, architecture: str = "LlamaForCausalLM") -> dict[s
 
 
 def names(quantization: object, **more: Any) -> set[str]:
-    """The quantised modules; of a layer with all of its matrices just the layer."""
+    """The quantized modules; of a layer with all of its matrices just the layer."""
     found = set(read(quantization, **more))
     for layer in range(2):
         matrices = {f"layers.{layer}.{name}" for name in LAYER}
@@ -43,7 +43,7 @@ def with_weights(config: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return with_group(config, weights=config["config_groups"]["group_0"]["weights"] | changes)
 
 
-def test_a_checkpoint_without_the_field_is_not_quantised() -> None:
+def test_a_checkpoint_without_the_field_is_not_quantized() -> None:
     assert read(None) == {}
 
 
@@ -60,7 +60,7 @@ def test_the_head_stays_as_it_is_unless_it_is_named(name: str) -> None:
         W4A16 | {"ignore": []},
     ],
 )
-def test_a_head_may_be_quantised_too(quantization: dict[str, Any]) -> None:
+def test_a_head_may_be_quantized_too(quantization: dict[str, Any]) -> None:
     assert names(quantization) == {"layers.0", "layers.1", "lm_head"}
 
 
@@ -78,7 +78,7 @@ def test_a_head_may_be_quantised_too(quantization: dict[str, Any]) -> None:
         with_group(W4A16, targets=[r"re:model\.layers\.1\..*_proj"]),
     ],
 )
-def test_modules_that_are_left_alone_are_not_quantised(quantization: dict[str, Any]) -> None:
+def test_modules_that_are_left_alone_are_not_quantized(quantization: dict[str, Any]) -> None:
     assert names(quantization) == {"layers.1"}
 
 
@@ -97,7 +97,7 @@ def read_moe(quantization: object) -> dict[str, Stored]:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_every_expert_is_quantised_and_no_router(name: str) -> None:
+def test_every_expert_is_quantized_and_no_router(name: str) -> None:
     dense = {f"layers.0.{each}" for each in LAYER}
     experts = {f"layers.1.{each}" for each in [*LAYER[:4], *EXPERTS, *SHARED]}
     assert set(read_moe(LAYOUTS[name].config)) == dense | experts

@@ -1,4 +1,4 @@
-"""Quantised checkpoints are kept as published: what is packed is what the file stands for, in as much memory as the
+"""Quantized checkpoints are kept as published: what is packed is what the file stands for, in as much memory as the
 plan has counted."""
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_a_published_checkpoint_can_be_expanded(name: str, tmp_path: Path, team:
 
 
 @pytest.mark.parametrize("kind", checkpoints.GGUF_BLOCKS)
-def test_a_gguf_file_stays_quantised_and_so_does_a_tied_head(kind: str, tmp_path: Path, team: Team) -> None:
+def test_a_gguf_file_stays_quantized_and_so_does_a_tied_head(kind: str, tmp_path: Path, team: Team) -> None:
     config = hf.LlamaConfig(**checkpoints.sizes(256, 4, 2, 512, tie_word_embeddings=True))
     model = checkpoints.randomise(hf.LlamaForCausalLM(config).eval())
     path = checkpoints.save_gguf(model, tmp_path / "model.gguf", kind, expanded=False)

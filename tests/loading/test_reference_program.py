@@ -62,7 +62,7 @@ def test_native_code_is_as_near_to_exact_numbers_as_the_declared_roundings_are(
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
-def test_so_it_is_with_a_quantised_kv_cache(dtype: KvCacheDtype, part: Part, team: Team) -> None:
+def test_so_it_is_with_a_quantized_kv_cache(dtype: KvCacheDtype, part: Part, team: Team) -> None:
     assert_as_near(dense(replace(part, settings=ModelSettings(kv_cache_dtype=dtype))), team)
 
 

@@ -79,7 +79,7 @@ def assert_no_other_type_passes(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_no_tensor_of_a_quantised_checkpoint_may_be_of_another_type(name: str, tmp_path: Path) -> None:
+def test_no_tensor_of_a_quantized_checkpoint_may_be_of_another_type(name: str, tmp_path: Path) -> None:
     assert_no_other_type_passes(save_published(small_llama(), tmp_path, name))
 
 

@@ -115,7 +115,7 @@ def test_a_token_reads_its_experts_and_all_else_once(operations: list[OperationC
     assert nbytes(operations, "moe_down", step) == mixtures * (TOP_K + 1) * HIDDEN * (WIDTH + row_scales)
     assert nbytes(operations, "attention", step) == LAYERS * 1536 * (512 + 64) * 2
     group_scales = 2 + 4  # one group, and the factor of its row
-    assert nbytes(operations, "mla_absorb", step) == LAYERS * HEADS * 512 * (128 + group_scales)
+    assert nbytes(operations, "latent_absorb", step) == LAYERS * HEADS * 512 * (128 + group_scales)
     # 37 billion parameters are active; the head and the router are bf16.
     assert 37.5e9 < nbytes(operations, "", step) < 40e9
 

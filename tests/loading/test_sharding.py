@@ -122,7 +122,7 @@ def test_int8_weights_are_one_byte_and_eight_more_for_each_output_feature() -> N
     assert weight_bytes(configured(), [8], 0, settings) == parameters + 8 * features + 2 * 49152 * 576
 
 
-def test_a_quantised_head_is_another_matrix_than_the_embedding() -> None:
+def test_a_quantized_head_is_another_matrix_than_the_embedding() -> None:
     settings = ModelSettings(formats=WeightFormats(lm_head="int8"))
     assert weight_bytes(configured(), [8], 0, settings) - weight_bytes(configured(), [8], 0) == 49152 * (576 + 8)
 
@@ -163,7 +163,7 @@ def test_a_page_counts_local_heads_padded_to_whole_tiles() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
-def test_a_quantised_page_is_a_byte_a_value_and_two_for_each_scale(dtype: KvCacheDtype) -> None:
+def test_a_quantized_page_is_a_byte_a_value_and_two_for_each_scale(dtype: KvCacheDtype) -> None:
     assert page_bytes(configured(), [1, 1], 0, dtype) == 2 * 30 * 2 * PAGE_SIZE * (64 + 2)
     assert page_bytes(configured(head_dim=48), [1, 1], 1, dtype) == 2 * 30 * 1 * PAGE_SIZE * (64 + 2)
 

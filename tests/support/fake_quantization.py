@@ -1,4 +1,4 @@
-"""Quantised arithmetic played in transformers: values rounded to what the format can hold, sums in fp32."""
+"""Quantized arithmetic played in transformers: values rounded to what the format can hold, sums in fp32."""
 
 from __future__ import annotations
 

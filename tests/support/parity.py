@@ -99,7 +99,7 @@ def _demo_subject() -> Subject:
     """The demo model on a passage of real text."""
     path = demo_model()
     tokens = load_tokenizer(path).encode(ALICE)[: POSITIONS + 1]
-    # Loading logs an advice about the speed of dequantising, which happens once here.
+    # Loading logs an advice about the speed of dequantizing, which happens once here.
     logging.getLogger("transformers").setLevel(logging.ERROR)
     narrow = hf.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16).eval()
     wide = hf.AutoModelForCausalLM.from_config(narrow.config, dtype=torch.float32).eval()

@@ -1,4 +1,4 @@
-"""Writes matrices in the layouts that quantised checkpoints are published in, field by field from the descriptions of
+"""Writes matrices in the layouts that quantized checkpoints are published in, field by field from the descriptions of
 the formats: slow, plain, and with nothing in common with the code that reads them."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tiny checkpoints in every layout that quantised ones are published in."""
+"""Tiny checkpoints in every layout that quantized ones are published in."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def small_deepseek(**changes: int) -> hf.PreTrainedModel:
 
 
 def matrices(model: hf.PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    """What may be quantised: names of modules as checkpoints have them, and weights [out features, in features] that
+    """What may be quantized: names of modules as checkpoints have them, and weights [out features, in features] that
     are the model's own. Experts are Qwen's."""
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and not name.endswith(("lm_head", "shared_expert_gate")):

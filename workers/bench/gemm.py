@@ -1,6 +1,6 @@
 """Packed matrix products, as a model's layers do them: x[M, K] · w[N, K]ᵀ, gate and up fused with the activation.
 
-Quantising x is an operation of its own and not counted.
+Quantizing x is an operation of its own and not counted.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from numaserve.workers.protocol import PAGE_SIZE
 
 _NOPE, _ROPE, _LATENT, _VALUES = 128, 64, 512, 128
 _HIDDEN = 32  # of the program; what comes before attention does not matter
-_NODES = ("mla_store", "mla_absorb", "attention", "mla_values")
+_NODES = ("latent_store", "latent_absorb", "attention", "latent_values")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The operations between the matrix products: norm and quantising, rope and the writing of K and V, sampling."""
+"""The operations between the matrix products: norm and quantizing, rope and the writing of K and V, sampling."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ _GGUF_SHARED = MlpNames("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 class Experts(FeedForward):
     """Routed experts of `intermediate` columns each, and all shared ones together as one MLP of `shared` columns.
 
-    `at` is what its modules' names begin with. The router's precision is bf16, whatever the checkpoint is quantised to.
+    `at` is what its modules' names begin with. The router's precision is bf16, whatever the checkpoint is quantized to.
     """
 
     at: str

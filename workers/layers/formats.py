@@ -19,9 +19,9 @@ StoredKinds = tuple[Stored | None, ...]
 
 GROUPS = (128, 64, 32)
 GROUPED: frozenset[WeightFormat] = frozenset({"int4", "int8_group", "fp8"})
-# Of weights that are quantised while loading: in 4 bits smaller groups lose less than their scales cost.
+# Of weights that are quantized while loading: in 4 bits smaller groups lose less than their scales cost.
 _OWN_GROUP: dict[WeightFormat, int] = {"int4": 32}
-# Of what is absorbed in multi-head latent attention, whatever the other matrices are quantised to: in 8 bits and groups
+# Of what is absorbed in multi-head latent attention, whatever the other matrices are quantized to: in 8 bits and groups
 # it loses nothing that would show, in 4 bits, in e4m3 or with activations in int8 5 to 10 % more than all others lose
 # together; and it is a few percent of a model.
 _ABSORBED = MatrixFormat("int8_group", GROUPS[0])
@@ -85,7 +85,7 @@ def _choose(
         return MatrixFormat(asked, group) if group else BF16
     if published.format not in (asked, "bf16"):
         raise OperatorError(
-            f"the checkpoint is quantised already, to {published.format}, and cannot be quantised to {asked}: "
+            f"the checkpoint is quantized already, to {published.format}, and cannot be quantized to {asked}: "
             "leave out --quantization, or take the model's bf16 checkpoint"
         )
     return published

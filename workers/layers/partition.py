@@ -29,7 +29,7 @@ from numaserve.workers.settings import ModelSettings
 class Partition:
     """The ranges of every axis for all ranks; `shares` are their cores.
 
-    `stored` are the quantised matrices of the checkpoint.
+    `stored` are the quantized matrices of the checkpoint.
     """
 
     model: Declaring

@@ -1,4 +1,4 @@
-"""How a checkpoint holds its quantised matrices: known from config.json or a GGUF file's table before any is read."""
+"""How a checkpoint holds its quantized matrices: known from config.json or a GGUF file's table before any is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REQUANTIZED_GROUP = 32
 
 @dataclass(frozen=True)
 class Stored:
-    """One quantised matrix [out features, in features] of a checkpoint.
+    """One quantized matrix [out features, in features] of a checkpoint.
 
     `native` is the format that takes its codes, `group` how many columns have a scale in common then; `reordered`
     columns, and the groups of 16 of Q6_K, are rounded anew into groups of 32.

@@ -58,7 +58,7 @@ def _direct(maker: Operation, total: Reduce) -> Operation | None:
 
 
 def with_norms_in_int8(operations: Sequence[Operation]) -> list[Operation]:
-    """A norm's result that is quantised after it is written in int8 by the norm, in the first of the layouts wanted."""
+    """A norm's result that is quantized after it is written in int8 by the norm, in the first of the layouts wanted."""
     norms = {each.out for each in operations if isinstance(each, RmsNorm) and each.quantized is None}
     first: dict[Buffer, Quantized] = {}
     for each in operations:

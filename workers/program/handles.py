@@ -9,7 +9,7 @@ from numaserve.workers.program.rope import RopeConfig
 from numaserve.workers.settings import WeightFormat
 
 Offsets = Literal["none", "zeros", "minima"]
-KeptFormat = WeightFormat | Literal["mxfp4"]  # nothing is quantised to mxfp4 while loading
+KeptFormat = WeightFormat | Literal["mxfp4"]  # nothing is quantized to mxfp4 while loading
 
 TILE_ROWS = 16
 TILE_COLUMNS = 32

@@ -63,11 +63,11 @@ class LatentRecorder(Recorder):
         self.operations.append(
             LatentStore(q=q, kv=kv, nope=nope, query=query, layer=layer, nope_dim=w_uk.k, rope=rope, norm=norm, eps=eps)
         )
-        self._head_linear("mla_absorb", nope, w_uk, query)
+        self._head_linear("latent_absorb", nope, w_uk, query)
         attended = Operand(q.rows, heads * latent, 2)
         self._attend(query, attended, layer, scale)
         out = Operand(q.rows, w_uv.n, 2)
-        self._head_linear("mla_values", attended, w_uv, out)
+        self._head_linear("latent_values", attended, w_uv, out)
         return out
 
     def _attend(self, query: Tensor, attended: Operand, layer: int, scale: float) -> None:

@@ -74,7 +74,7 @@ class Recorder:
         return self._in_int8(x, weight, logits) if in_int8 else x, widened
 
     def _taken(self, weight: Matrix) -> tuple[bool, bool]:
-        """Whether activations are quantised for `weight`, and whether its codes are widened to bf16 ones."""
+        """Whether activations are quantized for `weight`, and whether its codes are widened to bf16 ones."""
         groups = weight.format in INTEGER_GROUPS
         widened = groups and self.setup.settings.formats.activations == "bf16"
         return (groups or weight.format == "int8") and not widened, widened

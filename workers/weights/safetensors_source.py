@@ -46,7 +46,7 @@ class SafetensorsSource:
         return self._view(name, _DTYPES)
 
     def part(self, name: str) -> RawTensor:
-        """A tensor of a quantised matrix, likewise."""
+        """A tensor of a quantized matrix, likewise."""
         return self._view(name, _DTYPES | _CODES)
 
     def release(self, tensor: RawTensor) -> None:

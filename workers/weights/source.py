@@ -47,4 +47,4 @@ class TensorSource(Protocol):
         beside what was packed. It can be read again."""
 
     def part(self, name: str) -> RawTensor:
-        """A tensor of a quantised matrix: also codes. Raises `OperatorError` as `tensor` does."""
+        """A tensor of a quantized matrix: also codes. Raises `OperatorError` as `tensor` does."""

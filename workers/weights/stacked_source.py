@@ -18,7 +18,7 @@ class StackedSource:
     """The tensors of `source`, those of units one by one: expert 3's part of `experts.down_proj` is
     `experts.3.down_proj.weight`.
 
-    Weights lie with in features first, [units, in, out]; quantised ones, `_blocks` and `_scales`, as ever.
+    Weights lie with in features first, [units, in, out]; quantized ones, `_blocks` and `_scales`, as ever.
     """
 
     def __init__(self, source: TensorSource, stacks: _Stacks, prefixes: Iterable[str]) -> None:
@@ -40,7 +40,7 @@ class StackedSource:
         return self._cut(name, self._source.tensor(self._names[name]))
 
     def part(self, name: str) -> RawTensor:
-        """A tensor of a quantised matrix, likewise."""
+        """A tensor of a quantized matrix, likewise."""
         return self._cut(name, self._source.part(self._names[name]))
 
     def release(self, tensor: RawTensor) -> None:

@@ -55,7 +55,7 @@ def check_tensors(source: TensorSource, config: ModelConfig) -> None:
 
 
 def expected_tensors(config: ModelConfig, names: TensorNames) -> tuple[dict[str, Shape], dict[str, Part]]:
-    """Tensors of numbers, and those of quantised matrices."""
+    """Tensors of numbers, and those of quantized matrices."""
     plain: dict[str, Shape] = {}
     parts: dict[str, Part] = {}
     for parameter in config.decoder.parameters():

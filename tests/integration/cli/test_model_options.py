@@ -60,7 +60,7 @@ def test_without_options_the_settings_are_the_defaults() -> None:
         ({"quantization": "bf16"}, "bf16", "bf16"),
     ],
 )
-def test_the_head_is_quantised_where_it_is_asked_for_and_expanded_with_the_rest(
+def test_the_head_is_quantized_where_it_is_asked_for_and_expanded_with_the_rest(
     options: dict[str, Any], linear: str, lm_head: str | None
 ) -> None:
     formats = settings_with(**options).formats

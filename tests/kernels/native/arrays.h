@@ -25,7 +25,7 @@ void bind_attention(nanobind::module_& ops);
 void bind_moe(nanobind::module_& ops);
 
 // Adds the store and the attention of multi-head latent attention.
-void bind_mla(nanobind::module_& ops);
+void bind_latent(nanobind::module_& ops);
 
 template <class T, int kDims>
 using Array = nanobind::ndarray<T, nanobind::ndim<kDims>, nanobind::c_contig, nanobind::device::cpu>;

@@ -31,26 +31,26 @@ QuantizeArgs quantize_args(const bf16* x, int64_t ldx, int8_t* out, int64_t ldo,
           .ldo = ldo,
           .rows = rows,
           .cols = cols,
-          .depth = quantised_depth(cols, group),
+          .depth = quantized_depth(cols, group),
           .group = group};
 }
 
-// a as the GEMM of a format wants it: in int8, quantised rows, each followed by its scale.
+// a as the GEMM of a format wants it: in int8, quantized rows, each followed by its scale.
 struct Operand {
   const void* data;
   int64_t ld;
-  LargeBuffer quantised;
+  LargeBuffer quantized;
 };
 
 Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t m, const PackedMatrix& packed,
                 bool widened, int threads) {
   if (widened || !takes_int8(packed.format())) return {a.data(), size(a, 1), LargeBuffer()};
   // Rows of a tile are read whole, also where a group fills only half of it.
-  const int64_t ld = round_up(quantised_bytes(packed.k(), packed.group()), kLineBytes);
+  const int64_t ld = round_up(quantized_bytes(packed.k(), packed.group()), kLineBytes);
   Operand result{nullptr, ld, LargeBuffer(static_cast<size_t>(round_up(m, kPad) * ld))};
-  result.data = result.quantised.as<int8_t>();
+  result.data = result.quantized.as<int8_t>();
   const QuantizeArgs args =
-      quantize_args(a.data(), size(a, 1), result.quantised.as<int8_t>(), ld, m, packed.k(), packed.group());
+      quantize_args(a.data(), size(a, 1), result.quantized.as<int8_t>(), ld, m, packed.k(), packed.group());
   play_threads(table, threads, [&](int thread) { table.quantize(args, thread, threads); });
   return result;
 }
@@ -97,14 +97,14 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
   play_threads(table, threads, [&](int thread) { table.gemm_finish(args, sums.data(), thread, threads); });
 }
 
-// `quantised` [rows, bytes]: what is normalised also in int8, by the same call if `fused`.
+// `quantized` [rows, bytes]: what is normalised also in int8, by the same call if `fused`.
 void rms_norm(const std::string& isa, Array<const float, 2> x, Array<const float, 1> weight, float eps,
-              Array<bf16, 2> out, Maybe<int8_t, 2> quantised, int64_t group, bool fused, int threads) {
+              Array<bf16, 2> out, Maybe<int8_t, 2> quantized, int64_t group, bool fused, int threads) {
   const KernelTable& table = *table_by_name(isa);
   const int64_t rows = size(x, 0), cols = size(weight, 0);
   require(size(out, 0) >= rows && size(out, 1) >= round_up(cols, kPad), "the output is too small");
   require(size(x, 1) >= cols, "x has fewer columns than weight");
-  require(!quantised || (size(*quantised, 0) >= rows && size(*quantised, 1) >= quantised_bytes(cols, group)),
+  require(!quantized || (size(*quantized, 0) >= rows && size(*quantized, 1) >= quantized_bytes(cols, group)),
           "the output is too small");
   const NormArgs args{.x = x.data(),
                       .ldx = size(x, 1),
@@ -114,10 +114,10 @@ void rms_norm(const std::string& isa, Array<const float, 2> x, Array<const float
                       .rows = rows,
                       .cols = cols,
                       .eps = eps};
-  if (!quantised || !fused) play_threads(table, threads, [&](int thread) { table.rms_norm(args, thread, threads); });
-  if (!quantised) return;
+  if (!quantized || !fused) play_threads(table, threads, [&](int thread) { table.rms_norm(args, thread, threads); });
+  if (!quantized) return;
   const QuantizeArgs also =
-      quantize_args(out.data(), size(out, 1), quantised->data(), size(*quantised, 1), rows, cols, group);
+      quantize_args(out.data(), size(out, 1), quantized->data(), size(*quantized, 1), rows, cols, group);
   const LargeBuffer scratch(static_cast<size_t>(size(out, 1)) * sizeof(bf16));
   play_threads(table, threads, [&](int thread) {
     if (fused)
@@ -246,7 +246,7 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
           "out_bf16"_a.none(), "limit"_a, "widened"_a, "accumulate"_a, "in_parts"_a, "threads"_a, "l1_bytes"_a,
           "l2_bytes"_a);
-  ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "quantised"_a.none(), "group"_a,
+  ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "quantized"_a.none(), "group"_a,
           "fused"_a, "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),
           "post_norm"_a.none(), "eps"_a, "assign"_a, "threads"_a);
@@ -259,7 +259,7 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   ops.def("token_logprobs", &token_logprobs, "isa"_a, "logits"_a, "token"_a, "num_top"_a);
   bind_amx(ops);
   bind_attention(ops);
-  bind_mla(ops);
+  bind_latent(ops);
   bind_moe(ops);
 }
 

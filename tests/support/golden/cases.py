@@ -58,7 +58,7 @@ CHECKPOINTS: dict[str, Callable[[Path], Path]] = {
 }
 
 _OWN = (None, None)
-_TO_QUANTISE = (_OWN, ("int8", "int8"), ("int4", "int8_group"), ("int8_group", "bf16"), ("fp8", "fp8"))
+_TO_QUANTIZE = (_OWN, ("int8", "int8"), ("int4", "int8_group"), ("int8_group", "bf16"), ("fp8", "fp8"))
 _OF_PUBLISHED = (_OWN, ("bf16", "int8"), (None, "int4"))
 _OF_GGUF = (_OWN, ("bf16", "bf16"))
 _SHARES = ((1,), (1, 1), (2, 3, 2))
@@ -80,7 +80,7 @@ def make_cases() -> list[Case]:
             for rest in product(_ACTIVATIONS, _KV_DTYPES, (False, True), (None, LONG))
             if _is_possible(row := (*triple, *rest))
         ]
-        for names, formats in ((FAMILIES, _TO_QUANTISE), (PUBLISHED, _OF_PUBLISHED), (GGUF_FILES, _OF_GGUF))
+        for names, formats in ((FAMILIES, _TO_QUANTIZE), (PUBLISHED, _OF_PUBLISHED), (GGUF_FILES, _OF_GGUF))
         for triple in product(names, formats, _SHARES)
     ]
     missing = {pair for rows in groups for row in rows for pair in _pairs(row)}

@@ -1,4 +1,4 @@
-"""Checkpoints in the layouts that quantised ones are published in, whose matrices `tests.support.published` writes."""
+"""Checkpoints in the layouts that quantized ones are published in, whose matrices `tests.support.published` writes."""
 
 from __future__ import annotations
 

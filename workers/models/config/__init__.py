@@ -1,1 +1,1 @@
-"""Reads configurations: config.json, a GGUF file's metadata, and what both say about quantisation."""
+"""Reads configurations: config.json, a GGUF file's metadata, and what both say about quantization."""

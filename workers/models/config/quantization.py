@@ -1,4 +1,4 @@
-"""Reads `quantization_config` of a config.json: which modules are quantised, and in which layout.
+"""Reads `quantization_config` of a config.json: which modules are quantized, and in which layout.
 
 Every method has its own words for the same few things; a file of this package for each says which ones.
 """
@@ -37,7 +37,7 @@ _METHODS: dict[str, Callable[[Fields], Rule]] = {
 
 
 def read_quantization(fields: Fields, config: ModelConfig) -> dict[str, Stored]:
-    """The quantised matrices of a config.json. Raises `OperatorError` for a method or scheme that is not supported."""
+    """The quantized matrices of a config.json. Raises `OperatorError` for a method or scheme that is not supported."""
     found = _find(fields)
     if found is None:
         return {}
@@ -51,7 +51,7 @@ def read_quantization(fields: Fields, config: ModelConfig) -> dict[str, Stored]:
 
 
 def matrix_modules(decoder: Layer) -> list[str]:
-    """The modules with a matrix that may be quantised, without what stands before "layers.". Nobody quantises a router,
+    """The modules with a matrix that may be quantized, without what stands before "layers.". Nobody quantizes a router,
     whatever a configuration seems to say."""
     found = (
         source.named(unit)

@@ -131,7 +131,7 @@ def _products(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Kind, str, fl
             yield "experts", row["format"], row["M"] * routing.top_k / read, row
         elif table == "attention":
             yield "attention", row["kv"], row["new"], row
-        elif table == "latent attention" and row["operation"] != "mla_store":
+        elif table == "latent attention" and row["operation"] != "latent_store":
             yield "latent", "bf16", row["new"], row
 
 

@@ -45,7 +45,7 @@ class LatentStore(Operation):
         """fp32 is read; queries and the latent written in bf16."""
         shape = program.shape
         queries = shape.q_heads * (self.nope_dim + shape.head_dim - shape.value_dim)
-        return [of_runs("mla_store", shape.q_heads + 1, (queries + shape.head_dim) * (FP32 + BF16))]
+        return [of_runs("latent_store", shape.q_heads + 1, (queries + shape.head_dim) * (FP32 + BF16))]
 
 
 @dataclass(frozen=True, kw_only=True)

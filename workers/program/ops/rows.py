@@ -1,4 +1,4 @@
-"""Operations that take each row for itself: embedding, norm, quantisation, the rows that want logits."""
+"""Operations that take each row for itself: embedding, norm, quantization, the rows that want logits."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def cache_key(checkpoint: Checkpoint, config: ModelConfig, part: RankPart) -> Ca
 
 
 def _modules_by_kind(stored: StoredMatrices) -> dict[str, list[str]]:
-    """The modules that are quantised alike: ten thousands of experts are described once."""
+    """The modules that are quantized alike: ten thousands of experts are described once."""
     kinds: dict[Stored, list[str]] = {}
     for module in sorted(stored):
         kinds.setdefault(stored[module], []).append(module)

@@ -1,1 +1,1 @@
-"""Quantised checkpoints: one file for each published layout, all decoded into one form."""
+"""Quantized checkpoints: one file for each published layout, all decoded into one form."""

@@ -18,7 +18,7 @@ _MAX_CODE = 127
 
 @dataclass(frozen=True)
 class CodedTensor:
-    """Quantised rows of a matrix.
+    """Quantized rows of a matrix.
 
     `codes` [rows, columns]: 0..15 in "int4", 0..255 in "int8_group", the bits of an int8 in "int8", of an e4m3 in
     "fp8", of an e2m1 in "mxfp4". `scales` and `offsets` [rows, groups], each of `group` columns, the last of fewer.

@@ -2,7 +2,7 @@
 
 `weight` float8_e4m3fn [N, K] and its scales: `weight_scale_inv` [N / 128, K / 128], each rounded up, one for a block
 (DeepSeek's name: it is multiplied with all the same); `weight_scale` [N, 1], or one for the whole tensor, or one for a
-block. weight = scale * value. Activations are quantised when they come, if at all: files with a fixed scale for them
+block. weight = scale * value. Activations are quantized when they come, if at all: files with a fixed scale for them
 are refused with the configuration.
 """
 

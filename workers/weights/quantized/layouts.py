@@ -1,4 +1,4 @@
-"""Finds and decodes a quantised matrix, whatever layout it is published in."""
+"""Finds and decodes a quantized matrix, whatever layout it is published in."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def find_tensors(source: TensorSource, module: str, parts: Parts) -> Tensors:
 
 
 class QuantizedMatrix:
-    """One quantised matrix of a checkpoint, decoded a few rows at a time."""
+    """One quantized matrix of a checkpoint, decoded a few rows at a time."""
 
     def __init__(self, source: TensorSource, module: str, stored: Stored, shape: tuple[int, int]) -> None:
         self._source, self._stored, self._shape = source, stored, shape

@@ -96,11 +96,11 @@ def test_a_cgroup_limit_counts_for_all_ranks_together() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "fp8_e4m3"])
-def test_a_quantised_kv_cache_has_nearly_twice_the_pages(dtype: KvCacheDtype) -> None:
-    quantised = ModelSettings(kv_cache_dtype=dtype)
+def test_a_quantized_kv_cache_has_nearly_twice_the_pages(dtype: KvCacheDtype) -> None:
+    quantized = ModelSettings(kv_cache_dtype=dtype)
     wide = make_deployment(replace(OPTIONS, kv_cache_gib=1.0), SMALL, machine(4, 4))
-    deployment = make_deployment(replace(OPTIONS, kv_cache_gib=1.0, settings=quantised), SMALL, machine(4, 4))
-    assert {launch.settings for launch in deployment.launches} == {quantised}
+    deployment = make_deployment(replace(OPTIONS, kv_cache_gib=1.0, settings=quantized), SMALL, machine(4, 4))
+    assert {launch.settings for launch in deployment.launches} == {quantized}
     assert deployment.num_pages * (64 + 2) == pytest.approx(wide.num_pages * 2 * 64, rel=0.01)
     for rank in deployment.ranks:
         assert rank.kv_bytes == deployment.num_pages * SMALL.decoder.page_bytes(part_of([4, 4], rank.rank), dtype)

@@ -96,7 +96,7 @@ def test_a_norm_writes_the_first_layout_that_is_wanted_of_it_in_int8() -> None:
     assert [each.x for each in of(Linear, fused)[-3:]] == [first.out, second.out, first.out]
 
 
-def test_rows_of_logits_are_quantised_for_themselves() -> None:
+def test_rows_of_logits_are_quantized_for_themselves() -> None:
     fused = dense(format="int8").fused()
     assert [each.logits for each in of(Quantize, fused)] == [False, False, True]  # attention, MLP, head
     assert [each.quantized is not None for each in of(RmsNorm, fused)] == [True, True, False]

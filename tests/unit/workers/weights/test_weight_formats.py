@@ -119,25 +119,25 @@ def test_parts_of_one_matrix_meet_in_the_format_that_holds_all() -> None:
     assert formats_of(INT4, v_proj=None).o == MatrixFormat("int4", 128)
 
 
-def test_the_operator_may_expand_a_quantised_checkpoint_or_name_what_it_is() -> None:
+def test_the_operator_may_expand_a_quantized_checkpoint_or_name_what_it_is() -> None:
     assert formats_of(INT4, BF16_WEIGHTS) == all_of(BF16)
     assert formats_of(INT4, WeightFormats("int4")).o == MatrixFormat("int4", 128)
     assert formats_of(INT4, WeightFormats("int4"), v_proj=None).qkv == BF16
 
 
 @pytest.mark.parametrize("asked", ["int8", "fp8", "int8_group"])
-def test_quantising_what_is_quantised_already_is_refused(asked: str) -> None:
-    with pytest.raises(OperatorError, match=f"to int4, and cannot be quantised to {asked}: leave out --quantization"):
+def test_quantizing_what_is_quantized_already_is_refused(asked: str) -> None:
+    with pytest.raises(OperatorError, match=f"to int4, and cannot be quantized to {asked}: leave out --quantization"):
         formats_of(INT4, WeightFormats(asked))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("asked", "group"), [("int4", 32), ("fp8", 128), ("int8", 0)])
-def test_a_checkpoint_that_is_not_quantised_takes_any_format(asked: str, group: int) -> None:
+def test_a_checkpoint_that_is_not_quantized_takes_any_format(asked: str, group: int) -> None:
     made = layer_formats(part_of(configured(), WeightFormats(asked)))  # type: ignore[arg-type]
     assert made == all_of(MatrixFormat(asked, group))  # type: ignore[arg-type]
 
 
-def test_a_tied_head_is_kept_quantised_beside_the_embedding() -> None:
+def test_a_tied_head_is_kept_quantized_beside_the_embedding() -> None:
     model = configured(stored={"embed_tokens": GGUF_BLOCKS["q8_0"]})
     assert has_own_head(model, AS_PUBLISHED)
     assert head_format(model, AS_PUBLISHED) == MatrixFormat("int8_group", 32)
@@ -145,7 +145,7 @@ def test_a_tied_head_is_kept_quantised_beside_the_embedding() -> None:
     assert not has_own_head(configured(), AS_PUBLISHED)
 
 
-def test_a_head_that_is_not_quantised_may_be_while_loading() -> None:
+def test_a_head_that_is_not_quantized_may_be_while_loading() -> None:
     model = configured(tie_word_embeddings=False, stored={"layers.0.mlp.up_proj": INT4})
     assert head_format(model, AS_PUBLISHED) == BF16
     assert head_format(model, WeightFormats("int4", "int4")) == MatrixFormat("int4", 32)
@@ -201,7 +201,7 @@ def test_groups_begin_where_the_columns_of_either_kind_of_expert_do() -> None:
     assert downs == {MatrixFormat("int4", 64), MatrixFormat("int4", 128)}
 
 
-def test_experts_take_any_format_when_the_checkpoint_is_not_quantised() -> None:
+def test_experts_take_any_format_when_the_checkpoint_is_not_quantized() -> None:
     model = with_experts(3, 2, 640, 256, dense=(1,))
     part, int4 = part_of(model, WeightFormats("int4")), MatrixFormat("int4", 32)
     mlp = model.decoder.blocks[0].mlp

@@ -2,7 +2,7 @@
 
 `packing_format` (`backend` in old files): "auto_round:auto_gptq" has zero points minus one, "auto_round" and
 "auto_round:gptqmodel" have them as they are, "auto_round:auto_awq" is AWQ's. `extra_config` has settings for single
-modules; `block_name_to_quantize` says which blocks are quantised.
+modules; `block_name_to_quantize` says which blocks are quantized.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNQUANTIZED_BITS = 16
 
 
 def auto_round(fields: Fields) -> Rule:
-    """Raises `OperatorError` for another packing, and for quantised activations."""
+    """Raises `OperatorError` for another packing, and for quantized activations."""
     fields.refuse("data_type", "int")
     fields.refuse("act_bits", *range(_UNQUANTIZED_BITS, 65))
     packing = "packing_format" if fields.has("packing_format") else "backend"

@@ -92,7 +92,7 @@ def _read_scheme(scheme: Fields, format: str) -> Stored:
         return stored
     if format not in (_INTEGERS, _NAIVE) or bits != 8:
         raise weights.error(f"{bits}-bit integers in format {format!r} are not supported; supported is {_PACKED}")
-    # Groups quantise the activations more finely, which a scheme without quantised activations may expect.
+    # Groups quantize the activations more finely, which a scheme without quantized activations may expect.
     native: CodeFormat = "int8" if symmetric and group == ROW and quantized_input else "int8_group"
     return Stored("int8", native, group, symmetric=symmetric)
 

@@ -1,7 +1,7 @@
 """quant_method "gptq": AutoGPTQ, GPTQModel, Optimum.
 
 From their `QuantizeConfig`: `dynamic` (GPTQModel) has settings for modules that a pattern matches, "-:pattern" leaves
-them as they are; `modules_in_block_to_quantize` (Optimum) names those of a layer that are quantised.
+them as they are; `modules_in_block_to_quantize` (Optimum) names those of a layer that are quantized.
 """
 
 from __future__ import annotations

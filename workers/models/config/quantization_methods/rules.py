@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from numaserve.workers.layers.stored import ROW, Stored
 from numaserve.workers.models.config.fields import Fields
 
-# Given all names that a module may have: how it is stored, None where it is not quantised.
+# Given all names that a module may have: how it is stored, None where it is not quantized.
 Rule = Callable[[Sequence[str]], Stored | None]
 
 _MAX_NAMES = 2**16

@@ -45,7 +45,7 @@ class Format:
         x = reference.rounded(x)
         if self.weights != "int8" and (self.group == 0 or self.activations == "bf16"):
             return x
-        codes, scales = reference.quantised(x.reshape(-1, self.group or x.shape[-1]))
+        codes, scales = reference.quantized(x.reshape(-1, self.group or x.shape[-1]))
         return (codes * scales[:, None].astype(np.float64)).reshape(x.shape)
 
 

@@ -7,9 +7,9 @@
 
 namespace numaserve {
 
-struct MlaStoreNode : Node {
-  MlaStoreNode(Place q_in, Place kv_in, Place nope_in, Place query_in, HeadGeometry heads_in, KvLayer layer_in)
-      : Node("mla_store"), q(q_in), kv(kv_in), nope(nope_in), query(query_in), heads(heads_in), layer(layer_in) {}
+struct LatentStoreNode : Node {
+  LatentStoreNode(Place q_in, Place kv_in, Place nope_in, Place query_in, HeadGeometry heads_in, KvLayer layer_in)
+      : Node("latent_store"), q(q_in), kv(kv_in), nope(nope_in), query(query_in), heads(heads_in), layer(layer_in) {}
   void run(Run& run, int thread) const override;
   void describe(Description& d) const override;
   Place q, kv, nope, query;

@@ -6,10 +6,10 @@ import itertools
 
 import kernel_ops
 import kernel_reference as reference
-import mla_ops
+import latent_ops
 import numpy as np
 import pytest
-from mla_ops import Dims
+from latent_ops import Dims
 
 PAGE = reference.PAGE
 DIMS = [Dims(1, 32, 32, 32), Dims(3, 64, 32, 128), Dims(16, 128, 64, 512), Dims(5, 96, 64, 256)]
@@ -47,10 +47,10 @@ def test_queries_are_taken_apart_and_latents_are_stored(
 ) -> None:
     q, kv, norm = _inputs(rng, 75, dims)
     tables = _tables(200, dims.rope)
-    cache = mla_ops.make_cache(8, dims.query)
+    cache = latent_ops.make_cache(8, dims.query)
     first, second = [6, 2], [1, 7, 0]
     runs = _runs(0, 0, 40, first) + _runs(40, 64, 29, second) + _runs(69, 32, 6, second)
-    nope, rotated = mla_ops.store(isa, q, kv, dims, cache, runs, tables, norm, EPS, threads)
+    nope, rotated = latent_ops.store(isa, q, kv, dims, cache, runs, tables, norm, EPS, threads)
 
     positions = np.array([*range(40), *range(64, 93), *range(32, 38)])
     cos, sin = (table[positions] for table in tables)
@@ -58,7 +58,7 @@ def test_queries_are_taken_apart_and_latents_are_stored(
     np.testing.assert_array_equal(nope, reference.to_bf16(heads[..., : dims.nope]))
     _assert_rotated(rotated, heads[..., dims.nope :], cos, sin)
 
-    own, other = mla_ops.take(cache, first), mla_ops.take(cache, second)
+    own, other = latent_ops.take(cache, first), latent_ops.take(cache, second)
     stored = np.concatenate([own[:40], other[64:93], other[32:38]])
     value, error = reference.rms_norm(kv[:, : dims.latent], norm, EPS)
     kernel_ops.assert_within(stored[:, : dims.latent], value, error + reference.BF16 * (np.abs(value) + error))
@@ -67,10 +67,10 @@ def test_queries_are_taken_apart_and_latents_are_stored(
 
 def test_the_first_token_of_a_page_clears_what_an_earlier_sequence_left(isa: str, rng: np.random.Generator) -> None:
     dims = Dims(2, 32, 32, 64)
-    cache = mla_ops.make_cache(2, dims.query)
+    cache = latent_ops.make_cache(2, dims.query)
     q, kv, norm = _inputs(rng, 1, dims)
-    mla_ops.store(isa, q, kv, dims, cache, _runs(0, 0, 1, [1]), _tables(64, 32), norm, EPS, threads=3)
-    tokens = mla_ops.take(cache, [1])
+    latent_ops.store(isa, q, kv, dims, cache, _runs(0, 0, 1, [1]), _tables(64, 32), norm, EPS, threads=3)
+    tokens = latent_ops.take(cache, [1])
     assert tokens[0].any()
     assert not tokens[1:].any()
     assert (cache[0].view(np.uint16) == kernel_ops.GARBAGE).all()
@@ -80,11 +80,11 @@ def test_a_later_token_of_a_page_leaves_the_earlier_ones_alone(isa: str, rng: np
     dims = Dims(3, 32, 32, 64)
     q, kv, norm = _inputs(rng, 50, dims)
     tables = _tables(64, 32)
-    whole, pieces = (mla_ops.make_cache(2, dims.query) for _ in range(2))
-    expected = mla_ops.store(isa, q, kv, dims, whole, _runs(0, 0, 50, [0, 1]), tables, norm, EPS, threads=3)
+    whole, pieces = (latent_ops.make_cache(2, dims.query) for _ in range(2))
+    expected = latent_ops.store(isa, q, kv, dims, whole, _runs(0, 0, 50, [0, 1]), tables, norm, EPS, threads=3)
     for start, end in ((0, 7), (7, 8), (8, 32), (32, 33), (33, 50)):
         runs = _runs(0, start, end - start, [0, 1])
-        found = mla_ops.store(isa, q[start:end], kv[start:end], dims, pieces, runs, tables, norm, EPS)
+        found = latent_ops.store(isa, q[start:end], kv[start:end], dims, pieces, runs, tables, norm, EPS)
         for some, every in zip(found, expected, strict=True):
             np.testing.assert_array_equal(some, every[start:end])
     np.testing.assert_array_equal(pieces, whole)

@@ -62,7 +62,7 @@ def store(
     query = np.full((len(q), dims.heads, dims.query), GARBAGE)
     pages = np.array(runs, np.int32)
     sizes = (dims.heads, dims.nope, dims.latent)
-    ops.mla_store(isa, q, kv, *sizes, *tables, norm, eps, pages, nope, query, cache, threads)
+    ops.latent_store(isa, q, kv, *sizes, *tables, norm, eps, pages, nope, query, cache, threads)
     assert (query[..., : dims.latent] == GARBAGE).all()
     return nope.reshape(len(q), dims.heads, dims.nope), query[..., dims.latent :]
 

@@ -23,10 +23,10 @@ KvLayer latent_layer(const Pages& cache, int64_t dim) {
           .head_stride = bytes};
 }
 
-void mla_store(const std::string& isa, Array<const float, 2> q, Array<const float, 2> kv, int32_t heads,
-               int32_t nope_dim, int32_t value_dim, Array<const float, 2> cos, Array<const float, 2> sin,
-               Array<const float, 1> norm, float eps, Array<const int32_t, 2> runs, Array<bf16, 2> nope,
-               Array<bf16, 3> query, Pages cache, int threads) {
+void latent_store(const std::string& isa, Array<const float, 2> q, Array<const float, 2> kv, int32_t heads,
+                  int32_t nope_dim, int32_t value_dim, Array<const float, 2> cos, Array<const float, 2> sin,
+                  Array<const float, 1> norm, float eps, Array<const int32_t, 2> runs, Array<bf16, 2> nope,
+                  Array<bf16, 3> query, Pages cache, int threads) {
   const KernelTable& table = *table_by_name(isa);
   const auto rope_dim = static_cast<int32_t>(2 * size(cos, 1));
   require(size(cos, 0) == size(sin, 0) && size(cos, 1) == size(sin, 1), "cos and sin differ in shape");
@@ -47,25 +47,25 @@ void mla_store(const std::string& isa, Array<const float, 2> q, Array<const floa
             "a run is out of range");
     page_runs.push_back({.row = run[0], .count = run[1], .position = run[2], .page = run[3]});
   }
-  const MlaStoreArgs args{.q = q.data(),
-                          .ldq = size(q, 1),
-                          .kv = kv.data(),
-                          .ldkv = size(kv, 1),
-                          .heads = heads,
-                          .nope_dim = nope_dim,
-                          .rope_dim = rope_dim,
-                          .value_dim = value_dim,
-                          .cos = cos.data(),
-                          .sin = sin.data(),
-                          .norm = norm.data(),
-                          .eps = eps,
-                          .nope = nope.data(),
-                          .ld_nope = size(nope, 1),
-                          .query = query.data(),
-                          .kv_layer = latent_layer(cache, value_dim + rope_dim),
-                          .runs = page_runs.data(),
-                          .num_runs = static_cast<int64_t>(page_runs.size())};
-  play_threads(table, threads, [&](int thread) { table.mla_store(args, thread, threads); });
+  const LatentStoreArgs args{.q = q.data(),
+                             .ldq = size(q, 1),
+                             .kv = kv.data(),
+                             .ldkv = size(kv, 1),
+                             .heads = heads,
+                             .nope_dim = nope_dim,
+                             .rope_dim = rope_dim,
+                             .value_dim = value_dim,
+                             .cos = cos.data(),
+                             .sin = sin.data(),
+                             .norm = norm.data(),
+                             .eps = eps,
+                             .nope = nope.data(),
+                             .ld_nope = size(nope, 1),
+                             .query = query.data(),
+                             .kv_layer = latent_layer(cache, value_dim + rope_dim),
+                             .runs = page_runs.data(),
+                             .num_runs = static_cast<int64_t>(page_runs.size())};
+  play_threads(table, threads, [&](int thread) { table.latent_store(args, thread, threads); });
 }
 
 void latent_attention(const std::string& isa, Array<const bf16, 3> q, int32_t value_dim, Pages cache,
@@ -97,9 +97,9 @@ void latent_attention(const std::string& isa, Array<const bf16, 3> q, int32_t va
 
 }  // namespace
 
-void bind_mla(nb::module_& ops) {
-  ops.def("mla_store", &mla_store, "isa"_a, "q"_a, "kv"_a, "heads"_a, "nope_dim"_a, "value_dim"_a, "cos"_a, "sin"_a,
-          "norm"_a, "eps"_a, "runs"_a, "nope"_a, "query"_a, "cache"_a, "threads"_a);
+void bind_latent(nb::module_& ops) {
+  ops.def("latent_store", &latent_store, "isa"_a, "q"_a, "kv"_a, "heads"_a, "nope_dim"_a, "value_dim"_a, "cos"_a,
+          "sin"_a, "norm"_a, "eps"_a, "runs"_a, "nope"_a, "query"_a, "cache"_a, "threads"_a);
   ops.def("latent_attention", &latent_attention, "isa"_a, "q"_a, "value_dim"_a, "cache"_a, "sequences"_a, "pages"_a,
           "scale"_a, "by_blocks"_a, "rows_per_item"_a, "out"_a);
 }

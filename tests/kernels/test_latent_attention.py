@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import kernel_ops
 import kernel_reference as reference
-import mla_ops
+import latent_ops
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -37,14 +37,14 @@ def make_sequences(
     heads, latent, rope = dims
     counts = [-(-length // PAGE) for length in lengths]
     pages = [int(p) for p in rng.permutation(sum(counts) + 3)]
-    cache = mla_ops.make_cache(len(pages), latent + rope)
+    cache = latent_ops.make_cache(len(pages), latent + rope)
     sequences = []
     for length, count in zip(lengths, counts, strict=True):
         own, pages = pages[:count], pages[count:]
         q = reference.to_bf16(rng.standard_normal((length, heads, latent + rope)))
         tokens = rng.standard_normal((length, latent + rope)) * rng.uniform(0.1, 1.5, (length, 1))
         sequences.append(Sequence(q, reference.to_bf16(tokens), own))
-        mla_ops.put(cache, sequences[-1].tokens, own)
+        latent_ops.put(cache, sequences[-1].tokens, own)
     return sequences, cache
 
 
@@ -65,7 +65,7 @@ def attend(
     q = np.concatenate([s.q[start:] for s, start in zip(sequences, starts, strict=True)])
     plan = [(int(row), count, start) for row, count, start in zip(rows, counts, starts, strict=False)]
     tables = [s.pages for s in sequences]
-    out = mla_ops.attention(
+    out = latent_ops.attention(
         isa, q, latent, cache, plan, tables, scale=scale, by_blocks=by_blocks, rows_per_item=rows_per_item
     )
     return np.split(out, rows[1:-1])
@@ -116,6 +116,6 @@ def test_very_low_scores_survive_a_block_that_only_later_rows_see(
     (sequence,), cache = make_sequences(rng, [270], (2, 64, 32))
     sequence.tokens[:] = reference.to_bf16(np.full(96, 2.0))
     sequence.q[:] = reference.to_bf16(np.full(96, -2.0))
-    mla_ops.put(cache, sequence.tokens, sequence.pages)
+    latent_ops.put(cache, sequence.tokens, sequence.pages)
     (result,) = attend(isa, [sequence], cache, [200], 64, scale=1.0, by_blocks=by_blocks)
     kernel_ops.assert_within(result, *sequence.expected(200, 64, 1.0))

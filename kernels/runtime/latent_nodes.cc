@@ -1,4 +1,4 @@
-#include "kernels/runtime/mla_nodes.h"
+#include "kernels/runtime/latent_nodes.h"
 
 #include <algorithm>
 #include <utility>
@@ -21,27 +21,27 @@ int64_t row_parts(int64_t rows, int64_t pairs, int64_t threads) {
 
 }  // namespace
 
-void MlaStoreNode::run(Run& run, int thread) const {
+void LatentStoreNode::run(Run& run, int thread) const {
   if (heads.q_heads == 0) return;  // nor is there a cache
-  run.table.mla_store({.q = run.at<float>(q),
-                       .ldq = q.ld,
-                       .kv = run.at<float>(kv),
-                       .ldkv = kv.ld,
-                       .heads = heads.q_heads,
-                       .nope_dim = nope_dim,
-                       .rope_dim = heads.head_dim - heads.value_dim,
-                       .value_dim = heads.value_dim,
-                       .cos = cos,
-                       .sin = sin,
-                       .norm = norm,
-                       .eps = eps,
-                       .nope = run.at<bf16>(nope),
-                       .ld_nope = nope.ld,
-                       .query = run.at<bf16>(query),
-                       .kv_layer = layer,
-                       .runs = run.step.runs.data(),
-                       .num_runs = static_cast<int64_t>(run.step.runs.size())},
-                      thread, run.team.size());
+  run.table.latent_store({.q = run.at<float>(q),
+                          .ldq = q.ld,
+                          .kv = run.at<float>(kv),
+                          .ldkv = kv.ld,
+                          .heads = heads.q_heads,
+                          .nope_dim = nope_dim,
+                          .rope_dim = heads.head_dim - heads.value_dim,
+                          .value_dim = heads.value_dim,
+                          .cos = cos,
+                          .sin = sin,
+                          .norm = norm,
+                          .eps = eps,
+                          .nope = run.at<bf16>(nope),
+                          .ld_nope = nope.ld,
+                          .query = run.at<bf16>(query),
+                          .kv_layer = layer,
+                          .runs = run.step.runs.data(),
+                          .num_runs = static_cast<int64_t>(run.step.runs.size())},
+                         thread, run.team.size());
 }
 
 HeadLinearNode::HeadLinearNode(std::string node_name, Place x_in, int64_t x_stride_in, const PackedMatrix& weight_in,

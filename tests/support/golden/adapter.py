@@ -6,8 +6,9 @@ Ranks are threads of this process: each has its own ring mapping, model and Prog
 from __future__ import annotations
 
 import dataclasses
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -134,7 +135,7 @@ def _run(launch: Launch) -> tuple[list[str], int, list[str], list[str]]:
         if ring is not None:
             ring.abort(str(error))
         raise
-    return program_lines(description), description["arena_bytes"], packed, answers
+    return _named_as_recorded(program_lines(description)), description["arena_bytes"], packed, answers
 
 
 def _matrix_line(matrix: _native.PackedMatrix) -> str:
@@ -199,8 +200,12 @@ def _planned(options: planning.DeploymentOptions, config: ModelConfig, partition
 
 def _operations(config: ModelConfig, part: RankPart) -> list[str]:
     counted = rank_operations(config, part)
-    return [
+    return _named_as_recorded(
         f"{each.name} {each.kind} {each.weights} {each.computes} "
         + " ".join(repr(dataclasses.astuple(each.amount(step))) for step in _STEPS)
         for each in counted
-    ]
+    )
+
+
+def _named_as_recorded(lines: Iterable[str]) -> list[str]:
+    return [re.sub(r"\blatent_(store|absorb|values)\b", r"mla_\1", line) for line in lines]

@@ -13,7 +13,7 @@ from numaserve.configs import presets
 from numaserve.server.model_options import ModelKeys
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import SETTINGS_BYTES, is_there, read_text
-from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings, settings_of
+from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings, settings_of
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -66,6 +66,11 @@ class ServeConfig(BaseModel):
         ge=1,
         le=64,
         description="Tensor-parallel ranks; more than nodes makes virtual nodes. Default: one per usable NUMA node.",
+    )
+    backend: Backend = Field(
+        "native",
+        description="What runs the model: the kernels (`native`), or torch (`reference`), slowly and on one "
+        "rank. It needs numaserve[reference].",
     )
     settings: ModelSettings = Field(DEFAULT_SETTINGS, description="Of the model; keys of their own, see `KEYS`.")
     host: NonBlank = Field("127.0.0.1", description="Address to listen on.")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Literal, TypeVar
 
 import msgspec
-from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
+from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings
 
 PROTOCOL_VERSION = 5
 PAGE_SIZE = 32
@@ -154,6 +154,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     step_deadline_s: float
     settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
+    backend: Backend = "native"  # what runs the operations
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):

@@ -15,6 +15,7 @@ import msgspec
 WeightFormat = Literal["bf16", "int8", "int4", "int8_group", "fp8"]
 ActivationDtype = Literal["int8", "bf16"]
 KvCacheDtype = Literal["bf16", "int8", "fp8_e4m3"]
+Backend = Literal["native", "reference"]
 
 
 @dataclass(frozen=True)

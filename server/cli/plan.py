@@ -29,7 +29,7 @@ EXIT_DOES_NOT_FIT = 1
 _WIDTH = 120  # where there is no terminal to tell
 
 
-@takes_settings("tp", "chunked_prefill_size", "threads_per_worker", "mem_fraction_static")
+@takes_settings("tp", "backend", "chunked_prefill_size", "threads_per_worker", "mem_fraction_static")
 def plan(
     model: Annotated[
         str | None,

@@ -142,6 +142,7 @@ class Engine:
             "max_queued_requests": self._config.max_queued_requests,
             "overlap": self._config.overlap,
             **limits_info(self._scheduler.config),
+            "backend": self._launches[0].backend,
             **settings_info(self._launches[0].settings),
             "workers": workers_info(self._launches, self._supervisor.pids, self._ready),
             "restarts": self._supervisor.restarts,

@@ -26,6 +26,7 @@ def deployment_options(config: ServeConfig, model: Path) -> DeploymentOptions:
         kv_cache_gib=config.kv_cache_gib,
         settings=config.settings,
         weights_cache=_weights_cache(config),
+        backend=config.backend,
     )
 
 

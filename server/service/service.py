@@ -21,10 +21,10 @@ from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import EngineCallbacks
 from numaserve.server.service.announce import announce
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
+from numaserve.server.service.backend import check_backend
 from numaserve.server.service.chat_template_file import load_tokenizer_with
 from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.descriptors import check_descriptors
-from numaserve.server.service.instruction_set import instruction_set
 from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.listen import Listener, bind_listener
 from numaserve.server.service.loading import LoadingDisplay
@@ -92,7 +92,7 @@ def _end_process(status: int) -> NoReturn:
 
 
 def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
-    instruction_set()
+    check_backend(config.backend)
     path = resolve_model(config.model)
     model = load_model_config(path)
     sampling_defaults = read_sampling_defaults(path) if config.generation_config == "model" else SamplingFields()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from driven_programs import (
@@ -23,6 +24,7 @@ from numaserve.kernels import PackedMatrix, Team, Vector
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
+from numaserve.workers.program.reference.run import KvCache
 from numaserve.workers.program.setup import RankShape
 from numaserve.workers.protocol import SamplingParams
 from numaserve.workers.settings import KvCacheDtype, ModelSettings
@@ -154,6 +156,15 @@ def test_a_slot_that_native_code_refuses_is_refused(change: str, part: Part, tea
     for program in programs(part, team):
         with pytest.raises(ValueError):
             start(program, 4 if change == "slot" else 0, pages, SamplingParams(logit_bias=bias))
+
+
+def test_a_kv_cache_takes_memory_when_it_is_written(part: Part) -> None:
+    b = dense(part)
+    setup = replace(b.setup, limits=replace(b.limits, num_pages=1 << 18))
+    before = psutil.Process().memory_info().rss
+    memory = KvCache(setup, DECLARED).memory
+    assert memory.nbytes == 1 << 30
+    assert psutil.Process().memory_info().rss - before < 1 << 26
 
 
 class ExactWeights(Shapes):

@@ -7,16 +7,17 @@ once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.partition import Partition, RankPart
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.planning.placement import RankCores, place_ranks
+from numaserve.workers.planning import reference
+from numaserve.workers.planning.placement import Placement, RankCores, place_ranks
 from numaserve.workers.planning.topology import Topology
 from numaserve.workers.program.handles import MATRIX_PAD, round_up
 from numaserve.workers.protocol import PAGE_SIZE, Launch, WeightsCache
-from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
+from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -44,6 +45,7 @@ class DeploymentOptions:
     kv_cache_gib: float | None = None  # of all ranks together
     settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
+    backend: Backend = "native"
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
 
     Raises `OperatorError` for too few cores, too little memory, too long a context, or no experts to divide.
     """
-    placement = place_ranks(topology, options.tp, options.threads_per_worker, options.reserve_core)
+    placement = place(options, topology)
     ranks = placement.ranks
     shares = [len(rank.cpus) for rank in ranks]
     if options.settings.expert_parallel:
@@ -127,6 +129,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             step_deadline_s=options.step_deadline_s,
             settings=options.settings,
             weights_cache=options.weights_cache,
+            backend=options.backend,
         )
         for rank in range(len(ranks))
     ]
@@ -148,6 +151,15 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
         front_end_cpus=placement.front_end_cpus,
         notes=(*model.notes, *placement.notes, *context_notes),
     )
+
+
+def place(options: DeploymentOptions, topology: Topology) -> Placement:
+    """The ranks' cores. Raises `OperatorError` for too few cores, and for more than one rank of the reference."""
+    if options.backend == "native":
+        return place_ranks(topology, options.tp, options.threads_per_worker, options.reserve_core)
+    tp = reference.only_rank(options.tp)
+    placement = place_ranks(topology, tp, options.threads_per_worker, options.reserve_core)
+    return replace(placement, notes=(*placement.notes, reference.NOTE))
 
 
 def max_logit_rows(max_running_requests: int) -> int:
@@ -193,10 +205,12 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
     # sequences.
     exchanged = RING_SLOTS * slot_bytes + (slot_bytes if model.decoder.shares_queries else 0)
     ranks, dtype = partition.ranks, options.settings.kv_cache_dtype
+    expands = options.backend == "reference"
+    fixed = PROCESS_BYTES + exchanged + (reference.TORCH_BYTES if expands else 0)
     return RankNeeds(
-        weights=[part.weight_bytes() for part in ranks],
-        scratch=[PROCESS_BYTES + exchanged + _activation_bytes(options, model, part) for part in ranks],
-        per_page=[model.decoder.page_bytes(part, dtype) for part in ranks],
+        weights=[part.weight_bytes() + (reference.expanded_bytes(part) if expands else 0) for part in ranks],
+        scratch=[fixed + _activation_bytes(options, model, part) for part in ranks],
+        per_page=[reference.page_bytes(model, part, options.backend, dtype) for part in ranks],
     )
 
 

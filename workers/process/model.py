@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -15,6 +16,7 @@ from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.ceilings import rank_ceilings
+from numaserve.workers.planning.reference import page_bytes
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.populate import Population
 from numaserve.workers.program.builder import ProgramBuilder
@@ -35,6 +37,9 @@ from numaserve.workers.protocol import (
 from numaserve.workers.weights.cache.background import BackgroundWriter
 from numaserve.workers.weights.cache.loading import RankLoader
 from numaserve.workers.weights.weights import Weights
+
+if TYPE_CHECKING:
+    from numaserve.workers.program.reference.program import ReferenceProgram
 
 # Name, format, nanoseconds, of which waiting for other ranks, bytes of weights, bytes read, operations.
 NodeProfile = tuple[str, str, int, int, int, int, int]
@@ -63,7 +68,8 @@ class RankModel:
         config = load_model_config(path)
         part = config.partition(launch.weights, launch.settings).ranks[launch.rank]
         self.weight_bytes = part.weight_bytes()
-        self.kv_bytes = config.decoder.page_bytes(part, launch.settings.kv_cache_dtype) * launch.num_pages
+        kept = launch.backend, launch.settings.kv_cache_dtype
+        self.kv_bytes = page_bytes(config, part, *kept) * launch.num_pages
         self._num_layers = config.num_layers
         self._launch = launch
         self._node = node
@@ -163,7 +169,9 @@ class RankModel:
         return results
 
 
-def _build(launch: Launch, node: NodeContext, config: ModelConfig, part: RankPart, weights: Weights) -> Program:
+def _build(
+    launch: Launch, node: NodeContext, config: ModelConfig, part: RankPart, weights: Weights
+) -> Program | ReferenceProgram:
     limits = ProgramLimits(
         max_step_tokens=launch.max_step_tokens,
         max_logit_rows=launch.max_logit_rows,
@@ -174,7 +182,12 @@ def _build(launch: Launch, node: NodeContext, config: ModelConfig, part: RankPar
     ranks = Ranks(part.partition.shares, launch.rank, node.ring.slot_bytes if node.ring else 0)
     builder = ProgramBuilder(ProgramSetup(config.decoder.shape(part), limits, ranks, launch.settings))
     config.decoder.forward(builder, part)
-    return make_program(builder.setup, builder.fused(), node.team, node.ring, weights.native)
+    if launch.backend == "native":
+        return make_program(builder.setup, builder.fused(), node.team, node.ring, weights.native)
+    # It brings torch, which takes a second to import and is not installed everywhere.
+    from numaserve.workers.process.reference import make_reference  # noqa: PLC0415
+
+    return make_reference(builder, launch, part, weights)
 
 
 def _pages_per_slot(launch: Launch) -> int:

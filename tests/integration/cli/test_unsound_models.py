@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,6 +59,16 @@ def passes(*arguments: object) -> bool:
 def test_a_sound_model_passes(folder: Path) -> None:
     assert passes(folder)
     assert passes(tiny_model.divide(folder))
+
+
+def test_the_reference_is_refused_without_torch_and_on_several_ranks(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = (folder, "--backend", "reference")
+    assert passes(*reference)
+    assert "runs on one rank, not 2: leave --tp out" in refusal(capsys, *reference, "--tp", "2")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert "pip install 'numaserve[reference]'" in refusal(capsys, *reference)
 
 
 @pytest.mark.parametrize("kind", special_files.KINDS)

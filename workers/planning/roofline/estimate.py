@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.planning.deployment import DeploymentOptions, check_experts
-from numaserve.workers.planning.placement import place_ranks
+from numaserve.workers.planning.deployment import DeploymentOptions, check_experts, place
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.machine import Machine
 from numaserve.workers.planning.roofline.memory import NodeMemory, node_memory, remedies
@@ -95,7 +94,7 @@ def make_estimate(
             f"{max(context, load.context)} tokens are more than the model's {config.max_position}: lower --input-len,"
             " --output-len or --context-length"
         )
-    placement = place_ranks(topology, options.tp, options.threads_per_worker, options.reserve_core)
+    placement = place(options, topology)
     ranks = placement.ranks
     shares = [len(rank.cpus) for rank in ranks]
     if options.settings.expert_parallel:

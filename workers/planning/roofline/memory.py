@@ -110,7 +110,7 @@ def remedies(
     ]
     yield f"{format_bytes(max(short))} more memory on the node that lacks most of it"
     idle = {node.id for node in topology.nodes} - {rank.node for rank in ranks}
-    if idle:
+    if idle and options.backend == "native":
         yield f"--tp {len(topology.nodes)}, for {len(idle)} of the nodes hold nothing"
 
 

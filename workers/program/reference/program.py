@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from numaserve.workers.program.buffers import Buffer
 from numaserve.workers.program.handles import Handle
-from numaserve.workers.program.ops.base import Operation
+from numaserve.workers.program.layout import lifetimes
+from numaserve.workers.program.ops.base import Matrix, Operation
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.operations.table import OPERATIONS
 from numaserve.workers.program.reference.ranks import Member, alone
@@ -25,7 +26,7 @@ Row = tuple[int, tuple[Any, ...] | None, tuple[Any, ...] | None]  # sequence, sa
 class ReferenceProgram:
     """What `kernels.Program` is to the worker, for operations fused or not. See there for what the methods take.
 
-    `values` are those of the last step's buffers, as many rows of each as the step had.
+    `values` are those of the last operation's buffers in the last step, as many rows of each as the step had.
     """
 
     isa = "reference"
@@ -47,6 +48,7 @@ class ReferenceProgram:
         self._totals = (0, 0, 0)
         self._costs = [operation.cost(setup) for operation in self._operations]
         self._profile = [[0, 0, 0] for _ in self._operations]  # nanoseconds, bytes, operations
+        self._last_uses = _last_uses(self._operations)
         self.values: dict[Buffer, torch.Tensor] = {}
         self.nan_sequences: list[int] = []
 
@@ -77,6 +79,11 @@ class ReferenceProgram:
         found = zip(step.logit_rows, run.sampled, strict=True) if run.sampled else ()
         return [(row.sequence.index, _told(chosen), _told(target)) for row, (chosen, target) in found], took, 0
 
+    def expand(self, matrices: Iterable[Matrix]) -> None:
+        """Expand weights now, not in the first step that needs them."""
+        for matrix in matrices:
+            self._weights.matrix(matrix)
+
     @property
     def totals(self) -> tuple[int, int, int]:
         """Steps, tokens and nanoseconds of all steps so far."""
@@ -96,13 +103,25 @@ class ReferenceProgram:
         return self._kv.memory.data_ptr(), self._kv.memory.nbytes
 
     def _run(self, run: Run) -> None:
-        for operation, costs, profile in zip(self._operations, self._costs, self._profile, strict=True):
+        for index, operation in enumerate(self._operations):
+            costs, profile = self._costs[index], self._profile[index]
             begin = time.monotonic_ns()
             OPERATIONS[type(operation)](run, operation)
             amounts = [cost.amount(run.step.work) for cost in costs]
             profile[0] += time.monotonic_ns() - begin
             profile[1] += round(sum(each.nbytes for each in amounts))
             profile[2] += round(sum(each.flops for each in amounts))
+            for buffer in self._last_uses[index]:
+                run.values.pop(buffer, None)  # without experts for any token, some get none
+
+
+def _last_uses(operations: Sequence[Operation]) -> list[list[Buffer]]:
+    """The buffers that nothing needs after each operation; those of the last one are for whoever asks."""
+    found: list[list[Buffer]] = [[] for _ in operations]
+    for buffer, life in lifetimes(operations).items():
+        if life.last < len(operations) - 1:
+            found[life.last].append(buffer)
+    return found
 
 
 def _told(logprobs: TokenLogprobs | None) -> tuple[Any, ...] | None:

@@ -18,6 +18,7 @@ class Group:
     world: int
     _barrier: threading.Barrier = field(init=False)
     _parts: list[Any] = field(init=False)
+    _failure: BaseException | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """Make what they meet at."""
@@ -25,16 +26,26 @@ class Group:
         self._parts = [None] * self.world
 
     def gather(self, rank: int, part: T) -> list[T]:
-        """Every rank's part, in rank order. Raises `threading.BrokenBarrierError` when a rank has gone."""
+        """Every rank's part, in rank order. Raises what another rank failed with, or `threading.BrokenBarrierError`
+        when one does not come."""
         self._parts[rank] = part
-        self._barrier.wait()
+        self._meet()
         parts = list(self._parts)
-        self._barrier.wait()
+        self._meet()
         return parts
 
-    def leave(self) -> None:
-        """End the waits of the others, who cannot go on without this rank."""
+    def leave(self, failure: BaseException) -> None:
+        """End the waits of the others, who cannot go on without this rank: they fail with what was first."""
+        self._failure = self._failure or failure
         self._barrier.abort()
+
+    def _meet(self) -> None:
+        try:
+            self._barrier.wait()
+        except threading.BrokenBarrierError:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
 
 
 @dataclass(frozen=True)
@@ -52,8 +63,8 @@ class Member:
         """Call `body`; the other ranks end too when it fails."""
         try:
             return body()
-        except BaseException:
-            self.group.leave()
+        except BaseException as failure:
+            self.group.leave(failure)
             raise
 
 

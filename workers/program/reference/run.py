@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from numaserve.workers.program.buffers import Buffer, Columns
 from numaserve.workers.program.handles import Handle
@@ -44,7 +46,7 @@ class Weights:
 
 
 class KvCache:
-    """Keys and values in pages, [layers, key and value, pages, heads, tokens of a page, dimensions]; a latent cache has
+    """Keys and values in pages, [layers, pages, key and value, heads, tokens of a page, dimensions]; a latent cache has
     one head, and no values of its own."""
 
     def __init__(self, setup: ProgramSetup, numbers: Numbers) -> None:
@@ -52,8 +54,10 @@ class KvCache:
         self._numbers, self._kv_dtype = numbers, dtype
         held = torch.bfloat16 if numbers.rounded and dtype == "bf16" else numbers.dtype
         parts = 1 if shape.value_dim else 2
-        heads = (parts, limits.num_pages, shape.kv_heads, PAGE_SIZE, shape.head_dim)
-        self.memory = torch.zeros((shape.num_layers, *heads), dtype=held)
+        sizes = (shape.num_layers, limits.num_pages, parts, shape.kv_heads, PAGE_SIZE, shape.head_dim)
+        # Numpy's zeros are memory that the system gives at its first use; torch writes its own at once.
+        memory = torch.from_numpy(np.zeros(math.prod(sizes) * held.itemsize, np.uint8))
+        self.memory = memory.view(held).reshape(sizes)
 
     def store(self, layer: int, step: Step, keys: torch.Tensor, values: torch.Tensor | None = None) -> None:
         """Store the step's keys, and values, [tokens, heads, dimensions].
@@ -70,12 +74,12 @@ class KvCache:
     def _store(self, layer: int, part: int, step: Step, x: torch.Tensor) -> None:
         pages, places = zip(*step.places(), strict=True)
         kept = self._numbers.kept(x, self._kv_dtype).to(self.memory.dtype)
-        self.memory[layer, part][list(pages), :, list(places)] = kept
+        self.memory[layer, :, part][list(pages), :, list(places)] = kept
 
     def load(self, layer: int, part: int, pages: list[int], tokens: int) -> torch.Tensor:
         """The first `tokens` keys, or with `part` 1 values, of a sequence with those pages: [heads, tokens,
         dimensions]."""
-        held = self.memory[layer, part][pages[: -(-tokens // PAGE_SIZE)]]
+        held = self.memory[layer, :, part][pages[: -(-tokens // PAGE_SIZE)]]
         return held.transpose(0, 1).flatten(1, 2)[:, :tokens].to(self._numbers.dtype)
 
 

@@ -37,6 +37,32 @@ def test_a_mixture_of_experts_needs_scratch_for_each_of_a_tokens_experts() -> No
     assert dense.weight_bytes < half.weight_bytes < whole.weight_bytes
 
 
+def test_the_reference_has_one_rank_and_needs_expanded_weights() -> None:
+    native = make_deployment(replace(OPTIONS, tp=1), SMALL, machine(2, 2))
+    wanted = replace(OPTIONS, backend="reference")
+    reference = make_deployment(wanted, SMALL, machine(2, 2))
+    (rank,), (kernels,) = reference.ranks, native.ranks
+    assert rank.cpus == kernels.cpus
+    assert rank.weight_bytes == 3 * kernels.weight_bytes  # bf16, and fp32 beside it
+    assert rank.scratch_bytes == kernels.scratch_bytes + GIB
+    assert [launch.backend for launch in reference.launches] == ["reference"]
+    assert "not the same to the bit" in reference.notes[-1]
+    with pytest.raises(OperatorError, match="--backend reference runs on one rank, not 2: leave --tp out"):
+        make_deployment(replace(wanted, tp=2), SMALL, machine(2, 2))
+
+
+def test_the_reference_keeps_what_codes_of_the_kv_cache_stand_for() -> None:
+    in_bf16, in_int8 = (
+        make_deployment(
+            replace(OPTIONS, backend="reference", settings=ModelSettings(kv_cache_dtype=dtype)), SMALL, machine(8)
+        )
+        .ranks[0]
+        .kv_bytes
+        for dtype in ("bf16", "int8")
+    )
+    assert in_int8 == 2 * in_bf16
+
+
 def test_layers_that_are_skipped_are_told_about() -> None:
     assert not make_deployment(OPTIONS, SMALL, machine(8)).notes
     deployment = make_deployment(OPTIONS, replace(SMALL, skipped_layers=2), machine(8))

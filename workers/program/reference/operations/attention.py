@@ -12,6 +12,8 @@ from numaserve.workers.program.reference.operations.rows import normed
 from numaserve.workers.program.reference.run import Run
 from numaserve.workers.program.reference.step import SequenceRows
 
+_ROWS = 64  # tokens whose scores are there at once
+
 
 def rope_store(run: Run, op: RopeStore) -> None:
     """Heads of queries and keys are normalised and rotated."""
@@ -54,10 +56,12 @@ def attention(run: Run, op: Attention) -> None:
     out = q.new_zeros(len(q), shape.q_heads, values)
     how = Softmax(op.scale, op.softcap, run.vector(op.sinks))
     for each in run.step.whole if shape.q_heads else ():
-        rows = slice(each.row, each.row + each.count)
         keys = run.kv.load(op.layer, 0, each.slot.pages, each.end)
         held = keys[..., :values] if shape.value_dim else run.kv.load(op.layer, 1, each.slot.pages, each.end)
-        out[rows], _ = attended(q[rows], keys, held, seen(each, op.window), how)
+        sees = seen(each, op.window)
+        for begin in range(0, each.count, _ROWS):
+            rows = slice(each.row + begin, each.row + min(begin + _ROWS, each.count))
+            out[rows], _ = attended(q[rows], keys, held, sees[begin : begin + _ROWS], how)
     run.put(op.out, run.numbers.bf16(out).flatten(1))
 
 
@@ -72,9 +76,8 @@ def attended(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """q [tokens, heads, dimensions] over keys and values [kv heads, positions, dimensions]; consecutive heads share
     keys. The weighted values [tokens, heads, dimensions] and the logarithms of the sums of weights [tokens, heads]."""
-    group = q.shape[1] // keys.shape[0]
-    keys, values = (each.repeat_interleave(group, dim=0) for each in (keys, values))
-    scores = torch.einsum("thd,hsd->ths", q, keys) * how.scale
+    grouped = q.unflatten(1, (keys.shape[0], -1))
+    scores = torch.einsum("tkgd,ksd->tkgs", grouped, keys).flatten(1, 2) * how.scale
     if how.softcap > 0:
         scores = torch.tanh(scores / how.softcap) * how.softcap
     scores = scores.masked_fill(~sees[:, None], -torch.inf)
@@ -82,5 +85,5 @@ def attended(
         scores = torch.cat([scores, how.sinks[None, :, None].expand(len(q), -1, 1)], dim=-1)
     total = torch.logsumexp(scores, dim=-1)
     none = total == -torch.inf  # rows that see nothing have no weights
-    weights = torch.exp(scores - total.masked_fill(none, 0.0)[..., None])
-    return torch.einsum("ths,hsd->thd", weights[..., : keys.shape[1]], values), total
+    weights = torch.exp(scores - total.masked_fill(none, 0.0)[..., None])[..., : keys.shape[1]]
+    return torch.einsum("tkgs,ksd->tkgd", weights.unflatten(1, grouped.shape[1:3]), values).flatten(1, 2), total

@@ -1,0 +1,16 @@
+"""Whether a backend can run here, known before the workers start."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from numaserve.server.service.instruction_set import instruction_set
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.settings import Backend
+
+
+def check_backend(backend: Backend) -> None:
+    """Raises `OperatorError` where the processor or the installation lacks what the backend needs."""
+    instruction_set()  # of the reference too: weights are packed, and expanded from that
+    if backend == "reference" and find_spec("torch") is None:
+        raise OperatorError("--backend reference needs torch: pip install 'numaserve[reference]'")

@@ -1,0 +1,41 @@
+"""What the reference backend needs of a machine, which the kernels do not."""
+
+from __future__ import annotations
+
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.layers.partition import RankPart
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.handles import Matrix
+from numaserve.workers.settings import Backend, KvCacheDtype
+
+TORCH_BYTES = 1 << 30  # the library, and what its functions make for themselves
+_FP32 = 4
+
+NOTE = (
+    "--backend reference runs in torch what the kernels would: answers are near to theirs, not the same to the bit, and"
+    " take much longer than is estimated for the kernels"
+)
+
+
+def only_rank(tp: int | None) -> int:
+    """The number of ranks. Raises `OperatorError` where more than one is asked for."""
+    if tp is not None and tp > 1:
+        raise OperatorError(f"--backend reference runs on one rank, not {tp}: leave --tp out")
+    return 1
+
+
+def matrices_of(part: RankPart) -> list[Matrix]:
+    """Each matrix of a rank once."""
+    return [matrix for parameter in part.distinct() for matrix in part.matrices(parameter)]
+
+
+def expanded_bytes(part: RankPart) -> int:
+    """Memory of a rank's matrices in fp32, beside the packed ones."""
+    return sum(_FP32 * matrix.n * matrix.k for matrix in matrices_of(part))
+
+
+def page_bytes(model: ModelConfig, part: RankPart, backend: Backend, dtype: KvCacheDtype) -> int:
+    """Memory of a page of KV cache. The reference keeps the values of codes, in fp32."""
+    if backend == "native" or dtype == "bf16":
+        return model.decoder.page_bytes(part, dtype)
+    return 2 * model.decoder.page_bytes(part, "bf16")

@@ -26,7 +26,8 @@ from test_moe_loading import PackedExperts, experts_of, half_of, load
 
 from tests.support.models import layers_of, the_only, windows
 from tests.support.published_checkpoints import edit_config
-from tests.support.published_mxfp4 import CONFIG, mxfp4, save_mxfp4, small_gpt_oss
+from tests.support.published_mxfp4 import CONFIG, save_mxfp4, small_gpt_oss
+from tests.support.published_writers import mxfp4
 
 STORED = Stored("gpt_oss", "mxfp4", 32, bits=4)
 EXPERTS = "model.layers.0.mlp.experts."

@@ -15,6 +15,7 @@ from tests.support.published import LAYOUTS
 
 AWQ, GPTQ, FP8 = (LAYOUTS[name].config for name in ("awq", "gptq", "fp8 blocks"))
 W4A16, W8A8, AUTO_ROUND = (LAYOUTS[name].config for name in ("w4a16", "w8a8", "auto-round gptq"))
+MXFP4 = LAYOUTS["mxfp4"].config
 LAYER = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"]
 LAYER += ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
 
@@ -152,6 +153,12 @@ def test_a_pattern_counts_before_a_class() -> None:
     assert stored["layers.0.self_attn.q_proj"].native == "int4"
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_what_asks_for_activations_of_few_bits_is_kept_as_what_does_not(bits: int) -> None:
+    activations = {"num_bits": bits, "type": "float", "strategy": "group", "group_size": 32, "dynamic": True}
+    assert read(with_group(MXFP4, input_activations=activations)) == read(MXFP4)
+
+
 def _with_format(groups: dict[str, Any]) -> dict[str, Any]:
     return groups | {"group_0": groups["group_0"] | {"format": "pack-quantized"}}
 
@@ -215,6 +222,10 @@ def test_groups_that_were_fixed_beforehand_are_in_order() -> None:
         (with_group(W4A16, targets=[]), "targets is missing"),
         (with_weights(W4A16, num_bits=2), "num_bits=2 is not supported"),
         (with_weights(W4A16, type="float"), "num_bits=4 is not supported; supported are 8"),
+        (with_weights(MXFP4, group_size=16), "group_size=16 is not supported"),
+        (with_weights(MXFP4, num_bits=8), "num_bits=8 is not supported; supported are 4"),
+        (with_weights(MXFP4, type="int"), "type='int' is not supported"),
+        (with_group(MXFP4, input_activations={"num_bits": 4, "dynamic": False}), "fixed scales are not supported"),
         (with_weights(W8A8, num_bits=4), "4-bit integers in format 'int-quantized' are not supported"),
         (with_weights(W8A8, strategy="block"), "strategy='block' is not supported"),
         (with_group(W8A8, input_activations={"num_bits": 8, "dynamic": False}), "fixed scales are not supported"),

@@ -18,7 +18,8 @@ from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from safetensors.torch import save_file
 
 from tests.support.configured import configured
-from tests.support.published import LAYOUTS, Published, Values, gptq
+from tests.support.published import LAYOUTS, Published
+from tests.support.published_writers import Values, gptq
 
 SHAPE = (40, 320)
 

@@ -18,8 +18,9 @@ from safetensors.torch import load_file, save_file
 
 from tests.support import checkpoints
 from tests.support.loaded import Loaded, load_part
-from tests.support.published import LAYOUTS, rounded_anew
+from tests.support.published import LAYOUTS
 from tests.support.published_checkpoints import edit_config, save_published, small_llama
+from tests.support.published_writers import rounded_anew
 from tests.support.reference_group import run_group
 
 TOKENS = np.random.default_rng(0).integers(0, checkpoints.VOCAB, 60)

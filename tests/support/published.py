@@ -1,5 +1,4 @@
-"""Writes matrices in the layouts that quantized checkpoints are published in, field by field from the descriptions of
-the formats: slow, plain, and with nothing in common with the code that reads them."""
+"""The layouts that quantized checkpoints are published in: what config.json says of each, and what writes it."""
 
 from __future__ import annotations
 
@@ -7,22 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
-
-Tensors = dict[str, torch.Tensor]
-Values = npt.NDArray[np.float32]
-
-AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-
-
-@dataclass(frozen=True)
-class Written:
-    """The tensors of a matrix, by what follows the module's name, and the weights that they stand for."""
-
-    tensors: Tensors
-    values: Values
+from tests.support.published_writers import Values, Written, awq, fp8, gptq, integers, mxfp4, packed
 
 
 @dataclass(frozen=True)
@@ -33,137 +17,6 @@ class Published:
     write: Callable[[Values], Written]
     native: str
     exact: bool = True  # whether the codes are kept as they are
-
-
-def rounded_anew(values: Values) -> Values:
-    """What is left of weights in groups of 32 with codes of 8 bits and scales of 11, as act-order is kept."""
-    groups = values.reshape(len(values), -1, 32)
-    mantissa, exponent = np.frexp(np.abs(groups).max(axis=2, keepdims=True) / np.float32(127))
-    steps = np.ldexp(np.ceil(mantissa * 2048) / np.float32(2048), exponent)
-    # Multiplied, not divided: a weight of half the largest lies between two codes, and the last bit decides.
-    return (np.rint(groups * (1 / steps)) * steps).reshape(values.shape)
-
-
-@dataclass(frozen=True)
-class Rounded:
-    """Unsigned codes [n, k], scales and zero points [n, groups], and the group of each column."""
-
-    codes: npt.NDArray[np.int64]
-    scales: Values
-    zeros: npt.NDArray[np.int64]
-    index: npt.NDArray[np.int64]
-
-    @property
-    def values(self) -> Values:
-        """scale * (code - zero)."""
-        columns = self.index
-        return (self.codes - self.zeros[:, columns]).astype(np.float32) * self.scales[:, columns]
-
-
-def rounded(weight: Values, bits: int, group: int, symmetric: bool, *, act_order: bool = False) -> Rounded:
-    """Round to nearest, with scales in fp16; `group` -1 is a whole row. With `act_order` the columns are dealt to the
-    groups at random."""
-    n, k = weight.shape
-    width = k if group == -1 else group
-    index = np.arange(k) // width
-    if act_order:
-        index = np.random.default_rng(k).permutation(index)
-    top, middle = 2**bits - 1, 2 ** (bits - 1)
-    groups = int(index.max()) + 1
-    scales, zeros = np.zeros((n, groups), np.float16), np.full((n, groups), middle)
-    for g in range(groups):
-        part = weight[:, index == g]
-        if symmetric:
-            scales[:, g] = np.abs(part).max(axis=1) / (middle - 1)
-        else:
-            low, high = np.minimum(part.min(axis=1), 0), np.maximum(part.max(axis=1), 0)
-            scales[:, g] = (high - low) / top
-            # A zero point of 0 has no minus one in four bits.
-            zeros[:, g] = np.clip(np.rint(-low / scales[:, g].astype(np.float32)), 1, top)
-    wide = scales.astype(np.float32)
-    codes = np.clip(np.rint(weight / wide[:, index]) + zeros[:, index], 0, top).astype(np.int64)
-    return Rounded(codes, wide, zeros, index)
-
-
-def pack_words(values: npt.NDArray[np.int64], bits: int, order: tuple[int, ...] | None = None) -> torch.Tensor:
-    """Fields of the last dimension into int32 words, lowest bits first; `order` says which of its fields comes when."""
-    fields = 32 // bits
-    n, k = values.shape
-    out = np.zeros((n, -(-k // fields)), np.uint32)
-    for word in range(out.shape[1]):
-        for position in range(fields):
-            column = word * fields + (position if order is None else order[position])
-            if column < k:
-                out[:, word] |= values[:, column].astype(np.uint32) << np.uint32(bits * position)
-    return torch.from_numpy(out.view(np.int32))
-
-
-def gptq(weight: Values, *, bits: int, group: int, symmetric: bool, minus_one: bool, act_order: bool) -> Written:
-    """qweight packed along the in features, qzeros along the out features."""
-    r = rounded(weight, bits, group, symmetric, act_order=act_order)
-    stored_zeros = r.zeros.T - (1 if minus_one else 0)
-    tensors = {
-        "qweight": pack_words(r.codes, bits).T.contiguous(),
-        "qzeros": pack_words(stored_zeros, bits),
-        "scales": torch.from_numpy(r.scales.T.astype(np.float16).copy()),
-        "g_idx": torch.from_numpy(r.index.astype(np.int32)),
-    }
-    return Written(tensors, r.values)
-
-
-def awq(weight: Values, *, group: int, symmetric: bool = False) -> Written:
-    """qweight and qzeros packed along the out features, in AWQ's order."""
-    r = rounded(weight, 4, group, symmetric)
-    tensors = {
-        "qweight": pack_words(r.codes.T, 4, AWQ_ORDER),
-        "qzeros": pack_words(r.zeros.T, 4, AWQ_ORDER),
-        "scales": torch.from_numpy(r.scales.T.astype(np.float16).copy()),
-    }
-    return Written(tensors, r.values)
-
-
-def packed(weight: Values, *, bits: int, group: int, symmetric: bool, act_order: bool = False) -> Written:
-    """compressed-tensors, pack-quantized."""
-    r = rounded(weight, bits, group, symmetric, act_order=act_order)
-    tensors = {
-        "weight_packed": pack_words(r.codes, bits),
-        "weight_scale": torch.from_numpy(r.scales).to(torch.float16),
-        "weight_shape": torch.tensor(weight.shape, dtype=torch.int64),
-    }
-    if not symmetric:
-        tensors["weight_zero_point"] = pack_words(r.zeros.T, bits).T.contiguous()
-    if act_order:
-        tensors["weight_g_idx"] = torch.from_numpy(r.index.astype(np.int32))
-    return Written(tensors, r.values)
-
-
-def integers(weight: Values, *, group: int, symmetric: bool) -> Written:
-    """compressed-tensors, int-quantized."""
-    r = rounded(weight, 8, group, symmetric)
-    tensors = {
-        "weight": torch.from_numpy((r.codes - 128).astype(np.int8)),
-        "weight_scale": torch.from_numpy(r.scales).to(torch.float16),
-    }
-    if not symmetric:
-        tensors["weight_zero_point"] = torch.from_numpy((r.zeros - 128).astype(np.int8))
-    return Written(tensors, r.values)
-
-
-def fp8(weight: Values, *, block: tuple[int, int] | None, per_row: bool = True, scale: str = "weight_scale") -> Written:
-    """e4m3, with a scale in fp32 for each block, each row, or the whole matrix."""
-    n, k = weight.shape
-    rows, columns = block or ((1, k) if per_row else (n, k))
-    scales = np.zeros((-(-n // rows), -(-k // columns)), np.float32)
-    codes = torch.zeros(n, k, dtype=torch.float8_e4m3fn)
-    values = np.zeros_like(weight)
-    for i in range(scales.shape[0]):
-        for j in range(scales.shape[1]):
-            part = np.s_[i * rows : (i + 1) * rows, j * columns : (j + 1) * columns]
-            scales[i, j] = np.abs(weight[part]).max() / 448
-            codes[part] = torch.from_numpy(weight[part] / scales[i, j]).to(torch.float8_e4m3fn)
-            values[part] = codes[part].float().numpy() * scales[i, j]
-    stored = torch.from_numpy(scales if block or per_row else scales.reshape(()))
-    return Written({"weight": codes, scale: stored}, values)
 
 
 def _gptq_config(bits: int, group: int, **more: Any) -> dict[str, Any]:
@@ -183,6 +36,7 @@ def _scheme(format: str, activations: dict[str, Any] | None = None, **weights: A
 _INT8_TOKENS = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True, "symmetric": True}
 _FP8_TOKENS = _INT8_TOKENS | {"type": "float"}
 _INT4 = {"num_bits": 4, "type": "int", "strategy": "group"}
+_MXFP4 = {"num_bits": 4, "type": "float", "strategy": "group", "symmetric": True, "group_size": 32}
 _AUTO_ROUND = {"quant_method": "auto-round", "bits": 4, "data_type": "int"}
 
 LAYOUTS: dict[str, Published] = {
@@ -277,5 +131,10 @@ LAYOUTS: dict[str, Published] = {
         _scheme("float-quantized", _FP8_TOKENS, num_bits=8, type="float", strategy="tensor", symmetric=True),
         lambda w: fp8(w, block=None, per_row=False),
         "fp8",
+    ),
+    "mxfp4": Published(
+        _scheme("mxfp4-pack-quantized", **_MXFP4, scale_dtype="torch.uint8"),
+        lambda w: mxfp4(w, packed=True),
+        "mxfp4",
     ),
 }

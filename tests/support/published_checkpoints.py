@@ -11,7 +11,8 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 
 from tests.support import checkpoints
-from tests.support.published import LAYOUTS, rounded_anew
+from tests.support.published import LAYOUTS
+from tests.support.published_writers import rounded_anew
 
 # 9 heads of 64 on 2 or 3 ranks begin where no group of 128 does; the MLP is divided at whole groups.
 SIZES = checkpoints.sizes(576, 9, 3, 640, tie_word_embeddings=False)

@@ -1,21 +1,17 @@
-"""Writes gpt-oss as it is published, with experts in MXFP4, from the description of the format: slow, plain, and with
-nothing in common with the code that reads it."""
+"""Writes gpt-oss as it is published, with experts in MXFP4."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
 from tests.support import checkpoints
-from tests.support.published import Tensors, Values, Written
 from tests.support.published_checkpoints import edit_config
+from tests.support.published_writers import Tensors, mxfp4
 
-GROUP = 32
-MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 CONFIG = {
     "quant_method": "mxfp4",
     "modules_to_not_convert": [
@@ -25,25 +21,6 @@ CONFIG = {
         "lm_head",
     ],
 }
-
-
-def mxfp4(weight: Values) -> Written:
-    """A matrix [out features, in features]: `blocks` and `scales`."""
-    n, k = weight.shape
-    groups = -(-k // GROUP)
-    padded = np.pad(weight, ((0, 0), (0, groups * GROUP - k))).reshape(n, groups, GROUP)
-    peaks = np.abs(padded).max(axis=2)
-    # The largest magnitude of a group comes to lie from 4 to 8, of which up to 6 can be had.
-    exponents = np.floor(np.log2(np.where(peaks > 0, peaks, 1))).astype(np.int32) - 2
-    scaled = np.ldexp(padded, -exponents[:, :, None])
-    nearest = np.abs(np.abs(scaled)[..., None] - MAGNITUDES).argmin(axis=-1)
-    codes = (nearest + 8 * (scaled < 0)).astype(np.uint8)
-    values = np.ldexp(MAGNITUDES[nearest] * np.where(scaled < 0, np.float32(-1), np.float32(1)), exponents[:, :, None])
-    tensors = {
-        "blocks": torch.from_numpy(codes[:, :, 0::2] | codes[:, :, 1::2] << 4),
-        "scales": torch.from_numpy((exponents + 127).astype(np.uint8)),
-    }
-    return Written(tensors, values.reshape(n, -1)[:, :k].astype(np.float32))
 
 
 def small_gpt_oss(**more: object) -> hf.PreTrainedModel:

@@ -19,6 +19,7 @@ _PARTS: dict[Layout, Callable[[Stored, int, int], Parts]] = {
     "int8": compressed.int8_parts,
     "fp8": fp8.parts,
     "gpt_oss": mxfp4.parts,
+    "mxfp4_packed": mxfp4.parts,
 }
 # Of the layouts whose tensors do not give away how many columns there are, or how the rows share scales.
 _DECODERS: dict[Layout, Callable[[Stored, Tensors, tuple[int, int], range], CodedTensor]] = {
@@ -26,6 +27,7 @@ _DECODERS: dict[Layout, Callable[[Stored, Tensors, tuple[int, int], range], Code
     "int8": compressed.decode_int8,
     "fp8": fp8.decode,
     "gpt_oss": mxfp4.decode,
+    "mxfp4_packed": mxfp4.decode,
 }
 
 

@@ -17,8 +17,10 @@ from numaserve.workers.models.config.quantization_methods.gptq import CODES
 from numaserve.workers.models.config.quantization_methods.rules import Rule, pattern, read_bits, read_group, read_names
 
 _PACKED, _INTEGERS, _FLOATS, _NAIVE = "pack-quantized", "int-quantized", "float-quantized", "naive-quantized"
-_FORMATS = {name: name for name in (_PACKED, _INTEGERS, _FLOATS, _NAIVE, "mixed-precision")}
+_MXFP4 = "mxfp4-pack-quantized"
+_FORMATS = {name: name for name in (_PACKED, _INTEGERS, _FLOATS, _NAIVE, _MXFP4, "mixed-precision")}
 _LINEAR = "Linear"
+_MX_GROUP = 32
 _REORDERED = {"group", "dynamic"}
 
 Matcher = Callable[[Sequence[str]], bool]
@@ -79,7 +81,10 @@ def _read_scheme(scheme: Fields, format: str) -> Stored:
     scheme.refuse("output_activations")
     weights = scheme.child("weights")
     weights.refuse("dynamic", False)
-    quantized_input = _reads_quantized_input(scheme.child("input_activations"))
+    # What asks for activations of 4 bits gets finer ones, as what asks for e4m3 does.
+    quantized_input = _reads_quantized_input(scheme.child("input_activations"), (4, 8) if format == _MXFP4 else (8,))
+    if format == _MXFP4:
+        return _mxfp4(weights)
     if weights.text("type", "int") == "float":
         return _floats(weights, format)
     bits = read_bits(weights, "num_bits", *CODES)
@@ -95,6 +100,13 @@ def _read_scheme(scheme: Fields, format: str) -> Stored:
     # Groups quantize the activations more finely, which a scheme without quantized activations may expect.
     native: CodeFormat = "int8" if symmetric and group == ROW and quantized_input else "int8_group"
     return Stored("int8", native, group, symmetric=symmetric)
+
+
+def _mxfp4(weights: Fields) -> Stored:
+    read_bits(weights, "num_bits", 4)
+    for key, only in (("type", "float"), ("symmetric", True), ("strategy", "group"), ("group_size", _MX_GROUP)):
+        weights.refuse(key, only)
+    return Stored("mxfp4_packed", "mxfp4", _MX_GROUP, bits=4)
 
 
 def _floats(weights: Fields, format: str) -> Stored:
@@ -114,10 +126,10 @@ def _group(weights: Fields) -> int:
     return read_group(weights, "group_size") if in_groups else ROW
 
 
-def _reads_quantized_input(activations: Fields) -> bool:
+def _reads_quantized_input(activations: Fields, bits: tuple[int, ...]) -> bool:
     if not activations.values:
         return False
     if activations.values.get("dynamic") is not True:
         raise activations.error("activations with fixed scales are not supported; supported are dynamic ones")
-    read_bits(activations, "num_bits", 8)
+    read_bits(activations, "num_bits", *bits)
     return True

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from tests.support.configured import configured
 from tests.support.published import LAYOUTS, Published
-from tests.support.published_writers import Values, gptq
+from tests.support.published_writers import Values, gptq, pack_words
 
 SHAPE = (40, 320)
 
@@ -98,6 +98,13 @@ def test_a_zero_point_of_0_survives_the_minus_one_of_gptq(tmp_path: Path) -> Non
         zeros[version] = matrix.decode(range(8)).offsets
     np.testing.assert_array_equal(zeros["gptq"], zeros["gptq_v2"])
     np.testing.assert_array_equal(zeros["gptq"][:, 0], [2, 3, 0, 1, 0, 15, 0, 0])
+
+
+def test_of_3_bits_a_field_of_7_is_a_zero_point_of_0(tmp_path: Path) -> None:
+    zeros = np.arange(5 * 40).reshape(5, 40) % 8
+    edits = {"qzeros": pack_words((zeros - 1) % 8, 3)}
+    matrix, _ = matrix_of(LAYOUTS["gptq 3 bits"], random_weight(), tmp_path, **edits)
+    np.testing.assert_array_equal(matrix.decode(range(3, 40)).offsets, zeros.T[3:])
 
 
 def test_e4m3_is_what_torch_makes_of_it() -> None:

@@ -60,6 +60,16 @@ LAYOUTS: dict[str, Published] = {
         lambda w: gptq(w, bits=8, group=32, symmetric=False, minus_one=True, act_order=False),
         "int8_group",
     ),
+    "gptq 3 bits": Published(
+        _gptq_config(3, 64, sym=False),
+        lambda w: gptq(w, bits=3, group=64, symmetric=False, minus_one=True, act_order=False),
+        "int4",
+    ),
+    "gptq 2 bits": Published(
+        _gptq_config(2, 32, sym=True),
+        lambda w: gptq(w, bits=2, group=32, symmetric=True, minus_one=True, act_order=False),
+        "int4",
+    ),
     "gptq act-order": Published(
         _gptq_config(4, 32, sym=False, desc_act=True),
         lambda w: gptq(w, bits=4, group=32, symmetric=False, minus_one=True, act_order=True),
@@ -79,6 +89,16 @@ LAYOUTS: dict[str, Published] = {
     "auto-round": Published(
         _AUTO_ROUND | {"group_size": 64, "sym": False, "packing_format": "auto_round"},
         lambda w: gptq(w, bits=4, group=64, symmetric=False, minus_one=False, act_order=False),
+        "int4",
+    ),
+    "auto-round 3 bits": Published(
+        _AUTO_ROUND | {"bits": 3, "group_size": 128, "sym": True, "packing_format": "auto_round"},
+        lambda w: gptq(w, bits=3, group=128, symmetric=True, minus_one=False, act_order=False),
+        "int4",
+    ),
+    "auto-round 2 bits": Published(
+        _AUTO_ROUND | {"bits": 2, "group_size": 32, "sym": False, "packing_format": "auto_round:auto_gptq"},
+        lambda w: gptq(w, bits=2, group=32, symmetric=False, minus_one=True, act_order=False),
         "int4",
     ),
     "auto-round awq": Published(

@@ -76,7 +76,12 @@ def rounded(weight: Values, bits: int, group: int, symmetric: bool, *, act_order
 
 
 def pack_words(values: npt.NDArray[np.int64], bits: int, order: tuple[int, ...] | None = None) -> torch.Tensor:
-    """Fields of the last dimension into int32 words, lowest bits first; `order` says which of its fields comes when."""
+    """Fields of the last dimension into int32 words, lowest bits first; `order` says which of its fields comes when.
+    Those of 3 bits go on in the next word, and end with whole threes of words."""
+    if bits == 3:
+        padded = np.pad(values, ((0, 0), (0, -values.shape[1] % 32))).astype(np.uint8)
+        stream = np.unpackbits(padded[:, :, None], axis=2, bitorder="little")[:, :, :3].reshape(len(values), -1)
+        return torch.from_numpy(np.packbits(stream, axis=1, bitorder="little").view(np.int32))
     fields = 32 // bits
     n, k = values.shape
     out = np.zeros((n, -(-k // fields)), np.uint32)

@@ -8,14 +8,36 @@ from numaserve.workers.weights.quantized.coded import Codes
 
 Words = npt.NDArray[np.uint32]
 
+# Of 2 and of 4 bits: how far the codes of a byte are moved apart, and what is left of each byte.
+_STEPS = {2: (12, 6), 4: (4,)}
+_LOW = {2: 0x03030303, 4: 0x0F0F}
+
+
+def word_count(codes: int, bits: int) -> int:
+    """The words that so many codes take: whole ones or, of 3 bits, of which some lie across two words, whole threes."""
+    return -(-codes // 32) * 3 if bits == 3 else -(-codes * bits // 32)
+
 
 def codes_of_rows(packed: Words, bits: int) -> Codes:
-    """[rows, words] of codes of 4 or 8 `bits`: [rows, 32 / bits * words]."""
+    """[rows, words] of codes of 2, 3, 4 or 8 `bits`: [rows, 32 / bits * words]."""
     octets = np.ascontiguousarray(packed).view(np.uint8)
     if bits == 8:
         return octets
-    # Two nibbles of a byte become the two bytes of a word: whole vectors of either, never single elements.
-    pairs = octets.astype(np.uint16)
-    pairs |= pairs << 4
-    pairs &= 0x0F0F
-    return pairs.view(np.uint8)
+    if bits == 3:
+        return _threes(octets)
+    # The codes of a byte become the bytes of a word: whole vectors of them, never single elements.
+    spread = octets.astype(f"u{8 // bits}")
+    for step in _STEPS[bits]:
+        spread |= spread << step
+    spread &= _LOW[bits]
+    return spread.view(np.uint8)
+
+
+def _threes(octets: Codes) -> Codes:
+    """Three bytes are eight codes."""
+    triples = octets.reshape(len(octets), -1, 3).astype(np.uint32)
+    fields = triples[:, :, 0] | triples[:, :, 1] << 8 | triples[:, :, 2] << 16
+    codes = np.empty((*fields.shape, 8), np.uint8)
+    for field in range(8):
+        np.bitwise_and(fields >> np.uint32(3 * field), 7, out=codes[:, :, field], casting="unsafe")
+    return codes.reshape(len(octets), -1)

@@ -87,7 +87,7 @@ def _read_scheme(scheme: Fields, format: str) -> Stored:
         return _mxfp4(weights)
     if weights.text("type", "int") == "float":
         return _floats(weights, format)
-    bits = read_bits(weights, "num_bits", *CODES)
+    bits = read_bits(weights, "num_bits", 4, 8)
     symmetric = weights.flag("symmetric", True)
     group = _group(weights)
     if format == _PACKED:

@@ -23,11 +23,11 @@ from numaserve.workers.models.config.quantization_methods.rules import (
 )
 
 _FORMATS: dict[str, Layout] = {"gptq": "gptq", "gptq_v2": "gptq_v2"}
-CODES: dict[int, CodeFormat] = {4: "int4", 8: "int8_group"}
+CODES: dict[int, CodeFormat] = {2: "int4", 3: "int4", 4: "int4", 8: "int8_group"}
 
 
 def gptq(fields: Fields) -> Rule:
-    """Raises `OperatorError` for codes of other than 4 or 8 bits."""
+    """Raises `OperatorError` for codes of other than 2, 3, 4 or 8 bits."""
     format_key = "checkpoint_format" if fields.has("checkpoint_format") else "format"
     layout = fields.choice(format_key, _FORMATS, "gptq")
     base = _read(fields, layout)

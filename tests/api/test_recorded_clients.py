@@ -18,7 +18,7 @@ from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
 
 MODEL = "SmolLM2-135M-Instruct"  # that was asked then, and its sizes
 CONTEXT, VOCAB = 8192, 49152
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 RECORDED = sorted((ROOT / "tests" / "clients" / "recorded").glob("*.json"))
 REQUESTS = {
     f"{file.stem}-{number}": request for file in RECORDED for number, request in enumerate(json.loads(file.read_text()))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import schemathesis
+from hypothesis import HealthCheck, settings
 from numaserve.server.api.app import create_app
 from schemathesis.config import SchemathesisConfig
 from schemathesis.generation import GenerationMode
+from schemathesis.generation.hypothesis.builder import HypothesisTestConfig, HypothesisTestMode, create_test
 
 from tests.support.api_fakes import FakeEngine, make_context
 
-# What JSON Schema cannot say: rules between fields, and what the model, its vocabulary and its context allow.
+# What JSON Schema cannot say: rules between fields, names that are nearly a field's, and what the model, its vocabulary
+# and its context allow.
 BEYOND_THE_SCHEMA = {
     "conflicting_fields",
+    "unknown_parameter",
     "context_length_exceeded",
     "token_unknown",
     "too_many_sequences",
@@ -29,9 +34,23 @@ _CONFIG = {
     }
 }
 
-schema = schemathesis.openapi.from_asgi(
-    "/openapi.json", create_app(make_context(FakeEngine())), config=SchemathesisConfig.from_dict(_CONFIG)
-)
+
+@functools.cache
+def load_schema() -> Any:
+    """Of an application over a stand-in of an engine."""
+    app = create_app(make_context(FakeEngine()))
+    return schemathesis.openapi.from_asgi("/openapi.json", app, config=SchemathesisConfig.from_dict(_CONFIG))
+
+
+def judge_requests(method: str, path: str, count: int) -> None:
+    """Send requests with the edges of all that is documented, and as many random ones as `count` says.
+
+    They are made here and not by the library's `parametrize`, with which each process that collects tests makes them.
+    """
+    options = settings(max_examples=count, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+    schema = load_schema()
+    config = HypothesisTestConfig(schema.config, list(HypothesisTestMode), options)
+    create_test(operation=schema[path][method], test_func=judge, config=config)()
 
 
 def judge(case: Any) -> None:

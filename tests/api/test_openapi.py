@@ -5,31 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from numaserve.server.api.auth import OPEN_PATHS
-from openapi_cases import judge, schema
+from openapi_cases import judge_requests, load_schema
 
 from tests.support.app_routes import DOCUMENTED, operations
 
-FEW, MANY = 200 // len(DOCUMENTED) + 1, 2000 // len(DOCUMENTED) + 1  # for each of them
-RANDOM = {"derandomize": True, "deadline": None, "suppress_health_check": list(HealthCheck)}
+EXAMPLES = pytest.mark.parametrize("of_all", [200, pytest.param(2000, marks=pytest.mark.slow)])
 
 
 def test_requests_are_made_for_every_route() -> None:
-    assert sum(1 for _ in schema.get_all_operations()) == len(DOCUMENTED)
+    assert sum(1 for _ in load_schema().get_all_operations()) == len(DOCUMENTED)
 
 
-@schema.parametrize()
-@settings(max_examples=FEW, **RANDOM)
-def test_random_requests_find_the_document_true(case: Any) -> None:
-    judge(case)
-
-
-@pytest.mark.slow
-@schema.parametrize()
-@settings(max_examples=MANY, **RANDOM)
-def test_many_random_requests_find_the_document_true(case: Any) -> None:
-    judge(case)
+@EXAMPLES
+@pytest.mark.parametrize(("method", "path"), DOCUMENTED)
+def test_random_requests_find_the_document_true(method: str, path: str, of_all: int) -> None:
+    judge_requests(method, path, of_all // len(DOCUMENTED) + 1)
 
 
 @pytest.mark.parametrize(("route", "operation"), operations("key").items())

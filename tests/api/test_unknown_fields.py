@@ -113,8 +113,8 @@ OTHERS = (
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_field_of_another_server_is_no_misspelling(client: TestClient, path: str, name: str) -> None:
-    answer = post(client, path, {name: None})
+def test_a_field_of_another_server_is_no_misspelling(shared_client: TestClient, path: str, name: str) -> None:
+    answer = post(shared_client, path, {name: None})
     assert answer.status_code == 200
     assert answer.headers[HEADER] == f"1, {name}"
 

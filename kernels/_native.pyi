@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from numaserve.shm_comm import Ring
 
-# What Python and C++ agree on.
+# Constants that Python and C++ share.
 PAD: int  # rows and columns of matrices are padded to a multiple of this
 TILE_ROWS: int  # of weights or of activations
 TILE_COLUMNS: int  # of bf16
@@ -114,7 +114,7 @@ class PackedMatrix:
         panel_stride: int = 1,
         panel_offset: int = 0,
     ) -> None:
-        """The same for a tensor that is quantized already.
+        """Copy rows, as `pack` does, of a tensor that is quantized already.
 
         `codes` [rows of the tensor, columns]: 0..15 for int4, int8 + 128 for int8_group, the bits of int8, of e4m3 and,
         for mxfp4, of e2m1.
@@ -134,10 +134,10 @@ class PackedMatrix:
     def format(self) -> str: ...
     @property
     def group(self) -> int:
-        """Of the formats that have groups; otherwise 0."""
+        """Columns that share a scale; 0 for formats without groups."""
     @property
     def offsets(self) -> str:
-        """none, zeros or minima."""
+        """The kind of its offsets: none, zeros or minima."""
     @property
     def nbytes(self) -> int: ...
     @property
@@ -233,8 +233,8 @@ class Program:
         """Undo every `init_slot` and `append_pages` since the last step that was run."""
     @property
     def nan_sequences(self) -> list[int]:
-        """Of the last step's sequences, by their index, those with a row of logits that holds a NaN or has no finite
-        maximum. Known to rank 0 only."""
+        """Indices of the last step's sequences with a row of logits that holds a NaN or has no finite maximum. Known to
+        rank 0 only."""
     def step(
         self, sequences: npt.NDArray[np.int32], tokens: npt.NDArray[np.int32], targets: npt.NDArray[np.int32]
     ) -> tuple[list[tuple[int, Logprobs | None, Logprobs | None]], int, int]:
@@ -244,10 +244,10 @@ class Program:
         Raises ValueError for a batch that cannot be run, RingError when a peer is gone.
         """
     def profile(self) -> list[tuple[str, str, int, int, int, int, int]]:
-        """Of each node: its name, the format of what it multiplies, nanoseconds, of which waiting for other ranks,
+        """A row for each node: name, the format of what it multiplies, nanoseconds, those of waiting for other ranks,
         bytes of its weights, bytes read and operations. All but the bytes of its weights grow from step to step."""
     def describe(self) -> ProgramDescription:
-        """What the Program is made of: equal descriptions, but for the offsets of places, are equal Programs. Reads all
+        """A description of the Program: equal ones, but for the offsets of places, are equal Programs. Reads all
         weights for their checksums."""
     @property
     def totals(self) -> tuple[int, int, int]:

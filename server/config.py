@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-# What other servers call these keys, on the command line and in the file.
+# Names that other servers have for these keys, on the command line and in the file.
 ALIASES = {
     "tensor_parallel_size": "tp",
     "tp_size": "tp",
@@ -163,7 +163,7 @@ class ServeConfig(BaseModel):
     log_prompts: bool = Field(False, description="Write prompts to the log.")
 
 
-# What a configuration file may set, by name: the server's own keys, and those of the model's settings.
+# The keys of a configuration file, by name: the server's own, and those of the model's settings.
 KEYS: Mapping[str, FieldInfo] = {
     key: field
     for name, own in ServeConfig.model_fields.items()

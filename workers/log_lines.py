@@ -13,7 +13,7 @@ from types import TracebackType
 
 import msgspec
 
-# Of JSON text sequences (RFC 7464): hardly the beginning of a line that anything else writes.
+# The record separator of JSON text sequences (RFC 7464): hardly anything else begins a line with it.
 _MARK = b"\x1e"
 
 

@@ -166,7 +166,7 @@ class _CompletionAnswer:
         if self._echo and not choice.begun:
             text = choice.prompt.text + text
             if self._with_logprobs:
-                # In a thread: of thousands of tokens, each with others beside it, it takes a second.
+                # A thread does it: thousands of tokens, each with others beside it, take a second.
                 columns = partial(choice.logprobs.prompt, choice.prompt.tokens[0], chunk.prompt_logprobs)
                 logprobs.append(await asyncio.to_thread(columns, choice.prompt.hidden))
         choice.begun = True

@@ -16,7 +16,7 @@ class Problem:
     code: str | None = None
 
 
-# Of rules that JSON Schema cannot state, so that the OpenAPI document has none of them.
+# The error type of rules that JSON Schema cannot state: the OpenAPI document has none of them.
 CONFLICT = "conflicting_fields"
 
 NOT_JSON = Problem("The body is not valid JSON.", None)

@@ -37,7 +37,7 @@ class Generation:
         self._prompt_lengths = prompt_lengths
         self._running = len(prompt_lengths) * per_prompt
         self._completion_tokens = [0] * self._running
-        # Of each prompt's first sequence: its siblings find the whole prompt in the cache because it put it there.
+        # Each prompt's first sequence counts: its siblings find the whole prompt in the cache because it put it there.
         self._cached_tokens = [0] * len(prompt_lengths)
         record.prompt_tokens = sum(prompt_lengths)
 

@@ -85,11 +85,11 @@ class Message(Strict):
     content: Content | None = None
     """A text, or a list of parts that are text; null for the assistant only."""
     name: Annotated[Text, StringConstraints(max_length=256)] | None = None
-    """The speaker's, for templates that write it."""
+    """The speaker's name, for templates that write it."""
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS)] | None = None
-    """Of the assistant, for templates that write them."""
+    """Calls that the assistant made, for templates that write them."""
     tool_call_id: ShortText | None = None
-    """Which call a result answers."""
+    """The id of the call that a tool's result answers."""
     refusal: Annotated[Neutral, neutral()] = None
     function_call: Annotated[Neutral, neutral()] = None
     audio: Annotated[Neutral, neutral()] = None

@@ -22,7 +22,7 @@ _REASONS = {
     500: "The server failed.",
     503: "The server is loading, restarting or shutting down.",
 }
-# What may come in between a client and any route, and any route with a body.
+# Statuses that any route may answer, and those that any route with a body may.
 _ALWAYS = (401, 403, 431, 500)
 _WITH_BODY = (400, 404, 408, 413, 429, 503)
 

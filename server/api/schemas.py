@@ -147,7 +147,7 @@ class SamplingFields(Strict):
     stop: StopStrings | None = None
     """A string or some, which may span tokens and are not part of the answer."""
     logit_bias: LogitBias | None = None
-    """What is added to the logits of token ids, which are its keys."""
+    """A number for each token id, added to its logit."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
     """Taken off the logit of every token that was generated; 0 unless set."""
     frequency_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
@@ -155,7 +155,7 @@ class SamplingFields(Strict):
     stream: bool | None = None
     """Answer in events, as the tokens come."""
     stream_options: StreamOptions | None = None
-    """Of a stream only."""
+    """Settings of a stream; they need `stream`."""
 
     # Extensions, with the names vLLM and SGLang use.
     top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None

@@ -24,11 +24,11 @@ class TokenizeRequest(Strict):
     messages: Conversation | None = None
     """A conversation, as the chat endpoint would render it."""
     add_special_tokens: bool = True
-    """Of a text: as the model's tokenizer adds them."""
+    """Add the model's special tokens to a text."""
     add_generation_prompt: bool = True
-    """Of a conversation: end where an answer begins."""
+    """End a conversation where an answer begins."""
     chat_template_kwargs: TemplateArguments | None = None
-    """As for the chat endpoint."""
+    """Arguments of the chat template, as for the chat endpoint."""
     return_token_strs: bool = False
     """The tokens' texts too."""
 

@@ -15,7 +15,7 @@ from numaserve.server.api.app import ApiContext, create_app
 from numaserve.server.service.connection import ConnectionLimits, LimitedProtocol
 from numaserve.server.service.listen import BACKLOG
 
-# For what is in buffers when the engine has ended: until a client that reads has it, however far away it is.
+# Time for buffers to empty once the engine has ended: any client that reads has them by then, however far away.
 _LAST_CHUNKS_S = 1.0
 _HURRIED_S = 0.1
 _POLL_S = 0.01

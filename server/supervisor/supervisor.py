@@ -38,7 +38,7 @@ class Supervisor:
 
     @property
     def launches(self) -> Sequence[Launch]:
-        """What each rank is launched with, but for the ring's fields."""
+        """The launch message of each rank, with the ring's fields not yet set."""
         return self._spec.launches
 
     @property

@@ -13,7 +13,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-# What jinja2, markupsafe and the interpreter import when it is first needed: for a filter (`wordwrap`, `pprint`,
+# Modules that jinja2, markupsafe and the interpreter import only when needed: for a filter (`wordwrap`, `pprint`,
 # `striptags`), `lipsum`, `\N{...}` in a string, numbers of thousands of digits, a warning of the compiler.
 _IMPORTED_LATE = (
     "html",

@@ -19,7 +19,7 @@ from numaserve.server.template import ANSWER_HEAD, NOT_CONFINED
 from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
 
 CPU_SECONDS = 2.0  # per rendering; usual templates take well under a millisecond
-# Of time of day, start of the process included: several times as much, for a machine whose cores are all busy. Only a
+# Wall time, start of the process included: several times as much, for a machine whose cores are all busy. Only a
 # process that is stopped, or does not get a core at all, takes so long.
 SECONDS = 10.0
 MAX_CHARS = 4_000_000  # several times the text that fits the longest context

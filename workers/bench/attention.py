@@ -41,7 +41,7 @@ def bench_prefill(team: Team, effort: Effort, *, model: str, tokens: int, kv_dty
 
 
 def bench_decode(team: Team, effort: Effort, *, model: str, context: int, kv_dtype: KvCacheDtype) -> Rows:
-    """One more token after `context` - 1 of them."""
+    """Attention of one token to itself and the `context` - 1 before it."""
     heads = _heads(model)
     program = _program(team, heads, kv_dtype, layers=_DECODE_LAYERS, step_tokens=_CHUNK, context=context)
     for start in range(0, context, _CHUNK):

@@ -35,7 +35,7 @@ int main(void) {
 
 
 def bench_barrier(team: Team, cpus: Sequence[int]) -> Rows:
-    """Each on one thread per processor. The team spins only while it is measured, so neither disturbs the other."""
+    """The team's barrier and OpenMP's, on one thread per processor; the team spins only while it is measured."""
     ours = barrier_ns(team)
     mine = os.sched_getaffinity(0)
     # The team pinned this thread, and children inherit that.

@@ -66,7 +66,7 @@ def _program(team: Team, shape: ExpertShape, format: Format, layers: int, rows: 
 
 
 def _append(b: ProgramBuilder, team: Team, shape: ExpertShape, format: Format, x: Operand) -> None:
-    """One mixture of random weights."""
+    """Append one mixture of experts with random weights."""
     hidden, experts = shape.hidden, range(shape.routing.num_experts)
 
     def matrices(n: int, k: int, shared: Matrix | None) -> ExpertMatrices:

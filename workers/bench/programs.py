@@ -44,7 +44,7 @@ class Format:
 BF16, INT8 = Format("bf16"), Format("int8")
 MXFP4 = Format("mxfp4", 32)
 FORMATS = (BF16, INT8, Format("int8_group", 32), Format("int4", 32), Format("int4", 128), MXFP4, Format("fp8", 128))
-# What a code may be; of fp8 without NaN and huge numbers.
+# The bits of a random code; those of fp8 make no NaN and no huge number.
 _CODE_BITS = {"int8_group": 0xFF, "int4": 0x0F, "mxfp4": 0x0F, "fp8": 0xBF}
 
 

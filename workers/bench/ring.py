@@ -59,7 +59,7 @@ def _figures(world: int, size: int, median_us: dict[str, float], read_bytes_s: f
 
 
 def use_ring(task: UseRing, say: Say) -> Reduced:
-    """One rank."""
+    """The collectives of one rank, over the ring and its rivals."""
     numa.bind_memory_to(task.node)
     team = Team([task.cpu])
     ring = Ring(task.ring_fd, task.rank, task.ring_nonce, task.world_size)

@@ -31,7 +31,7 @@ class Shape:
     context: int = 131072
 
     def config(self) -> dict[str, Any]:
-        """Its config.json."""
+        """The fields of its config.json."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",

@@ -85,17 +85,17 @@ class Attention(Mixer):
 
     @property
     def cache(self) -> KvShape:
-        """What it keeps of each token."""
+        """The shape of its keys and values in the cache."""
         return KvShape(self.queries, self.keys, self.head_dim)
 
     @cached_property
     def qkv(self) -> MatrixParameter:
-        """Rows of the rank's query heads, then of its key heads, then of its value heads."""
+        """One matrix with the rows of the rank's query heads, then of its key heads, then of its value heads."""
         return MatrixParameter(self._heads)
 
     @cached_property
     def heads_bias(self) -> VectorParameter | None:
-        """In the order of the rows of `qkv`."""
+        """The bias of `qkv`, in the order of its rows."""
         if not self.qkv_bias:
             return None
         parts = (replace(part, source=part.source.bias) for part in self._heads)
@@ -103,17 +103,17 @@ class Attention(Mixer):
 
     @cached_property
     def o(self) -> MatrixParameter:
-        """Its columns are of the rank's query heads."""
+        """The output projection, with the columns of the rank's query heads."""
         return MatrixParameter((whole(self._output),), Split(self.queries, self.head_dim))
 
     @cached_property
     def o_bias(self) -> VectorParameter | None:
-        """Whole on every rank, added to the sum over the ranks."""
+        """The bias of `o`, whole on every rank and added to the sum over the ranks."""
         return vector(self._output.bias if self.output_bias else None)
 
     @cached_property
     def sink_logits(self) -> VectorParameter | None:
-        """One for each of the rank's query heads."""
+        """A logit for each of the rank's query heads."""
         if not self.sinks:
             return None
         source = Source(f"{self.at}{self.names.sinks}", (self.query_heads,), f"{self.at}attn_sinks.weight")
@@ -121,12 +121,12 @@ class Attention(Mixer):
 
     @cached_property
     def q_norm(self) -> VectorParameter | None:
-        """Of every query head."""
+        """The norm of every query head."""
         return self._head_norm(self.names.q_norm, "attn_q_norm")
 
     @cached_property
     def k_norm(self) -> VectorParameter | None:
-        """Of every key head."""
+        """The norm of every key head."""
         return self._head_norm(self.names.k_norm, "attn_k_norm")
 
     def own_parameters(self) -> Iterator[Parameter | None]:

@@ -1,4 +1,4 @@
-"""What ranks divide a model along, and how. Pure functions of sizes and of the ranks' *shares*.
+"""The axes along which ranks divide a model. Pure functions of sizes and of the ranks' *shares*.
 
 A rank's share is its number of cores. Attention is divided by KV head, each with its group of query heads; an MLP in
 units of 32 columns, the kernels' tiles, or of a checkpoint's groups; the vocabulary in units of 16 rows; what makes

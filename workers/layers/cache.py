@@ -1,4 +1,4 @@
-"""What layers keep of each token between steps."""
+"""The shape and size of the keys and values that layers cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numaserve.workers.settings import KvCacheDtype
 class KvShape:
     """A key and a value for each KV head; all layers of a program have the same.
 
-    Of a latent cache the one head is `head_dim` wide, and its first `value_dim` dimensions are the values; 0 where the
+    A latent cache has one head: it is `head_dim` wide, and its first `value_dim` dimensions are the values; 0 where the
     cache is not latent.
     """
 

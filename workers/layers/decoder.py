@@ -76,7 +76,7 @@ class Decoder(Layer):
         self.head.forward(b, part, self.norm.forward(b, part, residual))
 
     def scratch_columns(self, part: RankPart) -> int:
-        """Of the block that has most: those of one are gone when the next begins."""
+        """The columns of the block that has most: a block's results are gone when the next begins."""
         return max(block.scratch_columns(part) for block in self.blocks)
 
 

@@ -67,7 +67,7 @@ class Head(Layer):
 
     @cached_property
     def parameter(self) -> MatrixParameter:
-        """The matrix."""
+        """The matrix, with a row for each token of the vocabulary."""
         if self.tied:
             return self.embedding.rows_of(EMBEDDING, "token_embd", "head", self.embedding.table)
         return self.embedding.rows_of(HEAD, "output", "head")

@@ -43,8 +43,7 @@ class ExpertNames:
     experts: str = "mlp.experts"
     shared: str = "mlp.shared_expert"
     shared_gate: str = "mlp.shared_expert_gate"
-    # Within an expert.
-    each: MlpNames = _EACH
+    each: MlpNames = _EACH  # within an expert
     stacked: bool = False
 
 
@@ -100,14 +99,14 @@ class Experts(FeedForward):
 
     @cached_property
     def router_vector(self) -> VectorParameter | None:
-        """The router's bias."""
+        """The router's bias, [experts]."""
         if not self.router_bias:
             return None
         return vector(self._router.bias)
 
     @cached_property
     def correction(self) -> VectorParameter | None:
-        """What corrects the scores."""
+        """The bias of the scores by which experts are chosen, [experts]."""
         if not self.correction_bias:
             return None
         shape = (self.routing.num_experts,)
@@ -115,17 +114,17 @@ class Experts(FeedForward):
 
     @cached_property
     def gate_up(self) -> MatrixParameter:
-        """Of each expert, as in `Mlp`."""
+        """A matrix for each expert, as in `Mlp`."""
         return MatrixParameter(self._gate_up, layout="panels", each=self.experts)
 
     @cached_property
     def down(self) -> MatrixParameter:
-        """Of each expert, as in `Mlp`."""
+        """A matrix for each expert, as in `Mlp`."""
         return MatrixParameter((whole(self._down),), Split(self.columns), each=self.experts)
 
     @cached_property
     def gate_up_bias(self) -> VectorParameter | None:
-        """In the order of the rows of `gate_up`."""
+        """The biases of gate and up, in the order of the rows of `gate_up`."""
         if not self.expert_bias:
             return None
         gate, up = (replace(part, source=part.source.bias) for part in self._gate_up)
@@ -133,7 +132,7 @@ class Experts(FeedForward):
 
     @cached_property
     def down_bias(self) -> VectorParameter | None:
-        """Whole: what the ranks make of an expert is summed, and the one that has its first column adds the bias."""
+        """The biases of down. Ranks' parts of an expert are summed: the one that has its first column adds the bias."""
         if not self.expert_bias:
             return None
         return VectorParameter((whole(self._down.bias),), each=self.experts, only_first_of=self.columns)

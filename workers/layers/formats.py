@@ -1,4 +1,4 @@
-"""What each matrix of a rank is kept in. Pure: the plan counts with it what the loader then packs.
+"""The format of each matrix of a rank. Pure: the plan counts with it what the loader then packs.
 
 A matrix takes the format it is published in where that can be divided at this rank's columns. One that is made of
 several published ones takes the narrowest that holds all of them exactly: codes of 4 bits are codes of 8 bits too,
@@ -19,10 +19,10 @@ StoredKinds = tuple[Stored | None, ...]
 
 GROUPS = (128, 64, 32)
 GROUPED: frozenset[WeightFormat] = frozenset({"int4", "int8_group", "fp8"})
-# Of weights that are quantized while loading: in 4 bits smaller groups lose less than their scales cost.
+# Groups of weights that are quantized while loading: in 4 bits smaller ones lose less than their scales cost.
 _OWN_GROUP: dict[WeightFormat, int] = {"int4": 32}
-# Of what is absorbed in multi-head latent attention, whatever the other matrices are quantized to: in 8 bits and groups
-# it loses nothing that would show, in 4 bits, in e4m3 or with activations in int8 5 to 10 % more than all others lose
+# The format of what latent attention absorbs, whatever the other matrices are quantized to: in 8 bits and groups it
+# loses nothing that would show, in 4 bits, in e4m3 or with activations in int8 5 to 10 % more than all others lose
 # together; and it is a few percent of a model.
 _ABSORBED = MatrixFormat("int8_group", GROUPS[0])
 
@@ -92,7 +92,7 @@ def _choose(
 
 
 def _absorbed(made: MatrixFormat, stored: Stored | None) -> MatrixFormat:
-    """For a matrix that is absorbed, where others like it are kept as `made`. Codes of a checkpoint are kept."""
+    """The format of a matrix that is absorbed, where others like it are kept as `made`. Codes of a checkpoint stay."""
     return made if made == BF16 or stored is not None else _ABSORBED
 
 

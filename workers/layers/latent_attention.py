@@ -83,7 +83,7 @@ class LatentAttention(Mixer):
 
     @cached_property
     def queries(self) -> Axis:
-        """The heads."""
+        """The query heads."""
         return QueryHeads("query_heads", self.heads, 1)
 
     @cached_property
@@ -101,12 +101,12 @@ class LatentAttention(Mixer):
 
     @property
     def cache(self) -> KvShape:
-        """What it keeps of each token."""
+        """The shape of its latents in the cache."""
         return KvShape(self.queries, self.keys, self.cache_dim, self.kv_rank)
 
     @cached_property
     def qkv_a(self) -> MatrixParameter:
-        """All that reads the hidden state, in one product.
+        """The projections of the hidden state, as one matrix.
 
         Rows of the latent, of the rotated key in halves, then of the queries' latent or, where these have none, of the
         queries. With a latent of queries ranks divide the rows.
@@ -122,14 +122,14 @@ class LatentAttention(Mixer):
 
     @cached_property
     def q_b(self) -> MatrixParameter | None:
-        """Of each head the part without positions, then the rotated one in halves."""
+        """Expands the queries' latent; rows of each head without positions, then rotated ones in halves."""
         if self.q_rank is None:
             return None
         return MatrixParameter((self._queries(self.names.q_b, self.q_rank, "attn_q_b"),))
 
     @cached_property
     def w_uk(self) -> MatrixParameter:
-        """Would expand latents to keys; of each head turned: [heads * latent, part without positions]."""
+        """The expansion of latents to keys, each head's turned: [heads * latent, part without positions]."""
         if self.expansions_apart:
             source = self._source(self.names.k_b, self.heads * self.kv_rank, self.nope_dim, "attn_k_b")
             part = Part(source, Order(self.heads, self.kv_rank), self.queries, self.kv_rank)
@@ -140,7 +140,7 @@ class LatentAttention(Mixer):
 
     @cached_property
     def w_uv(self) -> MatrixParameter:
-        """Expands latents to values: [heads * value, latent]."""
+        """The expansion of latents to values: [heads * value, latent]."""
         source, order = (
             self._expansion,
             Order(self.heads, self.nope_dim + self.value_dim, 0, self.nope_dim, self.value_dim),
@@ -152,18 +152,18 @@ class LatentAttention(Mixer):
 
     @cached_property
     def o(self) -> MatrixParameter:
-        """Its columns are of the rank's heads."""
+        """The output projection, with the columns of the rank's heads."""
         source = self._source(self.names.o, self.hidden, self.heads * self.value_dim, "attn_output")
         return MatrixParameter((whole(source),), Split(self.queries, self.value_dim))
 
     @cached_property
     def kv_a_norm(self) -> VectorParameter:
-        """Of the latent."""
+        """The norm of the latent of keys and values."""
         return self._norm(self.names.kv_a_norm, self.kv_rank, "attn_kv_a_norm")
 
     @cached_property
     def q_a_norm(self) -> VectorParameter | None:
-        """Of the queries' latent."""
+        """The norm of the queries' latent."""
         return None if self.q_rank is None else self._norm(self.names.q_a_norm, self.q_rank, "attn_q_a_norm")
 
     def own_parameters(self) -> Iterator[Parameter | None]:
@@ -185,7 +185,7 @@ class LatentAttention(Mixer):
         return len(part.along(self.queries)) * per_head + self.cache_dim + 2 * (self.q_rank or 0)
 
     def message_columns(self, part: RankPart) -> int:
-        """What one rank makes of the latents."""
+        """Columns of the latents that one rank makes."""
         return self.cache_dim if self.latents is None else len(part.along(self.latents))
 
     def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:

@@ -1,4 +1,4 @@
-"""What a layer is."""
+"""The base classes of layers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Layer:
         return found
 
     def own_parameters(self) -> Iterator[Parameter | None]:
-        """Those that are not of its children, in the order in which they are loaded; None for one it does without."""
+        """Parameters that no child has, in the order in which they are loaded; None for one that it does without."""
         return iter(())
 
     def parameters(self) -> Iterator[Parameter]:
@@ -80,7 +80,7 @@ class Mixer(Layer, ABC):
     @property
     @abstractmethod
     def cache(self) -> KvShape:
-        """What it keeps of each token."""
+        """The shape of its keys and values in the cache."""
 
     @abstractmethod
     def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, index: int) -> Partial:
@@ -90,7 +90,7 @@ class Mixer(Layer, ABC):
         """
 
     def bias(self, part: RankPart) -> Vector | None:
-        """What is added to that sum, [hidden]."""
+        """A bias, [hidden], that is added to that sum; None: there is none."""
         return None
 
 

@@ -29,7 +29,7 @@ class MlpNames:
     interleaved: bool = False
 
     def below(self, module: str) -> MlpNames:
-        """The same within `module`."""
+        """These names within `module`."""
         return MlpNames(f"{module}.{self.gate}", f"{module}.{self.up}", f"{module}.{self.down}", self.interleaved)
 
 
@@ -50,18 +50,18 @@ class Mlp(FeedForward):
 
     @cached_property
     def columns(self) -> Axis:
-        """Its columns."""
+        """The columns of gate and up, which ranks divide."""
         return Columns(self.axis_name, self.intermediate)
 
     @cached_property
     def gate_up(self) -> MatrixParameter:
-        """Panels of 16 rows, alternately gate and up; padded to whole tiles of the MLP's columns."""
+        """Gate and up in panels of 16 rows, in turn; padded to whole tiles of the MLP's columns."""
         parts = gate_up_parts(self.at, self.names, self.gguf, self.columns, self.hidden)
         return MatrixParameter(parts, layout="panels")
 
     @cached_property
     def down(self) -> MatrixParameter:
-        """[hidden, the rank's columns]."""
+        """The output projection, [hidden, the rank's columns]."""
         source = Source(self.at + self.names.down, (self.hidden, self.intermediate), self.at + self.gguf.down)
         return MatrixParameter((whole(source),), Split(self.columns))
 
@@ -70,7 +70,7 @@ class Mlp(FeedForward):
         yield from (self.gate_up, self.down)
 
     def scratch_columns(self, part: RankPart) -> int:
-        """Of gate, of up and of what they make."""
+        """Columns of gate, of up and of their product."""
         return 3 * len(part.along(self.columns))
 
     def forward(self, b: ProgramBuilder, part: RankPart, x: Operand) -> Partial:

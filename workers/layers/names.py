@@ -1,4 +1,4 @@
-"""What a checkpoint calls the tensors that layers declare."""
+"""The names that a checkpoint has for the tensors that layers declare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a layer declares of its parameters: tensors of a checkpoint, and how matrices and vectors are made of them.
+"""Declarations of a layer's parameters: tensors of a checkpoint, and how matrices and vectors are made of them.
 
 A *source* is a tensor of the checkpoint. A *parameter* is what an operation reads: a packed matrix or a vector, made of
 rows of some sources. Ranks have parts of it where it lies along an axis that they divide. With `each` a declaration
@@ -71,11 +71,11 @@ class Order:
 
     @property
     def taken(self) -> int:
-        """Rows of a unit."""
+        """The number of rows that are taken of a unit."""
         return self.height if self.count is None else self.count
 
     def rows(self) -> Rows:
-        """All of them."""
+        """The rows of the source, int32, in that order."""
         within = np.arange(self.start, self.start + self.taken, dtype=np.int32)
         if self.pairs:
             plain, paired = within[: -self.pairs], within[-self.pairs :]

@@ -63,7 +63,7 @@ class Partition:
         return [RankPart(self, rank) for rank in range(len(self.shares))]
 
     def _cut(self, axis: Axis) -> int:
-        """At whose multiples the columns of matrices that lie along `axis` are best divided."""
+        """The unit at whose multiples matrices with columns along `axis` are best divided."""
         along = self._columns_along.get(axis, [])
         return cut_of((kind for each in along for kind in self.stored_kinds(each)), axis.count, self.world_size)
 
@@ -86,7 +86,7 @@ class Partition:
 
 @dataclass(frozen=True, eq=False)
 class RankPart:
-    """What one rank has of a model: the sizes and formats of its weights, which operations refer to.
+    """One rank's part of a model: the sizes and formats of its weights, which operations refer to.
 
     Raises `OperatorError` where a checkpoint is wanted in a format that it cannot be had in.
     """

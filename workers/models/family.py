@@ -1,4 +1,4 @@
-"""What a model family is: the shape that every file of this package fills in."""
+"""The shape of a model family, which every file of this package fills in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Values = Mapping[str, object]
 
 
 def without_experts(metadata: Fields, values: Values) -> Values:
-    """For families that have no experts: refuses files that do."""
+    """The `values` of families without experts: refuses files that have some."""
     name = metadata.text("general.architecture")
     metadata.refuse(f"{name}.expert_count", 0)
     return {}

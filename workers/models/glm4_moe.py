@@ -43,7 +43,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 
     def block(layer: int) -> Block:
         at = f"layers.{layer}."
-        # Of GGUF's names of norms it has the one for a norm after attention.
+        # GGUF files call this norm one after attention.
         mlp_norm = common.norm(f"{at}post_attention_layernorm", f"{at}post_attention_norm")
         attention = common.attention(layer, head_norms=head_norms, qkv_bias=bias)
         return common.block(layer, attention, experts_of(layer), mlp_norm=mlp_norm)

@@ -75,7 +75,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
             expert_bias=True,
             names=_NAMES,
         )
-        # Of GGUF's names of norms it has the one for a norm after attention.
+        # GGUF files call this norm one after attention.
         mlp_norm = common.norm(f"{at}post_attention_layernorm", f"{at}post_attention_norm")
         return common.block(layer, attention, experts, mlp_norm=mlp_norm)
 

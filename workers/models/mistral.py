@@ -55,8 +55,8 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 
 
 def _unscaled_positions(fields: Fields) -> int | None:
-    """How many tokens Ministral 3 has the same scale on its queries for: it grows from there on, for which there is no
-    operation. A longer context would be another model's."""
+    """The length up to which Ministral 3 has the same scale on its queries: from there on it grows, and there is no
+    operation for that. A longer context would be another model's."""
     rope = fields.child("rope_scaling" if fields.has("rope_scaling") else "rope_parameters")
     if not rope.optional_number("llama_4_scaling_beta", 0.0, 1e3):
         return None

@@ -30,7 +30,7 @@ def family_of(architecture: str, where: str) -> Family:
 
 
 def gguf_family(architecture: str, metadata: Fields) -> Family:
-    """The same for a GGUF file of `architecture` with that `metadata`."""
+    """The family of a GGUF file of `architecture` with that `metadata`; raises like `family_of`."""
     known = [family for family in families().values() if family.gguf is not None]
     names = sorted({family.gguf.architecture for family in known if family.gguf is not None})
     fitting = [each for each in known if each.gguf and each.gguf.architecture == architecture]

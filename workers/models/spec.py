@@ -1,4 +1,4 @@
-"""What the rest of the program knows about a model: plain, validated data. Imports nothing heavy."""
+"""A model as the rest of the program knows it: plain, validated data. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ModelConfig:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the operator may want to know about what is served of the checkpoint."""
+        """Sentences for the operator about parts of the checkpoint that are not served."""
         if not self.skipped_layers:
             return ()
         return (

@@ -35,7 +35,7 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
         return residual
 
     def rms_norm(self, x: Residual | Tensor, weight: Vector, eps: float) -> Operand:
-        """bf16 [tokens, as many columns as the weight has]; x is fp32."""
+        """The norm of `x`, which is fp32: bf16 [tokens, as many columns as the weight has]."""
         out = Operand(x.rows, x.cols, 2)
         self.operations.append(RmsNorm(x=x, out=out, weight=weight, eps=eps))
         return out
@@ -47,8 +47,7 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
         return out
 
     def split(self, x: Tensor, *widths: int) -> list[Tensor]:
-        """The columns of `x`, which is fp32, taken apart: that many each, the last part what is left. Nothing is
-        copied."""
+        """Parts of `widths` columns of `x`, fp32, and a last one of the columns that are left. Nothing is copied."""
         bounds = [*accumulate(widths, initial=0), x.cols]
         return [Columns(x.rows, end - first, x.itemsize, of=x, first=first) for first, end in pairwise(bounds)]
 
@@ -139,5 +138,5 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
         self.operations.append(Sample(logits=logits, tokens=tokens, vocab_first=bounds, softcap=softcap or 0.0))
 
     def fused(self) -> list[Operation]:
-        """What was recorded, in as few operations as there are kernels for."""
+        """The recorded operations, as few as there are kernels for."""
         return fuse(self.operations, self.setup.ranks.world)

@@ -1,4 +1,4 @@
-"""From which length on ranks divide the latents of a sequence; see kernels/runtime/context_parallel.h."""
+"""The length from which on ranks divide the latents of a sequence; see kernels/runtime/context_parallel.h."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 from numaserve.workers.program.buffers import PARTIAL_EXTRA, Buffer
 
 _BF16, _FP32 = 2, 4
-# What a rank could have read while two collectives wait for the slowest one.
+# Bytes that a rank could have read while two collectives wait for the slowest one.
 _MEETING_BYTES = 1 << 20
 # The exchange goes through another rank's memory, latents lie in one's own: a byte of it counts as so many.
 _EXCHANGE_COST = 2
@@ -20,12 +20,12 @@ class ContextParallel:
     """How a Program divides sequences. All ranks come to the same."""
 
     head_bounds: list[int]  # world size + 1 boundaries of the ranks' heads
-    from_tokens: int  # of a sequence, from which on one new token has it divided
-    max_rows: int  # sequences of a step
+    from_tokens: int  # length of a sequence from which on one new token has it divided
+    max_rows: int  # sequences of a step that can be divided
 
     @property
     def heads(self) -> int:
-        """Of all ranks."""
+        """The number of heads of all ranks together."""
         return self.head_bounds[-1]
 
     def divides(self, start: int, count: int, before: int) -> bool:

@@ -1,4 +1,4 @@
-"""What the operations of a step have to read, compute and exchange, as functions of the step."""
+"""The costs of operations: bytes read, operations and exchanges, as functions of the step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from numaserve.workers.settings import KvCacheDtype
 FP32, BF16, INT8 = 4, 2, 1  # bytes
 _LANES = 16  # columns that a core works on at once
 
-# What an operation's efficiency is looked up by. "rows": what does little with each token but read and write it.
+# The key of an operation's efficiency. "rows": it does little with each token but read and write it.
 Kind = Literal["gemm", "experts", "attention", "latent", "rows", "sample", "exchange"]
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """What a step is asked for: of each sequence the position of its first new token and how many there are, and how
-    many rows of logits are wanted."""
+    """The work of a step: (position of the first new token, number of new tokens) for each sequence, and the number of
+    rows of logits that are wanted."""
 
     sequences: Sequence[tuple[int, int]]
     logit_rows: int
@@ -38,8 +38,8 @@ class StepWork:
 
 @dataclass(frozen=True)
 class Amount:
-    """What an operation of one step comes to on one rank. `nbytes` and `flops` are what the Program counts: weights and
-    KV cache that are read, and operations; with experts both are expected values."""
+    """The amount of work of one operation, for one step on one rank. `nbytes` and `flops` are what the Program counts:
+    weights and KV cache that are read, and operations; with experts both are expected values."""
 
     nbytes: float = 0.0
     flops: float = 0.0
@@ -53,7 +53,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class OperationCost:
-    """The cost of an operation. `weights` is what they are held in ("int4/32"), `computes` what is multiplied."""
+    """The cost of an operation. `weights` is their format ("int4/32"), `computes` that of what is multiplied."""
 
     name: str
     kind: Kind
@@ -73,7 +73,7 @@ def of_rows(name: str, row_bytes: int, *, logits: bool = False) -> OperationCost
 
 
 def of_columns(name: str, columns: int, row_bytes: int, *, repeated: int = 0, logits: bool = False) -> OperationCost:
-    """The same of rows that are cut at columns where there are few of them; `repeated` bytes each core reads."""
+    """The same cost where few rows are cut at columns; of each row every core reads `repeated` bytes."""
 
     def amount(step: StepWork) -> Amount:
         rows = step.rows(logits)
@@ -84,7 +84,7 @@ def of_columns(name: str, columns: int, row_bytes: int, *, repeated: int = 0, lo
 
 
 def of_runs(name: str, heads: int, row_bytes: int) -> OperationCost:
-    """The same of heads of tokens that lie on one page."""
+    """The same cost where work is divided by head, and by the tokens on each page."""
 
     def amount(step: StepWork) -> Amount:
         pieces = heads * sum(-(-count // PAGE_SIZE) for _, count in step.sequences)
@@ -131,7 +131,7 @@ def expected_share(num_experts: int, top_k: int, tokens: int) -> float:
 
 
 def kv_bytes_per_token(kv_heads: int, head_dim: int, dtype: KvCacheDtype, *, latent: bool) -> int:
-    """Of one layer: a key and a value for each head, or a latent, which is both. Codes of a byte have a scale."""
+    """Bytes of one layer's keys and values of a token; a latent is both. Codes of a byte have a scale."""
     head = padded(head_dim)
     head_bytes = head * BF16 if dtype == "bf16" else head + BF16
     return (1 if latent else 2) * kv_heads * head_bytes

@@ -24,8 +24,8 @@ from numaserve.workers.program.recorder import Recorder
 
 @dataclass(frozen=True)
 class Router:
-    """What chooses experts. `weight` is [experts, and one row for the shared expert's gate where it has one, hidden];
-    the vectors are [experts], `correction` is for choosing only."""
+    """The parameters that choose experts. `weight` is [experts, and one row for the shared expert's gate where it has
+    one, hidden]; the vectors are [experts], `correction` is for choosing only."""
 
     weight: Matrix
     bias: Vector | None = None
@@ -37,7 +37,7 @@ class ExpertMatrices:
     """A product with every expert that this rank holds, and with the shared one: [out features, in features] each.
 
     The experts are of one format, the shared one may be of another. There may be neither: a rank has no experts where
-    there are more ranks than experts to divide. `bias`: of all experts, each padded to whole panels.
+    there are more ranks than experts to divide. `bias` is that of all experts, each padded to whole panels.
     """
 
     experts: tuple[Matrix, ...]
@@ -46,7 +46,7 @@ class ExpertMatrices:
 
 
 class _Source(NamedTuple):
-    """What is multiplied, and whether codes are widened to it."""
+    """The operand of a product, and whether the weight's codes are widened to it."""
 
     x: Operand | Quantized
     widened: bool
@@ -128,7 +128,7 @@ class ExpertRecorder(Recorder):
         return out
 
     def _source(self, x: Operand, *weight: Matrix) -> _Source:
-        """What a weight is multiplied by; where there is none, nothing is."""
+        """The operand for `weight`; `x` itself where there is none."""
         return _Source(*self._operand(x, weight[0])) if weight else _Source(x, False)
 
     def _multiply(self, product: _Product, route: RouteExperts) -> None:

@@ -14,7 +14,7 @@ from numaserve.workers.program.ops.rows import Embed, Quantize, RmsNorm
 
 
 def fuse(operations: Sequence[Operation], world: int) -> list[Operation]:
-    """All passes; `world` is how many ranks there are."""
+    """The operations after all passes; `world` is the number of ranks."""
     fused = without_sums(operations) if world == 1 else list(operations)
     return with_norms_in_int8(fused)
 

@@ -1,4 +1,4 @@
-"""What operations know of weights: sizes and formats. The weights themselves are known to an interpreter alone."""
+"""Handles of weights: their sizes and formats. Only interpreters know the weights themselves."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class LatentRecorder(Recorder):
     """Records multi-head latent attention, of a `RankShape` with a `value_dim`."""
 
     def latents(self, x: Operand, weight: Matrix, bounds: tuple[int, ...] = ()) -> Tensor:
-        """What makes latents, fp32 [tokens, columns], whole on every rank.
+        """The product that makes latents: fp32 [tokens, columns], whole on every rank.
 
         `weight` has this rank's rows of it, and `bounds` are world size + 1 boundaries of the ranks' rows; none where
         each rank has them all.
@@ -53,9 +53,9 @@ class LatentRecorder(Recorder):
     ) -> Operand:
         """Stores the latents of `kv` and attends to all of the sequence so far: bf16 [tokens, heads * value columns].
 
-        `q`, fp32: of each head the part without positions, then the one that is rotated, in halves. `kv`, fp32: the
-        latent, which `norm` is for, and the key that all heads share, which is rotated. `w_uk` has for each head the
-        rows of the latent [latent, part without positions], `w_uv` [value columns, latent].
+        `q` is fp32: each head's part without positions, then its rotated part, in halves. `kv` is fp32: the latent,
+        which `norm` is for, then the rotated key that all heads share. For each head `w_uk` is [latent, part without
+        positions], `w_uv` [value columns, latent].
         """
         heads, latent = self.shape.q_heads, self.shape.value_dim
         nope = Operand(q.rows, heads * w_uk.k, 2)
@@ -71,7 +71,7 @@ class LatentRecorder(Recorder):
         return out
 
     def _attend(self, query: Tensor, attended: Operand, layer: int, scale: float) -> None:
-        """Sequences that every rank attends for its own heads, and those that ranks divide."""
+        """Append attention to sequences that each rank sees whole, and to those that ranks divide."""
         partial = self._attention_partial(self.shape.value_dim)
         self.operations.append(Attention(q=query, out=attended, partial=partial, layer=layer, scale=scale))
         parallel = self.setup.context_parallel
@@ -87,7 +87,7 @@ class LatentRecorder(Recorder):
         ]
 
     def _head_linear(self, name: str, x: Operand, weight: Matrix, out: Tensor) -> None:
-        """Each head's columns of `x` through its rows of `weight` to the first of its columns of `out`."""
+        """Multiply each head's columns of `x` by its rows of `weight`, into the first of its columns of `out`."""
         heads = self.shape.q_heads
         in_int8, widened = self._taken(weight)
         source: Operand | Quantized = x

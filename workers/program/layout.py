@@ -27,8 +27,8 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class Layout:
-    """What `layout` made: the place of each buffer that has memory of its own, bytes of the arena, and how many
-    collectives a step has."""
+    """The place of each buffer that has memory of its own, the bytes of the arena, and the number of a step's
+    collectives."""
 
     places: Mapping[Buffer, Place]
     arena_bytes: int
@@ -53,7 +53,7 @@ def layout(operations: Sequence[Operation]) -> Layout:
 
 
 def lifetimes(operations: Sequence[Operation]) -> dict[Buffer, Lifetime]:
-    """Of each buffer that has memory of its own, in the order in which they are touched first."""
+    """The lifetime of each buffer that has memory of its own, in the order in which they are touched first."""
     found: dict[Buffer, Lifetime] = {}
     for index, operation in enumerate(operations):
         for buffer in operation.buffers:

@@ -48,7 +48,7 @@ def make_program(
 
 
 def native_settings(setup: ProgramSetup) -> dict[str, Any]:
-    """What a native Program is made with, but for the size of its arena."""
+    """The settings of a native Program, but for the size of its arena."""
     shape, limits, parallel = setup.shape, setup.limits, setup.context_parallel
     return {
         "max_tokens": limits.max_step_tokens,
@@ -69,13 +69,13 @@ def native_settings(setup: ProgramSetup) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """What fields of nodes are made with: places of buffers, native weights of what stands for them."""
+    """Makes the fields of nodes: places for buffers, native weights for handles."""
 
     layout: Layout
     weights: Callable[[Handle], object] | None
 
     def fields(self, operation: Operation) -> dict[str, Any]:
-        """The operation's own, by their names."""
+        """The fields of an operation, by name, as its node takes them."""
         own = [each.name for each in fields(operation) if each.name not in _NOT_NATIVE]
         return {name: self.native(getattr(operation, name)) for name in own}
 
@@ -90,7 +90,7 @@ class _Nodes:
         return value
 
     def quantized(self, out: Quantized) -> tuple[Place, int, int]:
-        """Where int8 and its scales are written to, columns, group."""
+        """A `QuantizedPlace`: the place of int8 and its scales, columns, group."""
         return self.layout.place(out), out.cols, out.group
 
 
@@ -129,7 +129,7 @@ def _experts(nodes: _Nodes, op: MultiplyExperts) -> dict[str, Any]:
     return {name: nodes.native(buffer) for name, buffer in shared.items()} | {"item_bytes": op.x.itemsize}
 
 
-# Of each operation its kind, and the fields that its node takes besides or in another form.
+# The kind of each operation's node, and the fields that the node takes besides or in another form.
 _KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any]]]] = {
     Embed: ("embed", _none),
     RmsNorm: ("rms_norm", _norm),

@@ -1,4 +1,4 @@
-"""What every part of the Program builder records with: the list of operations, and what they share."""
+"""The base of the Program builder's parts: the list of operations, and quantized operands that they share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Recorder:
 
     @property
     def shape(self) -> RankShape:
-        """What of the model this rank holds."""
+        """The sizes of this rank's part of the model."""
         return self.setup.shape
 
     @property
@@ -69,7 +69,7 @@ class Recorder:
         )
 
     def _operand(self, x: Operand, weight: Matrix, logits: bool = False) -> tuple[Operand | Quantized, bool]:
-        """What `weight` is multiplied by, and whether its codes are widened to that."""
+        """The operand that `weight` is multiplied by, and whether its codes are widened to it."""
         in_int8, widened = self._taken(weight)
         return self._in_int8(x, weight, logits) if in_int8 else x, widened
 
@@ -98,7 +98,7 @@ class Recorder:
 
     @property
     def _in_ring(self) -> bool:
-        """Whether a collective's buffers lie there."""
+        """Whether buffers of collectives lie in the ring."""
         return self.setup.ranks.world > 1
 
     def _attention_partial(self, value_dim: int) -> Tensor:

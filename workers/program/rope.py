@@ -37,8 +37,8 @@ class RopeConfig:
     long_factor: tuple[float, ...] = ()  # longrope, [rotary_dim / 2]
 
 
-# Of a layer that is not rotated. Its tables, ones and zeros, turn a pair by nothing, exactly: the operation that stores
-# keys needs no second form. One pair keeps them small.
+# The rope of a layer that is not rotated. Its tables, ones and zeros, turn a pair by nothing, exactly: the operation
+# that stores keys needs no second form. One pair keeps them small.
 UNROTATED = RopeConfig("none", rotary_dim=2)
 
 

@@ -1,4 +1,4 @@
-"""What a forward pass is made for: sizes, this rank's part of the model, and the ranks."""
+"""The sizes that a forward pass is made for, one rank's part of the model, and the ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ProgramLimits:
 
 @dataclass(frozen=True)
 class RankShape:
-    """What of the model this rank holds."""
+    """The sizes of one rank's part of a model."""
 
     q_heads: int
     kv_heads: int
@@ -31,9 +31,9 @@ class RankShape:
     num_layers: int
     hidden_size: int
     vocab_bounds: Sequence[int]  # world size + 1 boundaries of the ranks' parts of the vocabulary
-    # Of a latent cache, whose one KV head is `head_dim` wide: the first so many dimensions are the values. 0: none.
+    # A latent cache has one KV head, and its first `value_dim` dimensions are the values. 0: the cache is not latent.
     value_dim: int = 0
-    head_bounds: Sequence[int] = ()  # and world size + 1 boundaries of the ranks' query heads
+    head_bounds: Sequence[int] = ()  # world size + 1 boundaries of the ranks' query heads
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Ranks:
 
     @property
     def world(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         return len(self.cores)
 
     @property
@@ -63,7 +63,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class ProgramSetup:
-    """All of it, of one rank."""
+    """Everything that one rank's program is made for."""
 
     shape: RankShape
     limits: ProgramLimits

@@ -1,4 +1,4 @@
-"""What a Program is told of a sequence that begins."""
+"""The settings with which a sequence begins in a Program."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ def deepseek_values(metadata: Fields, values: Mapping[str, object]) -> dict[str,
 
 
 def expert_values(metadata: Fields, name: str) -> dict[str, object]:
-    """What architecture `name` says of layers with experts, and of those that are skipped. What is missing is what
-    llama.cpp takes."""
+    """The fields of config.json on layers with experts, and on skipped ones, of architecture `name`. What is missing is
+    what llama.cpp takes."""
     layers = metadata.integer(f"{name}.block_count", 1, 2**16)
     skipped = metadata.integer(f"{name}.nextn_predict_layers", 0, layers - 1, 0)
     groups = metadata.integer(f"{name}.expert_group_count", 0, 2**10, 0) or 1

@@ -86,7 +86,7 @@ def _only_number(field: ReaderField) -> int | None:
 
 
 def shape_of(tensor: ReaderTensor) -> tuple[int, ...]:
-    """Its dimensions as Hugging Face has them: in the file the innermost is the first."""
+    """The dimensions of a tensor as Hugging Face has them: in the file the innermost is the first."""
     return tuple(int(dim) for dim in reversed(tensor.shape))
 
 

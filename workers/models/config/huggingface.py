@@ -33,7 +33,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
 }
-# What `ModelConfig` says of a multimodal checkpoint, of which only the text is served.
+# Fields of `ModelConfig` for a multimodal checkpoint, of which only the text is served.
 MULTIMODAL: dict[str, Any] = {
     "prefixes": ("model.", "language_model.model.", "model.language_model."),
     "ignored_prefixes": (

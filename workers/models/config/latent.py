@@ -54,7 +54,7 @@ def read_deepseek(
 
 
 def read_deepseek_experts(common: Common, *, correction_bias: bool, **routing: Any) -> Callable[[int], FeedForward]:
-    """What makes the MLP of a layer, dense in the first layers; `routing` are fields of `Routing`."""
+    """The function that makes the MLP of a layer, dense in the first layers; `routing` are fields of `Routing`."""
     fields = common.fields
     num_experts, top_k = read_experts(fields, "n_routed_experts")
     fields.refuse("moe_layer_freq", 1)

@@ -24,7 +24,7 @@ from numaserve.workers.models.config.quantization_methods import (
 )
 from numaserve.workers.models.spec import ModelConfig
 
-# From the configuration to what decides on each module.
+# Each method's reader of the configuration, which gives the rule for modules.
 _METHODS: dict[str, Callable[[Fields], Rule]] = {
     "gptq": gptq,
     "awq": awq,

@@ -30,7 +30,7 @@ class NodeMemory:
 
     @property
     def needed(self) -> int:
-        """All together."""
+        """Bytes that are needed in all."""
         return self.weights + self.kv_cache + self.scratch
 
     @property

@@ -150,7 +150,7 @@ def prefill_steps(input_len: int, chunk: int) -> list[StepWork]:
 
 
 def decode_step(batch: int, context: int) -> StepWork:
-    """One more token for each sequence that has `context` of them."""
+    """A step with one more token for each of `batch` sequences of `context` tokens."""
     return StepWork([(context, 1)] * batch, batch)
 
 

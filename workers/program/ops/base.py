@@ -1,4 +1,4 @@
-"""What every operation is: a frozen dataclass that marks those of its fields that are buffers."""
+"""The base of all operations: frozen dataclasses that mark those of their fields that are buffers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Matrix(Protocol):
 
     @property
     def n(self) -> int:
-        """Out features."""
+        """Its rows, the out features."""
 
     @property
     def k(self) -> int:
-        """In features."""
+        """Its columns, the in features."""
 
     @property
     def format(self) -> str:
-        """What it is held in."""
+        """The format of its values, such as "int4"."""
 
     @property
     def group(self) -> int:
@@ -35,11 +35,11 @@ class Matrix(Protocol):
 
     @property
     def offsets(self) -> str:
-        """What groups have besides: none, zeros or minima."""
+        """The offsets that groups have beside scales: none, zeros or minima."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of it."""
+        """Its memory, in bytes."""
 
 
 class Vector(Protocol):
@@ -47,13 +47,13 @@ class Vector(Protocol):
 
     @property
     def size(self) -> int:
-        """How many values it has."""
+        """The number of its values."""
 
 
 Rope = Any  # cosines and sines of positions; interpreters alone look into it
 
 
-# Of a field that holds a buffer: what becomes of that.
+# Marks of fields that hold a buffer: what the operation does with it.
 Reads = Annotated[_T, "r"]
 Writes = Annotated[_T, "w"]  # whatever it held
 Updates = Annotated[_T, "rw"]
@@ -63,7 +63,7 @@ Updates = Annotated[_T, "rw"]
 class Operation(ABC):
     """An operation. Fields that hold a buffer are `Reads`, `Writes` or `Updates` of its type, the others attributes."""
 
-    _access: ClassVar[dict[str, str]] = {}  # of each field that holds a buffer: what becomes of that
+    _access: ClassVar[dict[str, str]] = {}  # the marks of fields that hold a buffer
 
     def __init_subclass__(cls) -> None:
         """Look the fields up once for all operations of the kind."""
@@ -88,7 +88,7 @@ class Operation(ABC):
 
     @abstractmethod
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
-        """What it comes to on this rank: one cost, or one for each thing it does."""
+        """Its costs on this rank: one for each thing it does."""
 
     def _with_access(self, wanted: str) -> list[Buffer]:
         of = (getattr(self, name) for name, access in self._access.items() if set(wanted) & set(access))
@@ -103,10 +103,10 @@ class Accumulating(Operation):
 
     @property
     def reads(self) -> list[Buffer]:
-        """With `accumulate` what it writes too."""
+        """The buffers that it reads; with `accumulate` those that it writes too."""
         return [*super().reads, *(self.writes if self.accumulate else [])]
 
 
 def held_format(weight: Matrix) -> str:
-    """What a weight is held in, in words: "int4/32"."""
+    """The format of a weight, with its group: "int4/32"."""
     return f"{weight.format}/{weight.group}" if weight.group else weight.format

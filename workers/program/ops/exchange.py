@@ -30,7 +30,7 @@ class Reduce(Operation):
 
     @property
     def reads(self) -> list[Buffer]:
-        """Without the residual stream where that begins here."""
+        """The buffers that it reads: not the residual stream where that begins here."""
         return [self.partial] if self.assign else super().reads
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:

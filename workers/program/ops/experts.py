@@ -16,7 +16,7 @@ ExpertActivation = Literal["none", "silu", "swiglu_oai"]
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """Which experts a token goes to, and with which weights they are summed."""
+    """The rule by which a token goes to experts, and by which these are weighted."""
 
     num_experts: int
     top_k: int
@@ -56,8 +56,8 @@ class RouteExperts(Operation):
 class MultiplyExperts(Operation):
     """out = the rows of each expert in x times its matrix, as `Linear` does; shared_out = shared_x times `shared`.
 
-    `bias`: of all experts, each padded to whole panels. `limit`: of swiglu_oai. There may be no experts, or no shared
-    one.
+    `bias` is that of all experts, each padded to whole panels; `limit` that of swiglu_oai. There
+    may be no experts, or no shared one.
     """
 
     name: str

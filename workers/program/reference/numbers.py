@@ -32,7 +32,7 @@ class Numbers:
         padded = torch.nn.functional.pad(x.to(torch.float32), (0, -columns % (group or 1)))
         parts = padded.unflatten(-1, (-1, group or columns))
         peak = parts.abs().amax(-1, keepdim=True)
-        # Of two tensors: torch makes `127.0 / peak` a reciprocal and a product, which rounds twice.
+        # Both are tensors: torch makes `127.0 / peak` a reciprocal and a product, which rounds twice.
         factor = torch.full_like(peak, 127.0) / peak
         codes = torch.round(parts * factor.masked_fill(peak == 0, 0.0))
         return (codes.to(self.dtype) * (peak / 127.0)).flatten(-2)[..., :columns]

@@ -24,7 +24,7 @@ Row = tuple[int, tuple[Any, ...] | None, tuple[Any, ...] | None]  # sequence, sa
 
 
 class ReferenceProgram:
-    """What `kernels.Program` is to the worker, for operations fused or not. See there for what the methods take.
+    """A stand-in for `kernels.Program`, for operations fused or not. See there for what the methods take.
 
     `values` are those of the last operation's buffers in the last step, as many rows of each as the step had.
     """
@@ -90,7 +90,7 @@ class ReferenceProgram:
         return self._totals
 
     def profile(self) -> list[tuple[str, str, int, int, int, int, int]]:
-        """Of each operation what the native Program tells of its node; waiting for other ranks is not told apart."""
+        """The row that the native Program has for each node; waiting for other ranks is not told apart."""
         names = [(each[0].name, each[0].computes) for each in self._costs if each]
         return [
             (name, computes, ns, 0, 0, nbytes, flops)

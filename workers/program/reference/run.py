@@ -1,4 +1,4 @@
-"""What the operations of one step work on."""
+"""Weights, KV cache and values of buffers that the operations of a step work on."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Weights:
         self._expanded: dict[Any, torch.Tensor] = {}
 
     def matrix(self, matrix: Matrix) -> torch.Tensor:
-        """[n, k]."""
+        """The values of a matrix, [n, k]."""
         return self._values(matrix)
 
     def vector(self, vector: Vector) -> torch.Tensor:
-        """[size]."""
+        """The values of a vector, [size]."""
         return self._values(vector)
 
     def rope(self, rope: Rope) -> torch.Tensor:

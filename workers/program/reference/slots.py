@@ -1,4 +1,4 @@
-"""What the reference remembers of each sequence between steps."""
+"""The reference's memory of each sequence between steps."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SlotTable:
         self._before.clear()
 
     def revert(self) -> None:
-        """Take them back."""
+        """Take back the changes since the last `commit`."""
         for index, slot in self._before.items():
             self._slots[index] = slot
         self._before.clear()

@@ -27,7 +27,7 @@ class SequenceRows:
 
     @property
     def end(self) -> int:
-        """One more than the last position."""
+        """The position behind the last new token."""
         return self.start + self.count
 
 
@@ -53,7 +53,7 @@ class Step:
 
     @property
     def work(self) -> StepWork:
-        """What costs are counted by."""
+        """The step as costs are counted by it."""
         return StepWork([(each.start, each.count) for each in self.sequences], len(self.logit_rows))
 
     @property
@@ -63,7 +63,7 @@ class Step:
 
     @property
     def positions(self) -> list[int]:
-        """Of each token."""
+        """The position of each token of the step."""
         return [position for each in self.sequences for position in range(each.start, each.end)]
 
     def places(self) -> Iterator[tuple[int, int]]:

@@ -37,7 +37,7 @@ class BackgroundWriter:
         self._cpus = [cpu for cpu in cpus if cpu >= 0]
         self._seen = steps()
         self._stop = threading.Event()
-        # Of a daemon, so that a write that hangs in the file system cannot keep the worker from ending.
+        # A daemon: a write that hangs in the file system cannot keep the worker from ending.
         self._thread = threading.Thread(target=self._run, name="weights-cache", daemon=True)
         self._thread.start()
 

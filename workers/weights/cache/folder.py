@@ -170,7 +170,7 @@ class CacheFolder:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One at a time counts what there is and removes some of it."""
+        """A lock: one process at a time counts the files and removes some."""
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
             yield

@@ -70,7 +70,7 @@ def look_at(model: Path) -> Checkpoint:
 def cache_key(checkpoint: Checkpoint, config: ModelConfig, part: RankPart) -> CacheKey:
     """The key of what a rank packs."""
     digest, divided = hashlib.blake2b(digest_size=16), part.partition
-    # Of a dataclass the order of fields is that of its definition.
+    # The fields of a dataclass have the order of its definition.
     fields = repr(replace(config, stored={}))
     stored = sorted(_modules_by_kind(config.stored).items())
     # All settings but those that are known not to matter: one that was forgotten costs a start, not the answers.
@@ -104,7 +104,7 @@ def now_ns() -> int:
 
 
 def _add(digest: hashlib.blake2b, *values: object) -> None:
-    """Each value with its length: else the end of one could be taken for the beginning of the next."""
+    """Add each value with its length: else the end of one could be taken for the beginning of the next."""
     for value in values:
         data = value if isinstance(value, bytes) else repr(value).encode()
         digest.update(len(data).to_bytes(8, "little"))

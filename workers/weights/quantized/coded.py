@@ -92,7 +92,7 @@ def requantized(name: str, values: Floats, group: int = REQUANTIZED_GROUP) -> Co
 
 
 def _rounded_up(scales: Floats) -> Floats:
-    """To the 11 bits that a packed matrix keeps of a scale: codes are then those of the scale that is kept."""
+    """Scales rounded to the 11 bits that a packed matrix keeps: codes are then those of the scale that is kept."""
     dropped = np.uint32(0x1FFF)
     return ((np.ascontiguousarray(scales).view(np.uint32) + dropped) & ~dropped).view(np.float32)
 
@@ -107,7 +107,7 @@ def e4m3_values() -> Floats:
 
 
 _E4M3 = e4m3_values()
-# Of e2m1 by their bits (OCP Microscaling Formats): a sign, two bits of exponent, one of mantissa.
+# The values of e2m1 by their bits (OCP Microscaling Formats): a sign, two bits of exponent, one of mantissa.
 _E2M1_MAGNITUDES = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
 _E2M1 = np.array([*_E2M1_MAGNITUDES, *(-value for value in _E2M1_MAGNITUDES)], np.float32)
 

@@ -21,7 +21,7 @@ _PARTS: dict[Layout, Callable[[Stored, int, int], Parts]] = {
     "gpt_oss": mxfp4.parts,
     "mxfp4_packed": mxfp4.parts,
 }
-# Of the layouts whose tensors do not give away how many columns there are, or how the rows share scales.
+# Decoders of layouts whose tensors do not give away how many columns there are, or how rows share scales.
 _DECODERS: dict[Layout, Callable[[Stored, Tensors, tuple[int, int], range], CodedTensor]] = {
     "packed": compressed.decode_packed,
     "int8": compressed.decode_int8,

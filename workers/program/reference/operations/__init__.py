@@ -1,1 +1,1 @@
-"""What each operation means, in torch: functions of a run and the operation."""
+"""The meaning of each operation, in torch: functions of a run and the operation."""

@@ -30,13 +30,13 @@ def gather_columns(run: Run, op: GatherColumns) -> None:
 
 
 def gather_queries(run: Run, op: GatherQueries) -> None:
-    """Of every rank's heads, for the sequences that are divided."""
+    """The queries of every rank's heads, for the sequences that are divided."""
     own = run.get(op.query)[[each.row for each in run.step.divided]]
     run.put(op.gathered, torch.cat(run.ranks.gather(own), dim=1))
 
 
 def divided_attention(run: Run, op: DividedAttention) -> None:
-    """All heads over this rank's blocks; then all ranks' results of its own heads, weighted by their sums."""
+    """Attention of all heads over this rank's blocks; then all ranks' results of its own heads, weighted by sums."""
     shape, parallel, divided = run.setup.shape, run.setup.context_parallel, run.step.divided
     if parallel is None or not divided:
         return

@@ -16,7 +16,7 @@ def embed(run: Run, op: Embed) -> None:
 
 
 def rms_norm(run: Run, op: RmsNorm) -> None:
-    """In bf16, and in int8 where that is wanted."""
+    """The norm of each row in bf16, and in int8 where that is wanted."""
     out = run.numbers.bf16(normed(run.get(op.x), run.weights.vector(op.weight), op.eps))
     run.put(op.out, out)
     if op.quantized is not None:
@@ -29,12 +29,12 @@ def normed(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def quantize(run: Run, op: Quantize) -> None:
-    """Each row for itself, or each of its groups."""
+    """Rows in int8, each with a scale of its own, or one for each of its groups."""
     run.put(op.out, run.numbers.int8(run.get(op.x), op.out.group))
 
 
 def quantize_heads(run: Run, op: QuantizeHeads) -> None:
-    """Each head for itself."""
+    """Rows in int8, each head with scales of its own."""
     x = run.get(op.x)
     heads = x.reshape(len(x), op.out.heads, op.x.cols // max(op.out.heads, 1))
     run.put(op.out, run.numbers.int8(heads, op.out.group).flatten(1))

@@ -1,4 +1,4 @@
-"""Which function runs which operation."""
+"""The function that runs each operation."""
 
 from __future__ import annotations
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
-import subprocess
 import sys
 import tempfile
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -34,6 +36,10 @@ from numaserve.workers.settings import ModelSettings
 _UNPINNED = -1  # tests share the cores with each other, and ranks outnumber them
 _PATIENCE_S = 240
 _POLL_MS = 500
+# Workers are forked from a process that has imported what they need, which takes most of the time of a small one.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["numaserve.workers.process.main"])
+_LIFELINE_FD, _RING_FD = 200, 201  # in a worker: numbers that nothing else there has
 
 Message = TypeVar("Message", bound=FromWorker)
 
@@ -44,6 +50,18 @@ class WorkerFailed(Exception):
 
 def _padded(count: int, unit: int = 32) -> int:
     return -(-count // unit) * unit
+
+
+def _work(arguments: list[str], environment: dict[str, str], *files: Connection) -> None:
+    """What a worker's command line does. `files` are its lifeline and the segment of its ring, where there is one."""
+    from numaserve.workers.process.main import main  # here, and not in each process that collects tests
+
+    for number, file in enumerate(files, _LIFELINE_FD):
+        os.dup2(file.fileno(), number)
+        file.close()
+    os.environ |= environment
+    sys.argv[1:] = arguments
+    sys.exit(main())
 
 
 class RankGroup:
@@ -88,7 +106,7 @@ class RankGroup:
                 max_running_requests=max_running_requests,
                 max_step_tokens=max_step_tokens,
                 max_logit_rows=max_logit_rows,
-                ring_fd=segment.fd if segment else -1,
+                ring_fd=_RING_FD if segment else -1,
                 ring_nonce=segment.nonce if segment else 0,
                 step_deadline_s=_PATIENCE_S,
                 settings=ModelSettings(**settings),
@@ -106,30 +124,27 @@ class RankGroup:
         folder = self._exits.enter_context(
             tempfile.TemporaryDirectory(prefix="numaserve-e2e-", ignore_cleanup_errors=True)
         )
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[BaseProcess] = []
         self._exits.callback(self._reap)
         # Workers end when the write end closes, even if this process is killed.
-        lifeline, keep = os.pipe()
-        self._lifeline = self._exits.enter_context(os.fdopen(keep, "wb"))
+        lifeline, self._lifeline = map(self._exits.enter_context, _FORKS.Pipe(duplex=False))
+        files = [lifeline, *([Connection(os.dup(segment.fd))] if segment else [])]
         self._folder = Path(folder)
         self._sockets: list[zmq.Socket[bytes]] = []
-        environment = dict(os.environ) if isa is None else os.environ | {"NUMASERVE_ISA": isa}
+        environment = {} if isa is None else {"NUMASERVE_ISA": isa}
         for launch in launches:
             socket = self._exits.enter_context(context.socket(zmq.PAIR))
             socket.setsockopt(zmq.LINGER, 0)
             endpoint = f"ipc://{folder}/rank{launch.rank}.sock"
             socket.bind(endpoint)
             self._sockets.append(socket)
-            command = [sys.executable, "-m", "numaserve.workers.process.main", "--rank", str(launch.rank)]
-            self._processes.append(
-                subprocess.Popen(
-                    [*command, "--endpoint", endpoint, "--lifeline-fd", str(lifeline)],
-                    pass_fds=[lifeline, *([segment.fd] if segment else [])],
-                    env=environment,
-                )
-            )
+            arguments = ["--rank", str(launch.rank), "--endpoint", endpoint, "--lifeline-fd", str(_LIFELINE_FD)]
+            process = _FORKS.Process(target=_work, args=(arguments, environment, *files))
+            process.start()
+            self._processes.append(process)
             socket.send(encode(launch))
-        os.close(lifeline)
+        for file in files:
+            file.close()
         self.ready = [self._next(rank, Ready) for rank in range(len(launches))]
 
     @property
@@ -170,10 +185,12 @@ class RankGroup:
         """Send a plan to one rank only, as a front end does that is killed before it has sent the others theirs."""
         self._sockets[rank].send(encode(plan), zmq.NOBLOCK)
 
-    def orphan(self) -> list[int]:
+    def orphan(self) -> list[int | None]:
         """What the workers see when the front end is killed; their exit statuses."""
         self._lifeline.close()
-        return [process.wait(_PATIENCE_S / 8) for process in self._processes]
+        for process in self._processes:
+            process.join(_PATIENCE_S / 8)
+        return [process.exitcode for process in self._processes]
 
     def left_behind(self) -> list[str]:
         """Files in the folder of the sockets, or the folder itself."""
@@ -204,14 +221,14 @@ class RankGroup:
                     return message
                 if getattr(message, "message", None):
                     raise WorkerFailed(message)
-            if self._processes[rank].poll() is not None:
-                raise WorkerFailed(f"worker {rank} exited with status {self._processes[rank].returncode}")
+            if (status := self._processes[rank].exitcode) is not None:
+                raise WorkerFailed(f"worker {rank} exited with status {status}")
         raise WorkerFailed(f"nothing from worker {rank} for {_PATIENCE_S} s")
 
     def _reap(self) -> None:
         for process in self._processes:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
+            process.join(10)
+            if process.exitcode is None:
                 process.kill()
-                process.wait()
+                process.join()
+            process.close()

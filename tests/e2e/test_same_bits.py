@@ -53,7 +53,7 @@ CASES: list[Case] = [
 
 
 @pytest.fixture(
-    scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1].linear}-{case[1].activations}-{case[2]}"
+    scope="module", params=CASES, ids=lambda case: f"{case[0]}*{case[1].linear}-{case[1].activations}*{case[2]}"
 )
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """What is served, as `make_group` wants it."""
@@ -125,20 +125,19 @@ def test_the_demo_model_says_the_same_alone_in_a_batch_in_chunks_from_the_cache_
 @pytest.mark.parametrize(
     ("name", "formats"),
     [
-        pytest.param(name, each, id=f"{name}-{each.linear}-{each.activations}")
+        pytest.param(name, each, id=f"{name}*{each.linear}-{each.activations}")
         for name in EXPERT_MODELS
         for each in (BF16_WEIGHTS, *QUANTIZED)
         if (name, each, "bf16") not in CASES
     ]
-    + [pytest.param(MXFP4_MODEL, WeightFormats(activations="int8"), id=f"{MXFP4_MODEL}-int8")],
+    + [pytest.param(MXFP4_MODEL, WeightFormats(activations="int8"), id=f"{MXFP4_MODEL}*as published-int8")],
 )
+@pytest.mark.parametrize("tp", [1, 2])
 def test_every_family_with_experts_says_the_same_in_every_format(
-    name: str, formats: WeightFormats, tmp_path: Path
+    name: str, formats: WeightFormats, tp: int, tmp_path: Path
 ) -> None:
-    model = save_tiny_model(name, tmp_path)
-    for tp in (1, 2):
-        with make_group(model, tp, formats=formats) as group:
-            assert_same_answers(group, few_requests(), FEWEST_PAGES)
+    with make_group(save_tiny_model(name, tmp_path), tp, formats=formats) as group:
+        assert_same_answers(group, few_requests(), FEWEST_PAGES)
 
 
 @pytest.mark.parametrize("tp", [1, 2])

@@ -66,7 +66,6 @@ def test_only_some_fields_may_be_none(kind: str, field: str) -> None:
     [
         ("linear", "widened", 1, "a bool, not int"),
         ("linear", "name", b"linear", "a str, not bytes"),
-        ("linear", "weight", operation_fields.vector(), "a PackedMatrix, not .*Vector"),
         ("linear", "x", (0, 64), r"a place: \(offset, ld, collective\), not tuple"),
         ("linear", "x", (0, 64, 1.0), r"a place: \(offset, ld, collective\), not tuple"),
         ("linear", "x", [0, 64, -1], r"a place: \(offset, ld, collective\), not list"),
@@ -84,6 +83,12 @@ def test_a_value_is_of_the_type_that_is_told(kind: str, field: str, value: objec
     fields = operation_fields.fields()[kind]
     with pytest.raises(TypeError, match=f"^{kind}: '{field}' must be {wanted}$"):
         program_for(kind).add(kind, fields | {field: value})
+
+
+def test_a_native_object_is_of_the_type_that_is_told() -> None:
+    fields = operation_fields.fields()["linear"] | {"weight": operation_fields.vector()}
+    with pytest.raises(TypeError, match=r"^linear: 'weight' must be a PackedMatrix, not .*Vector$"):
+        operation_fields.program().add("linear", fields)
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,7 @@ def test_windows_are_on_the_layers_that_have_one_in_transformers(
         (MIXTRAL | {"num_local_experts": 1000, "num_hidden_layers": 1000}, "1000 experts in each layer are too many"),
         (MIXTRAL | {"num_experts_per_tok": 9}, "num_experts_per_tok must be an integer from 1 to 8, not 9"),
         (MIXTRAL | {"num_experts_per_tok": 0}, "num_experts_per_tok"),
+        (MIXTRAL | {"num_local_experts": 128, "num_experts_per_tok": 65}, "must be an integer from 1 to 64, not 65"),
         (MIXTRAL | {"hidden_act": "gelu_new"}, "hidden_act='gelu_new' is not supported"),
         (MIXTRAL | {"intermediate_size": None}, "intermediate_size is missing"),
         (QWEN | {"num_experts": None}, "num_experts is missing"),

@@ -11,6 +11,7 @@ from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, MAX_LA
 from numaserve.workers.program.ops.experts import Routing
 
 _MAX_EXPERTS = 2**10  # of a layer
+_MAX_TOP_K = 64  # experts of a token
 _MAX_ALL_EXPERTS = 2**16  # of all layers: each has modules by name
 
 
@@ -23,7 +24,7 @@ def read_experts(fields: Fields, key: str) -> tuple[int, int]:
     experts = fields.integer(key, 1, _MAX_EXPERTS)
     if experts * read_layer_count(fields) > _MAX_ALL_EXPERTS:
         raise fields.error(f"{experts} experts in each layer are too many; supported are {_MAX_ALL_EXPERTS} in all")
-    return experts, fields.integer("num_experts_per_tok", 1, experts)
+    return experts, fields.integer("num_experts_per_tok", 1, min(experts, _MAX_TOP_K))
 
 
 def read_qwen_experts(common: Common, *, shared: int = 0) -> Callable[[int], FeedForward]:

@@ -191,11 +191,12 @@ def _step_tokens(options: DeploymentOptions) -> int:
 def _ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> int:
     """The largest message of a step, fp32: the residual stream of all tokens, what one rank makes of a layer for the
     others, or its logits."""
-    decoder, tokens = model.decoder, _step_tokens(options)
-    columns = round_up(max(decoder.message_columns(part) for part in partition.ranks), MATRIX_PAD)
+    decoder = model.decoder
+    columns = max(model.hidden_size, *(decoder.message_columns(part) for part in partition.ranks))
     vocabulary = max(map(len, partition.ranges(decoder.embedding.axis)))
-    logits = max_logit_rows(options.max_running_requests) * vocabulary
-    return round_up(4 * max(tokens * max(model.hidden_size, columns), logits), MEMORY_PAGE)
+    sizes = (_step_tokens(options), columns), (max_logit_rows(options.max_running_requests), vocabulary)
+    padded = (round_up(rows, MATRIX_PAD) * round_up(wide, MATRIX_PAD) for rows, wide in sizes)
+    return round_up(4 * max(padded), MEMORY_PAGE)
 
 
 def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> RankNeeds:

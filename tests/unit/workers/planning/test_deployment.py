@@ -6,6 +6,8 @@ import pytest
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.planning.deployment import Deployment, make_deployment
+from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
 from numaserve.workers.protocol import PAGE_SIZE
 from numaserve.workers.settings import KvCacheDtype, ModelSettings
 
@@ -97,6 +99,20 @@ def test_a_ring_slot_holds_the_largest_message_in_whole_pages() -> None:
     deployment = make_deployment(OPTIONS, SMALL, machine(2, 2))
     assert deployment.ring_slot_bytes == 64 * (49152 // 2) * 4
     assert deployment.ring_slot_bytes % 4096 == 0
+
+
+@pytest.mark.parametrize(("hidden_size", "tokens", "requests"), [(144, 512, 4), (576, 500, 4), (144, 70, 70)])
+def test_every_message_fits_a_slot_of_the_ring(hidden_size: int, tokens: int, requests: int) -> None:
+    model = configured(hidden_size=hidden_size, num_attention_heads=4, num_key_value_heads=2, vocab_size=200)
+    options = replace(OPTIONS, max_step_tokens=tokens, max_running_requests=requests)
+    deployment = make_deployment(options, model, machine(2, 2))
+    limits = ProgramLimits(deployment.max_step_tokens, deployment.max_logit_rows, requests, 1, 1)
+    for part in model.partition([2, 2]).ranks:
+        ranks = Ranks((2, 2), part.rank, deployment.ring_slot_bytes)
+        b = ProgramBuilder(ProgramSetup(model.decoder.shape(part), limits, ranks, options.settings))
+        model.decoder.forward(b, part)
+        messages = {each.nbytes for operation in b.fused() for each in operation.buffers if each.collective}
+        assert 0 < max(messages) <= deployment.ring_slot_bytes
 
 
 def test_a_small_model_takes_no_more_pages_than_its_batch_can_use() -> None:

@@ -122,7 +122,8 @@ struct RopeStoreArgs {
   const float* q_norm;  // [head_dim] or null
   const float* k_norm;
   float eps;
-  bf16* q;  // [rows, q_heads, head_tiles * 32]
+  bool norm_rotated;  // norms come after the rotation, not before it
+  bf16* q;            // [rows, q_heads, head_tiles * 32]
   KvLayer kv;
   const PageRun* runs;
   int64_t num_runs;

@@ -22,16 +22,19 @@ inline void rotate_halves(float* x, int32_t half, int32_t position, const float*
   }
 }
 
-// One head's vector, rotated and normalised in fp32; `x` has room for head_tiles * 32 values.
+inline void normalise_head(float* x, int32_t dim, const float* norm, float eps) {
+  const float scale = rms_scale(x, dim, eps);
+  for (int32_t i = 0; i < dim; ++i) x[i] = x[i] * scale * norm[i];
+}
+
+// One head's vector, normalised and rotated in fp32; `x` has room for head_tiles * 32 values.
 inline void prepare_head(const RopeStoreArgs& a, const float* source, const float* norm, int32_t position, float* x) {
   const int32_t dim = a.head_dim;
   __builtin_memcpy(x, source, static_cast<size_t>(dim) * sizeof(float));
   for (int32_t i = dim; i < a.head_tiles * kTileK; ++i) x[i] = 0.0f;
-  if (norm != nullptr) {
-    const float scale = rms_scale(x, dim, a.eps);
-    for (int32_t i = 0; i < dim; ++i) x[i] = x[i] * scale * norm[i];
-  }
+  if (norm != nullptr && !a.norm_rotated) normalise_head(x, dim, norm, a.eps);
   rotate_halves(x, a.rot_dim / 2, position, a.cos, a.sin);
+  if (norm != nullptr && a.norm_rotated) normalise_head(x, dim, norm, a.eps);
 }
 
 inline void round_head(const float* x, int32_t count, bf16* out) {

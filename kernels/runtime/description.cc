@@ -105,6 +105,7 @@ void RopeStoreNode::describe(Description& d) const {
   d.kv(kv);
   d.integer("rot_dim", rot_dim);
   if (q_norm != nullptr || k_norm != nullptr) d.number("eps", eps);
+  if (norm_rotated) d.integer("norm_rotated", norm_rotated);
   d.vector("cos", cos, positions * rot_dim / 2);
   d.vector("sin", sin, positions * rot_dim / 2);
   d.vector("q_norm", q_norm, heads.head_dim);

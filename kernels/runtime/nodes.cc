@@ -197,6 +197,7 @@ void RopeStoreNode::run(Run& run, int thread) const {
                         .q_norm = q_norm,
                         .k_norm = k_norm,
                         .eps = eps,
+                        .norm_rotated = norm_rotated,
                         .q = run.at<bf16>(q),
                         .kv = kv,
                         .runs = run.step.runs.data(),

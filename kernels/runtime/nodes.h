@@ -192,6 +192,7 @@ struct RopeStoreNode : Node {
   int32_t rot_dim = 0;
   const float *q_norm = nullptr, *k_norm = nullptr;
   float eps = 0.0f;
+  bool norm_rotated = false;
 };
 
 struct GatherNode : Node {

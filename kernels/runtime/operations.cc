@@ -105,6 +105,7 @@ void add(Program& p, const RopeStore& f) {
   node->q_norm = data_or_null(f.q_norm);
   node->k_norm = data_or_null(f.k_norm);
   node->eps = f.eps;
+  node->norm_rotated = f.norm_rotated;
   p.add(std::move(node));
 }
 

@@ -90,9 +90,10 @@ struct RopeStore {
   const RopeTable* rope;
   std::optional<const PaddedVector*> q_norm, k_norm;
   float eps;
+  bool norm_rotated;
   void visit(auto&& field) {
     field("qkv", qkv), field("q", q), field("layer", layer), field("rope", rope);
-    field("q_norm", q_norm), field("k_norm", k_norm), field("eps", eps);
+    field("q_norm", q_norm), field("k_norm", k_norm), field("eps", eps), field("norm_rotated", norm_rotated);
   }
 };
 

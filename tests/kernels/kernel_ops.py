@@ -173,6 +173,7 @@ def rope_store(
     q_norm: F32 | None = None,
     k_norm: F32 | None = None,
     eps: float = 0.0,
+    norm_rotated: bool = False,
     threads: int = 1,
 ) -> U16:
     """Rotates qkv [tokens, (q + 2 kv) * dim] with heads = (q, kv, dim), stores K and V, returns q [tokens, q, padded
@@ -190,6 +191,7 @@ def rope_store(
         q_norm,
         k_norm,
         eps,
+        norm_rotated,
         pages,
         q,
         cache.k,

@@ -92,7 +92,7 @@ def fields() -> dict[str, dict[str, Any]]:
         "reduce": places("partial", "residual", "sum")
         | {"cols": HIDDEN, "assign": False, "bias": vector(), "post_norm": vector(), "eps": 1e-5},
         "rope_store": {"qkv": (0, 3 * DIM, -1), "q": HEADS, "layer": 0, "rope": rope()}
-        | {"q_norm": vector(DIM), "k_norm": vector(DIM), "eps": 1e-5},
+        | {"q_norm": vector(DIM), "k_norm": vector(DIM), "eps": 1e-5, "norm_rotated": False},
         "attention": places("out", "partial")
         | {"q": HEADS, "layer": 0, "scale": 1.0, "window": 0, "softcap": 0.0, "sinks": vector(1)},
         "gather": places("x", "out"),

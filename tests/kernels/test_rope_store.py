@@ -50,7 +50,7 @@ def _stored(cache: kernel_ops.Cache, pages: list[int], first: int, count: int) -
 @pytest.mark.parametrize(
     ("heads", "rot_dim"), [((1, 1, 32), 32), ((9, 3, 64), 64), ((4, 2, 80), 32), ((3, 1, 100), 50), ((2, 2, 256), 256)]
 )
-@pytest.mark.parametrize("with_norm", [False, True])
+@pytest.mark.parametrize("norm", ["none", "before", "after"])
 @pytest.mark.parametrize("threads", [1, 4])
 def test_q_and_k_are_rotated_and_v_is_kept(
     isa: str,
@@ -58,17 +58,20 @@ def test_q_and_k_are_rotated_and_v_is_kept(
     rng: np.random.Generator,
     heads: tuple[int, int, int],
     rot_dim: int,
-    with_norm: bool,
+    norm: str,
     threads: int,
 ) -> None:
     dim = heads[2]
     qkv = rng.standard_normal((75, (heads[0] + 2 * heads[1]) * dim)).astype(np.float32)
-    norms = {name: rng.standard_normal(dim).astype(np.float32) for name in ("q_norm", "k_norm")} if with_norm else {}
+    names = () if norm == "none" else ("q_norm", "k_norm")
+    norms = {name: rng.standard_normal(dim).astype(np.float32) for name in names}
     cos, sin = _tables(200, rot_dim)
     cache = kernel_ops.Cache(8, heads[1], dim, kv_dtype)
     first, second = [6, 2], [1, 7, 0]
     runs = _runs(0, 0, 40, first) + _runs(40, 64, 29, second) + _runs(69, 32, 6, second)
-    q = kernel_ops.rope_store(isa, qkv, heads, cache, runs, (cos, sin), eps=1e-6, threads=threads, **norms)
+    q = kernel_ops.rope_store(
+        isa, qkv, heads, cache, runs, (cos, sin), eps=1e-6, norm_rotated=norm == "after", threads=threads, **norms
+    )
 
     positions = np.array([*range(40), *range(64, 93), *range(32, 38)])
     raw_q, raw_k, raw_v = _heads(qkv, heads)
@@ -79,12 +82,19 @@ def test_q_and_k_are_rotated_and_v_is_kept(
         (raw_k, norms.get("k_norm"), stored_k, kv_dtype),
     )
     for raw, weight, found, dtype in rotated:
-        x, error = reference.rms_norm(raw, weight, 1e-6) if weight is not None else (raw, np.zeros_like(raw))
+        x, error = (raw, np.zeros_like(raw)) if norm != "before" else reference.rms_norm(raw, weight, 1e-6)
         value = reference.rope(x, cos[positions], sin[positions])
         # A rotation adds two products: errors of its two inputs add up, and so do three roundings of fp32.
         reach = np.abs(x) * reference.FP32 * 3 + error
         bound = reference.rope(reach, np.abs(cos[positions]), -np.abs(sin[positions]))
         bound[..., rot_dim // 2 : rot_dim] += 2 * reach[..., : rot_dim // 2] * np.abs(sin[positions])[:, None]
+        if norm == "after":
+            # The errors of a head's values, and of their norm, which is off by no more than these are in all.
+            size = np.linalg.norm(value, axis=-1, keepdims=True)
+            share = np.linalg.norm(bound, axis=-1, keepdims=True) / size
+            factor = np.abs(weight) * np.sqrt(dim) / size
+            value, error = reference.rms_norm(value, weight, 1e-6)
+            bound = bound * factor + np.abs(value) * share + error
         kernel_ops.assert_within(found[..., :dim], value, bound + kv_reference.rounding(dtype, value, bound))
         assert not found[..., dim:].any()
     np.testing.assert_array_equal(stored_v[..., :dim], kv_reference.kept(kv_dtype, raw_v.astype(np.float32)))

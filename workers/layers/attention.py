@@ -67,7 +67,8 @@ class Attention(Mixer):
     qkv_bias: bool = False
     output_bias: bool = False
     sinks: bool = False  # each head has a logit that takes part in the softmax without a value
-    head_norms: bool = False  # each head of queries and keys has an RMS norm before it is rotated
+    head_norms: bool = False  # each head of queries and keys has an RMS norm
+    norm_rotated: bool = False  # after it is rotated, not before
     eps: float = 1e-6  # of these norms
     norm_plus_one: bool = False  # the checkpoint has their weights minus one
     pairs: bool = False  # rotated dimensions lie in pairs in the checkpoint, not in halves
@@ -155,6 +156,7 @@ class Attention(Mixer):
             q_norm=part.vector(self.q_norm),
             k_norm=part.vector(self.k_norm),
             eps=self.eps,
+            norm_rotated=self.norm_rotated,
         )
         attended = b.attention(
             q,

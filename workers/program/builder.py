@@ -74,10 +74,23 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
         q_norm: Vector | None = None,
         k_norm: Vector | None = None,
         eps: float = 0.0,
+        norm_rotated: bool = False,
     ) -> Tensor:
-        """Norms and rotates the heads of `qkv`, stores K and V in their pages, returns q in bf16."""
+        """Norms and rotates the heads of `qkv`, or with `norm_rotated` rotates and norms them, stores K and V in their
+        pages, returns q in bf16."""
         q = Tensor(qkv.rows, self.shape.q_heads * padded(self.shape.head_dim), 2)
-        self.operations.append(RopeStore(qkv=qkv, q=q, layer=layer, rope=rope, q_norm=q_norm, k_norm=k_norm, eps=eps))
+        self.operations.append(
+            RopeStore(
+                qkv=qkv,
+                q=q,
+                layer=layer,
+                rope=rope,
+                q_norm=q_norm,
+                k_norm=k_norm,
+                eps=eps,
+                norm_rotated=norm_rotated,
+            )
+        )
         return q
 
     def attention(

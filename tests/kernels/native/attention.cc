@@ -29,8 +29,9 @@ KvLayer kv_layer(const CacheBytes& k, const CacheBytes& v, const std::string& dt
 
 void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_heads, int32_t kv_heads, int32_t head_dim,
                 Array<const float, 2> cos, Array<const float, 2> sin, Maybe<const float, 1> q_norm,
-                Maybe<const float, 1> k_norm, float eps, Array<const int32_t, 2> runs, Array<bf16, 3> q,
-                CacheBytes k_cache, CacheBytes v_cache, const std::string& kv_dtype_name, int threads) {
+                Maybe<const float, 1> k_norm, float eps, bool norm_rotated, Array<const int32_t, 2> runs,
+                Array<bf16, 3> q, CacheBytes k_cache, CacheBytes v_cache, const std::string& kv_dtype_name,
+                int threads) {
   const KernelTable& table = *table_by_name(isa);
   require(head_dim >= 1 && head_dim <= kMaxHeadDim && size(cos, 1) * 2 <= head_dim, "a head has the wrong size");
   require(size(qkv, 1) >= (q_heads + 2 * kv_heads) * head_dim, "qkv has too few columns");
@@ -61,6 +62,7 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
                            .q_norm = data_or_null(q_norm),
                            .k_norm = data_or_null(k_norm),
                            .eps = eps,
+                           .norm_rotated = norm_rotated,
                            .q = q.data(),
                            .kv = kv_layer(k_cache, v_cache, kv_dtype_name, kv_heads, head_dim),
                            .runs = page_runs.data(),
@@ -169,8 +171,8 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
 
 void bind_attention(nb::module_& ops) {
   ops.def("rope_store", &rope_store, "isa"_a, "qkv"_a, "q_heads"_a, "kv_heads"_a, "head_dim"_a, "cos"_a, "sin"_a,
-          "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "runs"_a, "q"_a, "k_cache"_a, "v_cache"_a, "kv_dtype"_a,
-          "threads"_a);
+          "q_norm"_a.none(), "k_norm"_a.none(), "eps"_a, "norm_rotated"_a, "runs"_a, "q"_a, "k_cache"_a, "v_cache"_a,
+          "kv_dtype"_a, "threads"_a);
   ops.def("attention", &attention, "isa"_a, "q"_a, "head_dim"_a, "k_cache"_a, "v_cache"_a, "kv_dtype"_a, "sequences"_a,
           "pages"_a, "scale"_a, "softcap"_a, "window"_a, "sinks"_a.none(), "by_blocks"_a, "rows_per_item"_a, "out"_a);
 }

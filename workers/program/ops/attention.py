@@ -25,7 +25,7 @@ from numaserve.workers.program.setup import ProgramSetup
 @dataclass(frozen=True, kw_only=True)
 class RopeStore(Operation):
     """Norms and rotates the heads of qkv [tokens, q heads, k heads and v heads], stores K and V of layer `layer` in
-    their pages, and writes q, bf16 [tokens, heads * padded head]."""
+    their pages, and writes q, bf16 [tokens, heads * padded head]. `norm_rotated`: it rotates before it norms."""
 
     qkv: Reads[Tensor]
     q: Writes[Tensor]
@@ -34,6 +34,7 @@ class RopeStore(Operation):
     q_norm: Vector | None
     k_norm: Vector | None
     eps: float
+    norm_rotated: bool
 
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """fp32 is read; queries, keys and values written in bf16."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from numaserve.workers.program.buffers import padded
 from numaserve.workers.program.ops.attention import Attention, RopeStore
-from numaserve.workers.program.ops.base import Rope
+from numaserve.workers.program.ops.base import Rope, Vector
 from numaserve.workers.program.reference.operations.rows import normed
 from numaserve.workers.program.reference.run import Run
 from numaserve.workers.program.reference.step import SequenceRows
@@ -16,16 +16,21 @@ _ROWS = 64  # tokens whose scores are there at once
 
 
 def rope_store(run: Run, op: RopeStore) -> None:
-    """Heads of queries and keys are normalised and rotated."""
+    """Heads of queries and keys are normalised and rotated, in one order or the other."""
     shape = run.setup.shape
     qkv, parts = run.get(op.qkv), [shape.q_heads, shape.kv_heads, shape.kv_heads]
     q, k, v = qkv.reshape(len(qkv), sum(parts), shape.head_dim).split(parts, dim=1)
-    if op.q_norm is not None:
-        q = normed(q, run.weights.vector(op.q_norm), op.eps)
-    if op.k_norm is not None:
-        k = normed(k, run.weights.vector(op.k_norm), op.eps)
-    run.kv.store(op.layer, run.step, rotated(run, k, op.rope), v)
-    q = run.numbers.bf16(rotated(run, q, op.rope))
+
+    def prepared(x: torch.Tensor, norm: Vector | None) -> torch.Tensor:
+        if norm is None:
+            return rotated(run, x, op.rope)
+        weight = run.weights.vector(norm)
+        if op.norm_rotated:
+            return normed(rotated(run, x, op.rope), weight, op.eps)
+        return rotated(run, normed(x, weight, op.eps), op.rope)
+
+    run.kv.store(op.layer, run.step, prepared(k, op.k_norm), v)
+    q = run.numbers.bf16(prepared(q, op.q_norm))
     room = padded(shape.head_dim) - shape.head_dim
     run.put(op.q, torch.nn.functional.pad(q, (0, room)).flatten(1))
 

@@ -14,6 +14,7 @@ from numaserve.workers.layers.norm import Norm
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.registry import families
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.rope import RopeConfig
 
 from tests.support import checkpoints
 from tests.support.models import layers_of, the_only, windows
@@ -85,6 +86,7 @@ def norm_eps(config: ModelConfig) -> float:
         (hf.SmolLM3Config, "SmolLM3ForCausalLM"),
         (hf.GraniteConfig, "GraniteForCausalLM"),
         (hf.Ernie4_5Config, "Ernie4_5ForCausalLM"),
+        (hf.HunYuanDenseV1Config, "HunYuanDenseV1ForCausalLM"),
     ],
 )
 def test_what_a_config_leaves_out_has_the_default_of_transformers(
@@ -234,6 +236,16 @@ def test_a_value_that_cannot_be_served_is_one_clear_line(
 def test_biases_in_the_mlp_of_ernie_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="use_bias=True is not supported"):
         load_model_config(write(tmp_path, **LLAMA | {"architectures": ["Ernie4_5ForCausalLM"], "use_bias": True}))
+
+
+@pytest.mark.parametrize("spelling", ["rope_type", "type"])
+def test_dynamic_rope_of_hunyuan_needs_its_alpha(spelling: str, tmp_path: Path) -> None:
+    values = LLAMA | {"architectures": ["HunYuanDenseV1ForCausalLM"], "head_dim": 32}
+    scaling = {spelling: "dynamic", "factor": 1.0}
+    config = load_model_config(write(tmp_path, **values, rope_scaling={**scaling, "alpha": 1000.0}))
+    assert the_only(config, Attention).rope == RopeConfig(theta=1e4 * 1000.0 ** (32 / 30), rotary_dim=32)
+    with pytest.raises(OperatorError, match="alpha is missing"):
+        load_model_config(write(tmp_path, **values, rope_scaling=scaling))
 
 
 def test_bidirectional_attention_is_refused(tmp_path: Path) -> None:

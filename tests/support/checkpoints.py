@@ -114,6 +114,9 @@ CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         attention_bias=True,
     ),
     "ernie4_5": lambda: hf.Ernie4_5Config(**sizes(120, 6, 2, 160, head_dim=24, tie_word_embeddings=False)),
+    "hunyuan": lambda: hf.HunYuanDenseV1Config(
+        **sizes(120, 5, 1, 160, head_dim=24), **rope("dynamic", alpha=50.0, factor=1.0)
+    ),
     "phi3": lambda: hf.Phi3Config(**sizes(160, 2, 1, 224, original_max_position_embeddings=256), **_LONGROPE),
 }
 # Widths of experts that are no multiple of a tile; a dense layer between mixtures; windows, which some of these have.
@@ -227,6 +230,7 @@ _GGUF_NAMES = {
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
     "glm4_moe": "glm4moe",
+    "hunyuan_v1_dense": "hunyuan-dense",
     "deepseek_v2": gguf_latent.ARCHITECTURE,
     "deepseek_v3": gguf_latent.ARCHITECTURE,
 }
@@ -242,9 +246,8 @@ def save_gguf(
     split_kv_b: bool = True,
     **integers: int,
 ) -> Path:
-    """Write a Llama, Qwen2, SmolLM3, Granite, ERNIE 4.5, GLM-4.5, DeepSeek or any model of `MOE_CASES` without dense
-    layers as a GGUF file whose matrices are of `kind`, the embedding maybe of another. `split_kv_b`: DeepSeek's as
-    newer files have it.
+    """Write a model as a GGUF file whose matrices are of `kind`, the embedding maybe of another. Not Gemma, Phi-3,
+    gpt-oss, nor Qwen2-MoE with dense layers. `split_kv_b`: DeepSeek's as newer files have it.
 
     The model is given the values that the file holds, where `expanded` rounded to bf16: it stays the reference.
     `integers` are more metadata of the architecture.
@@ -298,7 +301,10 @@ def _add_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig) -> None:
     writer.add_context_length(config.max_position_embeddings)
     writer.add_head_count(config.num_attention_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    rope = config.rope_parameters
+    # llama.cpp's converter widens the base of what has an alpha.
+    widened = rope["alpha"] ** (config.head_dim / (config.head_dim - 2)) if "alpha" in rope else 1.0
+    writer.add_rope_freq_base(rope["rope_theta"] * widened)
     writer.add_eos_token_id(config.eos_token_id)
     writer.add_bos_token_id(config.bos_token_id)
 
@@ -317,7 +323,7 @@ def _add_head_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig, hea
         gguf_latent.add_expert_metadata(writer, config)
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
         writer.add_expert_weights_norm(config.norm_topk_prob)
-    elif config.model_type in _GGUF_NAMES:
+    elif hasattr(config, "num_experts"):
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
     if hasattr(config, "moe_intermediate_size") and config.model_type != "glm4_moe":

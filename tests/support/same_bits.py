@@ -91,12 +91,15 @@ _SIZES = {
         **checkpoints.sizes(96, 6, 3, 96, sliding_window=100, use_sliding_window=True, **more), no_rope_layer_interval=2
     ),
     "ernie4_5": lambda more: hf.Ernie4_5Config(**checkpoints.sizes(96, 6, 3, 96, head_dim=16, **more)),
+    "hunyuan": lambda more: hf.HunYuanDenseV1Config(
+        **checkpoints.sizes(96, 6, 3, 96, head_dim=16, **more), **checkpoints.rope("dynamic", alpha=50.0, factor=1.0)
+    ),
     "granite": lambda more: hf.GraniteConfig(
         **checkpoints.sizes(96, 6, 3, 96, **more), **checkpoints.GRANITE, residual_multiplier=0.22
     ),
 }
 TINY_MODELS = ("llama", "gemma2", "qwen2_moe", "deepseek_v3", "gpt_oss")  # for every instruction set
-DENSE_MODELS = ("smollm3", "granite", "ernie4_5")  # what few families have, with kernels that all have
+DENSE_MODELS = ("smollm3", "granite", "ernie4_5", "hunyuan")  # what few families have, with kernels that all have
 EXPERT_MODELS = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "glm4_moe")
 MXFP4_MODEL = "gpt_oss-mxfp4"  # as it is published
 QUANTIZED = [

@@ -1,0 +1,49 @@
+"""Hunyuan, dense: Llama with an RMS norm on each query and key head after it is rotated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from numaserve.workers.layers.attention import AttentionNames
+from numaserve.workers.layers.decoder import Block
+from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.huggingface import Common, read_common
+from numaserve.workers.models.config.rope import read_rope
+from numaserve.workers.models.family import Family, GgufForm, without_experts
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.program.rope import RopeConfig
+
+_NAMES = AttentionNames(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")
+
+
+def configure(fields: Fields, architecture: str) -> ModelConfig:
+    """Map config.json; what it leaves out has transformers' default."""
+    common = read_common(fields.with_defaults(rms_norm_eps=1e-5))
+    bias = fields.flag("attention_bias", False)
+    rope = _read_rope(common)
+
+    def block(layer: int) -> Block:
+        attention = common.attention(
+            layer, rope=rope, head_norms=True, norm_rotated=True, qkv_bias=bias, output_bias=bias, names=_NAMES
+        )
+        return common.block(layer, attention)
+
+    return common.model("hunyuan", architecture, block)
+
+
+def _read_rope(common: Common) -> RopeConfig:
+    """Despite its name, "dynamic" is the same for every length: `alpha` widens the base (NTK-aware scaling)."""
+    scaling = common.fields.child("rope_scaling" if common.fields.has("rope_scaling") else "rope_parameters")
+    if "dynamic" not in (scaling.values.get("rope_type"), scaling.values.get("type")):
+        return common.rope
+    rope = read_rope(common.fields, common.head_dim, kinds={"dynamic": "default"})
+    alpha = scaling.number("alpha", 1e-3, 1e6)
+    return replace(rope, theta=rope.theta * alpha ** (rope.rotary_dim / (rope.rotary_dim - 2)))
+
+
+FAMILY = Family(
+    name="hunyuan",
+    architectures=("HunYuanDenseV1ForCausalLM",),
+    configure=configure,
+    gguf=GgufForm("hunyuan-dense", values=without_experts),
+)

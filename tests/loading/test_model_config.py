@@ -155,6 +155,10 @@ def test_ministral_3_is_served_as_long_as_its_queries_have_one_scale(tmp_path: P
     expected = hf.Ministral3Config()
     config = load_model_config(write(tmp_path, **values, num_key_value_heads=3))
     assert config.max_position == expected.rope_parameters["original_max_position_embeddings"]
+    (note,) = config.notes
+    assert (
+        f"of the checkpoint's context of {expected.max_position_embeddings} tokens the first 16384 are served" in note
+    )
     assert the_only(config, Attention).rope.factor == expected.rope_parameters["factor"]
 
 

@@ -224,13 +224,14 @@ def save(model: hf.PreTrainedModel, folder: Path, *, sharded: bool = False) -> P
     return folder
 
 
-_PAIRED = ("granite", "llama", "smollm3")  # rotated dimensions lie in pairs
+_PAIRED = ("granite", "llama", "mistral3", "smollm3")  # rotated dimensions lie in pairs
 _GGUF_NAMES = {
     "mixtral": "llama",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
     "glm4_moe": "glm4moe",
     "hunyuan_v1_dense": "hunyuan-dense",
+    "ministral3": "mistral3",
     "deepseek_v2": gguf_latent.ARCHITECTURE,
     "deepseek_v3": gguf_latent.ARCHITECTURE,
 }
@@ -305,6 +306,12 @@ def _add_metadata(writer: gguf.GGUFWriter, config: hf.PreTrainedConfig) -> None:
     # llama.cpp's converter widens the base of what has an alpha.
     widened = rope["alpha"] ** (config.head_dim / (config.head_dim - 2)) if "alpha" in rope else 1.0
     writer.add_rope_freq_base(rope["rope_theta"] * widened)
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if "llama_4_scaling_beta" in rope:
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
     writer.add_eos_token_id(config.eos_token_id)
     writer.add_bos_token_id(config.bos_token_id)
 

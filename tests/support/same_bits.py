@@ -91,6 +91,10 @@ _SIZES = {
         **checkpoints.sizes(96, 6, 3, 96, sliding_window=100, use_sliding_window=True, **more), no_rope_layer_interval=2
     ),
     "ernie4_5": lambda more: hf.Ernie4_5Config(**checkpoints.sizes(96, 6, 3, 96, head_dim=16, **more)),
+    "ministral3": lambda more: hf.Ministral3Config(
+        **checkpoints.sizes(96, 6, 3, 96, head_dim=16, **more),
+        **checkpoints.rope("yarn", factor=4.0, original_max_position_embeddings=CONTEXT, llama_4_scaling_beta=0.1),
+    ),
     "hunyuan": lambda more: hf.HunYuanDenseV1Config(
         **checkpoints.sizes(96, 6, 3, 96, head_dim=16, **more), **checkpoints.rope("dynamic", alpha=50.0, factor=1.0)
     ),
@@ -99,7 +103,13 @@ _SIZES = {
     ),
 }
 TINY_MODELS = ("llama", "gemma2", "qwen2_moe", "deepseek_v3", "gpt_oss")  # for every instruction set
-DENSE_MODELS = ("smollm3", "granite", "ernie4_5", "hunyuan")  # what few families have, with kernels that all have
+DENSE_MODELS = (
+    "smollm3",
+    "ministral3",
+    "granite",
+    "ernie4_5",
+    "hunyuan",
+)  # what few families have, with kernels that all have
 EXPERT_MODELS = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "glm4_moe")
 MXFP4_MODEL = "gpt_oss-mxfp4"  # as it is published
 QUANTIZED = [

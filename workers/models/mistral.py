@@ -50,8 +50,10 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     def block(layer: int) -> Block:
         return common.block(layer, common.attention(layer, window=windows[layer]))
 
-    longest = min(common.max_position, _unscaled_positions(fields) or common.max_position)
-    return common.model("mistral", architecture, block, max_position=longest, **changes)
+    unscaled = _unscaled_positions(fields)
+    if unscaled is not None and unscaled < common.max_position:
+        changes |= {"max_position": unscaled, "whole_context": common.max_position}
+    return common.model("mistral", architecture, block, **changes)
 
 
 def _unscaled_positions(fields: Fields) -> int | None:

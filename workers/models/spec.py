@@ -28,6 +28,7 @@ class ModelConfig:
     prefixes: tuple[str, ...] = ("model.",)
     ignored_prefixes: tuple[str, ...] = ()
     skipped_layers: int = 0  # after the others, for predicting several tokens at once (MTP)
+    whole_context: int = 0  # of the checkpoint, where `max_position` is what is served of it
     # The quantized matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").
     stored: Mapping[str, Stored] = field(default_factory=dict, hash=False)
 
@@ -53,8 +54,13 @@ class ModelConfig:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences for the operator about parts of the checkpoint that are not served."""
-        if not self.skipped_layers:
-            return ()
-        return (
-            f"layers of the checkpoint that predict several tokens at once (MTP) are skipped: {self.skipped_layers}",
-        )
+        notes = []
+        if self.skipped_layers:
+            count = self.skipped_layers
+            notes.append(f"layers of the checkpoint that predict several tokens at once (MTP) are skipped: {count}")
+        if self.whole_context:
+            notes.append(
+                f"of the checkpoint's context of {self.whole_context} tokens the first {self.max_position} are served: "
+                "beyond, queries are scaled by their position, for which there is no operation yet"
+            )
+        return tuple(notes)

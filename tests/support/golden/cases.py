@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, product
 from pathlib import Path
 from typing import Any
 
 from tests.support.golden.checkpoints import save_model
-from tests.support.golden.families import FAMILIES
+from tests.support.golden.families import FAMILIES, NEWER_FAMILIES
 from tests.support.golden.gguf_files import GGUF_FILES
 from tests.support.golden.published import PUBLISHED
 
@@ -52,7 +52,7 @@ class Case:
 
 
 CHECKPOINTS: dict[str, Callable[[Path], Path]] = {
-    **{name: (lambda path, make=make: save_model(make(), path)) for name, make in FAMILIES.items()},
+    **{name: (lambda path, make=make: save_model(make(), path)) for name, make in (FAMILIES | NEWER_FAMILIES).items()},
     **PUBLISHED,
     **GGUF_FILES,
 }
@@ -74,13 +74,22 @@ Row = tuple[Any, ...]  # checkpoint, formats, shares, activations, KV cache, who
 def make_cases() -> list[Case]:
     """All cases, those of a checkpoint together. Each checkpoint comes in each of its formats on each number of ranks,
     and what else there is to choose is chosen such that any two settings meet somewhere."""
+    parts = ((FAMILIES, _TO_QUANTIZE), (PUBLISHED, _OF_PUBLISHED), (GGUF_FILES, _OF_GGUF))
+    chosen = [*_choose(*parts), *_choose((NEWER_FAMILIES, _TO_QUANTIZE))]
+    names = list(CHECKPOINTS)
+    chosen.sort(key=lambda row: names.index(row[0]))
+    return [Case(name, Serving(*formats, act, shares, *rest)) for name, formats, shares, act, *rest in chosen]
+
+
+def _choose(*parts: tuple[Iterable[str], Sequence[Any]]) -> list[Row]:
+    """Some of the rows of checkpoints and the formats of each."""
     groups = [
         [
             row
             for rest in product(_ACTIVATIONS, _KV_DTYPES, (False, True), (None, LONG))
             if _is_possible(row := (*triple, *rest))
         ]
-        for names, formats in ((FAMILIES, _TO_QUANTIZE), (PUBLISHED, _OF_PUBLISHED), (GGUF_FILES, _OF_GGUF))
+        for names, formats in parts
         for triple in product(names, formats, _SHARES)
     ]
     missing = {pair for rows in groups for row in rows for pair in _pairs(row)}
@@ -92,9 +101,7 @@ def make_cases() -> list[Case]:
         if not missing.isdisjoint(_pairs(row)):
             chosen.append(row)
             missing -= _pairs(row)
-    names = list(CHECKPOINTS)
-    chosen.sort(key=lambda row: names.index(row[0]))
-    return [Case(name, Serving(*formats, act, shares, *rest)) for name, formats, shares, act, *rest in chosen]
+    return chosen
 
 
 def _pairs(row: Row) -> set[tuple[Any, ...]]:

@@ -29,6 +29,7 @@ def _rope(kind: str, **more: Any) -> dict[str, Any]:
 
 
 _YARN = _rope("yarn", factor=4.0, original_max_position_embeddings=128)
+_GRANITE = {"attention_multiplier": 0.15, "residual_multiplier": 0.22, "logits_scaling": 1.7}
 _LLAMA3 = _rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
 
 
@@ -193,6 +194,35 @@ def deepseek(
     return make_model(c, model_shapes(c, layer | mlp_shapes(hidden, 160), routed))
 
 
+def granite4() -> Model:
+    """Gate and up are one tensor, and nothing is rotated."""
+    c = base_config("granitemoehybrid", "GraniteMoeHybridForCausalLM", 96, 4, 2, 40, **_GRANITE)
+    c |= {"shared_intermediate_size": 104, "num_local_experts": 0, "layer_types": ["attention"] * 2}
+    layer: Shapes = {"shared_mlp.input_linear.weight": (208, 96), "shared_mlp.output_linear.weight": (96, 104)}
+    return make_model(c, model_shapes(c, attention_shapes(c) | layer | norm_shapes(96)))
+
+
+def hunyuan() -> Model:
+    """Norms of heads after the rotation, and a base that an alpha widens."""
+    c = base_config("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", 120, 5, 1, 160)
+    c |= _rope("dynamic", alpha=50.0)
+    norms: Shapes = {f"self_attn.{each}_layernorm.weight": (24,) for each in ("query", "key")}
+    return make_model(c, model_shapes(c, attention_shapes(c) | norms | mlp_shapes(120, 160) | norm_shapes(120)))
+
+
+def glm4_moe() -> Model:
+    """A dense layer first, then groups of experts behind half-rotated heads."""
+    experts, inner = 8, 72
+    c = base_config("glm4_moe", "Glm4MoeForCausalLM", 96, 6, 2, 160, head_dim=32, num_hidden_layers=3)
+    c |= {"n_routed_experts": experts, "n_shared_experts": 1, "moe_intermediate_size": inner, "use_qk_norm": True}
+    c |= {"num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.5}
+    layer = attention_shapes(c, qk_norm=True) | norm_shapes(96)
+    routed: Shapes = layer | {"mlp.gate.weight": (experts, 96), "mlp.gate.e_score_correction_bias": (experts,)}
+    for expert in ("shared_experts", *(f"experts.{index}" for index in range(experts))):
+        routed |= mlp_shapes(96, inner, f"mlp.{expert}")
+    return make_model(c, model_shapes(c, layer | mlp_shapes(96, 160), routed))
+
+
 FAMILIES: dict[str, Callable[[], Model]] = {
     "llama": lambda: llama(144, 9, 3, 164, tie_word_embeddings=True),
     "llama-llama3": lambda: llama(96, 3, 1, 160, bias=True, attention_bias=True, **_LLAMA3),
@@ -210,4 +240,17 @@ FAMILIES: dict[str, Callable[[], Model]] = {
     "gpt_oss": gpt_oss,
     "deepseek_v2": lambda: deepseek(2, 160, 5, None, 64, 40),
     "deepseek_v3": lambda: deepseek(3, 96, 3, 72, 96, 96),
+}
+# Cases of these are chosen apart: those above are as they were recorded.
+NEWER_FAMILIES: dict[str, Callable[[], Model]] = {
+    "smollm3": lambda: _dense("smollm3", "SmolLM3ForCausalLM", *(120, 5, 1, 160), no_rope_layers=[1, 0]),
+    "ministral3": lambda: _dense(
+        *("ministral3", "Ministral3ForCausalLM", 96, 6, 2, 160),
+        **_rope("yarn", factor=4.0, original_max_position_embeddings=512, llama_4_scaling_beta=0.1),
+    ),
+    "granite": lambda: _dense("granite", "GraniteForCausalLM", *(120, 5, 1, 160), embedding_multiplier=3.0, **_GRANITE),
+    "granite4": granite4,
+    "ernie4_5": lambda: _dense("ernie4_5", "Ernie4_5ForCausalLM", *(144, 6, 2, 160)),
+    "hunyuan": hunyuan,
+    "glm4_moe": glm4_moe,
 }

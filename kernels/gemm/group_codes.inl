@@ -24,12 +24,26 @@ struct Int8Groups {
   static constexpr int kLinesPerCode = 1, kZero = 128;
   static void widen(const std::byte* codes, std::byte* out) { copy_line(codes, out); }
 };
-struct Int4GroupValues {
-  static constexpr WeightFormat kFormat = WeightFormat::kInt4;
-  using Element = bf16;
-  static constexpr int kLinesPerCode = 4, kZero = 8;
-  static void widen(const std::byte* codes, std::byte* out) { widen_int4_values(codes, out); }
+// Codes of 4 bits by a table: the whole numbers that they become, and the values.
+template <WeightFormat kOf, const NibbleBytes& kBytes, int kMiddle>
+struct TableGroups {
+  static constexpr WeightFormat kFormat = kOf;
+  static constexpr const NibbleBytes& kTable = kBytes;
+  using Element = uint8_t;
+  static constexpr int kLinesPerCode = 2, kZero = kMiddle;
+  static void widen(const std::byte* codes, std::byte* out) { widen_by(kTable, codes, out); }
 };
+template <WeightFormat kOf, const NibbleTable& kValues, int kMiddle = 0>
+struct TableGroupValues {
+  static constexpr WeightFormat kFormat = kOf;
+  static constexpr const NibbleTable& kTable = kValues;
+  using Element = bf16;
+  static constexpr int kLinesPerCode = 4, kZero = kMiddle;
+  static void widen(const std::byte* codes, std::byte* out) { widen_nibble_values(kTable, codes, out); }
+};
+using Int4GroupValues = TableGroupValues<WeightFormat::kInt4, kInt4Values, 8>;
+using Mxfp4Groups = TableGroups<WeightFormat::kMxfp4, kE2m1Bytes, kE2m1Zero>;  // twice the values
+using Mxfp4GroupValues = TableGroupValues<WeightFormat::kMxfp4, kE2m1Values>;
 struct Int8GroupValues {
   static constexpr WeightFormat kFormat = WeightFormat::kInt8Group;
   using Element = bf16;
@@ -41,18 +55,6 @@ struct E4m3GroupValues {
   using Element = bf16;
   static constexpr int kLinesPerCode = 2, kZero = 0;
   static void widen(const std::byte* codes, std::byte* out) { widen_e4m3(codes, out); }
-};
-struct Mxfp4Groups {  // twice the values
-  static constexpr WeightFormat kFormat = WeightFormat::kMxfp4;
-  using Element = uint8_t;
-  static constexpr int kLinesPerCode = 2, kZero = kE2m1Zero;
-  static void widen(const std::byte* codes, std::byte* out) { widen_e2m1(codes, out); }
-};
-struct Mxfp4GroupValues {
-  static constexpr WeightFormat kFormat = WeightFormat::kMxfp4;
-  using Element = bf16;
-  static constexpr int kLinesPerCode = 4, kZero = 0;
-  static void widen(const std::byte* codes, std::byte* out) { widen_e2m1_values(codes, out); }
 };
 template <class Codes>
 inline constexpr bool kWholeNumbers = sizeof(typename Codes::Element) == 1;

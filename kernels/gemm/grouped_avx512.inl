@@ -23,10 +23,10 @@ struct CodeLine<Int4Groups> {
       : operand{_mm512_and_si512(codes, low()), _mm512_and_si512(_mm512_srli_epi16(codes, 4), low())} {}
   static __m512i low() { return _mm512_set1_epi8(15); }
 };
-template <>
-struct CodeLine<Mxfp4Groups> : CodeLine<Int4Groups> {
+template <WeightFormat kOf, const NibbleBytes& kTable, int kZero>
+struct CodeLine<TableGroups<kOf, kTable, kZero>> : CodeLine<Int4Groups> {
   explicit CodeLine(__m512i codes) : CodeLine<Int4Groups>(codes) {
-    const __m512i table = _mm512_broadcast_i32x4(kE2m1Bytes.load());
+    const __m512i table = _mm512_broadcast_i32x4(kTable.load());
     for (__m512i& each : operand) each = _mm512_shuffle_epi8(table, each);
   }
 };
@@ -43,17 +43,11 @@ struct CodeLine<E4m3GroupValues> {
   explicit CodeLine(__m512i codes) { widen_e4m3(codes, operand[0], operand[1]); }
 };
 
-template <>
-struct CodeLine<Int4GroupValues> {
+template <WeightFormat kOf, const NibbleTable& kTable, int kZero>
+struct CodeLine<TableGroupValues<kOf, kTable, kZero>> {
   static constexpr int kOperands = 4;
   __m512i operand[kOperands];
-  explicit CodeLine(__m512i codes) { widen_nibble_values(kInt4Values, codes, operand); }
-};
-template <>
-struct CodeLine<Mxfp4GroupValues> {
-  static constexpr int kOperands = 4;
-  __m512i operand[kOperands];
-  explicit CodeLine(__m512i codes) { widen_nibble_values(kE2m1Values, codes, operand); }
+  explicit CodeLine(__m512i codes) { widen_nibble_values(kTable, codes, operand); }
 };
 template <>
 struct CodeLine<Int8GroupValues> {

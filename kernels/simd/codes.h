@@ -54,30 +54,33 @@ constexpr int twice_e2m1(int code) {
   return code < 8 ? twice : -twice;
 }
 
-// Of all e2m1 codes twice the value, with a zero of 16 as the dot products with unsigned codes want it.
-inline constexpr int kE2m1Zero = 16;
-struct E2m1Bytes {
+// A byte for each code of 4 bits.
+struct NibbleBytes {
   alignas(16) uint8_t value[16];
-  constexpr E2m1Bytes() : value() {
-    for (int code = 0; code < 16; ++code) value[code] = static_cast<uint8_t>(twice_e2m1(code) + kE2m1Zero);
+  template <class ByteOf>
+  constexpr explicit NibbleBytes(ByteOf byte_of) : value() {
+    for (int code = 0; code < 16; ++code) value[code] = static_cast<uint8_t>(byte_of(code));
   }
   __m128i load() const { return _mm_load_si128(reinterpret_cast<const __m128i*>(value)); }
-};
-inline constexpr E2m1Bytes kE2m1Bytes;
-
-inline void widen_e2m1(const std::byte* codes, std::byte* out) {
 #if defined(__AVX512BW__)
-  const __m512i table = _mm512_broadcast_i32x4(kE2m1Bytes.load());
-  const auto byte_of = [table](CodeBytes nibbles) {
+  CodeBytes of(CodeBytes nibbles) const {
+    const __m512i table = _mm512_broadcast_i32x4(load());
     return reinterpret_cast<CodeBytes>(_mm512_shuffle_epi8(table, reinterpret_cast<__m512i>(nibbles)));
-  };
+  }
 #else
-  const __m256i table = _mm256_broadcastsi128_si256(kE2m1Bytes.load());
-  const auto byte_of = [table](CodeBytes nibbles) {
+  CodeBytes of(CodeBytes nibbles) const {
+    const __m256i table = _mm256_broadcastsi128_si256(load());
     return reinterpret_cast<CodeBytes>(_mm256_shuffle_epi8(table, reinterpret_cast<__m256i>(nibbles)));
-  };
+  }
 #endif
-  widen_nibbles(codes, out, byte_of);
+};
+
+// With the zero that the dot products with unsigned codes want.
+inline constexpr int kE2m1Zero = 16;
+inline constexpr NibbleBytes kE2m1Bytes([](int code) { return twice_e2m1(code) + kE2m1Zero; });
+
+inline void widen_by(const NibbleBytes& table, const std::byte* codes, std::byte* out) {
+  widen_nibbles(codes, out, [&table](CodeBytes nibbles) { return table.of(nibbles); });
 }
 
 // The bits of a whole number of at most eight binary digits in bf16, which holds it exactly.
@@ -90,8 +93,14 @@ constexpr uint16_t bf16_bits(int value) {
   return static_cast<uint16_t>((value < 0 ? 0x8000 : 0) | (exponent + 127) << 7 | mantissa);
 }
 
-// To lines of bf16: a line of nibbles less 8, or of e2m1, to four, a line of bytes less 128 to two, a line of e4m3 to
-// two. NaN codes become 480: checkpoints that hold any are refused.
+// Of e2m1 the value, in bf16.
+constexpr uint16_t e2m1_bits(int code) {
+  const int twice = twice_e2m1(code);
+  return static_cast<uint16_t>(twice == 0 ? 0 : bf16_bits(twice) - (1 << 7));
+}
+
+// To lines of bf16: a line of nibbles, by a table, to four, a line of bytes less 128 to two, a line of e4m3 to two. NaN
+// codes become 480: checkpoints that hold any are refused.
 #if defined(__AVX512VBMI__)
 // Of codes of a sign and a magnitude: the bytes of the bf16 values of all magnitudes.
 struct MagnitudeTable {
@@ -135,11 +144,6 @@ struct NibbleTable {
     for (int i = 0; i < 32; ++i) value[i] = bits_of(i % 16);
   }
 };
-inline constexpr NibbleTable kInt4Values([](int code) { return bf16_bits(code - 8); });
-inline constexpr NibbleTable kE2m1Values([](int code) {
-  const int twice = twice_e2m1(code);
-  return static_cast<uint16_t>(twice == 0 ? 0 : bf16_bits(twice) - (1 << 7));
-});
 
 // Only the lowest five bits of a word choose, and the table has everything twice: nothing need be masked off.
 inline void widen_nibble_values(const NibbleTable& values, __m512i codes, __m512i (&out)[4]) {
@@ -155,9 +159,6 @@ inline void widen_nibble_values(const NibbleTable& values, const std::byte* code
   widen_nibble_values(values, _mm512_loadu_si512(codes), lines);
   for (int i = 0; i < 4; ++i) _mm512_storeu_si512(out + i * kLineBytes, lines[i]);
 }
-
-inline void widen_int4_values(const std::byte* codes, std::byte* out) { widen_nibble_values(kInt4Values, codes, out); }
-inline void widen_e2m1_values(const std::byte* codes, std::byte* out) { widen_nibble_values(kE2m1Values, codes, out); }
 
 // Magnitudes of codes less 128 by the codes' own magnitude as signed bytes: 128 less code, or 128 less 256 less code.
 // Of code 128 only the lowest seven bits count, which are those of code 0: it is taken out.
@@ -210,24 +211,27 @@ inline void widen_words(const std::byte* codes, std::byte* out, int line, Value&
   __builtin_memcpy(out + line * kLineBytes, words, sizeof(words));
 }
 
-template <class BitsOf>
-inline void widen_nibble_values(const std::byte* codes, std::byte* out, BitsOf&& bits_of) {
-  constexpr int kShifts[] = {0, 8, 4, 12};
-  for (int line = 0; line < 4; ++line)
-    widen_words(codes, out, line, [&](uint16_t word) { return bits_of(word >> kShifts[line] & 15); });
-}
+struct NibbleTable {
+  NibbleBytes low, high;
+  template <class BitsOf>
+  constexpr explicit NibbleTable(BitsOf bits_of)
+      : low([bits_of](int code) { return bits_of(code) & 0xff; }),
+        high([bits_of](int code) { return bits_of(code) >> 8; }) {}
+};
 
-inline void widen_int4_values(const std::byte* codes, std::byte* out) {
-  widen_nibble_values(codes, out, [](int code) { return bf16_bits(code - 8); });
-}
-
-// The bits of the exponent and of the mantissa lie in a bf16 as they lie in a code, but for the bias and for the one
-// value below 1 that is not zero, which has no exponent in a code.
-inline void widen_e2m1_values(const std::byte* codes, std::byte* out) {
-  widen_nibble_values(codes, out, [](int code) {
-    const int magnitude = code & 7, bits = magnitude >= 2 ? 0x3f00 + (magnitude << 6) : magnitude * 0x3f00;
-    return static_cast<uint16_t>(bits | (code & 8) << 12);
-  });
+// The bytes of a word are codes of two lines, and the low codes of both come before the high ones.
+inline void widen_nibble_values(const NibbleTable& values, const std::byte* codes, std::byte* out) {
+  for (int64_t i = 0; i < kLineBytes; i += kCodeVector) {
+    const CodeBytes v = load_codes<CodeBytes>(codes + i);
+    for (int half = 0; half < 2; ++half) {
+      const CodeBytes nibbles = half == 0 ? v & 15 : v >> 4;
+      const auto low = reinterpret_cast<CodeWords>(values.low.of(nibbles));
+      const auto high = reinterpret_cast<CodeWords>(values.high.of(nibbles));
+      std::byte* lines = out + i + half * 2 * kLineBytes;
+      store_codes<CodeWords>(lines, (low & 0xff) | high << 8);
+      store_codes<CodeWords>(lines + kLineBytes, low >> 8 | (high & 0xff00));
+    }
+  }
 }
 
 inline void widen_int8_values(const std::byte* codes, std::byte* out) {
@@ -251,6 +255,9 @@ inline void widen_e4m3(const std::byte* codes, std::byte* out) {
   }
 }
 #endif
+
+inline constexpr NibbleTable kInt4Values([](int code) { return bf16_bits(code - 8); });
+inline constexpr NibbleTable kE2m1Values(e2m1_bits);
 
 }  // namespace
 }  // namespace numaserve

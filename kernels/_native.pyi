@@ -77,9 +77,9 @@ class PackedMatrix:
     """
 
     def __init__(self, n: int, k: int, format: str = "bf16", group: int = 0, offsets: str = "none") -> None:
-        """A matrix of zeros. `format` is bf16, int8, int4, int8_group, fp8 or mxfp4; the last four have a `group` of
-        32, 64 or 128, mxfp4 of 32, and int4 and int8_group may have `offsets`: zeros or minima. Raises ValueError for
-        anything else."""
+        """A matrix of zeros. `format` is bf16, int8, int4, int8_group, fp8, mxfp4 or iq4; the last five have a `group`
+        of 32, 64 or 128, mxfp4 of 32, and int4 and int8_group may have `offsets`: zeros or minima. Raises ValueError
+        for anything else."""
     def pack(
         self,
         team: Team,
@@ -116,8 +116,8 @@ class PackedMatrix:
     ) -> None:
         """Copy rows, as `pack` does, of a tensor that is quantized already.
 
-        `codes` [rows of the tensor, columns]: 0..15 for int4, int8 + 128 for int8_group, the bits of int8, of e4m3 and,
-        for mxfp4, of e2m1.
+        `codes` [rows of the tensor, columns]: 0..15 for int4 and iq4, int8 + 128 for int8_group, the bits of int8,
+        of e4m3 and, for mxfp4, of e2m1.
         `scales` and `offsets` [rows of the tensor, columns / source_group]: weight = scale * (code - offset), or scale
         * code + offset, or without offsets scale * (code - 8 or 128). They are kept as fp16, of fp8 as fp32. Raises
         ValueError when something does not fit, such as a source group that is not a multiple of the matrix's.

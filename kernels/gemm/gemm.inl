@@ -240,6 +240,8 @@ inline void with_weights(const GemmArgs& g, Work&& work) {
       return work(Grouped<E4m3GroupValues>{});
     case WeightFormat::kMxfp4:
       return g.widened ? work(Grouped<Mxfp4GroupValues>{}) : work(Grouped<Mxfp4Groups>{});
+    case WeightFormat::kIq4:
+      return g.widened ? work(Grouped<Iq4GroupValues>{}) : work(Grouped<Iq4Groups>{});
   }
 }
 

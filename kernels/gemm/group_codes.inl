@@ -44,6 +44,8 @@ struct TableGroupValues {
 using Int4GroupValues = TableGroupValues<WeightFormat::kInt4, kInt4Values, 8>;
 using Mxfp4Groups = TableGroups<WeightFormat::kMxfp4, kE2m1Bytes, kE2m1Zero>;  // twice the values
 using Mxfp4GroupValues = TableGroupValues<WeightFormat::kMxfp4, kE2m1Values>;
+using Iq4Groups = TableGroups<WeightFormat::kIq4, kIq4Bytes, kIq4Zero>;
+using Iq4GroupValues = TableGroupValues<WeightFormat::kIq4, kIq4Values>;
 struct Int8GroupValues {
   static constexpr WeightFormat kFormat = WeightFormat::kInt8Group;
   using Element = bf16;

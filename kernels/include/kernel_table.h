@@ -21,7 +21,7 @@ struct PackedWeights {
   int64_t group;          // of grouped formats
   const std::byte* data;  // [n_panels / 2][k_tiles][2] tiles, or [n_panels / 2][groups] records
   int64_t n_panels;       // even
-  int64_t depth;          // k in whole tiles; of int4, int8_group and mxfp4 in whole groups
+  int64_t depth;          // k in whole tiles; of those with groups, but fp8, in whole groups
   int64_t k_parts;        // see parts_of_k
   const float* scales;    // [n_panels * 16] of int8, int4 and int8_group: what a column's sums are multiplied by
   // int8 only, [n_panels * 16]: 128 times the sum of a column's weights, which is what sets whose activations are
@@ -34,7 +34,7 @@ struct GemmArgs {
   const void* a;  // [rows padded to kPad, b.depth]: bf16, or int8 as `quantize` writes it
   int64_t lda;    // in elements
   PackedWeights b;
-  bool widened;  // int4, int8_group and mxfp4: `a` is bf16, to which the codes are widened, and `depth` whole tiles
+  bool widened;  // of groups but fp8: `a` is bf16, to which the codes are widened, and `depth` whole tiles
   Blocking blocking;
   int64_t m;
   const float* bias;      // [n_panels * 16] or null; added before the activation

@@ -32,13 +32,16 @@ inline constexpr int kTileElements = kTileN * kTileK;
 // too; weight = scale * (code - 8 or 128), or as `Offsets` says.
 // fp8: e4m3 (Micikevicius et al., 2022), a scale for each output feature and group of k; activations are bf16.
 // mxfp4: e2m1 in groups of 32 whose scale is a power of two (OCP Microscaling Formats, 2023); otherwise as int4.
-enum class WeightFormat : int32_t { kBf16, kInt8, kInt4, kInt8Group, kFp8, kMxfp4 };
+// iq4: codes of 4 bits that stand for the whole numbers of `kIq4`; otherwise as int4 without offsets.
+enum class WeightFormat : int32_t { kBf16, kInt8, kInt4, kInt8Group, kFp8, kMxfp4, kIq4 };
+// Those of IQ4_NL and IQ4_XS (ggml-common.h of llama.cpp).
+inline constexpr int kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 [[gnu::always_inline]] constexpr bool is_grouped(WeightFormat format) { return format >= WeightFormat::kInt4; }
 [[gnu::always_inline]] constexpr bool takes_int8(WeightFormat format) {
   return format != WeightFormat::kBf16 && format != WeightFormat::kFp8;
 }
 [[gnu::always_inline]] constexpr int64_t code_bits(WeightFormat format) {
-  if (format == WeightFormat::kInt4 || format == WeightFormat::kMxfp4) return 4;
+  if (format == WeightFormat::kInt4 || format == WeightFormat::kMxfp4 || format == WeightFormat::kIq4) return 4;
   return format == WeightFormat::kBf16 ? 16 : 8;
 }
 // Of a grouped format, in bytes.
@@ -47,6 +50,9 @@ enum class WeightFormat : int32_t { kBf16, kInt8, kInt4, kInt8Group, kFp8, kMxfp
 }
 [[gnu::always_inline]] constexpr bool has_half_scales(WeightFormat format) {
   return is_grouped(format) && scale_bytes(format) == 2;
+}
+[[gnu::always_inline]] constexpr bool may_have_offsets(WeightFormat format) {
+  return format == WeightFormat::kInt4 || format == WeightFormat::kInt8Group;
 }
 inline constexpr int64_t kMxGroup = 32;
 [[gnu::always_inline]] constexpr int64_t tile_depth(WeightFormat format) {

@@ -20,7 +20,7 @@
 namespace numaserve {
 namespace {
 
-constexpr std::string_view kFormatNames[] = {"bf16", "int8", "int4", "int8_group", "fp8", "mxfp4"};
+constexpr std::string_view kFormatNames[] = {"bf16", "int8", "int4", "int8_group", "fp8", "mxfp4", "iq4"};
 constexpr std::string_view kOffsetNames[] = {"none", "zeros", "minima"};
 
 template <class T, size_t kCount>
@@ -129,7 +129,7 @@ PackedMatrix::PackedMatrix(int64_t n, int64_t k, WeightFormat format, int64_t gr
   } else {
     require(group == 0, "this format has no groups");
   }
-  require(offsets == Offsets::kNone || has_half_scales(format), "this format has no offsets");
+  require(offsets == Offsets::kNone || may_have_offsets(format), "this format has no offsets");
   memory_ = allocate_pooled(static_cast<size_t>(bytes()));
 }
 
@@ -199,7 +199,8 @@ void PackedMatrix::pack_rows(Team& team, int64_t num_rows, const PackTarget& tar
 void PackedMatrix::pack(Team& team, const PackSource& source, const PackTarget& target) {
   const int64_t bytes_of_row = row_bytes(source);
   check_rows(source.rows, k_, source_block(source.type).values, bytes_of_row > 0 ? source.bytes / bytes_of_row : 0);
-  require(format_ != WeightFormat::kMxfp4, "pack: weights are not quantized to mxfp4");
+  if (format_ == WeightFormat::kMxfp4 || format_ == WeightFormat::kIq4)
+    throw std::invalid_argument("pack: weights are not quantized to " + std::string(weight_format_name(format_)));
   const bool coded = group_ == kSourceBlock && keeps_codes(source.type, format_, offsets_);
   require(coded || offsets_ == Offsets::kNone, "pack: weights are quantized without offsets here");
   const int64_t room = is_grouped(format_) ? round_up(k_, group_) : depth_;
@@ -337,6 +338,7 @@ float PackedMatrix::group_value(int64_t row, int64_t col, uint8_t code) const {
   }
   const auto half = [&](int64_t at) { return from_half(reinterpret_cast<const uint16_t*>(here + at)[row % 32]); };
   const float scale = half(layout_.scales) * scales()[row], value = static_cast<float>(code);
+  if (format_ == WeightFormat::kIq4) return scale * static_cast<float>(kIq4[code]);
   if (offsets_ == Offsets::kMinima) return scale * value + half(layout_.offsets) * scales()[row];
   const float zero = format_ == WeightFormat::kInt4 ? 8.0f : 128.0f;
   return scale * (value - (offsets_ == Offsets::kZeros ? half(layout_.offsets) : zero));

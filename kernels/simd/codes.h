@@ -79,6 +79,9 @@ struct NibbleBytes {
 inline constexpr int kE2m1Zero = 16;
 inline constexpr NibbleBytes kE2m1Bytes([](int code) { return twice_e2m1(code) + kE2m1Zero; });
 
+inline constexpr int kIq4Zero = 128;
+inline constexpr NibbleBytes kIq4Bytes([](int code) { return kIq4[code] + kIq4Zero; });
+
 inline void widen_by(const NibbleBytes& table, const std::byte* codes, std::byte* out) {
   widen_nibbles(codes, out, [&table](CodeBytes nibbles) { return table.of(nibbles); });
 }
@@ -258,6 +261,7 @@ inline void widen_e4m3(const std::byte* codes, std::byte* out) {
 
 inline constexpr NibbleTable kInt4Values([](int code) { return bf16_bits(code - 8); });
 inline constexpr NibbleTable kE2m1Values(e2m1_bits);
+inline constexpr NibbleTable kIq4Values([](int code) { return bf16_bits(kIq4[code]); });
 
 }  // namespace
 }  // namespace numaserve

@@ -17,7 +17,7 @@ import torch
 import transformers as hf
 from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.models.load import load_model_config
-from numaserve.workers.program.recorder import INTEGER_GROUPS
+from numaserve.workers.program.handles import INTEGER_GROUPS
 from numaserve.workers.settings import ActivationDtype, WeightFormats
 
 from tests.support import checkpoints

@@ -1,4 +1,5 @@
-"""The linear layer with weights in groups: int4, int8_group and mxfp4 against whole-number sums, fp8 against fp64."""
+"""The linear layer with weights in groups: int4, int8_group, mxfp4 and iq4 against whole-number sums, fp8 against
+fp64."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from numaserve.kernels import PackedMatrix
 SHAPES = [(1, 16, 32), (1, 1, 1), (2, 17, 33), (13, 40, 257), (17, 31, 31), (33, 65, 511), (129, 70, 1000)]
 GROUPS = [32, 64, 128]
 ZERO = {"int4": 8, "int8_group": 128}
-E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])  # by their codes
+TABLES = {  # values by their codes
+    "mxfp4": np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6]),
+    "iq4": np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]),
+}
 
 
 @dataclass
@@ -30,11 +34,12 @@ class Coded:
     @classmethod
     def random(cls, rng: np.random.Generator, n: int, k: int, format: str, group: int, offsets: str = "none") -> Coded:
         shape = (n, -(-k // group))
-        if format == "mxfp4":
-            powers = np.ldexp(np.float32(1), rng.integers(-9, -4, shape)).astype(np.float32)
-            return cls(format, group, rng.integers(0, 16, (n, k), dtype=np.uint8), powers)
-        codes = rng.integers(0, 2 * ZERO[format], (n, k), dtype=np.uint8)
         scales = (rng.standard_normal(shape) * 0.02).astype(np.float16).astype(np.float32)
+        if format in TABLES:
+            powers = np.ldexp(np.float32(1), rng.integers(-9, -4, shape)).astype(np.float32)
+            codes = rng.integers(0, 16, (n, k), dtype=np.uint8)
+            return cls(format, group, codes, powers if format == "mxfp4" else scales)
+        codes = rng.integers(0, 2 * ZERO[format], (n, k), dtype=np.uint8)
         zeros = rng.integers(0, 2 * ZERO[format], shape).astype(np.float32) if offsets == "zeros" else None
         minima = (rng.standard_normal(shape) * 0.1).astype(np.float16).astype(np.float32)
         return cls(format, group, codes, scales, zeros, minima if offsets == "minima" else None)
@@ -61,8 +66,9 @@ class Coded:
 
     def values(self) -> np.ndarray:
         """[n, k] in fp64."""
-        if self.format == "mxfp4":
-            return np.repeat(self.scales, self.group, axis=1)[:, : self.codes.shape[1]] * E2M1[self.codes]
+        if self.format in TABLES:
+            values = TABLES[self.format][self.codes]
+            return np.repeat(self.scales, self.group, axis=1)[:, : values.shape[1]] * values
         wide = [np.repeat(x, self.group, axis=1)[:, : self.codes.shape[1]] for x in (self.scales, self._offset())]
         if self.minima is not None:
             return wide[0] * self.codes.astype(np.float64) + wide[1]
@@ -133,9 +139,12 @@ def test_an_fp8_product_is_that_of_the_values(
     kernel_ops.assert_within(result, x @ w.T, reference.accumulation(k + k // 32) * (np.abs(x) @ np.abs(w).T))
 
 
+@pytest.mark.parametrize("format", TABLES)
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
-def test_an_mxfp4_product_is_that_of_the_values(isa: str, rng: np.random.Generator, m: int, n: int, k: int) -> None:
-    a, weight = _bf16(rng, m, k), Coded.random(rng, n, k, "mxfp4", 32)
+def test_a_product_with_codes_by_a_table_is_that_of_the_values(
+    isa: str, rng: np.random.Generator, m: int, n: int, k: int, format: str
+) -> None:
+    a, weight = _bf16(rng, m, k), Coded.random(rng, n, k, format, 32)
     matrix, w = weight.packed(), weight.values()
     np.testing.assert_array_equal(matrix.to_numpy(), w)
     _assert_product(kernel_ops.multiply(isa, a, matrix, threads=2), _grouped_activations(a, 32), w, 32)
@@ -145,22 +154,24 @@ def test_an_mxfp4_product_is_that_of_the_values(isa: str, rng: np.random.Generat
 
 
 @pytest.mark.parametrize("widened", [False, True])
-def test_a_row_has_the_same_bits_in_every_batch_of_an_mxfp4_product(
-    isa: str, rng: np.random.Generator, widened: bool
+@pytest.mark.parametrize("format", TABLES)
+def test_a_row_has_the_same_bits_in_every_batch_of_a_product_with_codes_by_a_table(
+    isa: str, rng: np.random.Generator, format: str, widened: bool
 ) -> None:
-    a, weight = _bf16(rng, 300, 1100), Coded.random(rng, 70, 1100, "mxfp4", 32).packed()
+    a, weight = _bf16(rng, 300, 1100), Coded.random(rng, 70, 1100, format, 32).packed()
     together = kernel_ops.multiply(isa, a, weight, widened=widened, threads=3)
     for rows in (slice(0, 1), slice(7, 20), slice(31, 64), slice(100, 300)):
         np.testing.assert_array_equal(kernel_ops.multiply(isa, a[rows], weight, widened=widened), together[rows])
 
 
-def test_every_e2m1_code_and_every_scale_is_widened_exactly(isa: str) -> None:
-    exponents = np.array([-127, -126, -64, -1, 0, 1, 64, 124])
+@pytest.mark.parametrize("format", TABLES)
+def test_every_code_by_a_table_and_every_scale_is_widened_exactly(isa: str, format: str) -> None:
+    exponents = np.array([-127, -126, -64, -1, 0, 1, 64, 124] if format == "mxfp4" else [-64, -1, 0, 1, 64])
     codes = np.zeros((len(exponents), 32), np.uint8)
     codes[:, :16] = np.arange(16)
     scales = np.ldexp(1.0, exponents).astype(np.float32)[:, None]
-    matrix = Coded("mxfp4", 32, codes, scales).packed()
-    expected = (np.ldexp(1.0, exponents)[:, None] * E2M1[codes]).astype(np.float32)
+    matrix = Coded(format, 32, codes, scales).packed()
+    expected = (np.ldexp(1.0, exponents)[:, None] * TABLES[format][codes]).astype(np.float32)
     np.testing.assert_array_equal(matrix.to_numpy(), expected)
     result = kernel_ops.multiply(isa, reference.to_bf16(np.eye(32)), matrix, widened=True)
     np.testing.assert_array_equal(result.T, expected)
@@ -172,9 +183,12 @@ def test_a_scale_of_mxfp4_that_is_no_power_of_two_is_refused(scale: float) -> No
         Coded("mxfp4", 32, np.zeros((1, 32), np.uint8), np.full((1, 1), scale, np.float32)).packed()
 
 
-def test_values_are_not_rounded_to_mxfp4(rng: np.random.Generator) -> None:
-    with pytest.raises(ValueError, match="weights are not quantized to mxfp4"):
-        kernel_ops.packed(_bf16(rng, 5, 64), weights="mxfp4", group=32)
+def test_values_are_not_rounded_to_codes_by_a_table(rng: np.random.Generator) -> None:
+    for format in TABLES:
+        with pytest.raises(ValueError, match=f"weights are not quantized to {format}"):
+            kernel_ops.packed(_bf16(rng, 5, 64), weights=format, group=32)
+    with pytest.raises(ValueError, match="this format has no offsets"):
+        PackedMatrix(5, 64, "iq4", 32, "minima")
     with pytest.raises(ValueError, match="groups of mxfp4 are of 32"):
         PackedMatrix(5, 64, "mxfp4", 64)
 

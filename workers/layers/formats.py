@@ -19,6 +19,7 @@ StoredKinds = tuple[Stored | None, ...]
 
 GROUPS = (128, 64, 32)
 GROUPED: frozenset[WeightFormat] = frozenset({"int4", "int8_group", "fp8"})
+_WHOLE_NUMBERS = frozenset({"int4", "iq4", "int8_group"})  # codes of all are codes of the last
 # Groups of weights that are quantized while loading: in 4 bits smaller ones lose less than their scales cost.
 _OWN_GROUP: dict[WeightFormat, int] = {"int4": 32}
 # The format of what latent attention absorbs, whatever the other matrices are quantized to: in 8 bits and groups it
@@ -107,7 +108,8 @@ def _turned(made: MatrixFormat, stored: Stored | None, head_rows: int) -> Matrix
 def _published(stored: Sequence[Stored | None], first_col: int) -> MatrixFormat:
     parts = [each for each in stored if each is not None]
     natives = {each.native for each in parts}
-    if not parts or len(parts) < len(stored) or (len(natives) > 1 and natives != {"int4", "int8_group"}):
+    mixed = len(natives) > 1
+    if not parts or len(parts) < len(stored) or (mixed and not natives <= _WHOLE_NUMBERS):
         return BF16
     if natives == {"int8"}:
         return MatrixFormat("int8")
@@ -116,11 +118,8 @@ def _published(stored: Sequence[Stored | None], first_col: int) -> MatrixFormat:
         group = _group(part.group or group, first_col, group)
     if group == 0:
         return BF16
-    if natives == {"fp8"}:
-        return MatrixFormat("fp8", group)
-    if natives == {"mxfp4"}:
-        return MatrixFormat("mxfp4", group)
-    return MatrixFormat("int4" if natives == {"int4"} else "int8_group", group, _offsets(parts, len(natives) > 1))
+    native = "int8_group" if mixed else parts[0].native
+    return MatrixFormat(native, group, _offsets(parts, mixed and "int4" in natives))
 
 
 def _group(group: int, first_col: int, most: int = GROUPS[0]) -> int:

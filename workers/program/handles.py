@@ -9,7 +9,11 @@ from numaserve.workers.program.rope import RopeConfig
 from numaserve.workers.settings import WeightFormat
 
 Offsets = Literal["none", "zeros", "minima"]
-KeptFormat = WeightFormat | Literal["mxfp4"]  # nothing is quantized to mxfp4 while loading
+KeptFormat = WeightFormat | Literal["mxfp4", "iq4"]  # nothing is quantized to these while loading
+FOUR_BITS: frozenset[KeptFormat] = frozenset({"int4", "mxfp4", "iq4"})
+INTEGER_GROUPS: frozenset[KeptFormat] = FOUR_BITS | {"int8_group"}  # they take activations in int8 or bf16
+
+_SCALE_BYTES: dict[KeptFormat, int] = {"fp8": 4, "mxfp4": 1}
 
 TILE_ROWS = 16
 TILE_COLUMNS = 32
@@ -48,11 +52,9 @@ def matrix_bytes(n: int, k: int, made: MatrixFormat = BF16) -> int:
     if made.format == "int8":
         return n * (round_up(k, INT8_TILE_COLUMNS) + 8)
     groups = -(-round_up(k, MATRIX_PAD) // group)
-    if made.format == "fp8":
-        return n * groups * (group + 4)
-    if made.format == "mxfp4":
-        return n * groups * (group // 2 + 1)
-    codes = group // 2 if made.format == "int4" else group
+    codes = group // 2 if made.format in FOUR_BITS else group
+    if made.format in _SCALE_BYTES:
+        return n * groups * (codes + _SCALE_BYTES[made.format])
     return n * (groups * (codes + (2 if made.offsets == "none" else 4)) + 4)
 
 

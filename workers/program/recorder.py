@@ -16,13 +16,12 @@ from numaserve.workers.program.buffers import (
     Tensor,
     padded,
 )
+from numaserve.workers.program.handles import INTEGER_GROUPS
 from numaserve.workers.program.ops.base import Matrix, Operation, Vector
 from numaserve.workers.program.ops.products import Activation, Linear
 from numaserve.workers.program.ops.rows import Quantize
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, RankShape
 from numaserve.workers.protocol import PAGE_SIZE
-
-INTEGER_GROUPS = frozenset({"int4", "int8_group", "mxfp4"})  # weight formats that take activations in int8 or bf16
 
 
 @dataclass

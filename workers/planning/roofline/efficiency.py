@@ -24,7 +24,8 @@ from numaserve.workers.program.cost import Kind, expected_share
 
 BEST = 1.0  # where nothing was measured
 _SMALL = "small operations"
-_STAND_IN = {"mxfp4": "int4/32"}  # codes of as many bits, widened by a table of as many entries
+# Codes of as many bits, widened by a table of as many entries.
+_STAND_IN = {"mxfp4": "int4/32", "iq4": "int4/32"}
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import SETTINGS_BYTES, read_text
 from numaserve.workers.planning.deployment import GIB
 from numaserve.workers.planning.topology import HugePages, Node, Topology
+from numaserve.workers.program.handles import INTEGER_GROUPS
 from numaserve.workers.protocol import Ceilings
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 Positive = Annotated[float, Field(gt=0)]
-INT8_FORMATS = frozenset({"int8", "int8_group", "int4", "mxfp4"})  # multiplied in int8, unless widened to bf16
+INT8_FORMATS = INTEGER_GROUPS | {"int8"}  # multiplied in int8, unless widened to bf16
 # A meeting is a barrier over ranks: a few cache lines more, that may lie on another node.
 _MEETING_BARRIERS = 4
 

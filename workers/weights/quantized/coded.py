@@ -20,10 +20,11 @@ _MAX_CODE = 127
 class CodedTensor:
     """Quantized rows of a matrix.
 
-    `codes` [rows, columns]: 0..15 in "int4", 0..255 in "int8_group", the bits of an int8 in "int8", of an e4m3 in
-    "fp8", of an e2m1 in "mxfp4". `scales` and `offsets` [rows, groups], each of `group` columns, the last of fewer.
-    weight = scale * (code - offset) where the offsets are zeros, scale * code + offset where they are not; without
-    offsets scale * (code - 8) in "int4", scale * (code - 128) in "int8_group", and scale * code in the others.
+    `codes` [rows, columns]: 0..15 in "int4" and "iq4", 0..255 in "int8_group", the bits of an int8 in "int8", of an
+    e4m3 in "fp8", of an e2m1 in "mxfp4". `scales` and `offsets` [rows, groups], each of `group` columns, the last of
+    fewer. weight = scale * (code - offset) where the offsets are zeros, scale * code + offset where they are not;
+    without offsets scale * (code - 8) in "int4", scale * (code - 128) in "int8_group", and in the others scale * what
+    the code stands for.
     """
 
     name: str  # of the tensor in its file, for messages
@@ -36,6 +37,8 @@ class CodedTensor:
 
     def widened(self) -> CodedTensor:
         """These weights in "int8_group": codes of 4 bits are codes of 8 bits too."""
+        if self.format == "iq4":
+            return replace(self, format="int8_group", codes=(_IQ4 + _INT8_ZERO).astype(np.uint8)[self.codes])
         if self.format != "int4":
             return self
         zeros = np.full_like(self.scales, _INT4_ZERO) if self.offsets is None else self.offsets
@@ -112,11 +115,14 @@ _E2M1_MAGNITUDES = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
 _E2M1 = np.array([*_E2M1_MAGNITUDES, *(-value for value in _E2M1_MAGNITUDES)], np.float32)
 
 
+# Of iq4 by code (ggml-common.h of llama.cpp).
+_IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+_TABLES: dict[CodeFormat, Floats] = {"fp8": _E4M3, "mxfp4": _E2M1, "iq4": _IQ4}
+
+
 def _values(format: CodeFormat, codes: Codes) -> Floats:
-    if format == "fp8":
-        return _E4M3[codes]
-    if format == "mxfp4":
-        return _E2M1[codes]
+    if format in _TABLES:
+        return _TABLES[format][codes]
     return (codes.view(np.int8) if format == "int8" else codes).astype(np.float32)
 
 

@@ -18,6 +18,8 @@ from tests.support import k_quants
 from tests.support.checkpoints import GGUF_BLOCKS
 
 ROWS, COLUMNS = 6, 512
+# Where blocks have numbers in fp16: most at their begin.
+_HALVES = {"Q6_K": (208,), "MXFP4": ()} | dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2))
 Bytes = k_quants.Bytes
 
 
@@ -32,7 +34,7 @@ def anything(kind: str) -> Bytes:
     """Blocks of random bits, but for scales that are no numbers."""
     values, size = gguf.GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
     blocks = np.random.default_rng(2).integers(0, 256, (ROWS * COLUMNS // values, size), dtype=np.uint8)
-    halves = {"Q6_K": (208,), "Q8_0": (0,), "Q4_0": (0,), "Q5_0": (0,), "MXFP4": ()}.get(kind, (0, 2))
+    halves = _HALVES.get(kind, (0,))
     if kind == "MXFP4":
         blocks[:, 0] %= 250  # six times the larger powers of two is too much
     for at in halves:
@@ -62,14 +64,14 @@ def test_blocks_are_decoded_as_the_gguf_package_does(kind: str, make: Callable[[
 def test_the_tests_own_rounding_is_close(kind: str) -> None:
     values = np.random.default_rng(3).normal(size=(ROWS, COLUMNS)).astype(np.float32)
     found = gguf.quants.dequantize(k_quants.quantize(values, GGMLQuantizationType[kind]), GGMLQuantizationType[kind])
-    bits = 2 if kind in {"Q4_0", "Q4_1", "Q4_K", "MXFP4"} else 3
+    bits = 2 if kind in {"Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS", "MXFP4"} else 3
     assert np.abs(found - values).mean() < 0.4 / 2**bits
 
 
 @pytest.mark.parametrize("kind", GGUF_BLOCKS)
 def test_scales_that_are_not_finite_are_refused(kind: str) -> None:
     data = written(kind)
-    at = 208 if kind == "Q6_K" else 0
+    at = next(iter(_HALVES.get(kind, ())), 0)
     data[4, at : at + 2] = 255 if kind == "MXFP4" else np.float16(np.inf).reshape(1).view(np.uint8)
     decoded(kind, data, range(4))
     with pytest.raises(OperatorError, match="tensor w holds scales that are not finite"):

@@ -176,7 +176,7 @@ LATENT_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         topk_group=2,
     ),
 }
-GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "MXFP4")
+GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4")
 GGUF_TYPES = ("F32", "F16", "BF16", *GGUF_BLOCKS)
 
 

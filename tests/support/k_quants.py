@@ -1,7 +1,9 @@
-"""Rounds matrices to GGUF's K-quants, which the gguf package reads but does not write, and picks types as llama.cpp
+"""Rounds matrices to those of GGUF's types that the gguf package reads but does not write, and picks types as llama.cpp
 does where a row is no multiple of 256."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import gguf
 import numpy as np
@@ -12,7 +14,8 @@ Values = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
 _BLOCK = 256
-_FALLBACK = {Kind.Q4_K: Kind.Q5_0, Kind.Q5_K: Kind.Q5_1, Kind.Q6_K: Kind.Q8_0}
+_FALLBACK = {Kind.Q4_K: Kind.Q5_0, Kind.Q5_K: Kind.Q5_1, Kind.Q6_K: Kind.Q8_0, Kind.IQ4_XS: Kind.IQ4_NL}
+_IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 
 
 def fitting(kind: Kind, columns: int) -> Kind:
@@ -22,12 +25,10 @@ def fitting(kind: Kind, columns: int) -> Kind:
 
 def quantize(values: Values, kind: Kind) -> Bytes:
     """Rows as blocks of `kind`: [rows, bytes]."""
-    if kind not in _FALLBACK:
+    if kind not in _WRITERS:
         data: Bytes = gguf.quants.quantize(np.ascontiguousarray(values), kind)
         return data
-    blocks = values.reshape(-1, _BLOCK)
-    packed = _six_bits(blocks) if kind is Kind.Q6_K else _with_minima(blocks, 4 if kind is Kind.Q4_K else 5)
-    return packed.reshape(len(values), -1)
+    return _WRITERS[kind](values).reshape(len(values), -1)
 
 
 def _half(values: Values) -> tuple[Values, Bytes]:
@@ -39,9 +40,9 @@ def _divided(values: Values, by: Values) -> Values:
     return np.divide(values, by, out=np.zeros_like(values), where=by != 0)
 
 
-def _with_minima(blocks: Values, bits: int) -> Bytes:
+def _with_minima(values: Values, bits: int) -> Bytes:
     top = 2**bits - 1
-    parts = blocks.reshape(-1, 8, 32)
+    parts = values.reshape(-1, 8, 32)
     minima = np.maximum(-parts.min(axis=2), 0)
     scales = np.maximum(parts.max(axis=2) + minima, 0) / top
     d, d_bytes = _half(scales.max(axis=1) / 63)
@@ -60,7 +61,7 @@ def _with_minima(blocks: Values, bits: int) -> Bytes:
         axis=1,
     )
     low = codes & 15
-    nibbles = (low[:, 0::2] | (low[:, 1::2] << 4)).reshape(len(blocks), 128)
+    nibbles = (low[:, 0::2] | (low[:, 1::2] << 4)).reshape(len(parts), 128)
     head = [d_bytes, dmin_bytes, packed_scales]
     if bits == 4:
         return np.concatenate([*head, nibbles], axis=1)
@@ -68,8 +69,8 @@ def _with_minima(blocks: Values, bits: int) -> Bytes:
     return np.concatenate([*head, high, nibbles], axis=1)
 
 
-def _six_bits(blocks: Values) -> Bytes:
-    parts = blocks.reshape(-1, 16, 16)
+def _six_bits(values: Values) -> Bytes:
+    parts = values.reshape(-1, 16, 16)
     scales = np.abs(parts).max(axis=2) / 31
     d, d_bytes = _half(scales.max(axis=1) / 127)
     sc = np.rint(_divided(scales, d[:, None])).astype(np.int8)
@@ -78,5 +79,43 @@ def _six_bits(blocks: Values) -> Bytes:
     low, high = codes & 15, codes >> 4
     ql = np.concatenate([low[:, :, 0] | low[:, :, 2] << 4, low[:, :, 1] | low[:, :, 3] << 4], axis=2)
     qh = (high << np.array([0, 2, 4, 6], np.uint8)[:, None]).sum(axis=2).astype(np.uint8)
-    count = len(blocks)
+    count = len(parts)
     return np.concatenate([ql.reshape(count, 128), qh.reshape(count, 64), sc.view(np.uint8), d_bytes], axis=1)
+
+
+def _largest(parts: Values) -> Values:
+    """The value of the largest magnitude in the last dimension, with its sign."""
+    return np.take_along_axis(parts, np.abs(parts).argmax(axis=-1)[..., None], axis=-1)[..., 0]
+
+
+def _by_table(parts: Values, steps: Values) -> Bytes:
+    """Codes of IQ4, two in a byte: the first half of the last dimension in the low bits."""
+    scaled = _divided(parts, np.repeat(steps[..., None], parts.shape[-1], -1))
+    codes = np.abs(scaled[..., None] - _IQ4).argmin(axis=-1).astype(np.uint8)
+    return codes[..., :16] | codes[..., 16:] << 4
+
+
+def _iq4_nl(values: Values) -> Bytes:
+    parts = values.reshape(-1, 32)
+    d, d_bytes = _half(_largest(parts) / _IQ4[0])
+    return np.concatenate([d_bytes, _by_table(parts, d)], axis=1)
+
+
+def _iq4_xs(values: Values) -> Bytes:
+    parts = values.reshape(-1, 8, 32)
+    scales = _largest(parts) / _IQ4[0]
+    d, d_bytes = _half(_largest(scales) / -32)
+    sc = np.clip(np.rint(_divided(scales, np.repeat(d[:, None], 8, 1))), -32, 31)
+    codes, stored = _by_table(parts, d[:, None] * sc), (sc + 32).astype(np.uint16)
+    high = (stored >> 4 << np.arange(0, 16, 2, dtype=np.uint16)).sum(axis=1).astype(np.uint16)
+    low = (stored[:, 0::2] & 15 | (stored[:, 1::2] & 15) << 4).astype(np.uint8)
+    return np.concatenate([d_bytes, high[:, None].view(np.uint8), low, codes.reshape(len(parts), 128)], axis=1)
+
+
+_WRITERS: dict[Kind, Callable[[Values], Bytes]] = {
+    Kind.Q4_K: lambda values: _with_minima(values, 4),
+    Kind.Q5_K: lambda values: _with_minima(values, 5),
+    Kind.Q6_K: _six_bits,
+    Kind.IQ4_NL: _iq4_nl,
+    Kind.IQ4_XS: _iq4_xs,
+}

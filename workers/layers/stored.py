@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-BlockLayout = Literal["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "mxfp4"]  # GGUF's
+# GGUF's.
+BlockLayout = Literal["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"]
 # "gptq" has zero points minus one, "gptq_v2" has them as they are.
 Layout = Literal["gptq", "gptq_v2", "awq", "packed", "int8", "fp8", "gpt_oss", "mxfp4_packed", BlockLayout]
 CodeFormat = Literal["int4", "int8_group", "int8", "fp8", "mxfp4", "iq4"]
@@ -57,5 +58,7 @@ GGUF_BLOCKS: dict[str, Stored] = {
     "q4_k": Stored("q4_k", "int4", 32, bits=4, symmetric=False),
     "q5_k": Stored("q5_k", "int8_group", 32, bits=5, symmetric=False),
     "q6_k": Stored("q6_k", "int8_group", REQUANTIZED_GROUP, bits=6),
+    "iq4_nl": Stored("iq4_nl", "iq4", 32, bits=4),
+    "iq4_xs": Stored("iq4_xs", "iq4", 32, bits=4),
     "mxfp4": Stored("mxfp4", "mxfp4", 32, bits=4),
 }

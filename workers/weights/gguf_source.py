@@ -26,6 +26,8 @@ _DTYPES: dict[GGMLQuantizationType, DType] = {
     GGMLQuantizationType.Q4_K: "q4_k",
     GGMLQuantizationType.Q5_K: "q5_k",
     GGMLQuantizationType.Q6_K: "q6_k",
+    GGMLQuantizationType.IQ4_NL: "iq4_nl",
+    GGMLQuantizationType.IQ4_XS: "iq4_xs",
     GGMLQuantizationType.MXFP4: "mxfp4",
 }
 _ROPE_TABLES = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"}

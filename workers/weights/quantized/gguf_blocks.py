@@ -2,6 +2,7 @@
 
 Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: blocks of 32 columns with a scale d in fp16. Q4_K, Q5_K, Q6_K: blocks of 256, with a d
 (and dmin) in fp16 for all and 6-bit scales and minima (8-bit scales in Q6_K) for 32 (16 in Q6_K) columns each.
+IQ4_NL: blocks of 32 with a d, codes by a table; IQ4_XS: the same in blocks of 256, with a d and 6-bit scales for 32.
 MXFP4: blocks of 32, the exponent of a power of two, then e2m1 codes.
 """
 
@@ -126,6 +127,21 @@ def _q6_k(name: str, blocks: Blocks) -> CodedTensor:
     return CodedTensor(name, "int8_group", _flat(codes + np.uint8(96)), scales.reshape(shape[0], -1), 16)
 
 
+def _iq4_nl(name: str, blocks: Blocks) -> CodedTensor:
+    return CodedTensor(name, "iq4", _flat(_halves(blocks[:, :, 2:])), _half(name, blocks, 0), 32)
+
+
+def _iq4_xs(name: str, blocks: Blocks) -> CodedTensor:
+    """Bytes 4..7 have the low four bits of eight scales around 32, those at 2 and 3 two more of each."""
+    shape = blocks.shape[:2]
+    low, high = blocks[:, :, 4:8, None], np.ascontiguousarray(blocks[:, :, 2:4]).view(np.uint16)
+    low = (low >> np.array([0, 4], np.uint8) & _LOW).reshape(*shape, 8)
+    high = high >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)
+    scales = ((low | high << 4).astype(np.float32) - 32) * _half(name, blocks, 0)[:, :, None]
+    codes = _halves(blocks[:, :, 8:].reshape(*shape, 8, 16))
+    return CodedTensor(name, "iq4", _flat(codes), scales.reshape(shape[0], -1), 32)
+
+
 def _mxfp4(name: str, blocks: Blocks) -> CodedTensor:
     return CodedTensor(name, "mxfp4", _flat(_halves(blocks[:, :, 1:])), powers(name, blocks[:, :, 0]), 32)
 
@@ -140,5 +156,7 @@ _DECODERS: dict[str, tuple[int, int, Callable[[str, Blocks], CodedTensor]]] = {
     "q4_k": (256, 144, _q4_k),
     "q5_k": (256, 176, _q5_k),
     "q6_k": (256, 210, _q6_k),
+    "iq4_nl": (32, 18, _iq4_nl),
+    "iq4_xs": (256, 136, _iq4_xs),
     "mxfp4": (32, 17, _mxfp4),
 }

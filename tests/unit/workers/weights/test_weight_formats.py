@@ -95,6 +95,7 @@ def all_of(made: MatrixFormat) -> LayerFormats:
         (Stored("gptq", "int4", 256, bits=4), MatrixFormat("int4", 128)),
         (GGUF_BLOCKS["q4_k"], MatrixFormat("int4", 32, "minima")),
         (GGUF_BLOCKS["q6_k"], MatrixFormat("int8_group", 32)),
+        (GGUF_BLOCKS["iq4_xs"], MatrixFormat("iq4", 32)),
     ],
 )
 def test_a_matrix_takes_the_largest_group_that_fits(stored: Stored, expected: MatrixFormat) -> None:
@@ -112,6 +113,10 @@ def test_parts_of_one_matrix_meet_in_the_format_that_holds_all() -> None:
     eight, k_quant = GGUF_BLOCKS["q8_0"], GGUF_BLOCKS["q4_k"]
     assert formats_of(INT4, v_proj=eight).qkv == MatrixFormat("int8_group", 32, "zeros")
     assert formats_of(k_quant, v_proj=GGUF_BLOCKS["q6_k"]).qkv == MatrixFormat("int8_group", 32, "minima")
+    iq4 = GGUF_BLOCKS["iq4_nl"]
+    assert formats_of(iq4, v_proj=eight).qkv == MatrixFormat("int8_group", 32)
+    assert formats_of(iq4, v_proj=GGUF_BLOCKS["q5_k"]).qkv == MatrixFormat("int8_group", 32, "minima")
+    assert formats_of(iq4, v_proj=INT4).qkv == MatrixFormat("int8_group", 32, "zeros")
     assert formats_of(INT4, v_proj=ZEROS).qkv == MatrixFormat("int4", 64, "zeros")
     assert formats_of(INT4, v_proj=None).qkv == BF16
     assert formats_of(INT4, up_proj=INT8).mlp == MlpFormats(BF16, MatrixFormat("int4", 128))

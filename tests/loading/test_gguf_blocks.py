@@ -19,7 +19,8 @@ from tests.support.checkpoints import GGUF_BLOCKS
 
 ROWS, COLUMNS = 6, 512
 # Where blocks have numbers in fp16: most at their begin.
-_HALVES = {"Q6_K": (208,), "MXFP4": ()} | dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2))
+_HALVES: dict[str, tuple[int, ...]] = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "MXFP4": ()}
+_HALVES |= dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2))
 Bytes = k_quants.Bytes
 
 
@@ -54,7 +55,7 @@ def test_blocks_are_decoded_as_the_gguf_package_does(kind: str, make: Callable[[
     for rows in (range(ROWS), range(2, 5)):
         found = decoded(kind, data, rows)
         assert found.format == STORED[kind.lower()].native
-        assert found.group == (16 if kind == "Q6_K" else STORED[kind.lower()].group)
+        assert found.group == (16 if kind in {"Q2_K", "Q6_K"} else STORED[kind.lower()].group)
         wanted = expected[rows.start : rows.stop]
         np.testing.assert_array_equal(found.dequantized(), wanted)
         np.testing.assert_array_equal(found.widened().dequantized(), wanted)
@@ -64,7 +65,7 @@ def test_blocks_are_decoded_as_the_gguf_package_does(kind: str, make: Callable[[
 def test_the_tests_own_rounding_is_close(kind: str) -> None:
     values = np.random.default_rng(3).normal(size=(ROWS, COLUMNS)).astype(np.float32)
     found = gguf.quants.dequantize(k_quants.quantize(values, GGMLQuantizationType[kind]), GGMLQuantizationType[kind])
-    bits = 2 if kind in {"Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS", "MXFP4"} else 3
+    bits = {"Q2_K": 0, "Q3_K": 1}.get(kind, 3 if kind[1] in "568" else 2)
     assert np.abs(found - values).mean() < 0.4 / 2**bits
 
 

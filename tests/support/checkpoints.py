@@ -176,7 +176,8 @@ LATENT_CASES: dict[str, Callable[[], hf.PreTrainedConfig]] = {
         topk_group=2,
     ),
 }
-GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4")
+_K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *_K_QUANTS, "IQ4_NL", "IQ4_XS", "MXFP4")
 GGUF_TYPES = ("F32", "F16", "BF16", *GGUF_BLOCKS)
 
 

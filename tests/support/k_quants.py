@@ -14,7 +14,9 @@ Values = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
 _BLOCK = 256
-_FALLBACK = {Kind.Q4_K: Kind.Q5_0, Kind.Q5_K: Kind.Q5_1, Kind.Q6_K: Kind.Q8_0, Kind.IQ4_XS: Kind.IQ4_NL}
+_FALLBACK = {Kind.Q4_K: Kind.Q5_0, Kind.Q5_K: Kind.Q5_1, Kind.Q6_K: Kind.Q8_0} | dict.fromkeys(
+    (Kind.Q2_K, Kind.Q3_K, Kind.IQ4_XS), Kind.IQ4_NL
+)
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 
 
@@ -83,6 +85,39 @@ def _six_bits(values: Values) -> Bytes:
     return np.concatenate([ql.reshape(count, 128), qh.reshape(count, 64), sc.view(np.uint8), d_bytes], axis=1)
 
 
+def _pairs_of_bits(codes: Bytes) -> Bytes:
+    """Codes of two bits of 256 columns as bytes: [count, 64]."""
+    shifted = codes.reshape(-1, 2, 4, 32) << np.array([0, 2, 4, 6], np.uint8)[:, None]
+    return shifted.sum(axis=2).astype(np.uint8).reshape(-1, 64)
+
+
+def _two_bits(values: Values) -> Bytes:
+    parts = values.reshape(-1, 16, 16)
+    minima = np.maximum(-parts.min(axis=2), 0)
+    scales = np.maximum(parts.max(axis=2) + minima, 0) / 3
+    d, d_bytes = _half(scales.max(axis=1) / 15)
+    dmin, dmin_bytes = _half(minima.max(axis=1) / 15)
+    sc = np.clip(np.rint(_divided(scales, np.repeat(d[:, None], 16, 1))), 0, 15).astype(np.uint8)
+    m = np.clip(np.rint(_divided(minima, np.repeat(dmin[:, None], 16, 1))), 0, 15).astype(np.uint8)
+    step = np.repeat((d[:, None] * sc)[:, :, None], 16, 2)
+    codes = np.clip(np.rint(_divided(parts + (dmin[:, None] * m)[:, :, None], step)), 0, 3).astype(np.uint8)
+    return np.concatenate([sc | m << 4, _pairs_of_bits(codes), d_bytes, dmin_bytes], axis=1)
+
+
+def _three_bits(values: Values) -> Bytes:
+    parts = values.reshape(-1, 16, 16)
+    scales = _largest(parts) / -4
+    d, d_bytes = _half(_largest(scales) / -32)
+    sc = np.clip(np.rint(_divided(scales, np.repeat(d[:, None], 16, 1))), -32, 31)
+    step = np.repeat((d[:, None] * sc)[:, :, None], 16, 2)
+    codes = (np.clip(np.rint(_divided(parts, step)), -4, 3) + 4).astype(np.uint8)
+    high = ((codes.reshape(-1, 8, 32) >> 2) << np.arange(8, dtype=np.uint8)[:, None]).sum(axis=1).astype(np.uint8)
+    stored = (sc + 32).astype(np.uint8)
+    low = stored[:, :8] & 15 | (stored[:, 8:] & 15) << 4
+    top = ((stored.reshape(-1, 4, 4) >> 4) << np.array([0, 2, 4, 6], np.uint8)[:, None]).sum(axis=1).astype(np.uint8)
+    return np.concatenate([high, _pairs_of_bits(codes & 3), low, top, d_bytes], axis=1)
+
+
 def _largest(parts: Values) -> Values:
     """The value of the largest magnitude in the last dimension, with its sign."""
     return np.take_along_axis(parts, np.abs(parts).argmax(axis=-1)[..., None], axis=-1)[..., 0]
@@ -113,6 +148,8 @@ def _iq4_xs(values: Values) -> Bytes:
 
 
 _WRITERS: dict[Kind, Callable[[Values], Bytes]] = {
+    Kind.Q2_K: _two_bits,
+    Kind.Q3_K: _three_bits,
     Kind.Q4_K: lambda values: _with_minima(values, 4),
     Kind.Q5_K: lambda values: _with_minima(values, 5),
     Kind.Q6_K: _six_bits,

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 # GGUF's.
-BlockLayout = Literal["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"]
+BlockLayout = Literal[
+    "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"
+]
 # "gptq" has zero points minus one, "gptq_v2" has them as they are.
 Layout = Literal["gptq", "gptq_v2", "awq", "packed", "int8", "fp8", "gpt_oss", "mxfp4_packed", BlockLayout]
 CodeFormat = Literal["int4", "int8_group", "int8", "fp8", "mxfp4", "iq4"]
@@ -21,7 +23,7 @@ class Stored:
     """One quantized matrix [out features, in features] of a checkpoint.
 
     `native` is the format that takes its codes, `group` how many columns have a scale in common then; `reordered`
-    columns, and the groups of 16 of Q6_K, are rounded anew into groups of 32.
+    columns, and the groups of 16 of Q2_K and Q6_K, are rounded anew into groups of 32.
     """
 
     layout: Layout
@@ -48,13 +50,16 @@ class Stored:
 StoredMatrices = Mapping[str, Stored]  # by the name of the module without what stands before "layers."
 
 
-# GGUF's block formats (ggml-common.h of llama.cpp): 32 columns to a scale, Q6_K 16.
+# GGUF's block formats (ggml-common.h of llama.cpp): 32 columns to a scale, Q2_K and Q6_K 16. So has Q3_K, but its
+# scales are whole numbers times one of 256 columns, and their products with its codes are codes of 8 bits.
 GGUF_BLOCKS: dict[str, Stored] = {
     "q8_0": Stored("q8_0", "int8_group", 32),
     "q4_0": Stored("q4_0", "int4", 32, bits=4),
     "q4_1": Stored("q4_1", "int4", 32, bits=4, symmetric=False),
     "q5_0": Stored("q5_0", "int8_group", 32, bits=5),
     "q5_1": Stored("q5_1", "int8_group", 32, bits=5, symmetric=False),
+    "q2_k": Stored("q2_k", "int8_group", REQUANTIZED_GROUP, bits=2),
+    "q3_k": Stored("q3_k", "int8_group", 256, bits=3),
     "q4_k": Stored("q4_k", "int4", 32, bits=4, symmetric=False),
     "q5_k": Stored("q5_k", "int8_group", 32, bits=5, symmetric=False),
     "q6_k": Stored("q6_k", "int8_group", REQUANTIZED_GROUP, bits=6),

@@ -23,6 +23,8 @@ _DTYPES: dict[GGMLQuantizationType, DType] = {
     GGMLQuantizationType.Q4_1: "q4_1",
     GGMLQuantizationType.Q5_0: "q5_0",
     GGMLQuantizationType.Q5_1: "q5_1",
+    GGMLQuantizationType.Q2_K: "q2_k",
+    GGMLQuantizationType.Q3_K: "q3_k",
     GGMLQuantizationType.Q4_K: "q4_k",
     GGMLQuantizationType.Q5_K: "q5_k",
     GGMLQuantizationType.Q6_K: "q6_k",

@@ -196,8 +196,8 @@ _MODELS: dict[str, Callable[[], Model]] = {
     "deepseek_v2": lambda: deepseek(2, 160, 5, None, 64, 64),
     "deepseek_v3": _wide_deepseek,
 }
-_KINDS = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
-_KINDS += ["IQ4_NL", "IQ4_XS", "MXFP4"]
+_KINDS = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
+_KINDS += ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
 _PAIRS = [("llama", kind) for kind in _KINDS]
 _PAIRS += [("qwen2", "Q4_0"), ("qwen3", "Q5_1"), ("mixtral", "Q4_K"), ("qwen2_moe", "Q8_0"), ("qwen3_moe", "Q4_1")]
 _PAIRS += [("gemma2", "F16"), ("gemma3", "Q8_0"), ("phi3", "Q4_0")]

@@ -1,7 +1,8 @@
 """GGUF's block formats (ggml-common.h and ggml-quants.c of llama.cpp), decoded block by block over whole matrices.
 
 Q8_0, Q4_0, Q4_1, Q5_0, Q5_1: blocks of 32 columns with a scale d in fp16. Q4_K, Q5_K, Q6_K: blocks of 256, with a d
-(and dmin) in fp16 for all and 6-bit scales and minima (8-bit scales in Q6_K) for 32 (16 in Q6_K) columns each.
+(and dmin) in fp16 for all and 6-bit scales and minima (8-bit scales in Q6_K) for 32 (16 in Q6_K) columns each. Q2_K,
+Q3_K: the same with 4-bit scales and minima, or 6-bit scales, for 16 columns each.
 IQ4_NL: blocks of 32 with a d, codes by a table; IQ4_XS: the same in blocks of 256, with a d and 6-bit scales for 32.
 MXFP4: blocks of 32, the exponent of a power of two, then e2m1 codes.
 """
@@ -104,6 +105,36 @@ def _scales_and_minima(name: str, blocks: Blocks) -> tuple[Floats, Floats]:
     )
 
 
+def _quarters(octets: Blocks) -> Codes:
+    """Bytes whose four pairs of bits are of 32 columns each, 32 bytes for 128 of them: [rows, blocks, 16, 16]."""
+    pairs = octets.reshape(*octets.shape[:2], 2, 1, 32) >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & np.uint8(3)
+    return pairs.reshape(*octets.shape[:2], 16, 16)
+
+
+def _q2_k(name: str, blocks: Blocks) -> CodedTensor:
+    """Sixteen bytes of scales in the low four bits and minima in the others, then the codes."""
+    shape = (blocks.shape[0], -1)
+    scales = (blocks[:, :, :16] & _LOW) * _half(name, blocks, 80)[:, :, None]
+    minima = (blocks[:, :, :16] >> 4) * -_half(name, blocks, 82)[:, :, None]
+    codes = _flat(_quarters(blocks[:, :, 16:80]))
+    return CodedTensor(
+        name, "int8_group", codes, scales.reshape(shape), 16, minima.reshape(shape), offsets_are_zeros=False
+    )
+
+
+def _q3_k(name: str, blocks: Blocks) -> CodedTensor:
+    """32 bytes of high bits, the low bits of the codes, then scales around 32: eight bytes with the low four
+    bits of two, four with the high bits of four."""
+    shape = blocks.shape[:2]
+    low, high = blocks[:, :, 96:104], blocks[:, :, None, 104:108] >> np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    scales = (_halves(low) | (high & np.uint8(3)).reshape(*shape, 16) << np.uint8(4)).astype(np.int16) - 32
+    high = blocks[:, :, None, :32] >> np.arange(8, dtype=np.uint8)[:, None] & np.uint8(1)
+    codes = (_quarters(blocks[:, :, 32:96]) | (high << 2).reshape(*shape, 16, 16)).astype(np.int16) - 4
+    # Products from -124 to 128: their negatives, less the middle, are codes of 8 bits.
+    products = (128 - scales[..., None] * codes).astype(np.uint8)
+    return CodedTensor(name, "int8_group", _flat(products), -_half(name, blocks, 108), 256)
+
+
 def _q4_k(name: str, blocks: Blocks) -> CodedTensor:
     nibbles = blocks[:, :, 16:].reshape(*blocks.shape[:2], 4, 32)
     return _with_minimum(name, "int4", _halves(nibbles), *_scales_and_minima(name, blocks))
@@ -153,6 +184,8 @@ _DECODERS: dict[str, tuple[int, int, Callable[[str, Blocks], CodedTensor]]] = {
     "q4_1": (32, 20, _q4_1),
     "q5_0": (32, 22, _q5_0),
     "q5_1": (32, 24, _q5_1),
+    "q2_k": (256, 84, _q2_k),
+    "q3_k": (256, 110, _q3_k),
     "q4_k": (256, 144, _q4_k),
     "q5_k": (256, 176, _q5_k),
     "q6_k": (256, 210, _q6_k),

@@ -94,6 +94,8 @@ def all_of(made: MatrixFormat) -> LayerFormats:
         (Stored("gptq", "int4", 96, bits=4), MatrixFormat("int4", 32)),
         (Stored("gptq", "int4", 256, bits=4), MatrixFormat("int4", 128)),
         (GGUF_BLOCKS["q4_k"], MatrixFormat("int4", 32, "minima")),
+        (GGUF_BLOCKS["q2_k"], MatrixFormat("int8_group", 32)),
+        (GGUF_BLOCKS["q3_k"], MatrixFormat("int8_group", 128)),
         (GGUF_BLOCKS["q6_k"], MatrixFormat("int8_group", 32)),
         (GGUF_BLOCKS["iq4_xs"], MatrixFormat("iq4", 32)),
     ],

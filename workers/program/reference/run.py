@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,8 +55,7 @@ class KvCache:
         parts = 1 if shape.value_dim else 2
         sizes = (shape.num_layers, limits.num_pages, parts, shape.kv_heads, PAGE_SIZE, shape.head_dim)
         # Numpy's zeros are memory that the system gives at its first use; torch writes its own at once.
-        memory = torch.from_numpy(np.zeros(math.prod(sizes) * held.itemsize, np.uint8))
-        self.memory = memory.view(held).reshape(sizes)
+        self.memory = torch.from_numpy(np.zeros(sizes, f"i{held.itemsize}")).view(held)
 
     def store(self, layer: int, step: Step, keys: torch.Tensor, values: torch.Tensor | None = None) -> None:
         """Store the step's keys, and values, [tokens, heads, dimensions].

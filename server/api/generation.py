@@ -6,12 +6,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
 from numaserve.server.api.access_log import RequestRecord
-from numaserve.server.engine.types import (
-    EngineProtocol,
-    GenerationChunk,
-    GenerationRequest,
-    GenerationStream,
-)
+from numaserve.server.engine.types import EngineProtocol, GenerationChunk, GenerationRequest, GenerationStream
 from numaserve.server.metrics.labels import EndReason
 
 

@@ -42,11 +42,7 @@ def chat_entries(names: TokenNames, tokens: Sequence[TokenLogprobs]) -> list[msg
     """
 
     def entry(token: int, logprob: float) -> dict[str, object]:
-        return {
-            "token": names.text_of(token),
-            "logprob": _finite(logprob),
-            "bytes": list(names.bytes_of(token)),
-        }
+        return {"token": names.text_of(token), "logprob": _finite(logprob), "bytes": list(names.bytes_of(token))}
 
     return [
         msgspec.Raw(

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from numaserve.server.cli.bench_model import (
-    Model,
-    Shape,
-    Tp,
-    about,
-    checkpoint,
-    deployments,
-)
+from numaserve.server.cli.bench_model import Model, Shape, Tp, about, checkpoint, deployments
 from numaserve.server.cli.bench_options import Json
 from numaserve.server.cli.bench_report import MachineReport
 from numaserve.server.cli.config_options import takes_settings
@@ -36,12 +29,7 @@ _BETWEEN_S = 1.0
 
 @takes_settings("threads_per_worker")
 def bench_load(
-    model: Model = None,
-    *,
-    shape: Shape = None,
-    tp: Tp = None,
-    options: dict[str, Any],
-    json: Json = None,
+    model: Model = None, *, shape: Shape = None, tp: Tp = None, options: dict[str, Any], json: Json = None
 ) -> None:
     """Load a model from its files and from packed weights, beside the time to read either from the page cache."""
     options |= {"max_running_requests": 1, "context_length": 32}

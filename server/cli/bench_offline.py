@@ -6,14 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from numaserve.configs import EFFICIENCIES
-from numaserve.server.cli.bench_model import (
-    Model,
-    Shape,
-    Tp,
-    about,
-    checkpoint,
-    deployments,
-)
+from numaserve.server.cli.bench_model import Model, Shape, Tp, about, checkpoint, deployments
 from numaserve.server.cli.bench_options import EfficienciesFile, Json
 from numaserve.server.cli.bench_report import MachineReport
 from numaserve.server.cli.bench_steps import figures_of, step_row

@@ -32,8 +32,7 @@ _WIDTH = 120  # where there is no terminal to tell
 @takes_settings("tp", "backend", "chunked_prefill_size", "threads_per_worker", "mem_fraction_static")
 def plan(
     model: Annotated[
-        str | None,
-        typer.Argument(metavar="[MODEL]", help="Folder with a config.json, .gguf file, hub id, or 'demo'."),
+        str | None, typer.Argument(metavar="[MODEL]", help="Folder with a config.json, .gguf file, hub id, or 'demo'.")
     ] = None,
     *,
     shape: Annotated[str | None, typer.Option(help="A shape of `numaserve bench offline` instead of a model.")] = None,

@@ -25,16 +25,10 @@ class RequestFamilies:
             Histogram, "numaserve_inter_token_latency_seconds", "Each gap between two tokens.", buckets=buckets.GAP
         )
         self.e2e_latency = series.one(
-            Histogram,
-            "numaserve_e2e_request_latency_seconds",
-            "Request admitted to finished.",
-            buckets=buckets.REQUEST,
+            Histogram, "numaserve_e2e_request_latency_seconds", "Request admitted to finished.", buckets=buckets.REQUEST
         )
         self.queue_time = series.one(
-            Histogram,
-            "numaserve_queue_time_seconds",
-            "Request admitted to first scheduled.",
-            buckets=buckets.QUEUE,
+            Histogram, "numaserve_queue_time_seconds", "Request admitted to first scheduled.", buckets=buckets.QUEUE
         )
         self.prefill_time = series.one(
             Histogram,

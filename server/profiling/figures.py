@@ -121,10 +121,7 @@ def phase_figures(name: str, figures: RankFigures, ceilings: Ceilings | None) ->
     # Reading and computing overlap at best, within an operation as in the whole step.
     step_bounds = {kind: sum(bound.get(kind, 0.0) for bound in bounds.values()) for kind in ("read", "flops")}
     costs = [_averages(each, figures, bounds[id(each)]) for each in ran]
-    costs += [
-        _averages(outside, figures, {}),
-        _averages(whole, figures, step_bounds if ceilings else {}),
-    ]
+    costs += [_averages(outside, figures, {}), _averages(whole, figures, step_bounds if ceilings else {})]
     return PhaseFigures(name, figures.rank, figures.steps, figures.tokens, costs, ceilings)
 
 

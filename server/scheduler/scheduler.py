@@ -7,13 +7,7 @@ from collections import deque
 from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.policy import Chunk
-from numaserve.server.scheduler.sequence import (
-    SchedulerConfig,
-    SchedulerStats,
-    Sequence,
-    SequenceState,
-    SequenceUpdate,
-)
+from numaserve.server.scheduler.sequence import SchedulerConfig, SchedulerStats, Sequence, SequenceState, SequenceUpdate
 from numaserve.server.scheduler.step import Entry, InFlight, StepBuilder, slot_init
 from numaserve.workers.protocol import SeqResult, SlotInit, StepPlan, StepResult
 

@@ -59,8 +59,4 @@ def slot_init(seq: Sequence) -> SlotInit:
     """The start of `seq` in a slot, or its next one: the tokens before count for the penalties."""
     if not seq.sampling.has_penalties:
         return SlotInit(sampling=seq.sampling)
-    return SlotInit(
-        sampling=seq.sampling,
-        prompt_history=seq.tokens[: seq.prompt_len],
-        output_history=seq.output,
-    )
+    return SlotInit(sampling=seq.sampling, prompt_history=seq.tokens[: seq.prompt_len], output_history=seq.output)

@@ -145,12 +145,7 @@ class WorkerGroup:
                 endpoint = self._channel.endpoint(launch.rank)
                 self._channel.send(launch.rank, msgspec.structs.replace(launch, ring_fd=ring_fd, ring_nonce=nonce))
                 process = WorkerProcess(
-                    launch.rank,
-                    self._command,
-                    endpoint,
-                    lifeline_fd=read_end,
-                    ring_fd=ring_fd,
-                    on_exit=self._on_exit,
+                    launch.rank, self._command, endpoint, lifeline_fd=read_end, ring_fd=ring_fd, on_exit=self._on_exit
                 )
                 self._processes.append(process)
         finally:

@@ -37,12 +37,7 @@ class ChatTemplate:
         self._cpu_seconds = cpu_seconds
         self._seconds = seconds
         self._max_bytes = 4 * max_chars
-        config = {
-            "template": source,
-            "cpu_seconds": cpu_seconds,
-            "max_chars": max_chars,
-            "memory_bytes": MEMORY_BYTES,
-        }
+        config = {"template": source, "cpu_seconds": cpu_seconds, "max_chars": max_chars, "memory_bytes": MEMORY_BYTES}
         self._config = json.dumps(config).encode() + b"\n"
         self._unsent_config = self._config
         self._lock = threading.Lock()

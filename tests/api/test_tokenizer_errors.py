@@ -71,11 +71,7 @@ def panicky_client(panicky: ApiContext) -> Iterator[TestClient]:
 
 @pytest.mark.parametrize(("route", "body"), CASES)
 def test_the_answer_is_the_clients_error_and_the_log_says_why(
-    route: str,
-    body: dict[str, Any],
-    panicky: ApiContext,
-    panicky_client: TestClient,
-    caplog: pytest.LogCaptureFixture,
+    route: str, body: dict[str, Any], panicky: ApiContext, panicky_client: TestClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="numaserve")
     answer = panicky_client.post(route, json=body, headers={"X-Request-Id": "r7"})

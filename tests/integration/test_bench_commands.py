@@ -139,9 +139,7 @@ def command(server: Server, *arguments: str) -> int:
     return caught.value.code
 
 
-def test_failed_requests_end_the_command_with_an_error_and_the_first_reason(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_failed_requests_end_the_command_with_an_error_and_the_first_reason(capfd: pytest.CaptureFixture[str]) -> None:
     """The context holds 2048 tokens; lengths reach up to 4000."""
 
     async def scenario() -> int:

@@ -244,12 +244,7 @@ def attention(
 
 
 def sample(
-    isa: str,
-    logits: F32,
-    params: SamplingParams,
-    position: int,
-    prompt: Sequence[int] = (),
-    output: Sequence[int] = (),
+    isa: str, logits: F32, params: SamplingParams, position: int, prompt: Sequence[int] = (), output: Sequence[int] = ()
 ) -> TokenLogprobs:
     """Samples the token of `position`; its logprob is 0 where params want none."""
     counts = (

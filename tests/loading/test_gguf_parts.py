@@ -72,10 +72,7 @@ def test_a_change_of_any_part_is_noticed(whole: Path, tmp_path: Path) -> None:
     ("spoil", "message"),
     [
         (lambda parts: parts[1].unlink(), r"00002-of-.*: missing; all \d+ parts"),
-        (
-            lambda parts: parts[1].write_bytes(parts[2].read_bytes()),
-            r"00002-of-.*: not part 2 of \d+, as",
-        ),
+        (lambda parts: parts[1].write_bytes(parts[2].read_bytes()), r"00002-of-.*: not part 2 of \d+, as"),
         (lambda parts: parts[1].write_bytes(parts[1].read_bytes()[:-9]), r"00002-of-.*: not a sound GGUF file"),
         (lambda parts: parts[0].rename(parts[0].with_name("model.gguf")), r"one of \d+ parts; give the first one"),
     ],

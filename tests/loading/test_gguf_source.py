@@ -138,11 +138,7 @@ def test_norm_weights_of_gemma_in_gguf_hold_the_one_already(family: str, tmp_pat
 def test_the_largest_gemma_scales_queries_by_the_hidden_size_per_head(
     family: str, layers: int, scale: float, tmp_path: Path
 ) -> None:
-    metadata: Metadata = {
-        "block_count": layers,
-        "attention.key_length": 16,
-        "attention.value_length": 16,
-    }
+    metadata: Metadata = {"block_count": layers, "attention.key_length": 16, "attention.value_length": 16}
     config = load_model_config(write(tmp_path / "model.gguf", family, metadata))
     assert [attention.scale for attention in layers_of(config, Attention)] == pytest.approx([scale] * layers)
 
@@ -213,10 +209,7 @@ def test_longrope_factors_come_from_the_file(tmp_path: Path) -> None:
         "rope_factors_short.weight": np.full(16, 2, np.float32),
         "rope_factors_long.weight": np.full(16, 3, np.float32),
     }
-    metadata: Metadata = {
-        "rope.scaling.original_context_length": 128,
-        "rope.scaling.attn_factor": 1.5,
-    }
+    metadata: Metadata = {"rope.scaling.original_context_length": 128, "rope.scaling.attn_factor": 1.5}
     rope = rope_of(load_model_config(write(tmp_path / "model.gguf", "phi3", metadata, **tensors)))
     assert (rope.kind, rope.original_max_position, rope.attention_factor) == ("longrope", 128, 1.5)
     assert (set(rope.short_factor), set(rope.long_factor)) == ({2.0}, {3.0})

@@ -124,8 +124,7 @@ def test_the_number_of_experts_has_two_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "config_class"),
-    [(QWEN, hf.Qwen3MoeConfig), (QWEN2, hf.Qwen2MoeConfig), (MIXTRAL, hf.MixtralConfig)],
+    ("values", "config_class"), [(QWEN, hf.Qwen3MoeConfig), (QWEN2, hf.Qwen2MoeConfig), (MIXTRAL, hf.MixtralConfig)]
 )
 def test_windows_are_on_the_layers_that_have_one_in_transformers(
     values: dict[str, Any], config_class: type[hf.PreTrainedConfig], tmp_path: Path

@@ -55,11 +55,7 @@ def test_the_head_stays_as_it_is_unless_it_is_named(name: str) -> None:
 
 @pytest.mark.parametrize(
     "quantization",
-    [
-        GPTQ | {"lm_head": True},
-        AUTO_ROUND | {"extra_config": {"lm_head": {"bits": 4}}},
-        W4A16 | {"ignore": []},
-    ],
+    [GPTQ | {"lm_head": True}, AUTO_ROUND | {"extra_config": {"lm_head": {"bits": 4}}}, W4A16 | {"ignore": []}],
 )
 def test_a_head_may_be_quantized_too(quantization: dict[str, Any]) -> None:
     assert names(quantization) == {"layers.0", "layers.1", "lm_head"}

@@ -17,13 +17,7 @@ import numpy.typing as npt
 import torch
 import transformers as hf
 from numaserve.server.tokenizer import load_tokenizer
-from numaserve.workers.protocol import (
-    PAGE_SIZE,
-    SamplingParams,
-    SeqPlan,
-    SlotInit,
-    StepPlan,
-)
+from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, SeqPlan, SlotInit, StepPlan
 from numaserve.workers.settings import BF16_WEIGHTS, WeightFormats
 
 from tests.support import checkpoints

@@ -12,10 +12,7 @@ import transformers as hf
 from numaserve.kernels import _native
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.tokenizer import load_tokenizer
-from numaserve.workers.protocol import (
-    SamplingParams,
-    WeightsCache,
-)
+from numaserve.workers.protocol import SamplingParams, WeightsCache
 from numaserve.workers.settings import BF16_WEIGHTS, WeightFormat, WeightFormats
 
 from tests.support import checkpoints

@@ -41,15 +41,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     common = read_common(fields)
     pattern = fields.integer("sliding_window_pattern", 1, 2**10, 6)
     slides = read_layer_kinds(fields, [bool((layer + 1) % pattern) for layer in range(common.layers)])
-    return gemma(
-        common,
-        "gemma3",
-        architecture,
-        slides,
-        ropes=_read_ropes(fields),
-        head_norms=True,
-        **MULTIMODAL,
-    )
+    return gemma(common, "gemma3", architecture, slides, ropes=_read_ropes(fields), head_norms=True, **MULTIMODAL)
 
 
 def _read_ropes(fields: Fields) -> tuple[RopeConfig, RopeConfig]:
@@ -60,10 +52,7 @@ def _read_ropes(fields: Fields) -> tuple[RopeConfig, RopeConfig]:
     # In the older spelling the scaling is of the full layers only.
     full = fields.child("rope_scaling") if fields.has("rope_scaling") else nested.child("full_attention")
     sliding = nested.child("sliding_attention")
-    return (
-        rope_from(fields, full, head_dim, theta=theta),
-        rope_from(fields, sliding, head_dim, theta=theta_sliding),
-    )
+    return (rope_from(fields, full, head_dim, theta=theta), rope_from(fields, sliding, head_dim, theta=theta_sliding))
 
 
 FAMILY = Family(

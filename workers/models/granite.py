@@ -9,12 +9,7 @@ from numaserve.workers.layers.decoder import Block
 from numaserve.workers.layers.embedding import Embedding
 from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.huggingface import (
-    MAX_INTERMEDIATE,
-    read_common,
-    read_head_dim,
-    read_layer_count,
-)
+from numaserve.workers.models.config.huggingface import MAX_INTERMEDIATE, read_common, read_head_dim, read_layer_count
 from numaserve.workers.models.family import Family, GgufForm, Values, without_experts
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import UNROTATED

@@ -33,9 +33,4 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     return common.model("phi3", architecture, block)
 
 
-FAMILY = Family(
-    name="phi3",
-    architectures=("Phi3ForCausalLM",),
-    configure=configure,
-    gguf=GgufForm("phi3"),
-)
+FAMILY = Family(name="phi3", architectures=("Phi3ForCausalLM",), configure=configure, gguf=GgufForm("phi3"))

@@ -34,9 +34,4 @@ def read_late_windows(fields: Fields) -> list[int | None]:
     return windows_of(read_layer_kinds(fields, slides), window)
 
 
-FAMILY = Family(
-    name="qwen2",
-    architectures=("Qwen2ForCausalLM",),
-    configure=configure,
-    gguf=GgufForm("qwen2"),
-)
+FAMILY = Family(name="qwen2", architectures=("Qwen2ForCausalLM",), configure=configure, gguf=GgufForm("qwen2"))

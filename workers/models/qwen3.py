@@ -23,9 +23,4 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
     return common.model("qwen3", architecture, block)
 
 
-FAMILY = Family(
-    name="qwen3",
-    architectures=("Qwen3ForCausalLM",),
-    configure=configure,
-    gguf=GgufForm("qwen3"),
-)
+FAMILY = Family(name="qwen3", architectures=("Qwen3ForCausalLM",), configure=configure, gguf=GgufForm("qwen3"))

@@ -32,11 +32,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 
     def block(layer: int) -> Block:
         attention = common.attention(
-            layer,
-            rope=rope if rotated[layer] else UNROTATED,
-            window=windows[layer],
-            qkv_bias=bias,
-            output_bias=bias,
+            layer, rope=rope if rotated[layer] else UNROTATED, window=windows[layer], qkv_bias=bias, output_bias=bias
         )
         return common.block(layer, attention)
 
@@ -54,9 +50,4 @@ def _read_rotated(fields: Fields, layers: int) -> list[bool]:
     return [bool((layer + 1) % interval) for layer in range(layers)]
 
 
-FAMILY = Family(
-    name="smollm3",
-    architectures=("SmolLM3ForCausalLM",),
-    configure=configure,
-    gguf=GgufForm("smollm3"),
-)
+FAMILY = Family(name="smollm3", architectures=("SmolLM3ForCausalLM",), configure=configure, gguf=GgufForm("smollm3"))

@@ -28,15 +28,7 @@ from numaserve.workers.planning.roofline.ranks import rank_operations
 from numaserve.workers.process.model import RankModel
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.program.cost import StepWork
-from numaserve.workers.protocol import (
-    Launch,
-    SamplingParams,
-    SeqPlan,
-    SeqResult,
-    SlotInit,
-    StepPlan,
-    TokenLogprobs,
-)
+from numaserve.workers.protocol import Launch, SamplingParams, SeqPlan, SeqResult, SlotInit, StepPlan, TokenLogprobs
 from numaserve.workers.settings import ModelSettings, WeightFormats
 
 from tests.support.golden.cases import Serving

@@ -12,8 +12,7 @@ AHEAD = SeqPlan(2, 9, [], from_previous=True)
 
 
 @pytest.mark.parametrize(
-    ("seqs", "kind"),
-    [([PREFILL], "prefill"), ([DECODE, AHEAD], "decode"), ([PREFILL, AHEAD], "mixed")],
+    ("seqs", "kind"), [([PREFILL], "prefill"), ([DECODE, AHEAD], "decode"), ([PREFILL, AHEAD], "mixed")]
 )
 def test_the_kind_of_a_step_is_what_its_plan_computes(seqs: list[SeqPlan], kind: str) -> None:
     assert step_kind(StepPlan(0, seqs)) == kind

@@ -7,14 +7,7 @@ from dataclasses import dataclass, field
 
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
-from numaserve.workers.protocol import (
-    SamplingParams,
-    SeqPlan,
-    SeqResult,
-    StepPlan,
-    StepResult,
-    TokenLogprobs,
-)
+from numaserve.workers.protocol import SamplingParams, SeqPlan, SeqResult, StepPlan, StepResult, TokenLogprobs
 
 VOCABULARY = 3
 NAN_TOKEN = 3  # never sampled; logits from its position on are not numbers

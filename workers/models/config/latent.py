@@ -34,13 +34,7 @@ _NAMES = ExpertNames(shared="mlp.shared_experts")
 
 
 def read_deepseek(
-    fields: Fields,
-    family: str,
-    architecture: str,
-    *,
-    correction_bias: bool = False,
-    pairs: bool = True,
-    **routing: Any,
+    fields: Fields, family: str, architecture: str, *, correction_bias: bool = False, pairs: bool = True, **routing: Any
 ) -> ModelConfig:
     """The configuration of a model of either generation; `routing` are fields of `Routing`."""
     attention_of = _read_attention(fields, pairs=pairs)

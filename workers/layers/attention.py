@@ -8,8 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from numaserve.workers.layers.axes import Axis, KvHeads, QueryHeads
-from numaserve.workers.layers.cache import KvShape, page_bytes
-from numaserve.workers.layers.layer import Mixer
+from numaserve.workers.layers.layer import KvShape, Mixer
 from numaserve.workers.layers.parameters import (
     MatrixParameter,
     Order,
@@ -22,7 +21,9 @@ from numaserve.workers.layers.parameters import (
     vector,
     whole,
 )
+from numaserve.workers.program.cost import kv_bytes_per_token
 from numaserve.workers.program.rope import RopeConfig
+from numaserve.workers.protocol import PAGE_SIZE
 
 if TYPE_CHECKING:
     from numaserve.workers.layers.partition import RankPart
@@ -144,7 +145,7 @@ class Attention(Mixer):
 
     def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
         """See `Layer`."""
-        return page_bytes(len(part.along(self.keys)), self.head_dim, dtype)
+        return PAGE_SIZE * kv_bytes_per_token(len(part.along(self.keys)), self.head_dim, dtype, latent=False)
 
     def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, index: int) -> Partial:
         """See `Mixer`."""

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.axes import Axis, KvHeads, QueryHeads, Units
-from numaserve.workers.layers.cache import KvShape
-from numaserve.workers.layers.layer import Mixer
+from numaserve.workers.layers.layer import KvShape, Mixer
 from numaserve.workers.layers.parameters import (
     MatrixParameter,
     Order,
@@ -22,7 +21,8 @@ from numaserve.workers.layers.parameters import (
     VectorParameter,
     whole,
 )
-from numaserve.workers.program.handles import BF16_BYTES, MATRIX_PAD
+from numaserve.workers.program.cost import kv_bytes_per_token
+from numaserve.workers.program.handles import MATRIX_PAD
 from numaserve.workers.program.rope import RopeConfig
 from numaserve.workers.protocol import PAGE_SIZE
 
@@ -192,7 +192,7 @@ class LatentAttention(Mixer):
         """A latent is key and value at once."""
         if dtype != "bf16":
             raise OperatorError(f"--kv-cache-dtype {dtype}: the model caches latents, in bf16 only")
-        return len(part.along(self.keys)) * PAGE_SIZE * self.cache_dim * BF16_BYTES
+        return PAGE_SIZE * kv_bytes_per_token(len(part.along(self.keys)), self.cache_dim, dtype, latent=True)
 
     def forward(self, b: ProgramBuilder, part: RankPart, x: Operand, index: int) -> Partial:
         """See `Mixer`."""

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from numaserve.workers.layers.axes import Axis
 from numaserve.workers.layers.parameters import Parameter
 
 if TYPE_CHECKING:
-    from numaserve.workers.layers.cache import KvShape
     from numaserve.workers.layers.partition import RankPart
     from numaserve.workers.program.buffers import Operand, Partial
     from numaserve.workers.program.builder import ProgramBuilder
@@ -71,6 +71,20 @@ class Layer:
     def page_bytes(self, part: RankPart, dtype: KvCacheDtype) -> int:
         """Memory of a page of KV cache on one rank. Raises `OperatorError` for a dtype that it does not cache in."""
         return sum(child.page_bytes(part, dtype) for child in self.children)
+
+
+@dataclass(frozen=True)
+class KvShape:
+    """The keys and values that a layer caches: one of each for each KV head; all layers of a program have the same.
+
+    A latent cache has one head: it is `head_dim` wide, and its first `value_dim` dimensions are the values; 0 where the
+    cache is not latent.
+    """
+
+    queries: Axis
+    keys: Axis
+    head_dim: int
+    value_dim: int = 0
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from numaserve.workers.layers.parameters import MatrixParameter, Part, VectorPar
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.handles import MATRIX_PAD, TILE_COLUMNS, TILE_ROWS, Matrix, round_up
-from numaserve.workers.weights.convert import Floats, as_float32
 from numaserve.workers.weights.packing import Packer, Place
-from numaserve.workers.weights.source import TensorSource
+from numaserve.workers.weights.source import Floats, TensorSource, as_float32
 from numaserve.workers.weights.tensors import check_tensors
 from numaserve.workers.weights.weights import Weights
 

@@ -10,10 +10,9 @@ import numpy.typing as npt
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.stored import Stored
-from numaserve.workers.weights.convert import Floats, as_float32
 from numaserve.workers.weights.quantized.coded import CodedTensor, requantized
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix
-from numaserve.workers.weights.source import RawTensor, TensorSource
+from numaserve.workers.weights.source import Floats, RawTensor, TensorSource, as_float32
 
 Rows = npt.NDArray[np.int32]
 
@@ -115,10 +114,7 @@ class Packer:
                 tensor.dtype,
                 source_cols=tensor.shape[1],
                 rows=rows,
-                dst_row=place.dst_row,
-                first_col=place.first_col,
-                panel_stride=place.panel_stride,
-                panel_offset=place.panel_offset,
+                **vars(place),
             )
         except ValueError as error:
             raise _damaged(tensor.name, error) from error
@@ -136,10 +132,7 @@ class Packer:
                 source_group=coded.group,
                 offsets_are_zeros=coded.offsets_are_zeros,
                 rows=rows,
-                dst_row=place.dst_row,
-                first_col=place.first_col,
-                panel_stride=place.panel_stride,
-                panel_offset=place.panel_offset,
+                **vars(place),
             )
         except ValueError as error:
             raise _damaged(coded.name, error) from error

@@ -9,7 +9,10 @@ from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.stored import BlockLayout
+
+Floats = npt.NDArray[np.float32]
 
 PlainDType = Literal["bf16", "f16", "f32"]
 CodeDType = Literal["u8", "i8", "i32", "i64", "e4m3"]
@@ -31,6 +34,18 @@ class RawTensor:
     def label(self) -> str:
         """The tensor's name and its file, for messages."""
         return f"tensor {self.name}" if self.file is None else f"{self.file}: tensor {self.name}"
+
+
+def as_float32(tensor: RawTensor) -> Floats:
+    """A tensor's values, such as a norm's weights. Raises `OperatorError` for blocks, which no converter writes."""
+    match tensor.dtype:
+        case "f32":
+            return tensor.data.view(np.float32).copy()
+        case "f16":
+            return tensor.data.view(np.float16).astype(np.float32)
+        case "bf16":
+            return (tensor.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    raise OperatorError(f"tensor {tensor.name} is {tensor.dtype}; norms, biases and kv_b_proj must be f32, f16 or bf16")
 
 
 class TensorSource(Protocol):

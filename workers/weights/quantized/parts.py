@@ -10,7 +10,7 @@ import numpy.typing as npt
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.quantized.coded import Codes, Floats
-from numaserve.workers.weights.source import RawTensor
+from numaserve.workers.weights.source import RawTensor, as_float32
 
 FLOAT_DTYPES = ("f16", "bf16", "f32")
 
@@ -52,13 +52,7 @@ def words(tensor: RawTensor) -> npt.NDArray[np.uint32]:
 
 def floats(tensor: RawTensor) -> Floats:
     """A tensor of scales with its shape. Raises `OperatorError` where one is no number."""
-    match tensor.dtype:
-        case "f32":
-            values = tensor.data.view(np.float32)
-        case "f16":
-            values = tensor.data.view(np.float16).astype(np.float32)
-        case _:
-            values = (tensor.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    values = as_float32(tensor)
     if not np.isfinite(values).all():
         raise OperatorError(f"tensor {tensor.name} holds scales that are not finite; fetch the checkpoint again")
     return values.reshape(tensor.shape)

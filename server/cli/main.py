@@ -13,8 +13,8 @@ from numaserve.server.cli.profile import profile
 from numaserve.server.cli.ring_stat import ring_stat
 from numaserve.server.cli.serve import serve
 from numaserve.server.cli.topology import topology
-from numaserve.server.cli.version import version
 from numaserve.server.cli.weights_cache import cache
+from numaserve.server.version import installed_version
 from numaserve.workers.errors import OperatorError
 
 EXIT_MISTAKE = 2  # something the operator can mend; starting again without a change would not help
@@ -33,9 +33,14 @@ app.command()(topology)
 app.command()(plan)
 app.command()(profile)
 app.command("ring-stat")(ring_stat)
-app.command()(version)
 app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(f"numaserve {installed_version()}")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numaserve.server.loadtest.arrivals import arrivals_of
 from numaserve.server.loadtest.client import Client
 from numaserve.server.loadtest.dataset import make_requests
-from numaserve.server.loadtest.load import Done, run_load
+from numaserve.server.loadtest.load import Done, arrivals_of, run_load
 from numaserve.server.loadtest.options import DatasetName, Traffic, Workload
 from numaserve.server.loadtest.probe import Probed, probe
 from numaserve.server.loadtest.prompts import CountTokens, TokenFiller, WordFiller, estimate_tokens, random_prompt

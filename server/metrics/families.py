@@ -5,10 +5,29 @@ Durations are in seconds, sizes in bytes or tokens.
 
 from __future__ import annotations
 
-from numaserve.server.metrics import buckets
 from numaserve.server.metrics.labels import FINISH_REASONS, PAGE_STATES, REFUSALS, REQUEST_STATES, STAGES, STEP_KINDS
 from numaserve.server.metrics.series import Series
 from prometheus_client import Counter, Gauge, Histogram, Info
+
+# Upper bounds of the histograms' buckets, in seconds or tokens. They are the same on every server: only equal bounds
+# can be added up over servers.
+_HOUR = 3600.0
+_UP_TO_TWO_HOURS = (10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1200.0, 2400.0, _HOUR, 2 * _HOUR)
+
+# A prompt of a hundred thousand tokens may take an hour on a processor, and so may the queue before it.
+_REQUEST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, *_UP_TO_TWO_HOURS)
+_QUEUE = (0.001, 0.0025, 0.005, *_REQUEST)
+_GAP = (
+    *(0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08),
+    *(0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5, 10.0, 60.0),
+)
+_STEP = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_STAGE = (
+    *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25),
+    *(1.0, 5.0),
+)
+_STEP_TOKENS = tuple(2**power for power in range(14))  # a step has at most 8192
+_LENGTH = tuple(2**power for power in range(21))  # to a million tokens
 
 
 class RequestFamilies:
@@ -19,37 +38,37 @@ class RequestFamilies:
             Histogram,
             "numaserve_time_to_first_token_seconds",
             "Request admitted to first token handed to the HTTP layer.",
-            buckets=buckets.REQUEST,
+            buckets=_REQUEST,
         )
         self.inter_token_latency = series.one(
-            Histogram, "numaserve_inter_token_latency_seconds", "Each gap between two tokens.", buckets=buckets.GAP
+            Histogram, "numaserve_inter_token_latency_seconds", "Each gap between two tokens.", buckets=_GAP
         )
         self.e2e_latency = series.one(
-            Histogram, "numaserve_e2e_request_latency_seconds", "Request admitted to finished.", buckets=buckets.REQUEST
+            Histogram, "numaserve_e2e_request_latency_seconds", "Request admitted to finished.", buckets=_REQUEST
         )
         self.queue_time = series.one(
-            Histogram, "numaserve_queue_time_seconds", "Request admitted to first scheduled.", buckets=buckets.QUEUE
+            Histogram, "numaserve_queue_time_seconds", "Request admitted to first scheduled.", buckets=_QUEUE
         )
         self.prefill_time = series.one(
             Histogram,
             "numaserve_prefill_time_seconds",
             "Request first scheduled to first token.",
-            buckets=buckets.REQUEST,
+            buckets=_REQUEST,
         )
         self.decode_time = series.one(
-            Histogram, "numaserve_decode_time_seconds", "First token to finished.", buckets=buckets.REQUEST
+            Histogram, "numaserve_decode_time_seconds", "First token to finished.", buckets=_REQUEST
         )
         self.prompt_length = series.one(
             Histogram,
             "numaserve_request_prompt_tokens",
             "Lengths of the prompts of scheduled requests.",
-            buckets=buckets.LENGTH,
+            buckets=_LENGTH,
         )
         self.output_length = series.one(
             Histogram,
             "numaserve_request_generation_tokens",
             "Lengths of the outputs of sequences that ended with at least one token.",
-            buckets=buckets.LENGTH,
+            buckets=_LENGTH,
         )
         self.prompt_tokens = series.one(
             Counter, "numaserve_prompt_tokens_total", "Prompt tokens of scheduled requests."
@@ -108,7 +127,7 @@ class WorkerFamilies:
             "One step, scheduled to processed.",
             "phase",
             STEP_KINDS,
-            buckets=buckets.STEP,
+            buckets=_STEP,
         )
         self.stage = series.each(
             Histogram,
@@ -116,13 +135,13 @@ class WorkerFamilies:
             "Parts of a step; all_reduce is inside native.",
             "stage",
             STAGES,
-            buckets=buckets.STAGE,
+            buckets=_STAGE,
         )
         self.step_tokens = series.one(
             Histogram,
             "numaserve_step_tokens",
             "Tokens of one step, of prompts and outputs.",
-            buckets=buckets.STEP_TOKENS,
+            buckets=_STEP_TOKENS,
         )
         self.up = series.by(Gauge, "numaserve_worker_up", "1 while the worker serves.", "rank")
         self.misplaced = series.by(

@@ -7,8 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from numaserve.server.loadtest.arrivals import poisson_arrivals
-from numaserve.server.loadtest.load import run_load
+from numaserve.server.loadtest.load import poisson_arrivals, run_load
 from numaserve.server.loadtest.requests import BenchRequest, Outcome
 
 REQUESTS = [BenchRequest("x", index, 1) for index in range(12)]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numaserve.server.loadtest.arrivals import arrivals_of
 from numaserve.server.loadtest.dataset import make_requests
+from numaserve.server.loadtest.load import arrivals_of
 from numaserve.server.loadtest.options import DatasetName, Workload
 from numaserve.server.loadtest.prompts import TokenFiller
 from numaserve.server.loadtest.requests import BenchRequest

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
+from tests.support.coroutines import run_coroutine
 from tests.support.pairwise import mark_the_rest_slow
 
 # No test is timed: on a busy machine any example may take long.
@@ -16,3 +17,8 @@ settings.load_profile("untimed")
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_the_rest_slow(items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    return run_coroutine(pyfuncitem)

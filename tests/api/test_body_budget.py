@@ -60,58 +60,49 @@ class Client:
         return self.sent[0]["status"], dict(self.sent[0]["headers"]), json.loads(self.sent[1]["body"])
 
 
-def test_a_body_beyond_the_budget_of_all_is_told_to_come_back() -> None:
-    async def scenario() -> None:
-        context = context_with(MIB)
-        app = create_app(context)
-        holders = [Client(app) for _ in range(2)]
-        for holder in holders:
-            await holder.send(b" " * (FREE_BYTES + MIB // 2))
-            assert holder.sent == []
-        late = Client(app)
-        await late.send(b" " * FREE_BYTES)
-        assert late.sent == []
-        await late.send(b" ")
-        status, headers, body = await late.answer()
-        assert status == 429
-        assert headers[b"retry-after"] == b"1"
-        assert headers[b"connection"] == b"close"
-        assert body["error"]["code"] == "rate_limit_exceeded"
-        assert outcomes(context, "queue_full") == 1
-        for holder in holders:
-            await holder.leave()
-
-    asyncio.run(scenario())
-
-
-def test_small_bodies_are_served_while_large_ones_hold_the_budget() -> None:
-    async def scenario() -> None:
-        app = create_app(context_with(MIB))
-        holder = Client(app)
-        await holder.send(b" " * (FREE_BYTES + MIB))
-        small = Client(app)
-        await small.send(BODY, more=False)
-        assert (await small.answer())[0] == 200
+async def test_a_body_beyond_the_budget_of_all_is_told_to_come_back() -> None:
+    context = context_with(MIB)
+    app = create_app(context)
+    holders = [Client(app) for _ in range(2)]
+    for holder in holders:
+        await holder.send(b" " * (FREE_BYTES + MIB // 2))
+        assert holder.sent == []
+    late = Client(app)
+    await late.send(b" " * FREE_BYTES)
+    assert late.sent == []
+    await late.send(b" ")
+    status, headers, body = await late.answer()
+    assert status == 429
+    assert headers[b"retry-after"] == b"1"
+    assert headers[b"connection"] == b"close"
+    assert body["error"]["code"] == "rate_limit_exceeded"
+    assert outcomes(context, "queue_full") == 1
+    for holder in holders:
         await holder.leave()
 
-    asyncio.run(scenario())
+
+async def test_small_bodies_are_served_while_large_ones_hold_the_budget() -> None:
+    app = create_app(context_with(MIB))
+    holder = Client(app)
+    await holder.send(b" " * (FREE_BYTES + MIB))
+    small = Client(app)
+    await small.send(BODY, more=False)
+    assert (await small.answer())[0] == 200
+    await holder.leave()
 
 
 @pytest.mark.parametrize("end", ["an answer", "a refusal", "a departure"])
-def test_what_a_body_held_is_given_back_with_its_request(end: str) -> None:
-    async def scenario() -> None:
-        app = create_app(context_with(MIB // 2))
-        for _ in range(3):
-            client = Client(app)
-            await client.send(b" " * (FREE_BYTES + MIB // 2))
-            assert client.sent == []
-            if end == "a departure":
-                await client.leave()
-            else:
-                await client.send(BODY if end == "a refusal" else b"", more=False)
-                await client.answer()
-
-    asyncio.run(scenario())
+async def test_what_a_body_held_is_given_back_with_its_request(end: str) -> None:
+    app = create_app(context_with(MIB // 2))
+    for _ in range(3):
+        client = Client(app)
+        await client.send(b" " * (FREE_BYTES + MIB // 2))
+        assert client.sent == []
+        if end == "a departure":
+            await client.leave()
+        else:
+            await client.send(BODY if end == "a refusal" else b"", more=False)
+            await client.answer()
 
 
 @pytest.mark.parametrize("end", ["an answer", "a refusal", "a departure"])
@@ -137,36 +128,29 @@ def test_a_body_is_freed_with_its_request_and_not_when_garbage_is_collected(end:
         gc.enable()
 
 
-def test_announcing_a_body_takes_nothing_from_the_budget() -> None:
-    async def scenario() -> None:
-        app = create_app(context_with(MIB))
-        idle = [Client(app) for _ in range(20)]
-        await asyncio.sleep(0)
-        client = Client(app)
-        await client.send(b" " * (MIB // 2) + BODY, more=False)
-        assert (await client.answer())[0] == 200
-        for each in idle:
-            await each.leave()
-
-    asyncio.run(scenario())
+async def test_announcing_a_body_takes_nothing_from_the_budget() -> None:
+    app = create_app(context_with(MIB))
+    idle = [Client(app) for _ in range(20)]
+    await asyncio.sleep(0)
+    client = Client(app)
+    await client.send(b" " * (MIB // 2) + BODY, more=False)
+    assert (await client.answer())[0] == 200
+    for each in idle:
+        await each.leave()
 
 
-def test_memory_is_given_back_once_for_all_that_is_freed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_given_back_once_for_all_that_is_freed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numaserve.server.api.middleware.heap._DELAY_S", 0.01)
     calls: list[int] = []
-
-    async def scenario() -> None:
-        trimmer = HeapTrimmer(calls.append)
+    trimmer = HeapTrimmer(calls.append)
+    trimmer.released(MIB)
+    await asyncio.sleep(0.05)
+    assert calls == []
+    for _ in range(64):
         trimmer.released(MIB)
-        await asyncio.sleep(0.05)
-        assert calls == []
-        for _ in range(64):
-            trimmer.released(MIB)
-        while not calls:
-            await asyncio.sleep(0.01)
-        trimmer.released(64 * MIB)
-        while len(calls) < 2:
-            await asyncio.sleep(0.01)
-        assert calls == [0, 0]
-
-    asyncio.run(scenario())
+    while not calls:
+        await asyncio.sleep(0.01)
+    trimmer.released(64 * MIB)
+    while len(calls) < 2:
+        await asyncio.sleep(0.01)
+    assert calls == [0, 0]

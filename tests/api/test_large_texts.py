@@ -159,17 +159,14 @@ def test_an_iterator_becomes_an_array(count: int) -> None:
     assert msgspec.json.decode(b"".join(pieces)) == {"a": list(map(str, range(count))), "b": 1}
 
 
-def test_a_large_answer_comes_whole_and_with_its_length() -> None:
+async def test_a_large_answer_comes_whole_and_with_its_length() -> None:
     fields: dict[str, object] = {"text": "x" * 3_000_000}
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await pieces_response(json_pieces(fields))(scope, receive, send)
 
-    async def run() -> None:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-            answer = await client.get("/")
-            assert answer.headers["content-length"] == str(len(answer.content))
-            assert answer.headers["content-type"] == "application/json"
-            assert answer.json() == fields
-
-    asyncio.run(run())
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        answer = await client.get("/")
+        assert answer.headers["content-length"] == str(len(answer.content))
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.json() == fields

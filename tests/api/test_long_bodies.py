@@ -160,76 +160,64 @@ def test_a_longer_context_may_need_a_longer_body() -> None:
     assert need(8192, DetokenizeRequest).max_values > ApiLimits(8192, VOCAB).text_tokens
 
 
-def test_a_process_that_was_killed_is_started_again() -> None:
-    async def scenario() -> None:
-        process = DecodingProcess()
-        data = json.dumps(BODIES["/v1/chat/completions"]).encode()
-        try:
-            for _ in range(2):
-                decoded = await process.decode(ChatRequest, data, refuse_unknown=False)
-                assert decoded.problem is None
-                assert process._process is not None
-                os.kill(process._process.pid, signal.SIGKILL)
-        finally:
-            process.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_process_that_hangs_is_killed_and_the_next_body_is_decoded() -> None:
-    async def scenario() -> None:
-        process = DecodingProcess(deadline_s=0.05)
-        data = json.dumps(BODIES["/v1/chat/completions"]).encode()
-        patient = DecodingProcess()
-        try:
-            process._running()
+async def test_a_process_that_was_killed_is_started_again() -> None:
+    process = DecodingProcess()
+    data = json.dumps(BODIES["/v1/chat/completions"]).encode()
+    try:
+        for _ in range(2):
+            decoded = await process.decode(ChatRequest, data, refuse_unknown=False)
+            assert decoded.problem is None
             assert process._process is not None
-            os.kill(process._process.pid, signal.SIGSTOP)
-            with pytest.raises(ApiError) as caught:
-                await process.decode(ChatRequest, data, refuse_unknown=False)
-            assert caught.value.status_code == 503
-            assert process._process is None
-            assert (await patient.decode(ChatRequest, data, refuse_unknown=False)).problem is None
-        finally:
-            process.close()
-            patient.close()
-
-    asyncio.run(scenario())
-
-
-def test_closing_ends_a_body_that_is_being_decoded_and_those_that_wait() -> None:
-    async def scenario() -> None:
-        process = DecodingProcess()
-        assert (await process.decode(ChatRequest, b"{}", refuse_unknown=False)).problem is not None
-        child = process._process
-        assert child is not None
-        os.kill(child.pid, signal.SIGSTOP)
-        waiting = [asyncio.create_task(process.decode(ChatRequest, b"{}", refuse_unknown=False)) for _ in range(2)]
-        await asyncio.sleep(0)
+            os.kill(process._process.pid, signal.SIGKILL)
+    finally:
         process.close()
-        for each in (*waiting, process.decode(ChatRequest, b"{}", refuse_unknown=False)):
-            with pytest.raises(NotReady):
-                await each
-        while process._process is not None:
-            await asyncio.sleep(0.001)
-        assert child.returncode == -signal.SIGKILL
-
-    asyncio.run(scenario())
 
 
-def test_the_process_is_left_what_decoding_needs() -> None:
-    async def scenario() -> None:
-        process = DecodingProcess()
-        try:
-            await process.decode(ChatRequest, b"{}", refuse_unknown=False)
-            assert process._process is not None
-            status = Path(f"/proc/{process._process.pid}/status").read_text()
-            assert "NoNewPrivs:\t1" in status
-            assert "Seccomp:\t2" in status
-        finally:
-            process.close()
+async def test_a_process_that_hangs_is_killed_and_the_next_body_is_decoded() -> None:
+    process = DecodingProcess(deadline_s=0.05)
+    data = json.dumps(BODIES["/v1/chat/completions"]).encode()
+    patient = DecodingProcess()
+    try:
+        process._running()
+        assert process._process is not None
+        os.kill(process._process.pid, signal.SIGSTOP)
+        with pytest.raises(ApiError) as caught:
+            await process.decode(ChatRequest, data, refuse_unknown=False)
+        assert caught.value.status_code == 503
+        assert process._process is None
+        assert (await patient.decode(ChatRequest, data, refuse_unknown=False)).problem is None
+    finally:
+        process.close()
+        patient.close()
 
-    asyncio.run(scenario())
+
+async def test_closing_ends_a_body_that_is_being_decoded_and_those_that_wait() -> None:
+    process = DecodingProcess()
+    assert (await process.decode(ChatRequest, b"{}", refuse_unknown=False)).problem is not None
+    child = process._process
+    assert child is not None
+    os.kill(child.pid, signal.SIGSTOP)
+    waiting = [asyncio.create_task(process.decode(ChatRequest, b"{}", refuse_unknown=False)) for _ in range(2)]
+    await asyncio.sleep(0)
+    process.close()
+    for each in (*waiting, process.decode(ChatRequest, b"{}", refuse_unknown=False)):
+        with pytest.raises(NotReady):
+            await each
+    while process._process is not None:
+        await asyncio.sleep(0.001)
+    assert child.returncode == -signal.SIGKILL
+
+
+async def test_the_process_is_left_what_decoding_needs() -> None:
+    process = DecodingProcess()
+    try:
+        await process.decode(ChatRequest, b"{}", refuse_unknown=False)
+        assert process._process is not None
+        status = Path(f"/proc/{process._process.pid}/status").read_text()
+        assert "NoNewPrivs:\t1" in status
+        assert "Seccomp:\t2" in status
+    finally:
+        process.close()
 
 
 def test_the_process_knows_the_body_of_every_route(context: ApiContext) -> None:

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import uvloop
 from fake_worker import VOCAB
 from served import Serve
 
 from tests.support import tiny_model
+from tests.support.coroutines import run_coroutine
 
 SCRIPT = Path(__file__).with_name("serve_fake.py")
 
@@ -49,3 +51,9 @@ def serve(model: Path, log: Path) -> Iterator[Serve]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """In the event loop that the server uses."""
+    return run_coroutine(pyfuncitem, uvloop.new_event_loop)

@@ -43,136 +43,106 @@ def test_running_out_of_pages_loses_nothing(overlap: bool) -> None:
     assert run(_all_outputs(options, prompts, 70)) == [expected_tokens(prompt, GREEDY, 70) for prompt in prompts]
 
 
-def test_seeds_give_different_outputs_that_repeat() -> None:
-    async def scenario() -> None:
-        async with running_engine(Options()) as engine:
-            for seed in (1, 2):
-                sampling = SamplingParams(temperature=1.0, seed=seed)
-                for _ in range(2):
-                    tokens = tokens_of(await generate(engine, [11, 12], 8, sampling=sampling))
-                    assert tokens == expected_tokens([11, 12], sampling, 8)
-
-    run(scenario())
+async def test_seeds_give_different_outputs_that_repeat() -> None:
+    async with running_engine(Options()) as engine:
+        for seed in (1, 2):
+            sampling = SamplingParams(temperature=1.0, seed=seed)
+            for _ in range(2):
+                tokens = tokens_of(await generate(engine, [11, 12], 8, sampling=sampling))
+                assert tokens == expected_tokens([11, 12], sampling, 8)
 
 
-def test_the_text_of_the_chunks_is_the_text_of_the_tokens() -> None:
-    async def scenario() -> None:
-        async with running_engine(Options()) as engine:
-            chunks = await generate(engine, [11, 12], 20)
-        assert "".join(chunk.text for chunk in chunks) == "".join(f"w{token} " for token in tokens_of(chunks))
-        assert [chunk.finish_reason for chunk in chunks] == [None] * 19 + ["length"]
-
-    run(scenario())
+async def test_the_text_of_the_chunks_is_the_text_of_the_tokens() -> None:
+    async with running_engine(Options()) as engine:
+        chunks = await generate(engine, [11, 12], 20)
+    assert "".join(chunk.text for chunk in chunks) == "".join(f"w{token} " for token in tokens_of(chunks))
+    assert [chunk.finish_reason for chunk in chunks] == [None] * 19 + ["length"]
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_a_stop_string_that_spans_tokens_ends_the_text_before_it(overlap: bool) -> None:
-    async def scenario() -> None:
-        tokens = expected_tokens([11, 12], GREEDY, 30)
-        stop = f"{tokens[9]} w{tokens[10]} w"
-        async with running_engine(Options(overlap=overlap)) as engine:
-            chunks = await generate(engine, [11, 12], 30, stop=("never", stop))
-            text = "".join(f"w{token} " for token in tokens)
-            assert "".join(chunk.text for chunk in chunks) == text[: text.index(stop)]
-            assert (chunks[-1].finish_reason, chunks[-1].stop_reason) == ("stop", stop)
-            # The surplus step that was in flight does no harm to the next request in the same slot.
-            assert tokens_of(await generate(engine, [11, 12, 13], 30)) == expected_tokens([11, 12, 13], GREEDY, 30)
-
-    run(scenario())
+async def test_a_stop_string_that_spans_tokens_ends_the_text_before_it(overlap: bool) -> None:
+    tokens = expected_tokens([11, 12], GREEDY, 30)
+    stop = f"{tokens[9]} w{tokens[10]} w"
+    async with running_engine(Options(overlap=overlap)) as engine:
+        chunks = await generate(engine, [11, 12], 30, stop=("never", stop))
+        text = "".join(f"w{token} " for token in tokens)
+        assert "".join(chunk.text for chunk in chunks) == text[: text.index(stop)]
+        assert (chunks[-1].finish_reason, chunks[-1].stop_reason) == ("stop", stop)
+        # The surplus step that was in flight does no harm to the next request in the same slot.
+        assert tokens_of(await generate(engine, [11, 12, 13], 30)) == expected_tokens([11, 12, 13], GREEDY, 30)
 
 
-def test_a_stop_token_ends_the_request_and_its_text_is_left_out() -> None:
-    async def scenario() -> None:
-        tokens = expected_tokens([11, 12], GREEDY, 30)
-        stop = tokens[5]
-        async with running_engine(Options()) as engine:
-            chunks = await generate(engine, [11, 12], 30, stop_token_ids=frozenset({stop}))
-            assert tokens_of(chunks) == tokens[:6]
-            assert "".join(chunk.text for chunk in chunks) == "".join(f"w{token} " for token in tokens[:5])
-            assert (chunks[-1].finish_reason, chunks[-1].stop_reason) == ("stop", stop)
-
-    run(scenario())
+async def test_a_stop_token_ends_the_request_and_its_text_is_left_out() -> None:
+    tokens = expected_tokens([11, 12], GREEDY, 30)
+    stop = tokens[5]
+    async with running_engine(Options()) as engine:
+        chunks = await generate(engine, [11, 12], 30, stop_token_ids=frozenset({stop}))
+        assert tokens_of(chunks) == tokens[:6]
+        assert "".join(chunk.text for chunk in chunks) == "".join(f"w{token} " for token in tokens[:5])
+        assert (chunks[-1].finish_reason, chunks[-1].stop_reason) == ("stop", stop)
 
 
-def test_nothing_stops_before_the_minimum_of_tokens() -> None:
-    async def scenario() -> None:
-        prompt = [11, 12]
-        tokens = expected_tokens(prompt, GREEDY, 12)
-        early: dict[str, Any] = {"stop_token_ids": frozenset({tokens[2]}), "stop": (f"w{tokens[4]} ",)}
-        sampling = SamplingParams(temperature=0.0, min_position=len(prompt) + 8, suppress=[tokens[2]])
-        async with running_engine(Options()) as engine:
-            chunks = await generate(engine, prompt, 12, min_new_tokens=8, sampling=sampling, **early)
-        assert len(tokens_of(chunks)) >= 8
-
-    run(scenario())
+async def test_nothing_stops_before_the_minimum_of_tokens() -> None:
+    prompt = [11, 12]
+    tokens = expected_tokens(prompt, GREEDY, 12)
+    early: dict[str, Any] = {"stop_token_ids": frozenset({tokens[2]}), "stop": (f"w{tokens[4]} ",)}
+    sampling = SamplingParams(temperature=0.0, min_position=len(prompt) + 8, suppress=[tokens[2]])
+    async with running_engine(Options()) as engine:
+        chunks = await generate(engine, prompt, 12, min_new_tokens=8, sampling=sampling, **early)
+    assert len(tokens_of(chunks)) >= 8
 
 
-def test_prompt_logprobs_come_once_and_on_the_first_chunk() -> None:
-    async def scenario() -> None:
-        prompt = [10 + i % 900 for i in range(300)]  # longer than a step
-        sampling = SamplingParams(temperature=0.0, logprobs=3)
-        async with running_engine(Options()) as engine:
-            for _ in range(2):  # the second time the prompt is cached
-                chunks = await generate(engine, prompt, 5, sampling=sampling, prompt_logprobs=True)
-                assert [each.token for each in chunks[0].prompt_logprobs] == prompt[1:]
-                assert not any(chunk.prompt_logprobs for chunk in chunks[1:])
-                assert [chunk.logprobs[0].token for chunk in chunks] == tokens_of(chunks)
-                assert len(chunks[0].logprobs[0].top_ids) == 3
-
-    run(scenario())
+async def test_prompt_logprobs_come_once_and_on_the_first_chunk() -> None:
+    prompt = [10 + i % 900 for i in range(300)]  # longer than a step
+    sampling = SamplingParams(temperature=0.0, logprobs=3)
+    async with running_engine(Options()) as engine:
+        for _ in range(2):  # the second time the prompt is cached
+            chunks = await generate(engine, prompt, 5, sampling=sampling, prompt_logprobs=True)
+            assert [each.token for each in chunks[0].prompt_logprobs] == prompt[1:]
+            assert not any(chunk.prompt_logprobs for chunk in chunks[1:])
+            assert [chunk.logprobs[0].token for chunk in chunks] == tokens_of(chunks)
+            assert len(chunks[0].logprobs[0].top_ids) == 3
 
 
-def test_a_repeated_prompt_says_how_much_was_cached() -> None:
-    async def scenario() -> None:
-        prompt = [10 + i for i in range(100)]
-        async with running_engine(Options()) as engine:
-            cold = await generate(engine, prompt, 4)
-            warm = await generate(engine, prompt, 4)
-        assert (cold[0].cached_tokens, warm[0].cached_tokens) == (0, 96)
-        assert tokens_of(cold) == tokens_of(warm)
-
-    run(scenario())
+async def test_a_repeated_prompt_says_how_much_was_cached() -> None:
+    prompt = [10 + i for i in range(100)]
+    async with running_engine(Options()) as engine:
+        cold = await generate(engine, prompt, 4)
+        warm = await generate(engine, prompt, 4)
+    assert (cold[0].cached_tokens, warm[0].cached_tokens) == (0, 96)
+    assert tokens_of(cold) == tokens_of(warm)
 
 
-def test_a_prompt_that_could_never_run_is_refused_at_once() -> None:
-    async def scenario() -> None:
-        async with running_engine(Options(context=64)) as engine:
-            with pytest.raises(RequestTooLong, match="64"):
-                engine.admit([_request([11] * 64)])
-
-    run(scenario())
+async def test_a_prompt_that_could_never_run_is_refused_at_once() -> None:
+    async with running_engine(Options(context=64)) as engine:
+        with pytest.raises(RequestTooLong, match="64"):
+            engine.admit([_request([11] * 64)])
 
 
-def test_sequences_that_the_queue_has_not_all_room_for_are_refused_together() -> None:
-    async def scenario() -> None:
-        async with running_engine(Options(running=2, queued=2)) as engine:
-            with pytest.raises(QueueFull):
-                engine.admit([_request([11])] * 5)
-            info = engine.server_info()
-            assert (info["running"], info["waiting"]) == (0, 0)
-            chunks = [chunk async for chunk in engine.admit([_request([11 + i]) for i in range(4)])]
-            for index in range(4):
-                own = [chunk for chunk in chunks if chunk.index == index]
-                assert tokens_of(own) == expected_tokens([11 + index], GREEDY, 50)
-
-    run(scenario())
+async def test_sequences_that_the_queue_has_not_all_room_for_are_refused_together() -> None:
+    async with running_engine(Options(running=2, queued=2)) as engine:
+        with pytest.raises(QueueFull):
+            engine.admit([_request([11])] * 5)
+        info = engine.server_info()
+        assert (info["running"], info["waiting"]) == (0, 0)
+        chunks = [chunk async for chunk in engine.admit([_request([11 + i]) for i in range(4)])]
+        for index in range(4):
+            own = [chunk for chunk in chunks if chunk.index == index]
+            assert tokens_of(own) == expected_tokens([11 + index], GREEDY, 50)
 
 
-def test_closing_a_stream_before_its_first_chunk_frees_everything() -> None:
-    async def scenario() -> None:
-        async with running_engine(Options(faults=("--step-ms", "5"))) as engine:
-            streams = [engine.admit([_request([11 + i] * 100)]) for i in range(40)]
-            await streams[0].__anext__()
-            for stream in streams:
-                await stream.aclose()
-                await stream.aclose()
-            info = engine.server_info()
-            assert (info["running"], info["waiting"], info["pages_active"]) == (0, 0, 0)
-            with pytest.raises(StopAsyncIteration):
-                await asyncio.wait_for(streams[1].__anext__(), 1)
-            assert tokens_of(await generate(engine, [11] * 100, 5)) == expected_tokens([11] * 100, GREEDY, 5)
-
-    run(scenario())
+async def test_closing_a_stream_before_its_first_chunk_frees_everything() -> None:
+    async with running_engine(Options(faults=("--step-ms", "5"))) as engine:
+        streams = [engine.admit([_request([11 + i] * 100)]) for i in range(40)]
+        await streams[0].__anext__()
+        for stream in streams:
+            await stream.aclose()
+            await stream.aclose()
+        info = engine.server_info()
+        assert (info["running"], info["waiting"], info["pages_active"]) == (0, 0, 0)
+        with pytest.raises(StopAsyncIteration):
+            await asyncio.wait_for(streams[1].__anext__(), 1)
+        assert tokens_of(await generate(engine, [11] * 100, 5)) == expected_tokens([11] * 100, GREEDY, 5)
 
 
 def _request(prompt: list[int]) -> GenerationRequest:

@@ -44,116 +44,93 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(short)
 
 
-def test_draining_finishes_what_runs_and_refuses_the_rest() -> None:
-    async def scenario() -> None:
-        async with running_engine(Options(running=2, faults=SLOW)) as engine:
-            jobs = [asyncio.create_task(generate(engine, [10 + i], 50)) for i in range(4)]  # two of them wait
-            await until(lambda: engine.server_info()["running"] == 2)
-            drained = asyncio.create_task(engine.drain(30))
-            await until(lambda: engine.state == "draining")
-            with pytest.raises(NotReady, match="draining"):
-                await generate(engine, [20], 1)
-            assert not engine.is_ready()
-            assert engine.is_alive()
-            for i, chunks in enumerate(await gather(*jobs)):
-                assert tokens_of(chunks) == expected_tokens([10 + i], GREEDY, 50)
-            assert await drained
-            assert pids_of(engine) == []
-
-    run(scenario())
+async def test_draining_finishes_what_runs_and_refuses_the_rest() -> None:
+    async with running_engine(Options(running=2, faults=SLOW)) as engine:
+        jobs = [asyncio.create_task(generate(engine, [10 + i], 50)) for i in range(4)]  # two of them wait
+        await until(lambda: engine.server_info()["running"] == 2)
+        drained = asyncio.create_task(engine.drain(30))
+        await until(lambda: engine.state == "draining")
+        with pytest.raises(NotReady, match="draining"):
+            await generate(engine, [20], 1)
+        assert not engine.is_ready()
+        assert engine.is_alive()
+        for i, chunks in enumerate(await gather(*jobs)):
+            assert tokens_of(chunks) == expected_tokens([10 + i], GREEDY, 50)
+        assert await drained
+        assert pids_of(engine) == []
 
 
-def test_draining_ends_requests_that_take_too_long_with_an_error() -> None:
-    async def scenario() -> None:
-        async with running_engine(Options(faults=SLOW)) as engine:
-            job = asyncio.create_task(generate(engine, [10], 2000))
-            await until(lambda: engine.server_info()["running"] == 1)
-            assert not await engine.drain(0.2)
-            with pytest.raises(GenerationFailed, match="shutting down"):
-                await job
-
-    run(scenario())
+async def test_draining_ends_requests_that_take_too_long_with_an_error() -> None:
+    async with running_engine(Options(faults=SLOW)) as engine:
+        job = asyncio.create_task(generate(engine, [10], 2000))
+        await until(lambda: engine.server_info()["running"] == 1)
+        assert not await engine.drain(0.2)
+        with pytest.raises(GenerationFailed, match="shutting down"):
+            await job
 
 
-def test_a_worker_that_is_in_a_step_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_is_in_a_step_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numaserve.server.engine.engine._STOP_GRACE_S", 3600.0)
-
-    async def scenario() -> None:
-        async with running_engine(Options(faults=("--hang-at-step", "3"))) as engine:
-            job = asyncio.create_task(generate(engine, [10], 100))
-            await until(lambda: engine.server_info()["steps"] == 3)
-            async with asyncio.timeout(60):
-                await engine.stop()
-            with pytest.raises(GenerationFailed, match="shutting down"):
-                await job
-
-    run(scenario())
+    async with running_engine(Options(faults=("--hang-at-step", "3"))) as engine:
+        job = asyncio.create_task(generate(engine, [10], 100))
+        await until(lambda: engine.server_info()["steps"] == 3)
+        async with asyncio.timeout(60):
+            await engine.stop()
+        with pytest.raises(GenerationFailed, match="shutting down"):
+            await job
 
 
-def test_an_end_at_once_does_not_wait_for_what_idle_workers_do_besides(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_end_at_once_does_not_wait_for_what_idle_workers_do_besides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numaserve.server.engine.engine._STOP_GRACE_S", 3600.0)
-
-    async def scenario() -> None:
-        async with running_engine(Options(faults=("--slow-end",))) as engine:
-            patient = asyncio.create_task(engine.stop())
-            await asyncio.sleep(0.1)
-            assert not patient.done()
-            async with asyncio.timeout(60):
-                await engine.stop(at_once=True)
-                await patient
-
-    run(scenario())
+    async with running_engine(Options(faults=("--slow-end",))) as engine:
+        patient = asyncio.create_task(engine.stop())
+        await asyncio.sleep(0.1)
+        assert not patient.done()
+        async with asyncio.timeout(60):
+            await engine.stop(at_once=True)
+            await patient
 
 
-def test_a_full_engine_refuses_before_any_work() -> None:
-    async def scenario() -> None:
-        async with running_engine(Options(running=1, queued=1, faults=SLOW)) as engine:
-            jobs = [asyncio.create_task(generate(engine, [10 + i], 20)) for i in range(2)]
-            await asyncio.sleep(0)
-            with pytest.raises(QueueFull) as refused:
-                await generate(engine, [12], 1)
-            assert refused.value.retry_after >= 1
-            await gather(*jobs)
+async def test_a_full_engine_refuses_before_any_work() -> None:
+    async with running_engine(Options(running=1, queued=1, faults=SLOW)) as engine:
+        jobs = [asyncio.create_task(generate(engine, [10 + i], 20)) for i in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull) as refused:
             await generate(engine, [12], 1)
-
-    run(scenario())
-
-
-def test_no_file_and_no_descriptor_is_left_after_restarts_and_stop(sockets: Path) -> None:
-    async def scenario() -> None:
-        before = len(list(Path("/proc/self/fd").iterdir()))
-        options = Options(ranks=2, ring_factory=lambda: create_segment(2, 1, 4096))
-        async with running_engine(options) as engine:
-            assert len(list(sockets.iterdir())) == 1
-            assert all(path.stat().st_mode & 0o777 == 0o700 for path in sockets.iterdir())
-            for _ in range(2):
-                os.kill(pids_of(engine)[1], signal.SIGKILL)
-                await until(lambda: not engine.is_ready())
-                await until(engine.is_ready)
-            assert len(list(sockets.iterdir())) == 1
-            await generate(engine, [11], 5)
-        assert list(sockets.iterdir()) == []
-        assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-    run(scenario())
+        assert refused.value.retry_after >= 1
+        await gather(*jobs)
+        await generate(engine, [12], 1)
 
 
-def test_strangers_at_the_sockets_change_nothing(sockets: Path) -> None:
-    async def scenario() -> None:
-        async with running_engine(Options(faults=("--step-ms", "2"))) as engine:
-            job = asyncio.create_task(generate(engine, [11, 12], 100))
-            (path,) = sockets.glob("*/rank0.sock")
-            with socket.socket(socket.AF_UNIX) as junk, zmq.Context() as context:
-                junk.connect(str(path))
-                junk.sendall(os.urandom(4096))
-                stranger = context.socket(zmq.PAIR)
-                stranger.setsockopt(zmq.LINGER, 0)
-                stranger.connect(f"ipc://{path}")
-                stranger.send(b"\x01garbage", zmq.NOBLOCK)
-                assert tokens_of(await job) == expected_tokens([11, 12], GREEDY, 100)
-                stranger.close()
+async def test_no_file_and_no_descriptor_is_left_after_restarts_and_stop(sockets: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    options = Options(ranks=2, ring_factory=lambda: create_segment(2, 1, 4096))
+    async with running_engine(options) as engine:
+        assert len(list(sockets.iterdir())) == 1
+        assert all(path.stat().st_mode & 0o777 == 0o700 for path in sockets.iterdir())
+        for _ in range(2):
+            os.kill(pids_of(engine)[1], signal.SIGKILL)
+            await until(lambda: not engine.is_ready())
+            await until(engine.is_ready)
+        assert len(list(sockets.iterdir())) == 1
+        await generate(engine, [11], 5)
+    assert list(sockets.iterdir()) == []
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
-    run(scenario())
+
+async def test_strangers_at_the_sockets_change_nothing(sockets: Path) -> None:
+    async with running_engine(Options(faults=("--step-ms", "2"))) as engine:
+        job = asyncio.create_task(generate(engine, [11, 12], 100))
+        (path,) = sockets.glob("*/rank0.sock")
+        with socket.socket(socket.AF_UNIX) as junk, zmq.Context() as context:
+            junk.connect(str(path))
+            junk.sendall(os.urandom(4096))
+            stranger = context.socket(zmq.PAIR)
+            stranger.setsockopt(zmq.LINGER, 0)
+            stranger.connect(f"ipc://{path}")
+            stranger.send(b"\x01garbage", zmq.NOBLOCK)
+            assert tokens_of(await job) == expected_tokens([11, 12], GREEDY, 100)
+            stranger.close()
 
 
 FRONT_END = """
@@ -192,34 +169,27 @@ def test_workers_do_not_outlive_a_killed_front_end(sockets: Path) -> None:
     run(until(lambda: not any(map(process_exists, pids))))
 
 
-def test_what_a_group_leaves_that_is_killed_whole_is_removed_by_the_next(sockets: Path) -> None:
+async def test_what_a_group_leaves_that_is_killed_whole_is_removed_by_the_next(sockets: Path) -> None:
     with front_end() as (process, pids):
         process.send_signal(signal.SIGSTOP)  # it would start others
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
     (left,) = sockets.iterdir()
     assert len(list(left.iterdir())) == 2
-
-    async def scenario() -> None:
-        async with running_engine(Options()), running_engine(Options()) as engine:
-            assert not left.exists()
-            assert len(list(sockets.iterdir())) == 2
-            await generate(engine, [11], 5)
-
-    run(scenario())
+    async with running_engine(Options()), running_engine(Options()) as engine:
+        assert not left.exists()
+        assert len(list(sockets.iterdir())) == 2
+        await generate(engine, [11], 5)
 
 
-def test_stopping_while_loading_leaves_no_process(sockets: Path) -> None:
-    async def scenario() -> None:
-        engine = make_engine(Options(ranks=2), Metrics("fake"))
-        starting = asyncio.create_task(engine.start())
-        await until(lambda: len(pids_of(engine)) == 2)
-        pids = pids_of(engine)
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-        assert not any(map(process_exists, pids))
-        await engine.stop()
-        assert list(sockets.iterdir()) == []
-
-    run(scenario())
+async def test_stopping_while_loading_leaves_no_process(sockets: Path) -> None:
+    engine = make_engine(Options(ranks=2), Metrics("fake"))
+    starting = asyncio.create_task(engine.start())
+    await until(lambda: len(pids_of(engine)) == 2)
+    pids = pids_of(engine)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert not any(map(process_exists, pids))
+    await engine.stop()
+    assert list(sockets.iterdir()) == []

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from fake_worker import LATE_NAN_TOKEN, NAN_TOKEN, expected_tokens
-from harness import GREEDY, Options, Server, events_of, gather, run, serving, until
+from harness import GREEDY, Options, Server, events_of, gather, serving, until
 
 SHARED = list(range(20, 90))
 NAN = ("--nan",)
@@ -24,87 +24,69 @@ async def is_served(server: Server, prompt: list[int], count: int = 8) -> None:
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_one_request_gets_500_and_those_beside_it_their_answers(overlap: bool) -> None:
-    async def scenario() -> None:
-        async with serving(Options(ranks=2, overlap=overlap, faults=NAN)) as server:
-            good = [[*SHARED, token] for token in range(30, 36)]
-            jobs = [server.complete(prompt=prompt, max_tokens=20) for prompt in good]
-            spoiled, *answers = await gather(server.complete(prompt=SPOILED, max_tokens=20), *jobs)
-            assert spoiled.status_code == 500
-            error = spoiled.json()["error"]
-            assert (error["type"], error["code"]) == ("server_error", "generation_failed")
-            assert "not numbers" in error["message"]
-            for prompt, answer in zip(good, answers, strict=True):
-                assert answer.json()["choices"][0]["text"] == text_after(prompt, 20)
-            assert server.metric("nan_logits_total") == 1
-            assert server.metric("request_outcomes_total", reason="error") == 1
-            await is_served(server, [*SHARED, 11])
-            assert server.pages()["active"] == 0
-
-    run(scenario())
+async def test_one_request_gets_500_and_those_beside_it_their_answers(overlap: bool) -> None:
+    async with serving(Options(ranks=2, overlap=overlap, faults=NAN)) as server:
+        good = [[*SHARED, token] for token in range(30, 36)]
+        jobs = [server.complete(prompt=prompt, max_tokens=20) for prompt in good]
+        spoiled, *answers = await gather(server.complete(prompt=SPOILED, max_tokens=20), *jobs)
+        assert spoiled.status_code == 500
+        error = spoiled.json()["error"]
+        assert (error["type"], error["code"]) == ("server_error", "generation_failed")
+        assert "not numbers" in error["message"]
+        for prompt, answer in zip(good, answers, strict=True):
+            assert answer.json()["choices"][0]["text"] == text_after(prompt, 20)
+        assert server.metric("nan_logits_total") == 1
+        assert server.metric("request_outcomes_total", reason="error") == 1
+        await is_served(server, [*SHARED, 11])
+        assert server.pages()["active"] == 0
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_a_stream_that_has_begun_ends_with_an_error_event(overlap: bool) -> None:
-    async def scenario() -> None:
-        async with serving(Options(overlap=overlap, faults=NAN)) as server:
-            prompt = [*SHARED, LATE_NAN_TOKEN]
-            answer = await server.complete(prompt=prompt, max_tokens=9, stream=True)
-            assert answer.status_code == 200
-            *chunks, last = events_of(answer.text)
-            text = "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
-            assert text == text_after(prompt, 3)
-            assert last["error"]["code"] == "generation_failed"
-            assert server.metric("nan_logits_total") == 1
-            await is_served(server, SHARED)
-
-    run(scenario())
+async def test_a_stream_that_has_begun_ends_with_an_error_event(overlap: bool) -> None:
+    async with serving(Options(overlap=overlap, faults=NAN)) as server:
+        prompt = [*SHARED, LATE_NAN_TOKEN]
+        answer = await server.complete(prompt=prompt, max_tokens=9, stream=True)
+        assert answer.status_code == 200
+        *chunks, last = events_of(answer.text)
+        text = "".join(choice["text"] for chunk in chunks for choice in chunk["choices"])
+        assert text == text_after(prompt, 3)
+        assert last["error"]["code"] == "generation_failed"
+        assert server.metric("nan_logits_total") == 1
+        await is_served(server, SHARED)
 
 
-def test_a_stream_that_has_not_begun_gets_500() -> None:
-    async def scenario() -> None:
-        async with serving(Options(faults=NAN)) as server:
-            answer = await server.complete(prompt=SPOILED, max_tokens=5, stream=True)
-            assert answer.status_code == 500
-            assert answer.json()["error"]["code"] == "generation_failed"
-
-    run(scenario())
+async def test_a_stream_that_has_not_begun_gets_500() -> None:
+    async with serving(Options(faults=NAN)) as server:
+        answer = await server.complete(prompt=SPOILED, max_tokens=5, stream=True)
+        assert answer.status_code == 500
+        assert answer.json()["error"]["code"] == "generation_failed"
 
 
 @pytest.mark.parametrize("max_tokens", [0, 4])
-def test_an_echo_of_what_is_no_number_is_an_error_and_no_broken_json(max_tokens: int) -> None:
-    async def scenario() -> None:
-        async with serving(Options(faults=NAN)) as server:
-            answer = await server.complete(prompt=SPOILED, max_tokens=max_tokens, echo=True, logprobs=2)
-            assert answer.status_code == 500
-            assert answer.json()["error"]["code"] == "generation_failed"
-
-    run(scenario())
+async def test_an_echo_of_what_is_no_number_is_an_error_and_no_broken_json(max_tokens: int) -> None:
+    async with serving(Options(faults=NAN)) as server:
+        answer = await server.complete(prompt=SPOILED, max_tokens=max_tokens, echo=True, logprobs=2)
+        assert answer.status_code == 500
+        assert answer.json()["error"]["code"] == "generation_failed"
 
 
-def test_its_pages_are_not_served_to_anybody() -> None:
-    async def scenario() -> None:
-        async with serving(Options(faults=NAN)) as server:
-            for _ in range(2):
-                assert (await server.complete(prompt=SPOILED, max_tokens=5)).status_code == 500
-            assert server.metric("prefix_cache_hits_tokens_total") == 0
-            await is_served(server, [*SHARED, 11])
+async def test_its_pages_are_not_served_to_anybody() -> None:
+    async with serving(Options(faults=NAN)) as server:
+        for _ in range(2):
             assert (await server.complete(prompt=SPOILED, max_tokens=5)).status_code == 500
-            # What others have had answers from stays.
-            assert server.metric("prefix_cache_hits_tokens_total") == len(SHARED) // 32 * 32
-            assert server.metric("nan_logits_total") == 3
+        assert server.metric("prefix_cache_hits_tokens_total") == 0
+        await is_served(server, [*SHARED, 11])
+        assert (await server.complete(prompt=SPOILED, max_tokens=5)).status_code == 500
+        # What others have had answers from stays.
+        assert server.metric("prefix_cache_hits_tokens_total") == len(SHARED) // 32 * 32
+        assert server.metric("nan_logits_total") == 3
 
-    run(scenario())
 
-
-def test_a_client_that_has_left_leaves_nothing() -> None:
-    async def scenario() -> None:
-        async with serving(Options(faults=(*NAN, "--step-ms", "20"))) as server:
-            job = asyncio.create_task(server.complete(prompt=SPOILED, max_tokens=5))
-            await until(lambda: server.engine.server_info()["steps"] > 0)
-            job.cancel()
-            await until(lambda: not server.engine.server_info()["running"])
-            await is_served(server, SHARED)
-            assert server.pages()["active"] == 0
-
-    run(scenario())
+async def test_a_client_that_has_left_leaves_nothing() -> None:
+    async with serving(Options(faults=(*NAN, "--step-ms", "20"))) as server:
+        job = asyncio.create_task(server.complete(prompt=SPOILED, max_tokens=5))
+        await until(lambda: server.engine.server_info()["steps"] > 0)
+        job.cancel()
+        await until(lambda: not server.engine.server_info()["running"])
+        await is_served(server, SHARED)
+        assert server.pages()["active"] == 0

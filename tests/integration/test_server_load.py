@@ -8,98 +8,83 @@ from typing import Any
 
 import httpx
 from fake_worker import expected_tokens
-from harness import GREEDY, Options, Server, events_of, gather, generate, run, running_engine, serving, until
+from harness import GREEDY, Options, Server, events_of, gather, generate, running_engine, serving, until
 
 
-def test_two_hundred_concurrent_requests_all_complete() -> None:
-    async def scenario() -> None:
-        rng = random.Random(0)
-        prompts = [[rng.randrange(10, 1000) for _ in range(rng.randint(1, 80))] for _ in range(200)]
-        async with serving(Options(ranks=2, pages=200)) as server:
-            answers = await gather(*(server.complete(prompt=prompt, max_tokens=20) for prompt in prompts))
-            for prompt, answer in zip(prompts, answers, strict=True):
-                assert answer.status_code == 200, answer.text
-                body = answer.json()
-                assert body["choices"][0]["text"] == _text(prompt, 20)
-                assert body["usage"]["completion_tokens"] == 20
-            await _settled(server, pages=200)
-            assert server.metric("request_outcomes_total", reason="length") == 200
-            assert server.metric("time_to_first_token_seconds_count") == 200
-            assert server.metric("queue_time_seconds_count") == 200
-            assert server.metric("generation_tokens_total") == 4000
-
-    run(scenario())
+async def test_two_hundred_concurrent_requests_all_complete() -> None:
+    rng = random.Random(0)
+    prompts = [[rng.randrange(10, 1000) for _ in range(rng.randint(1, 80))] for _ in range(200)]
+    async with serving(Options(ranks=2, pages=200)) as server:
+        answers = await gather(*(server.complete(prompt=prompt, max_tokens=20) for prompt in prompts))
+        for prompt, answer in zip(prompts, answers, strict=True):
+            assert answer.status_code == 200, answer.text
+            body = answer.json()
+            assert body["choices"][0]["text"] == _text(prompt, 20)
+            assert body["usage"]["completion_tokens"] == 20
+        await _settled(server, pages=200)
+        assert server.metric("request_outcomes_total", reason="length") == 200
+        assert server.metric("time_to_first_token_seconds_count") == 200
+        assert server.metric("queue_time_seconds_count") == 200
+        assert server.metric("generation_tokens_total") == 4000
 
 
-def test_a_full_queue_answers_429_and_loses_none() -> None:
-    async def scenario() -> None:
-        options = Options(running=4, queued=8, faults=("--step-ms", "10"))
-        async with serving(options) as server:
-            answers = await gather(*(server.complete(prompt=[10 + i], max_tokens=30) for i in range(60)))
-            served = [answer for answer in answers if answer.status_code == 200]
-            refused = [answer for answer in answers if answer.status_code == 429]
-            assert len(served) + len(refused) == 60
-            assert 12 <= len(served) < 60  # what runs and what waits; more when some ended while others came
-            assert all(1 <= int(answer.headers["retry-after"]) <= 60 for answer in refused)
-            assert all(answer.json()["error"]["code"] == "rate_limit_exceeded" for answer in refused)
-            assert server.metric("request_outcomes_total", reason="queue_full") == len(refused)
-            assert server.metric("request_outcomes_total", reason="length") == len(served)
-            assert (await server.complete(prompt=[10], max_tokens=1)).status_code == 200
-
-    run(scenario())
+async def test_a_full_queue_answers_429_and_loses_none() -> None:
+    options = Options(running=4, queued=8, faults=("--step-ms", "10"))
+    async with serving(options) as server:
+        answers = await gather(*(server.complete(prompt=[10 + i], max_tokens=30) for i in range(60)))
+        served = [answer for answer in answers if answer.status_code == 200]
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert len(served) + len(refused) == 60
+        assert 12 <= len(served) < 60  # what runs and what waits; more when some ended while others came
+        assert all(1 <= int(answer.headers["retry-after"]) <= 60 for answer in refused)
+        assert all(answer.json()["error"]["code"] == "rate_limit_exceeded" for answer in refused)
+        assert server.metric("request_outcomes_total", reason="queue_full") == len(refused)
+        assert server.metric("request_outcomes_total", reason="length") == len(served)
+        assert (await server.complete(prompt=[10], max_tokens=1)).status_code == 200
 
 
-def test_clients_that_disconnect_leave_every_page_free_or_cached() -> None:
-    async def scenario() -> None:
-        async with serving(Options(faults=("--step-ms", "2"), pages=300)) as server:
+async def test_clients_that_disconnect_leave_every_page_free_or_cached() -> None:
+    async with serving(Options(faults=("--step-ms", "2"), pages=300)) as server:
 
-            async def leave_early(index: int) -> None:
-                body = {"model": "fake", "prompt": [10 + index] * (20 + 7 * index), "max_tokens": 1000, "stream": True}
-                async with server.client.stream("POST", "/v1/completions", json=body) as response:
-                    chunks = response.aiter_text()
-                    for _ in range(index % 5):
-                        await anext(chunks)
+        async def leave_early(index: int) -> None:
+            body = {"model": "fake", "prompt": [10 + index] * (20 + 7 * index), "max_tokens": 1000, "stream": True}
+            async with server.client.stream("POST", "/v1/completions", json=body) as response:
+                chunks = response.aiter_text()
+                for _ in range(index % 5):
+                    await anext(chunks)
 
-            await gather(*(leave_early(index) for index in range(50)))
-            await _settled(server, pages=300)
-            assert server.metric("request_outcomes_total", reason="abort") == 50
-            prompt = [500] * 200
-            answer = await server.complete(prompt=prompt, max_tokens=10)
-            assert answer.json()["choices"][0]["text"] == _text(prompt, 10)
-
-    run(scenario())
+        await gather(*(leave_early(index) for index in range(50)))
+        await _settled(server, pages=300)
+        assert server.metric("request_outcomes_total", reason="abort") == 50
+        prompt = [500] * 200
+        answer = await server.complete(prompt=prompt, max_tokens=10)
+        assert answer.json()["choices"][0]["text"] == _text(prompt, 10)
 
 
-def test_clients_that_leave_before_the_answer_are_aborted() -> None:
-    async def scenario() -> None:
-        async with serving(Options(faults=("--step-ms", "2"))) as server:
+async def test_clients_that_leave_before_the_answer_are_aborted() -> None:
+    async with serving(Options(faults=("--step-ms", "2"))) as server:
 
-            async def leave_early(index: int) -> None:
-                try:
-                    await server.client.post(
-                        "/v1/completions",
-                        json={"model": "fake", "prompt": [10 + index], "max_tokens": 1000},
-                        timeout=0.3,
-                    )
-                except httpx.ReadTimeout:
-                    return
-                raise AssertionError("a thousand tokens cannot be there yet")
+        async def leave_early(index: int) -> None:
+            try:
+                await server.client.post(
+                    "/v1/completions",
+                    json={"model": "fake", "prompt": [10 + index], "max_tokens": 1000},
+                    timeout=0.3,
+                )
+            except httpx.ReadTimeout:
+                return
+            raise AssertionError("a thousand tokens cannot be there yet")
 
-            await gather(*(leave_early(index) for index in range(10)))
-            await _settled(server, pages=512)
-            assert server.metric("request_outcomes_total", reason="abort") == 10
-
-    run(scenario())
+        await gather(*(leave_early(index) for index in range(10)))
+        await _settled(server, pages=512)
+        assert server.metric("request_outcomes_total", reason="abort") == 10
 
 
-def test_a_stream_carries_the_same_text_as_a_whole_answer() -> None:
-    async def scenario() -> None:
-        async with serving(Options()) as server:
-            whole = (await server.complete(prompt="hello w50 world", max_tokens=25)).json()["choices"][0]["text"]
-            streamed = await server.complete(prompt="hello w50 world", max_tokens=25, stream=True)
-            assert "".join(event["choices"][0]["text"] for event in events_of(streamed.text)) == whole
-
-    run(scenario())
+async def test_a_stream_carries_the_same_text_as_a_whole_answer() -> None:
+    async with serving(Options()) as server:
+        whole = (await server.complete(prompt="hello w50 world", max_tokens=25)).json()["choices"][0]["text"]
+        streamed = await server.complete(prompt="hello w50 world", max_tokens=25, stream=True)
+        assert "".join(event["choices"][0]["text"] for event in events_of(streamed.text)) == whole
 
 
 def test_an_idle_engine_does_not_wake_up() -> None:

@@ -41,14 +41,11 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_an_idle_connection_does_not_delay_the_end() -> None:
-    async def scenario() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            server = HttpServer(make_context(FakeEngine()), listener, LIMITS)
-            async with a_client(server, listener):
-                server.stop()
-
-    asyncio.run(scenario())
+async def test_an_idle_connection_does_not_delay_the_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = HttpServer(make_context(FakeEngine()), listener, LIMITS)
+        async with a_client(server, listener):
+            server.stop()
 
 
 async def _stall(client: socket.socket, server: HttpServer) -> None:
@@ -59,32 +56,25 @@ async def _stall(client: socket.socket, server: HttpServer) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_a_client_that_does_not_read_is_cut_off_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_is_cut_off_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numaserve.server.service.http._LAST_CHUNKS_S", 0.05)
-
-    async def scenario() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            server = HttpServer(make_context(FakeEngine()), listener, LIMITS)
-            async with a_client(server, listener) as (client, _):
-                await _stall(client, server)
-                server.stop()
-            await asyncio.sleep(0)
-            assert not server.server_state.connections
-            assert not server.server_state.tasks
-
-    asyncio.run(scenario())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = HttpServer(make_context(FakeEngine()), listener, LIMITS)
+        async with a_client(server, listener) as (client, _):
+            await _stall(client, server)
+            server.stop()
+        await asyncio.sleep(0)
+        assert not server.server_state.connections
+        assert not server.server_state.tasks
 
 
 @pytest.mark.usefixtures("patient")
-def test_in_a_hurry_nobody_is_waited_for() -> None:
-    async def scenario() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            server = HttpServer(make_context(FakeEngine()), listener, LIMITS)
-            async with a_client(server, listener) as (client, serving):
-                await _stall(client, server)
-                server.stop()
-                await asyncio.sleep(0.1)
-                assert not serving.done()
-                server.hurry()
-
-    asyncio.run(scenario())
+async def test_in_a_hurry_nobody_is_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = HttpServer(make_context(FakeEngine()), listener, LIMITS)
+        async with a_client(server, listener) as (client, serving):
+            await _stall(client, server)
+            server.stop()
+            await asyncio.sleep(0.1)
+            assert not serving.done()
+            server.hurry()

@@ -134,32 +134,26 @@ def test_a_request_ends_only_once(again: str) -> None:
     assert (run.ends, run.outcome("length"), run.outcome("abort"), run.outcome("error")) == (1, 1, 0, 0)
 
 
-def test_a_failure_comes_after_the_chunks_before_it_and_once() -> None:
-    async def scenario() -> None:
-        run = Run()
-        run.feed(b"ab")
-        run.live.fail("the reason", 3.0)
-        texts = [(await anext(run.stream)).text for _ in range(2)]
-        assert texts == ["a", "b"]
-        with pytest.raises(GenerationFailed, match="the reason"):
-            await anext(run.stream)
-        with pytest.raises(StopAsyncIteration):
-            await anext(run.stream)
-        assert (run.ends, run.outcome("error")) == (1, 1)
-
-    asyncio.run(scenario())
+async def test_a_failure_comes_after_the_chunks_before_it_and_once() -> None:
+    run = Run()
+    run.feed(b"ab")
+    run.live.fail("the reason", 3.0)
+    texts = [(await anext(run.stream)).text for _ in range(2)]
+    assert texts == ["a", "b"]
+    with pytest.raises(GenerationFailed, match="the reason"):
+        await anext(run.stream)
+    with pytest.raises(StopAsyncIteration):
+        await anext(run.stream)
+    assert (run.ends, run.outcome("error")) == (1, 1)
 
 
-def test_closing_wakes_a_consumer_that_waits() -> None:
-    async def scenario() -> None:
-        run = Run()
-        waiting = asyncio.create_task(run.chunks())
-        await asyncio.sleep(0)
-        await run.stream.aclose()
-        assert await waiting == []
-        assert (run.ends, run.outcome("abort")) == (1, 1)
-
-    asyncio.run(scenario())
+async def test_closing_wakes_a_consumer_that_waits() -> None:
+    run = Run()
+    waiting = asyncio.create_task(run.chunks())
+    await asyncio.sleep(0)
+    await run.stream.aclose()
+    assert await waiting == []
+    assert (run.ends, run.outcome("abort")) == (1, 1)
 
 
 def test_latencies_are_counted_from_admission_and_between_tokens() -> None:

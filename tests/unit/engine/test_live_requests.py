@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import cast
 
 import pytest
@@ -47,20 +46,17 @@ def request(prompt_tokens: int = 3) -> GenerationRequest:
     return GenerationRequest("id", [1] * prompt_tokens, SamplingParams(), 8)
 
 
-def test_chunks_of_several_sequences_come_in_one_stream_as_they_are_made() -> None:
-    async def scenario() -> None:
-        run = Run()
-        stream = run.live.add([request(), request()], now=0.0)
-        run.advance(1, "x")
-        run.advance(0, "a")
-        run.advance(1, "y", finished=True)
-        run.advance(0, "b", finished=True)
-        chunks = [chunk async for chunk in stream]
-        assert [(chunk.index, chunk.text) for chunk in chunks] == [(1, "x"), (0, "a"), (1, "y"), (0, "b")]
-        await stream.aclose()
-        assert (run.room, run.outcome("length"), run.outcome("abort")) == (2, 2, 0)
-
-    asyncio.run(scenario())
+async def test_chunks_of_several_sequences_come_in_one_stream_as_they_are_made() -> None:
+    run = Run()
+    stream = run.live.add([request(), request()], now=0.0)
+    run.advance(1, "x")
+    run.advance(0, "a")
+    run.advance(1, "y", finished=True)
+    run.advance(0, "b", finished=True)
+    chunks = [chunk async for chunk in stream]
+    assert [(chunk.index, chunk.text) for chunk in chunks] == [(1, "x"), (0, "a"), (1, "y"), (0, "b")]
+    await stream.aclose()
+    assert (run.room, run.outcome("length"), run.outcome("abort")) == (2, 2, 0)
 
 
 def test_when_one_of_several_could_never_run_none_is_admitted() -> None:
@@ -71,48 +67,39 @@ def test_when_one_of_several_could_never_run_none_is_admitted() -> None:
     assert not run.scheduler.waiting
 
 
-def test_a_client_that_leaves_takes_all_its_sequences_with_it() -> None:
-    async def scenario() -> None:
-        run = Run()
-        other = run.live.add([request()], now=0.0)
-        stream = run.live.add([request(), request()], now=0.0)
-        run.advance(1, "a", finished=True)
-        await stream.aclose()
-        assert (run.outcome("length"), run.outcome("abort")) == (1, 1)
-        run.advance(0, "z", finished=True)
-        assert [chunk.text async for chunk in other] == ["z"]
-
-    asyncio.run(scenario())
+async def test_a_client_that_leaves_takes_all_its_sequences_with_it() -> None:
+    run = Run()
+    other = run.live.add([request()], now=0.0)
+    stream = run.live.add([request(), request()], now=0.0)
+    run.advance(1, "a", finished=True)
+    await stream.aclose()
+    assert (run.outcome("length"), run.outcome("abort")) == (1, 1)
+    run.advance(0, "z", finished=True)
+    assert [chunk.text async for chunk in other] == ["z"]
 
 
-def test_the_first_failure_ends_the_stream_behind_the_chunks_before_it() -> None:
-    async def scenario() -> None:
-        run = Run()
-        stream = run.live.add([request(), request()], now=0.0)
-        run.advance(1, "a")
-        run.live.fail([run.scheduler.waiting[0]], "the first", now=1.0)
-        run.advance(0, "b")  # of the one that is left
-        run.live.fail_all("the second")
-        assert (await anext(stream)).text == "a"
-        with pytest.raises(GenerationFailed, match="the first"):
-            await anext(stream)
-        with pytest.raises(StopAsyncIteration):
-            await anext(stream)
-        await stream.aclose()
-        assert (len(run.live), run.outcome("error"), run.outcome("abort")) == (0, 2, 0)
-
-    asyncio.run(scenario())
+async def test_the_first_failure_ends_the_stream_behind_the_chunks_before_it() -> None:
+    run = Run()
+    stream = run.live.add([request(), request()], now=0.0)
+    run.advance(1, "a")
+    run.live.fail([run.scheduler.waiting[0]], "the first", now=1.0)
+    run.advance(0, "b")  # of the one that is left
+    run.live.fail_all("the second")
+    assert (await anext(stream)).text == "a"
+    with pytest.raises(GenerationFailed, match="the first"):
+        await anext(stream)
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+    await stream.aclose()
+    assert (len(run.live), run.outcome("error"), run.outcome("abort")) == (0, 2, 0)
 
 
-def test_a_failure_of_one_leaves_the_others_to_the_consumer_to_close() -> None:
-    async def scenario() -> None:
-        run = Run()
-        stream = run.live.add([request(), request()], now=0.0)
-        run.live.fail([run.scheduler.waiting[0]], "the reason", now=1.0)
-        assert len(run.live) == 1
-        with pytest.raises(GenerationFailed):
-            await anext(stream)
-        await stream.aclose()
-        assert (len(run.live), run.outcome("error"), run.outcome("abort")) == (0, 1, 1)
-
-    asyncio.run(scenario())
+async def test_a_failure_of_one_leaves_the_others_to_the_consumer_to_close() -> None:
+    run = Run()
+    stream = run.live.add([request(), request()], now=0.0)
+    run.live.fail([run.scheduler.waiting[0]], "the reason", now=1.0)
+    assert len(run.live) == 1
+    with pytest.raises(GenerationFailed):
+        await anext(stream)
+    await stream.aclose()
+    assert (len(run.live), run.outcome("error"), run.outcome("abort")) == (0, 1, 1)

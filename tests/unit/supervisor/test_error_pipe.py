@@ -97,14 +97,11 @@ def test_a_worker_that_says_too_much_is_not_heard_for_a_while(caplog: pytest.Log
     assert "lines of the worker are left out" in last
 
 
-def test_writing_does_not_block_while_nobody_reads() -> None:
-    async def scenario() -> None:
-        pipe = ErrorPipe(0)
-        program = "import os\nfor _ in range(1000):\n  try: os.write(2, b'x' * 65535 + b'\\n')\n  except OSError: pass"
-        # The event loop stands still meanwhile.
-        done = subprocess.run([sys.executable, "-c", program], stderr=pipe.write_fd, check=False)
-        pipe.started(1)
-        pipe.close()
-        assert done.returncode == 0
-
-    asyncio.run(scenario())
+async def test_writing_does_not_block_while_nobody_reads() -> None:
+    pipe = ErrorPipe(0)
+    program = "import os\nfor _ in range(1000):\n  try: os.write(2, b'x' * 65535 + b'\\n')\n  except OSError: pass"
+    # The event loop stands still meanwhile.
+    done = subprocess.run([sys.executable, "-c", program], stderr=pipe.write_fd, check=False)
+    pipe.started(1)
+    pipe.close()
+    assert done.returncode == 0

@@ -62,81 +62,69 @@ def test_requests_take_turns() -> None:
     assert order == ["a", "b"] * 3
 
 
-def test_what_a_client_that_left_waited_for_never_begins_and_is_forgotten() -> None:
+async def test_what_a_client_that_left_waited_for_never_begins_and_is_forgotten() -> None:
     class Text:
         pass
 
-    async def scenario() -> None:
-        lane = Lane("test", threads=1, max_requests=9)
-        gate = Gate()
-        first = asyncio.create_task(lane.run(gate))
-        await begun(gate)
-        called: list[object] = []
+    lane = Lane("test", threads=1, max_requests=9)
+    gate = Gate()
+    first = asyncio.create_task(lane.run(gate))
+    await begun(gate)
+    called: list[object] = []
 
-        def work_on(text: Text) -> Callable[[], None]:
-            return lambda: called.append(text)
+    def work_on(text: Text) -> Callable[[], None]:
+        return lambda: called.append(text)
 
-        text = Text()
-        forgotten = weakref.ref(text)
-        second = asyncio.create_task(lane.run(work_on(text)))
-        del text
-        await asyncio.sleep(0)
-        second.cancel()
-        await asyncio.wait([second])
-        del second
-        assert forgotten() is None
-        gate.opened.set()
-        await first
-        await lane.run(lambda: None)
-        assert not called
-        lane.close()
-
-    asyncio.run(scenario())
+    text = Text()
+    forgotten = weakref.ref(text)
+    second = asyncio.create_task(lane.run(work_on(text)))
+    del text
+    await asyncio.sleep(0)
+    second.cancel()
+    await asyncio.wait([second])
+    del second
+    assert forgotten() is None
+    gate.opened.set()
+    await first
+    await lane.run(lambda: None)
+    assert not called
+    lane.close()
 
 
-def test_a_client_that_leaves_does_not_wait_for_its_work_and_others_do() -> None:
-    async def scenario() -> None:
-        lane = Lane("test", threads=1, max_requests=9)
-        gate = Gate()
-        left = asyncio.create_task(lane.run(gate))
-        await begun(gate)
-        left.cancel()
-        await asyncio.wait([left])
-        assert left.cancelled()
-        following = asyncio.create_task(lane.run(gate.opened.is_set))
-        await asyncio.sleep(0.01)
-        assert not following.done()
-        gate.opened.set()
-        assert await following
-        lane.close()
-
-    asyncio.run(scenario())
+async def test_a_client_that_leaves_does_not_wait_for_its_work_and_others_do() -> None:
+    lane = Lane("test", threads=1, max_requests=9)
+    gate = Gate()
+    left = asyncio.create_task(lane.run(gate))
+    await begun(gate)
+    left.cancel()
+    await asyncio.wait([left])
+    assert left.cancelled()
+    following = asyncio.create_task(lane.run(gate.opened.is_set))
+    await asyncio.sleep(0.01)
+    assert not following.done()
+    gate.opened.set()
+    assert await following
+    lane.close()
 
 
-def test_an_error_in_the_work_is_the_caller_s() -> None:
-    async def scenario() -> None:
-        lane = Lane("test", threads=1, max_requests=9)
-        for _ in range(2):
-            with pytest.raises(ZeroDivisionError):
-                await lane.run(lambda: 1 // 0)
-        lane.close()
-
-    asyncio.run(scenario())
+async def test_an_error_in_the_work_is_the_caller_s() -> None:
+    lane = Lane("test", threads=1, max_requests=9)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            await lane.run(lambda: 1 // 0)
+    lane.close()
 
 
-def test_a_closed_lane_runs_nothing_more() -> None:
-    async def scenario() -> None:
-        lane = Lane("test", threads=1, max_requests=9)
-        gate = Gate()
-        first = asyncio.create_task(lane.run(gate))
-        await begun(gate)
-        second = asyncio.create_task(lane.run(lambda: "never"))
-        await asyncio.sleep(0)
-        lane.close()
-        gate.opened.set()
-        assert await first == "done"
-        for late in (second, lane.run(lambda: "never")):
-            with pytest.raises(NotReady):
-                await late
-
-    asyncio.run(scenario())
+async def test_a_closed_lane_runs_nothing_more() -> None:
+    lane = Lane("test", threads=1, max_requests=9)
+    gate = Gate()
+    first = asyncio.create_task(lane.run(gate))
+    await begun(gate)
+    second = asyncio.create_task(lane.run(lambda: "never"))
+    await asyncio.sleep(0)
+    lane.close()
+    gate.opened.set()
+    assert await first == "done"
+    for late in (second, lane.run(lambda: "never")):
+        with pytest.raises(NotReady):
+            await late

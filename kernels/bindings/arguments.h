@@ -18,7 +18,7 @@
 
 namespace numaserve {
 
-// What the structs' pointers point into.
+// The Python objects that the structs' pointers point into.
 using Kept = std::vector<nanobind::object>;
 
 // `read` is false for a value of another type than `wanted`, and throws std::invalid_argument for one that cannot be.
@@ -58,7 +58,7 @@ struct FromPython<std::string> {
   static bool read(nanobind::handle from, std::string& to, Kept&) { return nanobind::try_cast(from, to); }
 };
 
-// What has a name in Python.
+// A value that has a name in Python.
 template <class T, T (*kOf)(std::string_view)>
 struct FromName {
   static std::string wanted() { return FromPython<std::string>::wanted(); }

@@ -1,4 +1,4 @@
-// What a Program is made of, for tools that compare two.
+// Descriptions of a Program, for tools that compare two.
 #include "kernels/runtime/description.h"
 
 #include <nanobind/stl/string.h>

@@ -10,7 +10,7 @@
 namespace numaserve {
 namespace {
 
-// What codes become: whole numbers without a sign, for activations in int8, or their values, less the constant zero of
+// Forms that codes are turned into: whole numbers without a sign, for activations in int8, or values, less the zero of
 // codes without offsets, for activations in bf16.
 struct Int4Groups {
   static constexpr WeightFormat kFormat = WeightFormat::kInt4;
@@ -146,7 +146,7 @@ inline void add_scaled(const GemmArgs& g, const GroupLayout& layout, const std::
       const F32x16 before = F32x16::load(to);
       if constexpr (kWholeNumbers<Codes>) {
         const GroupScale x = group_scale(g, row + r, group);
-        // What a set's dot products have taken off the codes is a constant too.
+        // The number that a set's dot products have taken off the codes is a constant too.
         const int32_t zero = g.b.offsets == Offsets::kNone ? Codes::kZero : 0;
         const F32x16 sum = F32x16::convert_less(sums + at, (kCodeOffset - zero) / 8 * x.minus8);
         with_group(g.b.offsets, columns, x, sum, before).store(to);

@@ -1,4 +1,4 @@
-// What a thread of a GEMM keeps between its steps.
+// The memory of a GEMM's thread between its steps.
 #pragma once
 
 #include "kernels/include/types.h"
@@ -28,7 +28,7 @@ struct GemmScratch {
   alignas(64) float part[kMostPanels / 2 * kRowBlock * 32];  // of a part of k after the first
   alignas(64) float sums[32 * 32];                           // of one group of k, fp32 or int32
   alignas(64) std::byte tiles[kWidenedBytes];
-  // Of the activations of a slab of groups, [groups][rows]; see sum_groups.
+  // Totals of the activations of a slab of groups, [groups][rows]; see sum_groups.
   alignas(64) float totals[kMostTotals];
   int64_t first_group, total_rows;
 };

@@ -46,7 +46,7 @@ struct GemmArgs {
   float limit = 0.0f;  // of kSwigluOai
 };
 
-// What a thread does of a GEMM: all of k for some rows and panels; panels begin and end at even numbers.
+// A thread's share of a GEMM: all of k for some rows and panels; panels begin and end at even numbers.
 struct GemmShare {
   Range rows, panels;
 };
@@ -129,7 +129,7 @@ struct RopeStoreArgs {
   int64_t num_runs;
 };
 
-// Of multi-head latent attention what comes before its products. All dimensions are multiples of 32.
+// The arguments of the work before the products of multi-head latent attention. All dimensions are multiples of 32.
 struct LatentStoreArgs {
   const float* q;  // [rows, ldq]: of each head nope_dim values, then rope_dim that are rotated
   int64_t ldq;
@@ -176,7 +176,7 @@ struct AttentionArgs {
   bf16* out;  // [rows, ldo]
   int64_t ldo;
   float* partial;  // [partial rows, padded dimensions of a value + kPartialExtra]: unnormalised output, maximum, sum
-  // Of a latent cache, which has one KV head: the first so many dimensions of a key are its value. Otherwise 0.
+  // The leading dimensions of a key that are its value in a latent cache, which has one KV head. Otherwise 0.
   int32_t value_dim = 0;
   // [q_heads] or null: a logit of each head that takes part in the softmax, and has no value.
   const float* sinks = nullptr;

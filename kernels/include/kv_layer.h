@@ -5,9 +5,9 @@
 
 namespace numaserve {
 
-// What keys and values are kept in. int8 and fp8_e4m3 are codes of one byte and one scale, a bf16, for each token and
-// KV head, of K and of V: a token is never quantized again when others follow it into its page, so that its bits depend
-// on nothing but itself.
+// The formats of cached keys and values. int8 and fp8_e4m3 are codes of one byte and one scale, a bf16, for each token
+// and KV head, of K and of V: a token is never quantized again when others follow it into its page, so that its bits
+// depend on nothing but itself.
 enum class KvDtype : int32_t { kBf16, kInt8, kFp8E4m3 };
 
 [[gnu::always_inline]] constexpr int64_t kv_code_bytes(KvDtype dtype) { return dtype == KvDtype::kBf16 ? 2 : 1; }

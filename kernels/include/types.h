@@ -26,7 +26,7 @@ inline constexpr int kTileDepth = kLines * kLineDepth<T>;  // k of one tile
 inline constexpr int kTileK = kTileDepth<bf16>;
 inline constexpr int kTileElements = kTileN * kTileK;
 
-// What a packed matrix holds.
+// The formats of packed matrices.
 // int8: one scale for each output feature (row of the weight); activations are quantized for each row.
 // int4, int8_group: unsigned codes, a scale for each output feature and group of k, to which activations are quantized
 // too; weight = scale * (code - 8 or 128), or as `Offsets` says.
@@ -44,7 +44,7 @@ inline constexpr int kIq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13
   if (format == WeightFormat::kInt4 || format == WeightFormat::kMxfp4 || format == WeightFormat::kIq4) return 4;
   return format == WeightFormat::kBf16 ? 16 : 8;
 }
-// Of a grouped format, in bytes.
+// The bytes of a scale of a grouped format.
 [[gnu::always_inline]] constexpr int64_t scale_bytes(WeightFormat format) {
   return format == WeightFormat::kFp8 ? 4 : format == WeightFormat::kMxfp4 ? 1 : 2;
 }
@@ -59,7 +59,7 @@ inline constexpr int64_t kMxGroup = 32;
   return takes_int8(format) ? kTileDepth<int8_t> : kTileDepth<bf16>;
 }
 
-// Of int4 and int8_group: weight = scale * (code - zero), or scale * code + minimum.
+// The offsets of int4 and int8_group: weight = scale * (code - zero), or scale * code + minimum.
 enum class Offsets : int32_t { kNone, kZeros, kMinima };
 
 // Grouped formats lie in records, one for each pair of panels and group of k, in the order in which the GEMM takes
@@ -112,7 +112,7 @@ inline constexpr int kMaxTopK = 64;
   return {lines, scales, after, after + (offsets == Offsets::kNone ? 0 : 2 * kTileN * 2)};
 }
 
-// What quantized activations of a group carry; a row of them is its values, then one of these for each group.
+// The scale of a group of quantized activations; a row of them is its values, then one of these for each group.
 struct GroupScale {
   float scale;
   int32_t minus8;  // -8 times the sum of the values: what sums with codes of 4 bits, whose zero is 8, have too little
@@ -152,7 +152,7 @@ inline constexpr int64_t kSplitPairs = 64, kPartDepth = 1024;
   const int64_t wanted = (kSplitPairs + pairs - 1) / pairs;
   return wanted < most ? wanted : most;
 }
-// Of all parts of all pairs of panels, with up to kStreamedRows rows.
+// Sums of all parts of all pairs of panels, with up to kStreamedRows rows.
 inline constexpr int64_t kStreamedRows = 32;
 inline constexpr int64_t kPartSums = 2 * kSplitPairs * kStreamedRows * 2 * kTileN;
 

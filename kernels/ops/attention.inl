@@ -202,7 +202,7 @@ inline void merge_row(const float* o, float m, float l, float* merged, float& me
 inline int32_t value_dim(const AttentionArgs& a) { return a.value_dim > 0 ? a.value_dim : a.head_dim; }
 inline int32_t padded_values(const AttentionArgs& a) { return static_cast<int32_t>(round_up(value_dim(a), kTileK)); }
 
-// What a head's sink adds to a row's sum of probabilities, whose maximum is `m`. Added to the finished sum, it is the
+// A head's sink as a part of a row's sum of probabilities, whose maximum is `m`. Added to the finished sum, it is the
 // same however the row's blocks were computed. A sink far above all scores leaves a result of next to nothing: `exp`
 // does not overflow.
 inline float sink_share(float sink, float m) {
@@ -241,7 +241,7 @@ inline int32_t first_block(const AttentionArgs& a, const AttentionItem& item) {
   return item.block >= 0 ? item.block : row_limits(a, item, 0).low / kAttentionBlock;
 }
 
-// What to prefetch while a block is computed: the block after it, or else the first of the item that comes next.
+// The block to prefetch while one is computed: the block after it, or else the first of the item that comes next.
 inline KvAhead ahead_of(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t end,
                         const AttentionItem* next) {
   if (block + 1 < end) return kv_ahead(a, item, block + 1, item.num_rows);

@@ -40,11 +40,11 @@ struct KvAhead {
 
 constexpr int32_t kRowsAhead = 16;  // up to so many rows wait for memory
 
-// What to prefetch for each two tiles, of which a page has as many as the next one: three quarters of their lines. A
+// The lines to prefetch for each two tiles, of which a page has as many as the next one: three quarters of theirs. A
 // quarter is left to the softmax, so that memory works during that too.
 constexpr int64_t tile_lines_ahead(KvDtype dtype) { return 2 * kv_tile_bytes(dtype) / kLineBytes * 3 / 4; }
 
-// What to prefetch while `rows` rows of some block are computed: what `item` needs of `block`.
+// The memory to prefetch while `rows` rows of some block are computed: what `item` needs of `block`.
 inline KvAhead kv_ahead(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t rows) {
   const int64_t head = item.kv_head * a.kv.head_stride;
   const int64_t half_lines = kv_half_bytes(a.kv.dtype, a.head_tiles) / kLineBytes;

@@ -52,9 +52,9 @@ struct BlockOrder {
   bool ends_group(int32_t block) const { return block + groups >= end; }
 };
 
-// Of the tile of keys with 32 dimensions of 16 tokens, half of the lines of the two tiles of values with 16 of these
-// dimensions each. Four words, two dimensions of two tokens, stay together: they change their order, and as 64 bits
-// they are transposed, 8 by 8 (pairs of dimensions by pairs of tokens).
+// Makes half of the lines of two tiles of values, with 16 dimensions each, from the tile of keys with their 32
+// dimensions of 16 tokens. Four words, two dimensions of two tokens, stay together: they change their order, and as 64
+// bits they are transposed, 8 by 8 (pairs of dimensions by pairs of tokens).
 inline void turn_tile(const bf16* keys, bf16* values) {
   constexpr int64_t kLine = kTileN * kLineDepth<bf16>;
   for (int half = 0; half < 2; ++half) {
@@ -106,8 +106,8 @@ inline void turn_values(const AttentionArgs& a, const int32_t* table, int32_t pa
   }
 }
 
-// What to prefetch while an item of `rows` rows is busy with some block: what `item` needs of `block`. Halves of a page
-// stand in for its K and V.
+// The memory to prefetch while an item of `rows` rows is busy with some block: what `item` needs of `block`. Halves of
+// a page stand in for its K and V.
 inline KvAhead latent_ahead(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t rows) {
   const int64_t half_lines = a.head_tiles * kTileBytes / kLineBytes, lines = 2 * half_lines * kBlockPages;
   const int64_t portions = ceil_div(rows, kAttentionRows) * (kBlockPages + a.value_dim / kTileK) + rows;
@@ -133,7 +133,7 @@ inline void latent_rows(const AttentionArgs& a, const AttentionItem& part, int32
                         LatentScratch& w) {
   const int32_t first = block * kAttentionBlock, pages = visible_pages(a, part, block);
   const int32_t* table = a.sequences[part.sequence].pages + block * kBlockPages;
-  // Of two tiles' lines half, because two products go by as many tiles; a quarter is left to the softmax.
+  // Half of two tiles' lines, because two products go by as many tiles; a quarter is left to the softmax.
   constexpr int64_t kTileLines = kTileBytes / kLineBytes * 3 / 4;
   for (int32_t page = 0; page < pages; ++page) {
     if constexpr (!kAhead) advance(ahead, ahead.row_lines);

@@ -40,9 +40,9 @@ inline void expert_scores(const RouteArgs& a, const float* logits, float* scores
 // Choices lie between these; what is taken out of the choice is below, and so is the sum of two.
 inline constexpr float kFirst = 1.0e38f, kLast = -1.0e38f, kNever = -3.0e38f;
 
-// What experts are chosen by: each can be chosen once only, whatever its score, because memory is divided by that. What
-// is not a number comes first: its weight is none either, so that it shows in the result. (A minimum gives its second
-// operand for a NaN.)
+// The scores by which experts are chosen: each can be chosen once only, whatever its score, because memory is divided
+// by that. A score that is not a number comes first: its weight is none either, so that it shows in the result. (A
+// minimum gives its second operand for a NaN.)
 inline void expert_choices(const RouteArgs& a, const float* scores, float* choice) {
   const int32_t padded = static_cast<int32_t>(round_up(a.num_experts, 16));
   for (int32_t i = 0; i < padded; i += 16) {

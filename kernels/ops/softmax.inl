@@ -57,7 +57,7 @@ inline void softmax_row(const AttentionArgs& a, const BlockScales& scales, int32
     if constexpr (Codes::kScaled) x = x * F32x16::load(scales.v + j);
     x = x.nearest_bf16();
     x.store_exact(p + j);
-    // What is multiplied with V, so that the weights add up to one.
+    // The numbers that V is multiplied with are summed, so that the weights add up to one.
     sum = Codes::kScaled ? F32x16::fma(x, F32x16::load(scales.v_inverse + j), sum) : sum + x;
   }
   l = sum.sum();

@@ -1,6 +1,6 @@
-// What multi-head latent attention does to its projections before they are multiplied with anything: queries are taken
-// apart and rotated, the latent is normalised, the key that all heads share is rotated, and both are written to the
-// cache, once. See latent_attention.inl.
+// The work of multi-head latent attention on its projections before they are multiplied with anything: queries are
+// taken apart and rotated, the latent is normalised, the key that all heads share is rotated, and both are written to
+// the cache, once. See latent_attention.inl.
 #pragma once
 
 #include "kernels/include/kernel_table.h"
@@ -11,7 +11,7 @@
 namespace numaserve {
 namespace {
 
-// Of one head the part without positions, for the product that absorbs W_UK, and the rotated part, which is not
+// Writes one head's part without positions, for the product that absorbs W_UK, and its rotated part, which is not
 // multiplied with anything, in its place behind what that product makes.
 inline void split_query(const LatentStoreArgs& a, const PageRun& run, int32_t head) {
   for (int32_t t = 0; t < run.count; ++t) {

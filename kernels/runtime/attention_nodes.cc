@@ -8,7 +8,7 @@ void attend(Run& run, const AttentionArgs& args, const AttentionWork& work, int 
   const auto merge = latent ? run.table.latent_attention_merge : run.table.attention_merge;
   const auto count = static_cast<int64_t>(work.items.size());
   // Handed out one by one, heaviest first: which thread computes an item does not show in its bits.
-  // What comes next for this thread is a guess, good enough for prefetching: the others take one each before.
+  // The thread's next item is a guess, good enough for prefetching: the others take one each before.
   for (int64_t i = run.next_item.fetch_add(1); i < count; i = run.next_item.fetch_add(1)) {
     const int64_t next = i + run.team.size();
     compute(args, work.items[static_cast<size_t>(i)], next < count ? &work.items[static_cast<size_t>(next)] : nullptr,

@@ -23,7 +23,7 @@ struct AttentionNode : Node {
 // Computes the items of `work`, and merges their partial results. Threads meet in between.
 void attend(Run& run, const AttentionArgs& args, const AttentionWork& work, int thread);
 
-// What `work` has read and computed, with heads of `heads`.
+// The bytes that `work` has read and the operations that it has computed, with heads of `heads`.
 Cost attention_cost(const AttentionWork& work, const HeadGeometry& heads, KvDtype dtype);
 
 }  // namespace numaserve

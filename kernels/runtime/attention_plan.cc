@@ -49,7 +49,7 @@ AttentionPlanner::Cut AttentionPlanner::cut_heads(Sequences sequences, int32_t w
   return {kAttentionRows, cut};
 }
 
-// Of some ways to cut the one that keeps the busiest thread busy for the shortest time. Items of many rows turn the
+// The way to cut that keeps the busiest thread busy for the shortest time. Items of many rows turn the
 // values of a block once for all of them, and read it once; there may be too few of them for all threads: one token has
 // a row for each head, and a short context one block or two, of which the last may be nearly empty.
 AttentionPlanner::Cut AttentionPlanner::cut_latent(Sequences sequences) const {

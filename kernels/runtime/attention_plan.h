@@ -25,8 +25,8 @@ struct Limits {
 // The heads of this rank.
 struct HeadGeometry {
   int32_t q_heads, kv_heads, head_dim;
-  // Of a latent cache: kv_heads is 1, or 0 without query heads, and the first so many dimensions of a key are its
-  // value.
+  // The leading dimensions of a key that are its value in a latent cache, where kv_heads is 1, or 0 without query
+  // heads; 0: the cache is not latent.
   int32_t value_dim = 0;
   bool latent() const { return value_dim > 0; }
   int32_t values() const { return latent() ? value_dim : head_dim; }
@@ -50,7 +50,7 @@ struct AttentionWork {
     int64_t stride;
   };
   std::vector<Merge> merges;
-  // Of all steps so far: positions of the KV cache that had to be read, and pairs of a new token and one it sees.
+  // Counts of all steps: positions of the KV cache that had to be read, and pairs of a new token and one it sees.
   int64_t positions = 0, pairs = 0;
 };
 

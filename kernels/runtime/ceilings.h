@@ -1,4 +1,4 @@
-// What the machine can do at best, measured: the denominators of every benchmark.
+// Ceilings: the best that the machine can do, measured. They are the denominators of every benchmark.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ std::vector<int64_t> widened_integers(const std::vector<T>& values) {
   return {values.begin(), values.end()};
 }
 
-// What a product with `weight` reads.
+// The type of the activations that a product with `weight` reads.
 const char* operand_type(const PackedMatrix& weight, bool widened) {
   return takes_int8(weight.format()) && !widened ? "int8" : "bf16";
 }
@@ -154,7 +154,7 @@ void LatentStoreNode::describe(Description& d) const {
   d.writes("query", "bf16", query);
 }
 
-// Of each head the first columns of `out` are written; what follows them stays.
+// Each head writes the first of its columns of `out`; the others stay.
 void HeadLinearNode::describe(Description& d) const {
   d.integers("strides", {x_stride, out_stride});
   d.integer("num_heads", num_heads);

@@ -1,4 +1,4 @@
-// What a node of a Program is, told so that two Programs can be compared: without times, and without addresses.
+// Descriptions of a Program's nodes by which two Programs can be compared: without times, and without addresses.
 #pragma once
 
 #include <cstdint>

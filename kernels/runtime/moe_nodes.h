@@ -8,7 +8,7 @@
 
 namespace numaserve {
 
-// What the nodes of one layer share.
+// Places that the nodes of one layer share.
 struct MoePlaces {
   Place routes;  // [tokens, 2 * top_k + 1]; see CombineArgs
   Place counts;  // int32 [threads + 1, experts + 1]: rows by thread and expert, then the first row of each expert

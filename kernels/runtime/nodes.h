@@ -51,7 +51,7 @@ struct Run {
 
   int world() const { return ring == nullptr ? 1 : ring->world(); }
   int lanes() const { return ring == nullptr ? team.size() : ring->lanes(); }
-  // What `rank` has of a matrix: its part of the ring's slot, or, with one rank, the matrix itself.
+  // The part of a matrix that `rank` has: its part of the ring's slot, or, with one rank, the matrix itself.
   template <class T>
   T* part(const Place& place, int rank) const {
     if (place.collective < 0 || ring == nullptr) return reinterpret_cast<T*>(arena + place.offset);
@@ -77,7 +77,7 @@ bool meet(Run& run, const Place& place, int thread, int phase = 0);
 // one's slot is free. The barrier between this and the next node carries that to the other threads.
 void leave(Run& run, const Place& place, int thread);
 
-// What a node has done since the Program was made, at least: activations are not counted, nor what is read again.
+// The least that a node has done since the Program was made: activations are not counted, nor what is read again.
 struct Cost {
   int64_t bytes = 0;  // read from memory, of weights and KV cache
   int64_t flops = 0;

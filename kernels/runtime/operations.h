@@ -1,8 +1,8 @@
 // The operations of a Program as data: of each kind its arguments, and what adds it.
 //
 // A struct names its fields once, in the order of `visit`: bindings/arguments.h fills it from a dict by these names.
-// What is not there is std::nullopt. Weights, vectors and tables outlive the Program, whose nodes point into them.
-// Each `add` throws std::invalid_argument, which names the node, for arguments that do not fit each other.
+// A field that may be left out is std::nullopt then. Weights, vectors and tables outlive the Program, whose nodes point
+// into them. Each `add` throws std::invalid_argument, which names the node, for arguments that do not fit each other.
 #pragma once
 
 #include <cstdint>
@@ -145,7 +145,7 @@ void add(Program& p, const Gather& f);
 void add(Program& p, const GatherColumns& f);
 void add(Program& p, const Sample& f);
 
-// What the checks of several operations share.
+// Throws std::invalid_argument with the node's name unless `holds`.
 void require(bool holds, const std::string& node, const char* what);
 
 // A weight per column or per dimension, where there is one.

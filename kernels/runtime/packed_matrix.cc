@@ -30,7 +30,7 @@ T named(const std::string_view (&names)[kCount], std::string_view name, const ch
   throw std::invalid_argument(std::string("unknown ") + what + " '" + std::string(name) + "'");
 }
 
-// What a line of a tile has of one column: four bytes of consecutive k.
+// One column's part of a line of a tile: four bytes of consecutive k.
 using Word = uint32_t;
 constexpr int kLineWords = kTileN;
 
@@ -96,7 +96,7 @@ std::string_view weight_format_name(WeightFormat format) { return kFormatNames[s
 Offsets offsets_kind(std::string_view name) { return named<Offsets>(kOffsetNames, name, "kind of offsets"); }
 std::string_view offsets_name(Offsets offsets) { return kOffsetNames[static_cast<int>(offsets)]; }
 
-// What a thread makes of one row before it goes to the tiles.
+// One row as a thread makes it, before it goes to the tiles.
 struct PackedMatrix::Row {
   uint8_t* out;                // its bytes as the lines have them; in the end, with room for a source block more
   std::vector<bf16> values;    // with the same room

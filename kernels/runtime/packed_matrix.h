@@ -90,7 +90,7 @@ class PackedMatrix {
   int64_t code_bytes() const {
     return is_grouped(format_) ? n_panels_ / 2 * groups() * layout_.bytes : n_panels_ * k_tiles() * kTileBytes;
   }
-  // What follows the codes for each column: a scale, and of int8 a correction.
+  // Bytes that follow the codes for each column: a scale, and a correction for int8.
   int64_t column_bytes() const { return format_ == WeightFormat::kInt8 ? 8 : has_half_scales(format_) ? 4 : 0; }
   float* scales() const { return reinterpret_cast<float*>(memory_.get() + code_bytes()); }
   int32_t* corrections() const { return reinterpret_cast<int32_t*>(scales() + padded_n()); }

@@ -62,8 +62,8 @@ class Program {
   StepOutcome run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
                   std::span<const int32_t> targets);
 
-  // Of the last step's sequences, by their index in the plan, those with a row of logits that are not numbers. Rank 0
-  // alone knows.
+  // Sequences of the last step with a row of logits that are not numbers, by their index in the plan. Rank 0 alone
+  // knows them.
   std::vector<int32_t> nan_sequences() const;
 
   SlotTable& slots() { return slots_; }

@@ -1,4 +1,4 @@
-// What a worker remembers of each sequence between steps: page table, sampling parameters, last sampled token.
+// A worker's memory of each sequence between steps: page table, sampling parameters, last sampled token.
 #pragma once
 
 #include <cstdint>

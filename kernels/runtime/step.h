@@ -72,7 +72,7 @@ class Step {
     AttentionWork work;
   } divided;
 
-  // Of all steps so far. What each node has read and computed follows from these: to count in the nodes takes time.
+  // Counts of all steps so far. From these follows what each node has read and computed: nodes that count take time.
   struct Totals {
     int64_t steps = 0, tokens = 0;
     int64_t logit_steps = 0, logit_rows = 0;  // a step without rows of logits does not read the output head

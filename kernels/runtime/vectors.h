@@ -1,4 +1,4 @@
-// What the nodes of a Program point into beside packed matrices.
+// Vectors and tables that a Program's nodes point into, beside packed matrices.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@ namespace numaserve {
 
 inline constexpr int64_t kChecksumUnit = 4 << 20;
 
-// Of accidental damage: a flipped bit always changes it; zeroed, exchanged or torn blocks do so but for one in 2^64.
+// Tells accidental damage: a flipped bit always changes it; zeroed, exchanged or torn blocks do so but for one in 2^64.
 // It is no protection against someone who wants to deceive. As fast as XXH3, whose inner loop it has; a CRC32C by the
 // processor's instruction runs at half the speed, which shows in the time of a load.
 uint64_t checksum(const std::byte* data, int64_t bytes);

@@ -8,7 +8,7 @@
 
 namespace numaserve {
 
-// What a checkpoint stores. The block formats are those of GGUF (ggml-common.h of llama.cpp): blocks of 32 values.
+// Formats of a checkpoint's rows. The block formats are GGUF's (ggml-common.h of llama.cpp): blocks of 32 values.
 enum class SourceType { kBf16, kF16, kF32, kQ8_0, kQ4_0, kQ4_1 };
 
 // Throws std::invalid_argument for a name that is not one of bf16, f16, f32, q8_0, q4_0, q4_1.

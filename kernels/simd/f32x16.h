@@ -48,7 +48,7 @@ struct F32x16 {
   static F32x16 load_half(const uint16_t* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }
-  // Of exponents e of one byte 2^(e - 127); the smallest of these is below the exponents of fp32, and a subnormal.
+  // 2^(e - 127) for exponents e of one byte; the smallest of these is below the exponents of fp32, and a subnormal.
   static F32x16 load_powers(const uint8_t* p) {
     const __m512i bits =
         _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 23);

@@ -1,5 +1,5 @@
-// What the KV cache keeps: bf16, or codes of one byte; see KvLayer. `Bf16Codes`, `Int8Codes` and `E4m3Codes` tell the
-// operations on the cache how, so that each of them is written once.
+// The contents of the KV cache: bf16, or codes of one byte; see KvLayer. `Bf16Codes`, `Int8Codes` and `E4m3Codes` tell
+// the operations on the cache how, so that each of them is written once.
 #pragma once
 
 #include <immintrin.h>

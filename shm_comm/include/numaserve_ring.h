@@ -28,7 +28,7 @@
 // Why arrived may be compared with >=. It grows monotonically (2n + phase + 1), and a rank that is ahead has, by the
 // same release, published everything of n before; its part of n is intact because our done(n) is still missing.
 //
-// What happens when a peer dies:
+// The death of a peer:
 //   before it arrives at n   all others wait in arrive_and_wait(n): aborted if the supervisor aborts, else deadline
 //   between arrive and done  the others finish n (its part lives in the memfd, not in the process) and wait at n + 1
 //   between done(n) and n+1  the same as the first case, for n + 1
@@ -52,7 +52,7 @@
 
 namespace numaserve::ring {
 
-// What an abort leaves behind for the error message.
+// The note that an abort leaves behind for the error message.
 struct AbortNote {
   std::int32_t origin = -1;
   std::int32_t missing = -1;

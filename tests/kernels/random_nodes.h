@@ -26,7 +26,7 @@ struct Shape {
   float softcap = 0.0f;
   bool extras = false;  // biases, q and k norms, norms after the sums
   int32_t experts = 0;  // of the odd layers, two for each token and a shared one; 0: none
-  // Of a latent cache: a head has latents, and rotated columns behind them, and kv_heads is 1.
+  // The columns of a head's latents in a latent cache, with rotated ones behind them and a kv_heads of 1; 0: it is not.
   int32_t value_dim = 0;
   int64_t divided_from = 0;  // tokens of a sequence from which on ranks divide its latents; 0: they do not
   bool latent() const { return value_dim > 0; }

@@ -55,7 +55,7 @@ inline Request make_request(const Model& model, uint64_t seed, int number) {
   return request;
 }
 
-// What came of a request: the same on every rank, but for the log-probabilities, which rank 0 alone knows.
+// The outcome of a request: the same on every rank, but for the log-probabilities, which rank 0 alone knows.
 struct Outcome {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs, prompt_logprobs;

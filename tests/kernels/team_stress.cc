@@ -2,7 +2,7 @@
 //
 //   team_stress RUNS
 //
-// What a thread has written before a barrier every other thread must see after it. The numbers are plain ones, so that
+// Writes of a thread before a barrier must be seen by every other thread after it. The numbers are plain ones, so that
 // the thread sanitizer sees a barrier that orders nothing.
 #include <chrono>
 #include <cstdio>

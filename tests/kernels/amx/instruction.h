@@ -47,7 +47,7 @@ inline uint64_t register_value(const ucontext_t& context, int number) {
   return static_cast<uint64_t>(context.uc_mcontext.gregs[kOrder[number]]);
 }
 
-// What an opcode means with a prefix, 0 to 3 for none, 66, F3 and F2.
+// The operation of an opcode with a prefix, 0 to 3 for none, 66, F3 and F2.
 inline std::optional<Op> operation(int opcode, int prefix, int mod, int reg, int rm) {
   const auto among = [prefix](std::optional<Op> none, std::optional<Op> h66, std::optional<Op> f3,
                               std::optional<Op> f2) {

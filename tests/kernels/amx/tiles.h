@@ -1,4 +1,4 @@
-// What AMX instructions do to a thread's tiles, and what they refuse.
+// The tiles of a thread under AMX instructions, which refuse some uses.
 #pragma once
 
 #include <immintrin.h>
@@ -42,7 +42,7 @@ struct alignas(64) Tile {
   std::byte row[kRows][kRowBytes];
 };
 
-// Of one thread. It begins without a configuration.
+// The tiles of one thread, which begin without a configuration.
 class Tiles {
  public:
   void execute(const Instruction& i) {

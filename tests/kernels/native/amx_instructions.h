@@ -20,7 +20,7 @@ void multiply_tiles(TileKind kind, const TileProduct& product);
 // Whether the configuration that is stored is the one that was loaded.
 bool keeps_its_configuration();
 
-// What the processor refuses, and ends a process with.
+// A fault with which the processor ends a process.
 struct TileFault {
   const char* name;
   void (*run)();

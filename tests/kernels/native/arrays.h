@@ -1,4 +1,4 @@
-// What the files of the module share; see module.cc.
+// Arrays, which the files of the module share; see module.cc.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -16,7 +16,7 @@ CACHE_LINE: int  # bytes
 PAGE_TOKENS: int
 ATTENTION_BLOCK: int  # tokens whose softmax is computed at once
 ATTENTION_ROWS: int  # query rows that attention takes together at most
-PARTIAL_SEQUENCES: int  # of the longest there can be: so many can have each block computed by itself
+PARTIAL_SEQUENCES: int  # the longest sequences, whose blocks can each be computed by itself
 PARTIAL_EXTRA: int  # floats behind the values of a partial result of attention
 MAX_HEAD_DIM: int  # or values of a latent
 MAX_LATENT_DIM: int  # values and rotated part

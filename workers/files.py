@@ -24,9 +24,9 @@ from numaserve.workers.errors import OperatorError
 # The most bytes that are read of a file of some kind. Models are known whose tokenizer.json has 35 MB.
 CONFIG_BYTES = 16 << 20
 TOKENIZER_BYTES = 128 << 20
-INDEX_BYTES = 64 << 20  # of tensors: some hundred thousand
+INDEX_BYTES = 64 << 20  # the names of some hundred thousand tensors
 TEMPLATE_BYTES = 4 << 20
-SETTINGS_BYTES = 1 << 20  # what an operator writes by hand
+SETTINGS_BYTES = 1 << 20  # files that an operator writes by hand
 
 # Without O_NONBLOCK a FIFO would hold its reader until somebody writes. A regular file does not know the difference.
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY

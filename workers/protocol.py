@@ -154,7 +154,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     step_deadline_s: float
     settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
-    backend: Backend = "native"  # what runs the operations
+    backend: Backend = "native"  # the interpreter of operations
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):

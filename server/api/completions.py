@@ -30,7 +30,7 @@ from numaserve.server.text.work import Turns
 @dataclass(frozen=True)
 class _Prompt:
     tokens: list[int]
-    text: str  # what echo repeats
+    text: str  # the prompt as echo repeats it
     hidden: frozenset[int]  # tokens that are not in `text`
 
 

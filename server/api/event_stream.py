@@ -50,7 +50,7 @@ class EventStream(StreamingResponse):
         writer = _Writer(send, head, self._ping_seconds)
         try:
             await until_disconnect(Request(scope, receive), self._write(writer))
-        except ApiError:  # what else fails after the beginning is an event
+        except ApiError:  # any other failure after the beginning is an event
             if not writer.started:
                 raise
         finally:

@@ -8,8 +8,8 @@ from itertools import islice
 import msgspec
 from fastapi.responses import Response, StreamingResponse
 
-_ITEMS = 2**16  # of an array in a piece
-_CHARACTERS = 2**20  # of a string in a piece
+_ITEMS = 2**16  # the most of an array in one piece
+_CHARACTERS = 2**20  # the most of a string in one piece
 _WHOLE_BYTES = 2**20  # an answer up to here is sent at once
 
 

@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-_SHOWN = 0.002  # of a phase; what takes less is left out
+_SHOWN = 0.002  # the least part of a phase that has a row
 _BOUNDS = {"read": "memory", "flops": "computing", "cores": "cores", "ranks": "other ranks"}
 
 

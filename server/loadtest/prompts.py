@@ -15,7 +15,7 @@ CountTokens = Callable[[str], Awaitable[int]]
 FIRST_ID = 300
 DEFAULT_VOCAB_SIZE = 30_000
 _CORRECTIONS = 8
-_CHARACTERS_PER_TOKEN = 4  # of English text, roughly
+_CHARACTERS_PER_TOKEN = 4  # in English text, roughly
 
 # With the blank before it each is one token in the vocabularies in use, so that the number of words can be corrected
 # to give an exact number of tokens.

@@ -11,8 +11,8 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-WIDTH = 100  # what a table needs
-_SHOWN = 0.002  # of a step; what takes less is left out
+WIDTH = 100  # columns that a table needs
+_SHOWN = 0.002  # the least part of a step that has a row
 
 
 def phase_view(phase: PhaseFigures, ranks: Sequence[PhaseFigures]) -> Group:

@@ -43,7 +43,7 @@ def bind_unix_listener(path: Path, certificate: Certificate | None = None) -> Li
         raise
     except OSError as error:
         bound.close()
-        reason = error.strerror or str(error)  # of a path that is too long there is only a text
+        reason = error.strerror or str(error)  # a path that is too long has only a text
         raise OperatorError(f"cannot listen on {path}: {reason}; choose another --uds") from None
     return Listener(
         bound,

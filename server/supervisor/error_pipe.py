@@ -13,7 +13,7 @@ from numaserve.workers.log_lines import decode_line
 
 logger = logging.getLogger("numaserve.worker")
 
-MAX_LINE_BYTES = 1 << 16  # what is longer is cut off; a traceback is one line
+MAX_LINE_BYTES = 1 << 16  # longer lines are cut off; a traceback is one line
 BURST_LINES = 500
 LINES_A_SECOND = 20.0
 _PIPE_BYTES = 1 << 20

@@ -41,7 +41,7 @@ def run_steps(task: RunSteps, say: Callable[[str], None]) -> StepsRan:
             say(f"loading: {100 * part // _PROGRESS} %")
 
     rank = _Rank(task, RankModel(launch, NodeContext.enter(launch), loading), pages)
-    rank.prefill(1)  # what is touched for the first time is not measured
+    rank.prefill(1)  # memory that is touched for the first time is not measured
     phases: list[MeasuredPhase] = []
     for batch in task.batch_sizes:
         say(f"prefill of {task.input_len} tokens, batch {batch}")

@@ -19,7 +19,7 @@ class Axis(ABC):
     """One thing of a model that ranks divide. Equal axes are divided alike."""
 
     name: str
-    count: int  # of what is not cut any further
+    count: int  # units that are not cut any further
 
     @abstractmethod
     def divide(self, shares: Sequence[int], *, cut: int, expert_parallel: bool) -> list[range]:

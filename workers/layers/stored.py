@@ -34,7 +34,7 @@ class Stored:
     reordered: bool = False  # GPTQ's act-order: the file says for each column which group it is of
     source_group: int = ROW  # where it is `reordered`: the columns of a group in the file
     block_rows: int = 1  # rows that have a scale in common
-    scale: str = "weight_scale"  # what the scales of compressed-tensors and fp8 are called
+    scale: str = "weight_scale"  # the name of the scales of compressed-tensors and fp8
 
     @property
     def has_minima(self) -> bool:

@@ -33,7 +33,7 @@ MEMORY_PAGE = 4096
 class DeploymentOptions:
     """The operator's wishes. None leaves the choice to `make_deployment`."""
 
-    model: str  # what the workers open: a folder or a .gguf file
+    model: str  # the folder or .gguf file that the workers open
     max_running_requests: int
     max_step_tokens: int  # prompt and output tokens in one step
     mem_fraction_static: float
@@ -73,7 +73,7 @@ class Deployment:
     max_step_tokens: int
     max_logit_rows: int  # positions of one step whose logits are computed
     front_end_cpus: tuple[int, ...]  # kept for the front end; empty without a reserved core
-    notes: tuple[str, ...]  # what the operator may want to know about the choices made
+    notes: tuple[str, ...]  # sentences for the operator about the choices made
 
 
 @dataclass(frozen=True)

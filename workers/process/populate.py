@@ -9,7 +9,7 @@ import os
 
 _MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14
 _PIECE_BYTES = 2 << 20  # a huge page: tenths of a millisecond, milliseconds in some virtual machines
-_PAGES_AHEAD = 256  # of KV: 8192 tokens
+_PAGES_AHEAD = 256  # 8192 tokens
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ PAD = 32
 ACTIVATION_TILE_ROWS = 16  # that a product reads at once, however many of them are wanted
 CACHE_LINE = 64
 ATTENTION_BLOCK = 256  # tokens that attention takes together
-ATTENTION_ROWS = 32  # of queries, that it takes together at most
-CUT_SEQUENCES = 8  # of the longest there can be: so many can have their blocks attended to by several threads
+ATTENTION_ROWS = 32  # query rows that attention takes together at most
+CUT_SEQUENCES = 8  # the longest sequences, whose blocks several threads can attend to
 PARTIAL_EXTRA = 16  # floats that follow the values of a partial result of attention: its maximum, its sum, and padding
 
 

@@ -54,6 +54,6 @@ def _break_even(head_bounds: Sequence[int], head_dim: int, value_dim: int) -> in
     world, heads = len(head_bounds) - 1, head_bounds[-1]
     own = max(end - begin for begin, end in pairwise(head_bounds))
     queries = (own + 2 * heads) * head_dim * _BF16  # own ones are written, all read and written
-    results = (heads + world * own) * (value_dim + PARTIAL_EXTRA) * _FP32  # of all heads written, of own ones read
+    results = (heads + world * own) * (value_dim + PARTIAL_EXTRA) * _FP32  # all heads' are written, own ones' read
     saved = head_dim * _BF16 * (world - 1) / world
     return int((_EXCHANGE_COST * (queries + results) + _MEETING_BYTES) / saved) + 1

@@ -63,7 +63,7 @@ class Browsers:
 
 
 def _is_same_site(origin: str, hosts: list[str]) -> bool:
-    name = host_name(origin.partition("://")[2])  # of "null", as sandboxed pages have it, nothing
+    name = host_name(origin.partition("://")[2])  # empty for "null", which sandboxed pages send
     return all(name == host_name(host) or (is_local(name) and is_local(host_name(host))) for host in hosts)
 
 

@@ -19,7 +19,7 @@ from numaserve.workers.program.ops.experts import Routing
 from numaserve.workers.program.rope import RopeConfig
 
 _TILE = 32
-_MAX_LATENT, _MAX_CACHED = 512, 576  # what the kernels take
+_MAX_LATENT, _MAX_CACHED = 512, 576  # the most that the kernels take
 _MAX_DIM = 2**12
 
 # transformers' defaults of what config.json leaves out, in both generations.

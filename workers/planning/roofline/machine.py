@@ -35,9 +35,9 @@ class Machine(BaseModel):
     node_memory_gib: Positive
     node_read_gb_s: Positive  # from its own memory, all its cores together
     core_gflop_s: dict[Literal["bf16", "int8"], Positive]
-    link_gb_s: Positive  # what one node fetches from others meanwhile all do
-    meeting_us: Positive  # of ranks with each other
-    barrier_us: Positive  # of a node's threads
+    link_gb_s: Positive  # fetched by one node from others while all do so
+    meeting_us: Positive  # a meeting of all ranks
+    barrier_us: Positive  # a barrier of a node's threads
 
     @field_validator("core_gflop_s")
     @classmethod

@@ -81,7 +81,7 @@ class KvCache:
         return held.transpose(0, 1).flatten(1, 2)[:, :tokens].to(self._numbers.dtype)
 
 
-Sampled = tuple[TokenLogprobs | None, TokenLogprobs | None]  # what was sampled, what the target got
+Sampled = tuple[TokenLogprobs | None, TokenLogprobs | None]  # the sample, the target
 
 
 @dataclass

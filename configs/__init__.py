@@ -1,8 +1,6 @@
 """Data that the package carries: presets for ``numaserve serve --config NAME``, for kinds of use and for models;
 hosts that ``numaserve plan --host NAME`` knows, and how near to their ceilings the kernels come."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent

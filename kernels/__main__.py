@@ -3,8 +3,6 @@
 Exits with status 1, and a line that says why on standard error, where there is none.
 """
 
-from __future__ import annotations
-
 import sys
 
 from numaserve.kernels import isa

@@ -1,7 +1,5 @@
 """A process for work that must not hold up, or harm, this one: asked through pipes, until a deadline."""
 
-from __future__ import annotations
-
 import os
 import select
 import subprocess

@@ -1,7 +1,5 @@
 """The server's configuration: defaults, overridden by a YAML file, overridden by the command line."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ Python, and so is what it guards: whoever gets past it is a program in this proc
 compute and answer, and nothing else.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """The options of a model's settings as keys of the configuration, made of their definition in workers/settings.py."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from numaserve.workers.settings import MODEL_OPTIONS, ModelOption

@@ -1,7 +1,5 @@
 """The version that is installed."""
 
-from __future__ import annotations
-
 import importlib.metadata
 
 

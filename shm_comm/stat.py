@@ -4,8 +4,6 @@ The ring has no name: it is found through the descriptors of a process that hold
 mapped read-only.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What holds for all tests."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import settings
 

@@ -1,7 +1,5 @@
 """The one error type that reaches an operator without a traceback."""
 
-from __future__ import annotations
-
 
 class OperatorError(Exception):
     """Something the operator can mend: a missing file, too little memory, an impossible option.

@@ -7,8 +7,6 @@ hub's cache is made of them.
 Every process of the server uses this, so it imports nothing of it but the error type.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import mmap

@@ -4,8 +4,6 @@ The front end reads them and writes them to its own log, in the log's format. Ot
 from what ends the process; they are told from records by the first character.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 import threading

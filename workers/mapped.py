@@ -1,7 +1,5 @@
 """Files that are mapped into memory, and what reading them takes of it."""
 
-from __future__ import annotations
-
 import mmap
 
 import numpy as np

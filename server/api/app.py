@@ -1,7 +1,5 @@
 """The application: its routes, their errors, and the middleware around them."""
 
-from __future__ import annotations
-
 import logging
 
 from fastapi import FastAPI, Request

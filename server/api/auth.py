@@ -1,7 +1,5 @@
 """API keys: read from a file, compared in constant time, asked for on every route but the health probes."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from collections.abc import Iterable

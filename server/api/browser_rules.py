@@ -6,8 +6,6 @@ machine's address, to read the answers too (DNS rebinding). https://fetch.spec.w
 https://www.w3.org/TR/fetch-metadata/
 """
 
-from __future__ import annotations
-
 import ipaddress
 from dataclasses import dataclass
 

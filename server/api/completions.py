@@ -1,7 +1,5 @@
 """POST /v1/completions."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """Everything the endpoints need, handed to them once."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """An end to work whose client has left."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Problems of a request, in words for its sender, which never echo what was sent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """GET /health, /livez, /readyz (open to all, they say nothing but yes or no) and /version."""
 
-from __future__ import annotations
-
 from fastapi import APIRouter
 from fastapi.responses import Response
 from numaserve.server.api.context import ApiContext

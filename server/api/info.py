@@ -3,8 +3,6 @@
 Some have two paths: SGLang renamed them, and routers ask for either.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import msgspec

@@ -1,7 +1,5 @@
 """JSON of many megabytes, made and sent in pieces: encoding one value holds the GIL until it is done."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
 

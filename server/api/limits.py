@@ -1,7 +1,5 @@
 """Limits on one request."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 _ANSWERED_TOKENS = 2**18  # a book; their list, or their text where each is a long one, takes some 20 ms to make

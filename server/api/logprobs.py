@@ -1,7 +1,5 @@
 """Log-probabilities in the two shapes OpenAI has for them."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """GET /v1/models and /v1/models/{model}."""
 
-from __future__ import annotations
-
 from fastapi import APIRouter
 from fastapi.responses import Response
 from numaserve.server.api.answers import check_model

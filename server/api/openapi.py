@@ -1,7 +1,5 @@
 """The OpenAPI document: FastAPI's, with the errors that are really answered and the keys that are really asked for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fastapi import FastAPI

@@ -3,8 +3,6 @@
 OpenAI's reference for /v1, vLLM's for /tokenize and /detokenize, SGLang's for /v1/loads and /model_info.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field

@@ -1,7 +1,5 @@
 """Requests to the engine and parameters of the sampler, made of the fields of an HTTP request."""
 
-from __future__ import annotations
-
 import secrets
 from dataclasses import dataclass
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Answers, as one JSON object or as events."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from typing import Protocol
 

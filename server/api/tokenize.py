@@ -1,7 +1,5 @@
 """POST /tokenize and /detokenize, in vLLM's shapes."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from fastapi import APIRouter, Request

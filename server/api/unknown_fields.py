@@ -4,8 +4,6 @@ Clients and the routers before them add fields of their own to every request; re
 A field that is ignored in silence is worse where it is a known one misspelt: that is still an error.
 """
 
-from __future__ import annotations
-
 import difflib
 import logging
 import re

@@ -1,7 +1,5 @@
 """The estimate of the steps that ``numaserve bench offline`` measures, at the ceilings around them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

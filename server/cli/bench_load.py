@@ -1,7 +1,5 @@
 """``numaserve bench load``: a first and a second start."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """``numaserve bench kernels`` and ``numaserve bench ring``: the parts of a step, without a model."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import Annotated
 

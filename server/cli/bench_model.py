@@ -1,7 +1,5 @@
 """The model of ``numaserve bench offline`` and ``numaserve bench load``, and deployments of its ranks."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

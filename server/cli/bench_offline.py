@@ -1,7 +1,5 @@
 """``numaserve bench offline``: whole steps of a model on its ranks, without a front end."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

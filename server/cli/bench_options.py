@@ -1,7 +1,5 @@
 """Options that the commands of ``numaserve bench`` share, named as in SGLang's and vLLM's clients."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

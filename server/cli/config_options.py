@@ -1,7 +1,5 @@
 """Options of commands that are keys of the configuration too, made of the keys' definitions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from inspect import Parameter
 from types import NoneType

@@ -1,7 +1,5 @@
 """An estimate as tables, and as a record."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The ``numaserve`` command."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from typing import NoReturn

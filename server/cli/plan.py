@@ -1,7 +1,5 @@
 """``numaserve plan``: an estimate of a model's memory and speed on a host, without reading a weight."""
 
-from __future__ import annotations
-
 import json as jsonlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """``numaserve profile URL``: the time of a running server's steps, by operation."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``numaserve ring-stat PID``."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """``numaserve serve``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

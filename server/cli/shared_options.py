@@ -1,7 +1,5 @@
 """Options that several commands have. They are parameters in one place only; typer knows no groups of options."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import wraps
 from inspect import Parameter, Signature, signature

@@ -1,7 +1,5 @@
 """``numaserve topology``: cores and memory that this process may use, and a model's ranks on them."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

@@ -1,7 +1,5 @@
 """``numaserve cache``: packed weights that are kept from one start to the next."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

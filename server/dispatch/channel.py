@@ -4,8 +4,6 @@ The sockets are driven by their file descriptors instead of ``zmq.asyncio``, who
 everything else the front end does for a step of one sequence.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque

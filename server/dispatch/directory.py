@@ -1,7 +1,5 @@
 """The private directory in which the sockets of one worker group live."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

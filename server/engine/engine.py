@@ -1,7 +1,5 @@
 """The engine: admits requests, lets the step loop run them on the worker group, and survives the group's death."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """The scheduler's counters as metrics."""
 
-from __future__ import annotations
-
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 

@@ -1,7 +1,5 @@
 """The content of GET /server_info and GET /v1/loads."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec

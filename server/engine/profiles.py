@@ -1,7 +1,5 @@
 """Requests to the workers for figures of their steps."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """The requests that have been admitted and have not ended."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging

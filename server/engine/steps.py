@@ -1,7 +1,5 @@
 """The step loop: which plans are in flight, who answered them, when the next one leaves."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

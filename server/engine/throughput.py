@@ -1,7 +1,5 @@
 """The pace at which requests leave, to tell refused clients when to come back."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 

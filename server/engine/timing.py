@@ -1,7 +1,5 @@
 """The times of a step and of its parts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from numaserve.server.metrics.labels import StepKind

@@ -1,7 +1,5 @@
 """Sends one request and watches its stream."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Ratios between servers that were given the same work in turn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The requests of a workload. The same seed gives the same requests, whatever server they are for."""
 
-from __future__ import annotations
-
 import numpy as np
 from numaserve.server.loadtest.dataset_files import read_sharegpt, read_trace
 from numaserve.server.loadtest.options import DatasetName, Workload

@@ -1,7 +1,5 @@
 """Workloads that are read from a file. Nothing is ever downloaded."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """Service level objectives: ``ttft:500 tpot:50``, in milliseconds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from numaserve.server.loadtest.requests import Outcome

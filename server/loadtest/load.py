@@ -1,7 +1,5 @@
 """The times at which requests are sent, and their sending."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -1,7 +1,5 @@
 """Options of a load: its prompts and its traffic."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Finds the best request that a server understands, by asking it a few."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from dataclasses import dataclass

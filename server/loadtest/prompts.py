@@ -1,7 +1,5 @@
 """Prompts of a wanted length, as token ids or as words."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 

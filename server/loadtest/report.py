@@ -1,7 +1,5 @@
 """Tables for people and JSON lines for programs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields

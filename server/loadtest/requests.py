@@ -1,7 +1,5 @@
 """The requests of a load, and their outcomes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 Prompt = str | list[int]

@@ -1,7 +1,5 @@
 """The two benchmarks from beginning to end: one server at several rates, several servers in turn."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack

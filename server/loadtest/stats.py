@@ -1,7 +1,5 @@
 """The figures of a run, from the outcomes of its requests."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

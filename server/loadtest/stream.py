@@ -1,7 +1,5 @@
 """The events of a streamed completion, and the times at which its tokens came."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """The server under load: one base URL, and nothing else is ever asked."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -3,8 +3,6 @@
 Durations are in seconds, sizes in bytes or tokens.
 """
 
-from __future__ import annotations
-
 from numaserve.server.metrics.labels import FINISH_REASONS, PAGE_STATES, REFUSALS, REQUEST_STATES, STAGES, STEP_KINDS
 from numaserve.server.metrics.series import Series
 from prometheus_client import Counter, Gauge, Histogram, Info

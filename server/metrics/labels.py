@@ -1,7 +1,5 @@
 """The values of labels."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 EndReason = Literal["stop", "length"]  # of an answer

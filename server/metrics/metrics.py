@@ -4,8 +4,6 @@ The registry belongs to the instance, not to the module, so that a test or a sec
 zero.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 
 from numaserve.server.metrics.families import CommonFamilies, RequestFamilies, SchedulerFamilies, WorkerFamilies

@@ -1,7 +1,5 @@
 """Metrics whose series all carry the same labels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Figures of steps, from two snapshots of a server's profile."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 

@@ -1,7 +1,5 @@
 """Takes the snapshots: around traffic that others make, or around a single stream of its own."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The few requests that a profile needs. Sent neither to a proxy nor after a redirect, as `urllib` would."""
 
-from __future__ import annotations
-
 import http.client
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A profile as tables."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from numaserve.server.profiling.figures import OperationFigures, PhaseFigures

@@ -1,7 +1,5 @@
 """Errors of the scheduler."""
 
-from __future__ import annotations
-
 
 class SequenceTooLong(ValueError):
     """A prompt that could never be computed here, however long it waited; the message is meant for the client."""

@@ -1,7 +1,5 @@
 """The holders of pages: the free list, the radix tree and the running sequences."""
 
-from __future__ import annotations
-
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
 from numaserve.server.scheduler.page_allocator import PageAllocator
 from numaserve.server.scheduler.radix_tree import Node, RadixTree

@@ -1,7 +1,5 @@
 """The free list of pages."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 

@@ -1,7 +1,5 @@
 """The division of one step's tokens and logit rows among sequences."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from numaserve.server.scheduler.sequence import Sequence

@@ -1,7 +1,5 @@
 """Continuous batching: which sequences run in the next step, and what the step's result means for them."""
 
-from __future__ import annotations
-
 from collections import deque
 
 from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong

@@ -1,7 +1,5 @@
 """The scheduler's data types: a sequence, what a step did to it, and the limits."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field

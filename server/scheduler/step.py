@@ -1,7 +1,5 @@
 """A plan in the making, and the record of it until its result comes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The line that ends the start: the place of the server, and a command to try it with."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """Whether a backend can run here, known before the workers start."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 from numaserve.server.service.instruction_set import instruction_set

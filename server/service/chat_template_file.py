@@ -1,7 +1,5 @@
 """A chat template that the operator gives instead of the model's own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from numaserve.server.tokenizer import load_tokenizer

@@ -1,7 +1,5 @@
 """The way to a client that may read slowly, or not at all, and may still be sending when its connection is closed."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Bounds on connections. uvicorn itself bounds neither their number nor what arrives on one."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """The options of a deployment, from the server's configuration."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The limit on open files, and the connections that it leaves room for."""
 
-from __future__ import annotations
-
 import logging
 import resource
 

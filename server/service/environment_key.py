@@ -1,7 +1,5 @@
 """The API key that comes in an environment variable, which neither children nor /proc show afterwards."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

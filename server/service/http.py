@@ -1,7 +1,5 @@
 """The HTTP server. Imported while the workers load: FastAPI takes half a second."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -1,7 +1,5 @@
 """The instruction set of the workers' kernels, known before they start."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The sources of API keys: a file, which is read again at SIGHUP, and the environment."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from numaserve.server.api.auth import ApiKeys, read_keys

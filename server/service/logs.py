@@ -1,7 +1,5 @@
 """Log set-up: text for a person at a terminal, one JSON object a line for everything else."""
 
-from __future__ import annotations
-
 import logging
 import sys
 

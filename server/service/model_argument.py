@@ -1,7 +1,5 @@
 """The name under which clients know a model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 DEMO = "demo"

@@ -1,7 +1,5 @@
 """SIGHUP: keys and certificate are read again, unless it is the terminal that has gone."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable

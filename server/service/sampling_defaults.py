@@ -1,7 +1,5 @@
 """The sampling that a model's authors recommend: generation_config.json."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from numaserve.server.api.schemas import SamplingFields

@@ -1,7 +1,5 @@
 """Messages to the service manager. Without systemd every call does nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The certificate that connections are made with."""
 
-from __future__ import annotations
-
 import ssl
 from pathlib import Path
 from typing import NoReturn

@@ -1,7 +1,5 @@
 """A Unix socket to listen on, instead of an address."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

@@ -1,7 +1,5 @@
 """A worker's standard error: its lines become records of the log."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

@@ -1,7 +1,5 @@
 """One life of a worker group: its sockets, its ring and its processes, from exec to the last one reaped."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """The rule that ends restarting."""
 
-from __future__ import annotations
-
 from collections import deque
 
 MAX_FAILURES = 3

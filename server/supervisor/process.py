@@ -1,7 +1,5 @@
 """One worker process: started by exec, watched through its pidfd, ended without leaving anything behind."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

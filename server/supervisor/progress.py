@@ -1,7 +1,5 @@
 """A watch over answers that no longer come."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

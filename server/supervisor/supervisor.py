@@ -1,7 +1,5 @@
 """Keeps one worker group serving: starts it, restarts it when it fails, gives up when that does not help."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The environment that the chat templates of Hugging Face models are written for."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import time

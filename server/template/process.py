@@ -1,7 +1,5 @@
 """Renders one chat template until its input ends; started by `ChatTemplate`, which bounds what it may take."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

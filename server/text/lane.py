@@ -1,7 +1,5 @@
 """A few threads for one kind of work, shared by a bounded number of requests."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The tokenizing, detokenizing and rendering of requests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """Tokenizers, chat templates, incremental detokenization and stop strings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from numaserve.server.tokenizer.failures import while_loading

@@ -5,8 +5,6 @@ bounds neither its time nor its memory: nested loops over `range` run for years 
 any check that could be put into the front end. Only the kernel can stop that, and it stops processes; hence the child.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Text of a sequence that grows token by token."""
 
-from __future__ import annotations
-
 import codecs
 
 from numaserve.server.tokenizer.types import TokenizerProtocol

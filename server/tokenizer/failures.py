@@ -7,8 +7,6 @@ no `Exception`: it passes every handler of the server. Its class cannot be impor
 Before Python hears of a panic the library has written it to standard error, and no call of the library prevents that.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar

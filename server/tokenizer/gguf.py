@@ -1,7 +1,5 @@
 """A tokenizer from the metadata of a GGUF file."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar, cast

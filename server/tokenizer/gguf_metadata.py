@@ -4,8 +4,6 @@
 a small model, 10 s for that of a large one. This reads the same in a few hundredths of a second.
 """
 
-from __future__ import annotations
-
 import mmap
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A tokenizer from a model folder in Hugging Face's layout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

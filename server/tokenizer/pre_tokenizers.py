@@ -1,7 +1,5 @@
 """Pre-tokenizations: the cuts of a byte-level vocabulary's text before merging, by their names in GGUF files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

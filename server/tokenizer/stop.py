@@ -1,7 +1,5 @@
 """Stop strings, which may span tokens."""
 
-from __future__ import annotations
-
 
 class StopMatcher:
     """Finds the first stop string in a text that comes in pieces, and never lets a part of one out.

@@ -1,7 +1,5 @@
 """The bytes that a token adds to a text: the inverse of a vocabulary's spelling."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

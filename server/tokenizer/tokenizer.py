@@ -1,7 +1,5 @@
 """The tokenizer that the front end uses, whatever file it was read from."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

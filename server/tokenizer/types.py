@@ -1,7 +1,5 @@
 """The tokenizer as the rest of the front end sees it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Random requests made from the OpenAPI document, and how they are judged."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the bodies of all requests together may hold, at the ASGI layer, where every arrival is in the test's hands."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import json

@@ -1,7 +1,5 @@
 """Pages in a browser, over the application's own routes: foreign ones are refused, named ones are served."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

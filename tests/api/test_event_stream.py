@@ -1,7 +1,5 @@
 """When a stream begins, and what it sends while there is nothing to send."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

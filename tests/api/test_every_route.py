@@ -1,7 +1,5 @@
 """Over the application's own routes, so that a route is covered on the day it is added."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

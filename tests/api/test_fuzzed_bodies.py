@@ -1,7 +1,5 @@
 """Random bodies made of the fields that exist: the server answers 200 or blames the client, and serves on."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

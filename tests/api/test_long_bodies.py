@@ -1,7 +1,5 @@
 """Bodies too long to be decoded in the event loop: what is refused before, and that the process decodes as the loop."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The `openai` package against a real HTTP server: what it parses is what its users get."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """The OpenAPI document says what is so: requests are made from it at random, and answers are compared with it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """HEAD and slashes at the end, over the application's own routes."""
 
-from __future__ import annotations
-
 import pytest
 from numaserve.server.api.app import create_app
 from numaserve.server.api.auth import OPEN_PATHS

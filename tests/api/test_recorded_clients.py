@@ -1,7 +1,5 @@
 """What real clients and routers send, as `python -m tests.clients --record` saw it, gets the answers it got then."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from collections.abc import Iterator

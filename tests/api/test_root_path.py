@@ -1,7 +1,5 @@
 """Behind a proxy with a prefix, which some proxies take off and others do not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What routers ask a server before they send it requests."""
 
-from __future__ import annotations
-
 import pytest
 from starlette.testclient import TestClient
 

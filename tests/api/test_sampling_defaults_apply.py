@@ -1,7 +1,5 @@
 """The model's sampling defaults apply where a request says nothing, and nowhere else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """One model under several names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

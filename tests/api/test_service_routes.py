@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import msgspec
 import pytest
 from numaserve.server.api.app import ApiContext

@@ -1,7 +1,5 @@
 """A text on which the model's tokenizer fails costs its own request, and nobody else's."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator, Sequence

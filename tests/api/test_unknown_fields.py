@@ -1,7 +1,5 @@
 """Fields that the server does not know are ignored and named in the answer; misspelt ones are refused."""
 
-from __future__ import annotations
-
 import json
 import logging
 from typing import Any

@@ -3,8 +3,6 @@
 All but the last are commands of ``numaserve bench``.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

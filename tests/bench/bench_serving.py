@@ -6,8 +6,6 @@ The client is that of `numaserve bench serve`, and shares the machine with the s
 time of steps went by inside the native call; the rest is the way to the workers and back, scheduling and streaming.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import math

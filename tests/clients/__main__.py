@@ -4,8 +4,6 @@ Prints a table; the exit status is 1 where a check failed. With ``--record`` wha
 ``recorded/``, from where the unit tests replay it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """An environment for each client: its packages are nobody else's."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

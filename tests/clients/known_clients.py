@@ -1,7 +1,5 @@
 """The clients that are tried, and in what environment."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 # What may be checked of a client, in the order of the table's columns.

@@ -1,7 +1,5 @@
 """One client before running servers: its script's outcome, check by check."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

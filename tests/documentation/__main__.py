@@ -1,7 +1,5 @@
 """``python -m tests.documentation``: writes the generated parts of README.md and docs/."""
 
-from __future__ import annotations
-
 from tests.documentation.parts import ROOT, pages, renewed
 
 

@@ -1,7 +1,5 @@
 """The tables of routes, from the OpenAPI document, and of requests' fields, from their schemas."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

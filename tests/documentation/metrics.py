@@ -1,7 +1,5 @@
 """The table of metrics, from the registry that /metrics shows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from numaserve.server.metrics.metrics import Metrics

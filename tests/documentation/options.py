@@ -1,7 +1,5 @@
 """The tables of options: what each command takes, from the commands themselves."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass

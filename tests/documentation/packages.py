@@ -1,7 +1,5 @@
 """The tables of what the package carries: model families, presets, hosts and shapes of models."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import textwrap

@@ -7,8 +7,6 @@ A part stands between two comments, that Markdown does not show:
     <!-- end -->
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from functools import partial

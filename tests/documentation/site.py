@@ -4,8 +4,6 @@ The site's first page is README.md, which lies above the folder that the site be
 the files of docs/ instead of copies would be no help while writing: zensical does not see that such a file has changed.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

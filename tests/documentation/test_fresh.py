@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from tests.documentation.parts import PARTS, ROOT, named_in, pages, renewed
 
 

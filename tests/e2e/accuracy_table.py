@@ -5,8 +5,6 @@ Q4_1 once more loses little, and to other formats of 4 bits what is lost between
 embedding, which is the output head too, in Q8_0, as the demo's does.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Prints the parity of every family on 1, 2 and 3 ranks: `python -m tests.e2e.parity_table`, about a minute."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

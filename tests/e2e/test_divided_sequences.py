@@ -1,7 +1,5 @@
 """Ranks that divide the latents of long sequences: the same bits as when each reads all, from a part of the bytes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

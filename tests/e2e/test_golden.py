@@ -1,7 +1,5 @@
 """The golden record: every tiny checkpoint comes to what it came to when the record was made, bit for bit."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.golden.__main__ import measured

@@ -1,7 +1,5 @@
 """What real workers do with frames and plans that no front end sends: they say no, and serve on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import inf, nan
 from pathlib import Path

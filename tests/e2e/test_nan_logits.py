@@ -1,7 +1,5 @@
 """Models that give NaN: only the requests that see it end, those beside them keep every bit, and nothing stays."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

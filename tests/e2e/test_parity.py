@@ -1,7 +1,5 @@
 """Promise: on the same bf16 weights, as close to fp32 as transformers in bf16, within a tenth."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the real workers tell of their steps."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

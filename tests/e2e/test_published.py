@@ -1,8 +1,6 @@
 """Quantized checkpoints, served as published, are as close to the weights that they stand for as their arithmetic
 allows: that of transformers in bf16, and where activations are in int8 that of the same played in transformers."""
 
-from __future__ import annotations
-
 import copy
 import math
 from pathlib import Path

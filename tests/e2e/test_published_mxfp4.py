@@ -1,7 +1,5 @@
 """gpt-oss as it is published is as close to what transformers makes of the same files as their arithmetic allows."""
 
-from __future__ import annotations
-
 import copy
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a weight format loses is what its arithmetic loses in transformers too, and no more."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

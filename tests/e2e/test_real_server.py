@@ -1,7 +1,5 @@
 """Load and violence against the real thing: the serve command, its workers and the demo model."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """`--backend reference` beside the kernels: the serve command on the demo model, both over HTTP."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile

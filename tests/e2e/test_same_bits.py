@@ -1,7 +1,5 @@
 """Promise: the same bits whatever the load. Tokens and log-probabilities are compared exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Weights from the cache are the checkpoint's: the same bits, whatever happened while they were written."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """The serve command over fake workers, with a tiny model."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

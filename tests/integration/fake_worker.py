@@ -5,8 +5,6 @@ is a function of every token that its page table leads to, so a wrong page table
 page gives other tokens than `expected_tokens`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

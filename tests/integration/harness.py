@@ -1,7 +1,5 @@
 """A whole server over fake workers in one event loop: uvicorn, the application, the engine, the scheduler, ZeroMQ."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

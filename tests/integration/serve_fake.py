@@ -1,7 +1,5 @@
 """The serve command over fake workers: `python serve_fake.py MODEL_FOLDER [key=value ...] [-- options of the fake]`."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """What tests ask of the serve command's process."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 

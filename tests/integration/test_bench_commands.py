@@ -1,7 +1,5 @@
 """`numaserve bench` against the whole server over fake workers."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """`numaserve bench ring`, `offline` and `load` on real ranks, with sizes that take no time."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What comes out of the engine, over real processes and sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Draining, stopping, and what is left afterwards: nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """What /metrics says of a server that works."""
 
-from __future__ import annotations
-
 import asyncio
 
 from harness import Options, Server, serving, until

@@ -1,7 +1,5 @@
 """A prompt that makes the model's logits NaN: its request ends with an error, and the server serves on."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """`numaserve profile` against a server over fake workers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """From GET /server_info to the workers and back."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

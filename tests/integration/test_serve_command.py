@@ -1,7 +1,5 @@
 """The serve command as a process of its own, over fake workers."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

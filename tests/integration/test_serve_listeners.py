@@ -1,7 +1,5 @@
 """The serve command at a Unix socket, over TLS and with API keys, and what SIGHUP changes."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal

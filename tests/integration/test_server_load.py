@@ -1,7 +1,5 @@
 """Many clients at once: none is lost, none leaks a page, the rest is told to come back."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from typing import Any

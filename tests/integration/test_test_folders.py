@@ -1,7 +1,5 @@
 """What CONTRIBUTING.md says of the folders of tests holds."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Workers that die, hang, lie or send garbage."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """A tokenizer whose tokens are words, for the fake worker's vocabulary: token 42 is "w42 "."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Sequence

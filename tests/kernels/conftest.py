@@ -1,7 +1,5 @@
 """Every kernel test runs on every instruction set that the machine can run; over an emulator, on what needs it."""
 
-from __future__ import annotations
-
 import os
 
 import kv_reference

@@ -1,7 +1,5 @@
 """The native operations on arrays of any shape: pads what goes in, allocates what comes out, cuts the padding off."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numaserve_kernel_tests as ops

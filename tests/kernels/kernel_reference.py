@@ -10,8 +10,6 @@ errors are a tenth of it. Elementwise functions (exp, tanh, division) get a few 
 (value, bound) where a bound follows from the inputs; tests assert |result - value| <= bound for each element.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -4,8 +4,6 @@ A token's scale is its largest magnitude over that of the largest code, in fp32,
 values over that scale, rounded to nearest even.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from kernel_reference import BF16, F32, F64, PAGE, U16, from_bf16, pack_k, pack_v, to_bf16, unpack_k, unpack_v
 from numpy.typing import NDArray

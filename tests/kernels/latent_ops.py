@@ -1,7 +1,5 @@
 """The native operations of multi-head latent attention on arrays of any shape; see kernel_ops."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import kernel_reference as reference

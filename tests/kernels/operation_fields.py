@@ -3,8 +3,6 @@
 Some kinds could be if it had a ring.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import kernel_ops

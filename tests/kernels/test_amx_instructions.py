@@ -1,7 +1,5 @@
 """AMX instructions, on a processor that has them or on what emulates one; see tests/kernels/amx."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Attention over pages: prefill, extend, decode, windows, softcap, and the same bits however a prompt is cut."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

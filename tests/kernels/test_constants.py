@@ -1,7 +1,5 @@
 """What Python and C++ both say, where Python may not import the kernels: it is the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a Program says of itself, by which two Programs are compared."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

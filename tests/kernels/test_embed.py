@@ -1,7 +1,5 @@
 """Rows of a vocabulary-split embedding, gathered from packed weights."""
 
-from __future__ import annotations
-
 import kernel_ops
 import kernel_reference as reference
 import numpy as np

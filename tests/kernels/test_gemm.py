@@ -1,7 +1,5 @@
 """The packed linear layer: right within its bound, and the same bits whatever is in the batch."""
 
-from __future__ import annotations
-
 import kernel_ops
 import kernel_reference as reference
 import numpy as np

@@ -1,7 +1,5 @@
 """The linear layer with int8 weights: sums of whole numbers, so every instruction set gives the reference's bits."""
 
-from __future__ import annotations
-
 import kernel_ops
 import kernel_reference as reference
 import numpy as np

@@ -1,7 +1,5 @@
 """Products of few panels and much depth, whose k is cut into parts that are summed one after the other."""
 
-from __future__ import annotations
-
 import kernel_ops
 import kernel_reference as reference
 import numpy as np

@@ -1,7 +1,5 @@
 """Attention over a latent cache: prefill, extend and decode in a batch, and the same bits however a prompt is cut."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import kernel_ops

@@ -1,7 +1,5 @@
 """Multi-head latent attention as the Program builder records it, against float64, and to the last bit among itself."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass, field
 

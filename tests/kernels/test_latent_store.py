@@ -1,7 +1,5 @@
 """Queries taken apart and rotated, latents normalised, and the one write into the latent cache."""
 
-from __future__ import annotations
-
 import itertools
 
 import kernel_ops

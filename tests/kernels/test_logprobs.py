@@ -1,7 +1,5 @@
 """Log-probabilities of the unmodified distribution, against float64."""
 
-from __future__ import annotations
-
 import kernel_ops
 import numaserve_kernel_tests as ops
 import numpy as np

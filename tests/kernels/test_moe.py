@@ -1,7 +1,5 @@
 """Routing to experts, and the weighted sum of what they give."""
 
-from __future__ import annotations
-
 import kernel_ops
 import kernel_reference as reference
 import numpy as np

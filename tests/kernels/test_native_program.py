@@ -1,7 +1,5 @@
 """Recorded operations as native nodes."""
 
-from __future__ import annotations
-
 import pytest
 from numaserve.kernels import Program, Team
 from numaserve.workers.program.buffers import Tensor

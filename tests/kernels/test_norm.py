@@ -1,7 +1,5 @@
 """RMS norm, and the sum over ranks with the residual add."""
 
-from __future__ import annotations
-
 import kernel_ops
 import kernel_reference as reference
 import numpy as np

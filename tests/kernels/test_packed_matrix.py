@@ -1,7 +1,5 @@
 """Packing weights of every format that checkpoints hold, against the gguf package's own dequantization."""
 
-from __future__ import annotations
-
 import gguf
 import kernel_reference as reference
 import numpy as np

@@ -1,7 +1,5 @@
 """Operations and settings come as dicts: what is missing, too much or of another type is refused by its name."""
 
-from __future__ import annotations
-
 import numpy as np
 import operation_fields
 import pytest

@@ -1,7 +1,5 @@
 """A Program points into weights, vectors and tables: it keeps each of them alive, whoever else lets it go."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

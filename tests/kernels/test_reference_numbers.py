@@ -1,7 +1,5 @@
 """The reference rounds as the kernels do, to the bit."""
 
-from __future__ import annotations
-
 import kernel_reference
 import kv_reference
 import numpy as np

@@ -1,7 +1,5 @@
 """Per-head norm, rotation and the one write into the cache."""
 
-from __future__ import annotations
-
 import itertools
 
 import kernel_ops

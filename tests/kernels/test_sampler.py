@@ -1,7 +1,5 @@
 """Sampling: what may be drawn, how often, and always the same for the same seed and position."""
 
-from __future__ import annotations
-
 import kernel_ops
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Each header and each .inl of the native code includes what it needs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

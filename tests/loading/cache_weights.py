@@ -1,7 +1,5 @@
 """Small matrices and keys for the tests of the cache."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Programs with random weights, and a way to drive any interpreter's through the same steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

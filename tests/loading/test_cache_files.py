@@ -1,7 +1,5 @@
 """A damaged file is found out, whatever is wrong with it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from numaserve.kernels import Team, isa
 from numaserve.workers.planning.ceilings import rank_ceilings

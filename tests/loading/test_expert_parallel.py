@@ -1,7 +1,5 @@
 """Expert parallelism: every routed expert is whole and on one rank; all else is divided as without it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

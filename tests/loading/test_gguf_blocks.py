@@ -1,7 +1,5 @@
 """GGUF's blocks, decoded, are what the gguf package makes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import gguf

@@ -1,7 +1,5 @@
 """GGUF files of DeepSeek's architecture: what they say and hold is what the same model's folder does."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GGUF files in several parts, as large models are published."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

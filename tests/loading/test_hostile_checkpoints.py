@@ -1,7 +1,5 @@
 """A checkpoint is data from outside: nothing in it runs, and nothing in it makes the loader read beyond its files."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import struct

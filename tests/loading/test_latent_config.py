@@ -1,7 +1,5 @@
 """Multi-head latent attention and the experts beside it, as a config.json describes them."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

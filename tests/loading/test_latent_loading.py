@@ -1,7 +1,5 @@
 """The weights of multi-head latent attention: what a checkpoint has to hold, and what each rank packs of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A process of its own loads a checkpoint whose experts are large beside everything else; the kernel keeps its peak.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

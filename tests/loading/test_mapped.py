@@ -1,7 +1,5 @@
 """What was packed is not kept in memory a second time, as pages of the checkpoint's file."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Callable

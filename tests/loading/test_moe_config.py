@@ -1,7 +1,5 @@
 """The experts that a config.json describes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

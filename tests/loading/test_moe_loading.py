@@ -1,7 +1,5 @@
 """The weights of mixtures of experts: what a checkpoint has to hold, and what each rank packs of it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace

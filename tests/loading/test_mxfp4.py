@@ -1,7 +1,5 @@
 """Experts in MXFP4: what config.json says of them, and that every rank packs exactly what is in the file, in 4 bits."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

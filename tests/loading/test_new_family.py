@@ -1,8 +1,6 @@
 """A family with a layer of its own is one file: it loads, and is planned, estimated and read from GGUF with no other
 edit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

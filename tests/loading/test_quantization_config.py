@@ -1,7 +1,5 @@
 """config.json says which matrices are quantized, and what it says wrongly is one clear line."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

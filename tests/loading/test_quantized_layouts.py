@@ -1,7 +1,5 @@
 """Every published layout, decoded, is the weights that a plain reading of its description gives."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

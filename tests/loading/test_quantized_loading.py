@@ -1,8 +1,6 @@
 """Quantized checkpoints are kept as published: what is packed is what the file stands for, in as much memory as the
 plan has counted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

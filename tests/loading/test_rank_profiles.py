@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from numaserve.workers.process.model import by_operation
 from numaserve.workers.protocol import (

@@ -1,7 +1,5 @@
 """Every family's forward pass: fused as unfused, and native code as near to exact numbers as its roundings are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

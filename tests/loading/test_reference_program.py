@@ -1,7 +1,5 @@
 """The reference beside native code: what fusions and kernels are compared with, and what it says of itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

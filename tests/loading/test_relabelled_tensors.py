@@ -1,7 +1,5 @@
 """A tensor that is said to be of another type than it is: its bytes would be read as other numbers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

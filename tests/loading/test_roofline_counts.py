@@ -1,7 +1,5 @@
 """What the roofline model counts is what the native Program counts, operation by operation."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """DeepSeek-R1, of which there is nothing but its config.json here, on the largest shipped host."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

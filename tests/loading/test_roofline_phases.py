@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from numaserve.workers.planning.roofline.efficiency import Curve, Efficiencies, RowTime
 from numaserve.workers.planning.roofline.machine import Machine

@@ -1,7 +1,5 @@
 """Texts become the tokens, and conversations the texts, that transformers makes of the same model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The server over real sockets, and clients that send any bytes they like."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """Over real sockets: clients that do not end what they send, or do not read what they are sent."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """Over real sockets: bodies that are more frame than content, and requests that are none."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Over real sockets: what a client can do to a connection before its request is one."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """Over real sockets: clients that send their next requests before they have the answers."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """Over real sockets and every route, with and without a key: what a request may bring besides itself is not kept."""
 
-from __future__ import annotations
-
 import asyncio
 import tracemalloc
 

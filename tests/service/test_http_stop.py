@@ -1,7 +1,5 @@
 """Over real sockets: whom the end of the HTTP server waits for."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from numaserve.server.service.listen import bind_listener
 from numaserve.workers.errors import OperatorError

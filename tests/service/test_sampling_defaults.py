@@ -1,7 +1,5 @@
 """The sampling defaults of generation_config.json, as they are read at the start."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

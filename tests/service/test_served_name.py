@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 from numaserve.server.service.model_argument import served_name

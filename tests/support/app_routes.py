@@ -1,7 +1,5 @@
 """The application's own routes, so that a test over all of them covers a route on the day it is added."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from numaserve.server.api.app import create_app

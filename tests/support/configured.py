@@ -1,7 +1,5 @@
 """Models that are only described."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

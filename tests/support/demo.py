@@ -1,7 +1,5 @@
 """The demo model, SmolLM2-135M, where its package is installed, and a passage of real text for it."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from pathlib import Path
 

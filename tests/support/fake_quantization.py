@@ -1,7 +1,5 @@
 """Quantized arithmetic played in transformers: values rounded to what the format can hold, sums in fp32."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """What GGUF files of DeepSeek's architecture (deepseek2) have of their own, as llama.cpp's converter writes it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import gguf

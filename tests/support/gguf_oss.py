@@ -1,7 +1,5 @@
 """Writes gpt-oss as a GGUF file, as llama.cpp's converter does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import gguf

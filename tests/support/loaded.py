@@ -1,7 +1,5 @@
 """A rank's packed weights, found by the layers' declarations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

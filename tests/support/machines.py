@@ -1,7 +1,5 @@
 """Other machines as folders: procfs, sysfs and cgroup trees that `read_topology` reads instead of the real ones."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What tests look at in a configuration."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import TypeVar
 

@@ -3,8 +3,6 @@
 The few rows are in the fast set of tests, all others are marked `slow`.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import combinations, groupby

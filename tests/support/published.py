@@ -1,7 +1,5 @@
 """The layouts that quantized checkpoints are published in: what config.json says of each, and what writes it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Tiny checkpoints in every layout that quantized ones are published in."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

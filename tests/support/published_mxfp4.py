@@ -1,7 +1,5 @@
 """Writes gpt-oss as it is published, with experts in MXFP4."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

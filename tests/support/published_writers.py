@@ -1,8 +1,6 @@
 """Writes matrices in the layouts that quantized checkpoints are published in, field by field from the descriptions of
 the formats: slow, plain, and with nothing in common with the code that reads them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

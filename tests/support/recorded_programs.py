@@ -1,8 +1,6 @@
 """Forward passes of one layer, one for each part of the vocabulary, recorded with weights that are only described or
 with what else a test makes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

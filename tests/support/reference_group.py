@@ -1,7 +1,5 @@
 """Loaded weights run by the reference: any number of ranks, as threads, over one sequence."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """The models and requests with which answers are compared to the last bit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """What may have a file's name and is none, or is one that nobody should read to its end."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable

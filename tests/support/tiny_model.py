@@ -1,7 +1,5 @@
 """A model folder that is complete and whose weights are all zero, made in a few milliseconds."""
 
-from __future__ import annotations
-
 import json
 import math
 import struct

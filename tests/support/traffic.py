@@ -1,7 +1,5 @@
 """Requests through the real scheduler and real workers, in whatever company, chunks and order the scheduler makes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 

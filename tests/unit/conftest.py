@@ -1,7 +1,5 @@
 """Unit tests need neither torch, nor transformers, nor native code."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

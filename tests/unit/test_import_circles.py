@@ -1,7 +1,5 @@
 """import-linter's contract against circles compares the parts of a package with each other, not with the package."""
 
-from __future__ import annotations
-
 import grimp
 
 ROOTS = [f"numaserve.{each}" for each in ("server", "workers", "kernels", "shm_comm", "configs")]

@@ -1,7 +1,5 @@
 """Causal attention of one sequence with the heads of a model, one layer's worth."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

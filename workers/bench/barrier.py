@@ -1,7 +1,5 @@
 """The team's barrier beside OpenMP's, on the same processors."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

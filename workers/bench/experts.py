@@ -4,8 +4,6 @@ Which experts are read depends on the tokens; what counts is the bytes of those 
 random, so that the experts are chosen about evenly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -3,8 +3,6 @@
 Quantizing x is an operation of its own and not counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """``numaserve bench kernels``: the operations of a Program one by one, on the cores of one rank."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -3,8 +3,6 @@
 The cache is filled with random numbers, not by a prompt: what is read does not matter.
 """
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import dataclass
 from functools import partial

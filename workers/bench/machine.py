@@ -1,7 +1,5 @@
 """The machine that this process runs on, with ceilings that are measured now."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from numaserve.kernels import barrier_ns

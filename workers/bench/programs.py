@@ -3,8 +3,6 @@
 Times are the Program's own, per node, without Python.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``python -m numaserve.workers.bench.rank``: one rank of a benchmark. Takes a task, answers it, ends."""
 
-from __future__ import annotations
-
 import sys
 import time
 from importlib import import_module

@@ -1,7 +1,5 @@
 """The best speed at which a checkpoint can be read: the denominator of loading."""
 
-from __future__ import annotations
-
 import mmap
 import os
 import time

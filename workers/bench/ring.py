@@ -3,8 +3,6 @@
 Each figure is the median over rounds, of which each takes the slowest rank.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import tempfile

@@ -1,7 +1,5 @@
 """Models by their shape alone: what a benchmark needs of them, and checkpoints with random weights."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """The operations between the matrix products: norm and quantizing, rope and the writing of K and V, sampling."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

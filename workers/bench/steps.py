@@ -5,8 +5,6 @@ is not gone on with, and each sequence has a text of its own: equal tokens go to
 read those of one only, and what a model of random weights says to itself soon goes round in circles.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from functools import partial

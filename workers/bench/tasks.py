@@ -1,7 +1,5 @@
 """Tasks of a benchmark's ranks, and their answers: JSON lines on standard input and output."""
 
-from __future__ import annotations
-
 import msgspec
 from numaserve.workers.protocol import Ceilings, Launch, RankProfile, WeightsOrigin
 

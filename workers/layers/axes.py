@@ -6,8 +6,6 @@ latents in units of 32. Fewer KV heads than ranks: a KV head is held by several 
 With *expert parallelism* routed experts are not cut: each is on one rank.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

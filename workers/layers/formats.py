@@ -5,8 +5,6 @@ several published ones takes the narrowest that holds all of them exactly: codes
 and bf16 takes anything else that does not agree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from numaserve.workers.errors import OperatorError

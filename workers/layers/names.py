@@ -1,7 +1,5 @@
 """The names that a checkpoint has for the tensors that layers declare."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How a checkpoint holds its quantized matrices: known from config.json or a GGUF file's table before any is read."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """DeepSeek-V2 and its kin: multi-head latent attention, experts chosen by softmax."""
 
-from __future__ import annotations
-
 from numaserve.workers.models.config import gguf_deepseek
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.latent import LATENT_DEFAULTS, read_deepseek, read_groups

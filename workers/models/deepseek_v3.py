@@ -1,8 +1,6 @@
 """DeepSeek-V3 and R1, and what has their architecture: multi-head latent attention, experts chosen by sigmoid scores,
 corrected, within the best groups."""
 
-from __future__ import annotations
-
 from numaserve.workers.models.config import gguf_deepseek
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.latent import LATENT_DEFAULTS, read_deepseek, read_groups

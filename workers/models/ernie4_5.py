@@ -1,7 +1,5 @@
 """ERNIE 4.5, dense: Llama whose rotated dimensions lie in pairs."""
 
-from __future__ import annotations
-
 from numaserve.workers.layers.decoder import Block
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common

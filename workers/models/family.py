@@ -1,7 +1,5 @@
 """The shape of a model family, which every file of this package fills in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

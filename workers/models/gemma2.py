@@ -1,7 +1,5 @@
 """Gemma 2: norms after each sub-layer too, soft caps on attention scores and logits, every second layer sliding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 The text part of the multimodal checkpoints is served too; their vision tower is left out.
 """
 
-from __future__ import annotations
-
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     MULTIMODAL,

@@ -4,8 +4,6 @@ The metadata is put in the words of Hugging Face's config.json and then mapped b
 one mapping and one set of checks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GLM-4.5 and 4.6: DeepSeek-V3's experts behind attention that rotates half of each head."""
 
-from __future__ import annotations
-
 from numaserve.workers.layers.decoder import Block
 from numaserve.workers.models.config import gguf_deepseek
 from numaserve.workers.models.config.fields import Fields

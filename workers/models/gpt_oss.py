@@ -3,8 +3,6 @@
 All experts of a layer lie in one tensor, gate and up in turn. Every linear part has a bias.
 """
 
-from __future__ import annotations
-
 from numaserve.workers.layers.decoder import Block
 from numaserve.workers.layers.experts import ExpertNames, Experts
 from numaserve.workers.layers.mlp import MlpNames

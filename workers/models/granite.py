@@ -1,7 +1,5 @@
 """Granite 3, and the dense models of Granite 4: Llama with factors on embeddings, residuals, scores and logits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

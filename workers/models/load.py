@@ -1,7 +1,5 @@
 """Reads a model's configuration from a Hugging Face folder or a GGUF file, without torch and without any weight."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

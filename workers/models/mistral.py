@@ -4,8 +4,6 @@
 The text part of the multimodal checkpoints is served too; their vision tower is left out.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from numaserve.workers.layers.decoder import Block

@@ -1,7 +1,5 @@
 """Mixtral: Mistral whose layers are all mixtures of experts."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from numaserve.workers.layers.decoder import Block

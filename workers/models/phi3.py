@@ -1,7 +1,5 @@
 """Phi-3, and Phi-4-mini, which shares the architecture: fused qkv and gate-up projections, longrope."""
 
-from __future__ import annotations
-
 from numaserve.workers.layers.attention import AttentionNames
 from numaserve.workers.layers.decoder import Block
 from numaserve.workers.layers.mlp import MlpNames

@@ -1,7 +1,5 @@
 """Qwen2 and Qwen2.5: Llama with biases on q, k and v, and an optional sliding window on the later layers."""
 
-from __future__ import annotations
-
 from numaserve.workers.layers.decoder import Block
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (

@@ -1,7 +1,5 @@
 """Qwen1.5-MoE and Qwen2-MoE: Qwen2 with experts, and one more that every token goes to, through a gate."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from numaserve.workers.layers.decoder import Block

@@ -1,7 +1,5 @@
 """Qwen3: Llama with an RMS norm on each query and key head, and heads that need not add up to the hidden size."""
 
-from __future__ import annotations
-
 from numaserve.workers.layers.decoder import Block
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common

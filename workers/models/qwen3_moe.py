@@ -1,7 +1,5 @@
 """Qwen3-MoE: Qwen3 with experts."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from numaserve.workers.layers.decoder import Block

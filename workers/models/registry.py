@@ -1,7 +1,5 @@
 """All families, and which of them runs an architecture. A family is a file beside the others that has a `FAMILY`."""
 
-from __future__ import annotations
-
 import functools
 import pkgutil
 from importlib import import_module

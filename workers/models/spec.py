@@ -1,7 +1,5 @@
 """A model as the rest of the program knows it: plain, validated data. Imports nothing heavy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

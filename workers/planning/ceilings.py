@@ -1,7 +1,5 @@
 """The ceilings of a rank: what its cores read and compute at best, measured. Profiles and benchmarks divide by them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -4,8 +4,6 @@ It needs only the model's configuration and the machine's topology, so that an i
 once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

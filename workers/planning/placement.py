@@ -4,8 +4,6 @@ As many ranks as nodes is the natural case. More ranks make *virtual nodes*: a n
 as possible, so that every part of the program also runs on a small machine. Fewer ranks leave the smallest nodes idle.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What the reference backend needs of a machine, which the kernels do not."""
 
-from __future__ import annotations
-
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.spec import ModelConfig

@@ -4,8 +4,6 @@ The machine is not asked what it has but what this process was given: the affini
 memory limit. Every reader takes the root of the file system, so that tests describe other machines as folders.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Iterable

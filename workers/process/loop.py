@@ -4,8 +4,6 @@ Nothing else runs in this process, but for the packed weights' way to the cache 
 of the KV cache while there is no message.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

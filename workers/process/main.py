@@ -3,8 +3,6 @@
 Started by the supervisor, never by hand: everything else comes as the first message.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import faulthandler

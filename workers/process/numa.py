@@ -4,8 +4,6 @@ On a kernel without NUMA, or in a sandbox that forbids the calls, every function
 reason: the server then still works, only placement is up to the kernel.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import functools

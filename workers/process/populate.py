@@ -1,7 +1,5 @@
 """The KV cache's memory is fetched from the kernel while a worker has nothing else to do."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import mmap

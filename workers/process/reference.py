@@ -1,7 +1,5 @@
 """The reference as a rank's backend."""
 
-from __future__ import annotations
-
 import os
 
 import torch

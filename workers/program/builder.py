@@ -7,8 +7,6 @@ Shapes: `tokens` is the number of new tokens of a step, at most `max_step_tokens
 padded to a multiple of 32 columns, and a multiple of 32 rows of room.
 """
 
-from __future__ import annotations
-
 from itertools import accumulate, pairwise
 
 from numaserve.workers.program.buffers import Columns, Logits, Operand, Partial, Residual, Tensor, padded

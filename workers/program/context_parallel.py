@@ -1,7 +1,5 @@
 """The length from which on ranks divide the latents of a sequence; see kernels/runtime/context_parallel.h."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

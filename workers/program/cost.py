@@ -1,7 +1,5 @@
 """The costs of operations: bytes read, operations and exchanges, as functions of the step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -5,8 +5,6 @@ the experts make of a token is weighted and summed in fp32, in the order of the 
 part of the same two products.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

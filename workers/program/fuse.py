@@ -1,7 +1,5 @@
 """Rewrites of a list of operations to what kernels do at once. Each pass is a function of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

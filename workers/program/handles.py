@@ -1,7 +1,5 @@
 """Handles of weights: their sizes and formats. Only interpreters know the weights themselves."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -6,8 +6,6 @@ although expanding keys and values would cost a long prompt fewer operations: th
 last bits, and a token's must not depend on how its prompt was cut, cached or taken up again.
 """
 
-from __future__ import annotations
-
 from numaserve.workers.program.buffers import Operand, Quantized, Tensor
 from numaserve.workers.program.ops.attention import Attention
 from numaserve.workers.program.ops.base import Matrix, Rope, Vector

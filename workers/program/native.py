@@ -1,7 +1,5 @@
 """Runs a list of operations natively: each becomes a node of `kernels.Program`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any

@@ -1,7 +1,5 @@
 """The base of the Program builder's parts: the list of operations, and quantized operands that they share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from numaserve.workers.program.buffers import (

@@ -3,8 +3,6 @@
 Tables are computed in float64: in float32, far positions would lose digits.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """The sizes that a forward pass is made for, one rank's part of the model, and the ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The settings with which a sequence begins in a Program."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from numaserve.workers.protocol import SlotInit

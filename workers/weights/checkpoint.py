@@ -1,7 +1,5 @@
 """Opens a checkpoint, and finds out without reading a weight whether it is the one that its configuration describes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from numaserve.workers.models.config.gguf_names import GgufNames

@@ -1,7 +1,5 @@
 """GGUF checkpoints, their tensors under Hugging Face's names."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Finds the model an operator named: a folder, a .gguf file, the demo, or a repository of the Hugging Face hub."""
 
-from __future__ import annotations
-
 import re
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Packs one rank's part of a checkpoint. Only the rank's own rows and columns of the mapped file are ever touched."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Brings rows of a checkpoint's tensors into packed matrices: as they are, decoded, or as codes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """safetensors checkpoints: one file, or several with an index."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The loader's view of a checkpoint, whatever its format."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Checkpoints that keep matrices of all units (experts, say) of a layer in one tensor, seen as if each had its own."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 

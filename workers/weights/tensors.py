@@ -1,7 +1,5 @@
 """Which tensors a checkpoint of a model has to hold, and with which shapes; checked before anything is packed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 

@@ -1,7 +1,5 @@
 """One rank's weights, packed for its kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 The other process checks a body and sends plain data, which this one puts together without checking it again.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any, TypeVar, get_args

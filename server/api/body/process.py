@@ -4,8 +4,6 @@ a thread it would stop every stream of the server as well.
 The process is started for the first long body: usual ones are decoded in the event loop in well under a millisecond.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

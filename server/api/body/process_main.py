@@ -4,8 +4,6 @@ Each request is one line of JSON (`Job`) and the body behind it; each answer is 
 MessagePack. The process ends when its input does.
 """
 
-from __future__ import annotations
-
 import sys
 from contextlib import suppress
 

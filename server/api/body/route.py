@@ -1,7 +1,5 @@
 """Routes whose bodies are bounded by what they need and decoded where that holds nobody up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from typing import Any
 

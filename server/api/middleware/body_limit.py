@@ -1,7 +1,5 @@
 """Bounds on request bodies: size and time for each, and one budget of bytes for all that the server holds."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

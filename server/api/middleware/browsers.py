@@ -1,7 +1,5 @@
 """The rules for browsers, kept: foreign names and foreign pages are refused; then CORS."""
 
-from __future__ import annotations
-
 from numaserve.server.api.browser_rules import ANY, BrowserRules, host_name, is_local
 from numaserve.server.api.errors import ApiError
 from numaserve.server.api.unknown_fields import HEADER as IGNORED_HEADER

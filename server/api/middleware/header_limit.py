@@ -1,7 +1,5 @@
 """The bound on the number of headers."""
 
-from __future__ import annotations
-
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import too_many_headers
 from starlette.types import ASGIApp, Receive, Scope, Send

@@ -1,7 +1,5 @@
 """A way to give freed memory back to the system: glibc keeps it, as its heap only shrinks from its end."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 from collections.abc import Callable

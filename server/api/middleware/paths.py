@@ -1,7 +1,5 @@
 """Two ways of asking for the same thing: HEAD where there is GET, and a path with a slash at its end."""
 
-from __future__ import annotations
-
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 

@@ -1,7 +1,5 @@
 """A request's id, its line in the log, and the last catch of errors."""
 
-from __future__ import annotations
-
 import logging
 
 from numaserve.server.api.access_log import RequestRecord, request_id_of, route_of

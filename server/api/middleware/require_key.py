@@ -1,7 +1,5 @@
 """The check of API keys."""
 
-from __future__ import annotations
-
 from numaserve.server.api.auth import OPEN_PATHS
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import unauthorized

@@ -1,7 +1,5 @@
 """The prefix under which a proxy shows the server."""
 
-from __future__ import annotations
-
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 

@@ -5,8 +5,6 @@ model's, as Hugging Face keeps one) and `scratch` (empty, to write to). A line o
 check.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """guidellm: short benchmarks, in each of which every request must succeed."""
 
-from __future__ import annotations
-
 import json
 
 from checks import MODEL, SCRATCH, TOKENIZER, URL, check, command

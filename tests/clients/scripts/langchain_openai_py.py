@@ -1,7 +1,5 @@
 """langchain-openai: `ChatOpenAI` and `OpenAI`."""
 
-from __future__ import annotations
-
 import openai
 from checks import ANSWER, MODEL, QUESTION, URL, check, expect
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage

@@ -1,7 +1,5 @@
 """litellm, as a client of an OpenAI server and of a hosted vLLM."""
 
-from __future__ import annotations
-
 import os
 
 from checks import ANSWER, MODEL, URL, check, expect, user

@@ -1,7 +1,5 @@
 """lm-eval: small tasks of its own kinds, generated and chosen by log-probabilities, with text and with token ids."""
 
-from __future__ import annotations
-
 import json
 import os
 

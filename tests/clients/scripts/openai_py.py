@@ -1,7 +1,5 @@
 """The `openai` package for Python."""
 
-from __future__ import annotations
-
 import openai
 from checks import ANSWER, MODEL, QUESTION, URL, check, expect, user
 

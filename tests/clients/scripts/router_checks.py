@@ -1,7 +1,5 @@
 """What a router before two servers must do, asked over plain HTTP."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

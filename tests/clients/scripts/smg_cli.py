@@ -1,7 +1,5 @@
 """smg before two servers."""
 
-from __future__ import annotations
-
 from router_checks import check_router
 
 check_router(

@@ -1,7 +1,5 @@
 """The estimate of measured steps."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The options of the commands, as far as no server is needed."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A setting of the model is defined once: whatever plans, measures or serves a model has its option."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 

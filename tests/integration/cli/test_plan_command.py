@@ -1,7 +1,5 @@
 """`numaserve plan` over configurations without weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

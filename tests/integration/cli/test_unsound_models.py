@@ -1,7 +1,5 @@
 """What is wrong with a model's files, or with the operator's own, is one line and exit status 2, and no worker runs."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

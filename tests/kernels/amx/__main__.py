@@ -4,8 +4,6 @@
 this. Without AVX-512 there is nothing to run.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -5,8 +5,6 @@ one; each in a process of its own. `dump` prints all that the cases of a checkpo
 trees can be compared with diff where `check` finds a difference. `list` prints the cases.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

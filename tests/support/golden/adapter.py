@@ -3,8 +3,6 @@
 Ranks are threads of this process: each has its own ring mapping, model and Program, and a native call holds no lock.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import struct

@@ -1,7 +1,5 @@
 """What is recorded: pairs of a checkpoint and a way to serve it, such that any two settings meet in some case."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

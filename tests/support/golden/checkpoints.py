@@ -3,8 +3,6 @@
 The sizes are odd on purpose: heads that no number of ranks divides, widths that are no multiple of a tile.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import struct

@@ -1,7 +1,5 @@
 """The families: config.json and the tensors of a tiny model of each, as its checkpoints have them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

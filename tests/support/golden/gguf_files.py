@@ -1,7 +1,5 @@
 """GGUF files of tiny models, with the names and metadata that llama.cpp's converter gives them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A matrix is called by the number of the node's output that made it, and columns of a matrix by where they begin in it.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

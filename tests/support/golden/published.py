@@ -1,7 +1,5 @@
 """Checkpoints in the layouts that quantized ones are published in, whose matrices `tests.support.published` writes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

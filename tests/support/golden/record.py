@@ -4,8 +4,6 @@ The record is keyed by the digest of a checkpoint's own files, so that a library
 that: a key that is absent is a difference. What does not depend on the instruction set is recorded once.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Container, Iterable

@@ -7,8 +7,6 @@ the pairs' ratios with an interval that has it with a probability of 95 % or mor
 machine with nothing else to do: where others take the cores, the intervals are wider than what is looked for.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -1,7 +1,5 @@
 """The sockets of a group, with plain ZeroMQ peers in place of workers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

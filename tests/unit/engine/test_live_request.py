@@ -1,7 +1,5 @@
 """From updates of the scheduler to chunks, without workers."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, cast
 

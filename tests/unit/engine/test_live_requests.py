@@ -1,7 +1,5 @@
 """Sequences that are admitted together: one stream, one end."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import pytest

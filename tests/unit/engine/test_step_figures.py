@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from numaserve.server.engine.throughput import Throughput
 from numaserve.server.engine.timing import StepTimes, step_kind, tokens_of

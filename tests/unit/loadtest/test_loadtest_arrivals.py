@@ -1,7 +1,5 @@
 """Poisson arrivals, and sending requests when they are due."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 

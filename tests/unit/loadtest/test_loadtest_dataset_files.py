@@ -1,7 +1,5 @@
 """ShareGPT files and traces."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Prompts have exactly the lengths that are asked for, and the same seed gives the same ones."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

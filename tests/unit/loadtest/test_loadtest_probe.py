@@ -1,7 +1,5 @@
 """What is left out for servers that understand less, over a real connection."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """Tables, JSON lines and plots."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import json

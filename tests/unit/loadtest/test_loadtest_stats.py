@@ -1,7 +1,5 @@
 """Figures are those of numpy over the samples that the definitions name."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numaserve.server.loadtest.compare import ratios

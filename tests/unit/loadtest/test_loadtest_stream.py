@@ -1,7 +1,5 @@
 """When tokens count as seen, and which ends of a stream are failures."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """From snapshots to costs, and to a table."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from numaserve.server.profiling.figures import OperationFigures, RankFigures, best_of, between, phase_figures

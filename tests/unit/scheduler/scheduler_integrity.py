@@ -1,7 +1,5 @@
 """Proves that the scheduler's books add up. Slow: for tests, and for a server that is being debugged."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 

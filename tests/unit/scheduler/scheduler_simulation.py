@@ -1,7 +1,5 @@
 """A worker group made of dictionaries: it remembers what was written to each page, and trusts nothing it is told."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 

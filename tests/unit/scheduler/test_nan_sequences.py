@@ -1,7 +1,5 @@
 """Sequences whose logits are not numbers: each ends alone, and leaves no page behind that others could find."""
 
-from __future__ import annotations
-
 import pytest
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from scheduler_integrity import check_integrity

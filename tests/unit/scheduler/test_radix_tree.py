@@ -1,7 +1,5 @@
 """The radix tree against a dictionary of prefixes."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """What the scheduler promises, one example each."""
 
-from __future__ import annotations
-
 import pytest
 from numaserve.server.scheduler.errors import ResultMismatch, SchedulerIntegrityError, SequenceTooLong
 from numaserve.server.scheduler.sequence import SchedulerConfig

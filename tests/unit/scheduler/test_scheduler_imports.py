@@ -1,7 +1,5 @@
 """The scheduler stays pure: whoever adds a clock or a socket to it finds out here."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

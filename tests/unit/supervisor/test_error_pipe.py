@@ -1,7 +1,5 @@
 """What a worker writes to its standard error, in the front end's log."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

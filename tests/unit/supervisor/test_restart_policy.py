@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from numaserve.server.supervisor.policy import RestartPolicy
 
 

@@ -1,7 +1,5 @@
 """The comparison of two trees' speed, over figures that are given."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Whatever a template may use of jinja2 works in the confined process, where nothing can be imported any more."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

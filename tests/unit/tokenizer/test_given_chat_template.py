@@ -1,7 +1,5 @@
 """A chat template that the operator gives instead of the model's own."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

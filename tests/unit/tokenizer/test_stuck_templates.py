@@ -1,7 +1,5 @@
 """A template's process that does not answer, whatever it was doing."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

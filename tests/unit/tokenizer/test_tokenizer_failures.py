@@ -1,7 +1,5 @@
 """A tokenizer.json that makes the library panic, which in Python is an exception that is no `Exception`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fields of config.json that all families with experts read in the same way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from numaserve.workers.layers.experts import Experts

@@ -6,8 +6,6 @@ are those of what it caches, `key_length_mla` and `value_length_mla` those of a 
 as in DeepSeek's own checkpoints: the converter moves no rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from numaserve.workers.models.config.fields import Fields

@@ -1,7 +1,5 @@
 """Experts in a GGUF file's metadata, put in the words of config.json."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from numaserve.workers.models.config.fields import Fields

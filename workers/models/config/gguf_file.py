@@ -1,7 +1,5 @@
 """A GGUF file's metadata and tensor table, read with the gguf package and checked against the file's size."""
 
-from __future__ import annotations
-
 import math
 import mmap
 import struct

@@ -1,7 +1,5 @@
 """GGUF's tensor names, put in Hugging Face's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 

@@ -3,8 +3,6 @@
 The parts are called `NAME-00001-of-00003.gguf` and so on, and lie beside each other; the first one has the metadata.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

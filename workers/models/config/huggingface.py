@@ -1,7 +1,5 @@
 """Fields of config.json that every family reads in the same way, and the layers that are the same in most of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

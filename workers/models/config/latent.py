@@ -1,7 +1,5 @@
 """Fields of config.json that all families with multi-head latent attention read in the same way."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 Every method has its own words for the same few things; a file of this package for each says which ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from numaserve.workers.layers.embedding import HEAD

@@ -1,8 +1,6 @@
 """Reads the rotary embedding's parameters, in the older spelling (`rope_theta`, `rope_scaling`) and the newer one
 (`rope_parameters`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from numaserve.workers.models.config.fields import Fields

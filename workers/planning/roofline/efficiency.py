@@ -7,8 +7,6 @@ where that bound was the ceiling. Between measured numbers of rows fractions are
 beyond them the nearest counts.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

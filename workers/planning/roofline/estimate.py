@@ -1,7 +1,5 @@
 """The whole estimate of a model on a host: memory of its nodes, and what its steps take."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The mixtures of experts that ``numaserve bench kernels`` measures, and whose rows a plan reads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from numaserve.workers.program.ops.experts import Routing

@@ -1,7 +1,5 @@
 """A host as the roofline model sees it: what its cores can read, compute and exchange at best."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

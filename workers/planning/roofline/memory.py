@@ -1,7 +1,5 @@
 """The memory of a host's nodes that a model takes, and what would make it fit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

@@ -4,8 +4,6 @@ An operation takes the longer of reading and of computing; operations follow eac
 rank that has the most to do: the others wait for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -1,7 +1,5 @@
 """The operations of each rank of a model, from its configuration alone."""
 
-from __future__ import annotations
-
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.builder import ProgramBuilder

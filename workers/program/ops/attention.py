@@ -1,7 +1,5 @@
 """Attention over keys and values of heads, or over latents."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The base of all operations: frozen dataclasses that mark those of their fields that are buffers."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

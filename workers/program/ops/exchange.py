@@ -1,7 +1,5 @@
 """Operations in which the ranks meet: the sum of their parts, and sampling."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Operations of multi-head latent attention; those that make its products are `HeadLinear`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Products with packed matrices."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Operations that take each row for itself: embedding, norm, quantization, the rows that want logits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

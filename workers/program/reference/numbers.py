@@ -1,7 +1,5 @@
 """The numbers that the reference computes with, and the roundings that operations declare."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

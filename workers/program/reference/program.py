@@ -1,7 +1,5 @@
 """A program as the worker drives it, run by the reference."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

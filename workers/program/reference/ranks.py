@@ -1,7 +1,5 @@
 """Where the ranks of a program meet. Those of a test are threads of one process."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field

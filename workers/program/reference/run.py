@@ -1,7 +1,5 @@
 """Weights, KV cache and values of buffers that the operations of a step work on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

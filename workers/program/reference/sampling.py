@@ -1,7 +1,5 @@
 """The sampler in float64: what may be drawn, with which probabilities, in which order, and at which random number."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The reference's memory of each sequence between steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A plan as the operations of one step see it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Writes a rank's weights to the cache while the rank serves."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

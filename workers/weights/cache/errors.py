@@ -1,7 +1,5 @@
 """Errors of the cache; none of them keeps a server from starting."""
 
-from __future__ import annotations
-
 
 class CacheError(Exception):
     """The cache cannot be used; the message is for a warning."""

@@ -12,8 +12,6 @@ number of the layout is something to forget to raise. The instruction set is in 
 it today, because it costs nothing.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import time

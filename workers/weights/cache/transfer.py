@@ -1,7 +1,5 @@
 """Matrices from a file of the cache, and to one."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Sequence

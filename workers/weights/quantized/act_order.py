@@ -4,8 +4,6 @@ The kernels' groups are neighbours, and permuting the columns of a matrix would 
 every step. So the weights are rounded anew, into 8 bits, which loses far less than the 4 bits have lost.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.stored import Stored

@@ -5,8 +5,6 @@ packed along N; `scales` [groups, N]. Field i of a word, lowest bits first, hold
 of its eight. weight = scale * (code - zero).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.quantized.coded import CodedTensor, Codes

@@ -7,8 +7,6 @@ in feature. int-quantized: `weight` int8 [N, K], `weight_scale`, and `weight_zer
 asymmetric. weight = scale * (code - zero). From compressed_tensors' compressors/quantized_compressors.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.quantized.act_order import by_column, file_group

@@ -6,8 +6,6 @@ block. weight = scale * value. Activations are quantized when they come, if at a
 are refused with the configuration.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.stored import Stored

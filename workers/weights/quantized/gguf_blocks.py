@@ -7,8 +7,6 @@ IQ4_NL: blocks of 32 with a d, codes by a table; IQ4_XS: the same in blocks of 2
 MXFP4: blocks of 32, the exponent of a power of two, then e2m1 codes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -8,8 +8,6 @@ next one just as the borrow came from there (of 3 bits, which lie across words, 
 "gptq_v2" and AutoRound's own packing store them as they are.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numaserve.workers.layers.stored import Stored
 from numaserve.workers.weights.quantized.act_order import by_column, check_order, file_group

@@ -1,7 +1,5 @@
 """Finds and decodes a quantized matrix, whatever layout it is published in."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ Codes are e2m1, two in a byte, the low bits first; scales the exponents of power
 `weight_packed` uint8 [N, K / 2] and `weight_scale` uint8 [N, K / 32].
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.stored import Stored

@@ -1,7 +1,5 @@
 """Codes that lie side by side in 32-bit words, lowest bits first."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from numaserve.workers.weights.quantized.coded import Codes

@@ -1,7 +1,5 @@
 """The tensors that a published layout keeps a matrix in, with what they must look like."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """KV pages are touched ahead of their use, in every layer, and no more of them than wanted."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import resource

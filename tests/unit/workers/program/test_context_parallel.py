@@ -1,7 +1,5 @@
 """From which length on ranks divide the latents of a sequence."""
 
-from __future__ import annotations
-
 import pytest
 from numaserve.workers.program.context_parallel import context_parallel
 

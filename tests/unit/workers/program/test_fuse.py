@@ -1,7 +1,5 @@
 """What the passes make of a recorded list, and what they leave alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Where buffers lie: those that are alive together do not overlap."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """Operations as data: what they say of their buffers, and what they cost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 

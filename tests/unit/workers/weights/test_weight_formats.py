@@ -1,7 +1,5 @@
 """What each matrix is kept in, from what the checkpoint and the operator say."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

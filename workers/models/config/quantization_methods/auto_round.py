@@ -5,8 +5,6 @@
 modules; `block_name_to_quantize` says which blocks are quantized.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from numaserve.workers.layers.stored import Layout, Stored

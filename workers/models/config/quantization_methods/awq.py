@@ -1,7 +1,5 @@
 """quant_method "awq": AutoAWQ, and what else writes its "gemm" version."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from numaserve.workers.layers.stored import Stored

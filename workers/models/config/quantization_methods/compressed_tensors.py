@@ -5,8 +5,6 @@ pattern; `ignore` names modules in the same way. From quantization/quant_config.
 compressed_tensors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

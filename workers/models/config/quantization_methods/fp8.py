@@ -1,7 +1,5 @@
 """quant_method "fp8": e4m3 weights in blocks, as DeepSeek and Qwen publish them, or with a scale for a whole tensor."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from numaserve.workers.layers.stored import Stored

@@ -4,8 +4,6 @@ From their `QuantizeConfig`: `dynamic` (GPTQModel) has settings for modules that
 them as they are; `modules_in_block_to_quantize` (Optimum) names those of a layer that are quantized.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """quant_method "mxfp4": experts as OpenAI publishes gpt-oss's; everything else is left as it is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from numaserve.workers.layers.stored import Stored

@@ -1,7 +1,5 @@
 """Rules over module names, which the methods have in common."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Sequence
 

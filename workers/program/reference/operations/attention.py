@@ -1,7 +1,5 @@
 """Rope, the writing of keys and values, and attention over pages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

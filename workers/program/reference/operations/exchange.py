@@ -1,7 +1,5 @@
 """Operations in which the ranks meet."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

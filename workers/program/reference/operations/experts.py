@@ -1,7 +1,5 @@
 """Mixtures of experts."""
 
-from __future__ import annotations
-
 import torch
 from numaserve.workers.program.buffers import padded
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts, Routing

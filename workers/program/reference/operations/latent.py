@@ -1,7 +1,5 @@
 """Multi-head latent attention."""
 
-from __future__ import annotations
-
 import torch
 from numaserve.workers.program.buffers import ATTENTION_BLOCK
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore

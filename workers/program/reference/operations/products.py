@@ -1,7 +1,5 @@
 """Products with matrices, and the activations of gated MLPs."""
 
-from __future__ import annotations
-
 import torch
 from numaserve.workers.program.ops.products import HeadLinear, Linear
 from numaserve.workers.program.reference.run import Run

@@ -1,7 +1,5 @@
 """Operations that take each row for itself."""
 
-from __future__ import annotations
-
 import torch
 from numaserve.workers.program.ops.rows import Embed, Gather, Quantize, QuantizeHeads, RmsNorm
 from numaserve.workers.program.reference.run import Run

@@ -1,7 +1,5 @@
 """The function that runs each operation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

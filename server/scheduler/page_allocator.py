@@ -18,11 +18,6 @@ class PageAllocator:
         """The number of free pages."""
         return len(self._free)
 
-    @property
-    def free_pages(self) -> tuple[int, ...]:
-        """The free page numbers, in no useful order."""
-        return tuple(self._free)
-
     def allocate(self, count: int) -> list[int]:
         """Take `count` pages. Raises `ValueError` when fewer are free: callers make room first."""
         if count > len(self._free):

@@ -171,10 +171,6 @@ class RadixTree:
             yield node
             stack.extend(node.children.values())
 
-    def evictable(self) -> Iterator[Node]:
-        """The unlocked nodes, in the order in which they would go."""
-        return iter(self._evictable)
-
     def _leave_evictable(self, node: Node) -> None:
         if node.parent is not None:
             del self._evictable[node]

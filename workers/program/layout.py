@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.program.buffers import Buffer
@@ -43,8 +43,9 @@ class Layout:
 def layout(operations: Sequence[Operation]) -> Layout:
     """Lay out the buffers of `operations`. Collectives are numbered in the order in which they are written first."""
     lives = lifetimes(operations)
-    written = (buffer.whole for operation in operations for buffer in operation.writes)
-    numbers = {buffer: index for index, buffer in enumerate(_unique(each for each in written if each.collective))}
+    written = [buffer.whole for operation in operations for buffer in operation.writes]
+    collectives = dict.fromkeys(buffer for buffer in written if buffer.collective)
+    numbers = {buffer: index for index, buffer in enumerate(collectives)}
     offsets = _offsets({buffer: life for buffer, life in lives.items() if not buffer.collective})
     places = {buffer: (0, buffer.ld, number) for buffer, number in numbers.items()}
     places |= {buffer: (offset, buffer.ld, -1) for buffer, offset in offsets.items()}
@@ -78,10 +79,6 @@ def _offsets(lives: Mapping[Buffer, Lifetime]) -> dict[Buffer, int]:
             offset = max(offset, _aligned(offsets[rival] + rival.nbytes))
         offsets[buffer] = offset
     return offsets
-
-
-def _unique(buffers: Iterable[Buffer]) -> Iterable[Buffer]:
-    return dict.fromkeys(buffers)
 
 
 def _aligned(offset: int) -> int:

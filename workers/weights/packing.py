@@ -62,7 +62,7 @@ class Packer:
         for part, chosen, where in _portions(rows, shape[1], place, apart=stored.layout == "gpt_oss"):
             decoded = quantized.decode(part)
             if matrix.format == "bf16":
-                self._pack_values(matrix, _plain(decoded), chosen, where)
+                self._pack_values(matrix, _raw(decoded.name, decoded.dequantized()), chosen, where)
             else:
                 self._pack_codes(matrix, decoded, chosen, where)
         quantized.release()
@@ -172,10 +172,6 @@ def _distance(rows: Rows) -> int:
     """The distance between rows that rise evenly; otherwise 1."""
     steps = np.diff(rows)
     return int(steps[0]) if len(steps) and steps[0] > 0 and (steps == steps[0]).all() else 1
-
-
-def _plain(coded: CodedTensor) -> RawTensor:
-    return _raw(coded.name, coded.dequantized())
 
 
 def _raw(name: str, values: Floats) -> RawTensor:

@@ -21,7 +21,7 @@ def check_integrity(scheduler: Scheduler) -> None:
 def check_tree(tree: RadixTree, locks: Counter[Node]) -> None:
     """Check the tree's structure, and that its nodes have just the `locks` given (those not named have none)."""
     nodes = list(tree.nodes())
-    order = {node: index for index, node in enumerate(tree.evictable())}
+    order = {node: index for index, node in enumerate(tree._evictable)}
     _require(locks.keys() <= set(nodes), "a sequence holds a node that is not in the tree")
     _require(sum(node.parent is not None for node in nodes) == tree.num_pages, "the tree miscounts its pages")
     for node in nodes:
@@ -50,7 +50,7 @@ def _locked_paths(running: list[Sequence]) -> list[Node]:
 
 
 def _check_pages(kv: KVCache, running: list[Sequence], page_size: int) -> None:
-    places = Counter(kv.allocator.free_pages)
+    places = Counter(kv.allocator._free)
     places.update(node.page for node in kv.tree.nodes() if node.parent is not None)
     for seq in running:
         shared = [] if seq.node is None else kv.tree.path_pages(seq.node)

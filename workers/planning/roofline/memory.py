@@ -94,7 +94,9 @@ def remedies(
         if fits_with(formats=change(options.settings.formats, linear=narrower)):
             yield f"--quantization {narrower}"
             break
-    fewer = [count for count in _halves(options.max_running_requests) if fits(_with_requests(options, count))]
+    fewer = [
+        count for count in _halves(options.max_running_requests) if fits(replace(options, max_running_requests=count))
+    ]
     if fewer:
         yield f"--max-running-requests {fewer[0]}"
     shorter = [tokens for tokens in _halves(context) if fits(options, tokens)]
@@ -110,10 +112,6 @@ def remedies(
     idle = {node.id for node in topology.nodes} - {rank.node for rank in ranks}
     if idle and options.backend == "native":
         yield f"--tp {len(topology.nodes)}, for {len(idle)} of the nodes hold nothing"
-
-
-def _with_requests(options: DeploymentOptions, count: int) -> DeploymentOptions:
-    return replace(options, max_running_requests=count)
 
 
 def _halves(value: int) -> Iterator[int]:

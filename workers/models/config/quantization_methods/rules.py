@@ -30,9 +30,9 @@ def read_names(fields: Fields, *keys: str) -> list[str]:
     return []
 
 
-def read_group(fields: Fields, key: str, default: int | None = None) -> int:
+def read_group(fields: Fields, key: str) -> int:
     """Columns that share a scale; `ROW` where the field is -1."""
-    group = fields.integer(key, -1, _MAX_GROUP, default)
+    group = fields.integer(key, -1, _MAX_GROUP)
     if group == -1:
         return ROW
     if group % 32 or group == 0:

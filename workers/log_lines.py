@@ -35,7 +35,7 @@ def decode_line(line: bytes) -> LogLine | None:
 
 
 class LineFormatter(logging.Formatter):
-    """Makes such lines."""
+    """Formats records as lines of the log, which the front end reads."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""

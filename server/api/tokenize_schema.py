@@ -50,6 +50,6 @@ class DetokenizeRequest(Strict):
     model: ShortText | None = None
     """A served name; another one is a 404."""
     tokens: list[TokenId]
-    """Token ids."""
+    """The token ids of a text."""
     skip_special_tokens: bool = False
     """Leave special tokens out of the text."""

@@ -85,7 +85,7 @@ class _Rank:
         self._process.stdin.flush()
 
     def answer(self, kind: type[_T], say: Say | None) -> _T:
-        """Wait for it."""
+        """Wait for the process's answer, which is a `kind`."""
         assert self._process.stdout is not None  # noqa: S101  piped above
         for text in self._process.stdout:
             line = msgspec.json.decode(text, type=Line)

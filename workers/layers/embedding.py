@@ -30,7 +30,7 @@ class Embedding(Layer):
 
     @cached_property
     def axis(self) -> Axis:
-        """The vocabulary."""
+        """The rows of the vocabulary, which ranks divide."""
         return Units("vocabulary", self.vocabulary, TILE_ROWS)
 
     @cached_property

@@ -30,7 +30,7 @@ class Norm(Layer):
 
     @cached_property
     def parameter(self) -> VectorParameter:
-        """The weight."""
+        """The declaration of the weight, [size]."""
         source = Source(f"{self.module}.weight", (self.size,), self.gguf and f"{self.gguf}.weight")
         return VectorParameter((whole(source),), added=1.0 if self.plus_one else 0.0, factor=self.factor)
 

@@ -85,7 +85,7 @@ class _Pool:
 
 @dataclass(frozen=True)
 class RankNeeds:
-    """Bytes by rank."""
+    """Bytes that each rank needs, by rank: for weights, for scratch, and for a page of KV cache."""
 
     weights: list[int]
     scratch: list[int]

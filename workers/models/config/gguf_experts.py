@@ -14,7 +14,7 @@ def has_experts(metadata: Fields) -> bool:
 
 
 def has_no_experts(metadata: Fields) -> bool:
-    """The opposite."""
+    """Whether the file is of a model without experts."""
     return not has_experts(metadata)
 
 

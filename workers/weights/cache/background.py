@@ -16,7 +16,7 @@ _STOP_S = 5.0
 
 
 class _Stopped(Exception):
-    """The worker ends."""
+    """Raised in the thread when the worker ends."""
 
 
 class BackgroundWriter:

@@ -69,7 +69,7 @@ class CacheFolder:
             raise
 
     def close(self) -> None:
-        """Close it."""
+        """Close the folder's descriptor."""
         os.close(self._fd)
 
     def __enter__(self) -> CacheFolder:

@@ -1,7 +1,7 @@
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 from numaserve.server.engine.types import QueueFull
@@ -53,15 +53,14 @@ class Words:
         self.closed = True
 
 
-def run(tokenizer: Words | Tokenizer, scenario: Callable[[TextWork], Coroutine[Any, Any, None]]) -> None:
-    async def whole() -> None:
-        work = TextWork(tokenizer, max_requests=3)
-        try:
-            await asyncio.wait_for(scenario(work), 60)
-        finally:
-            work.close()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def working(tokenizer: Words | Tokenizer) -> AsyncIterator[TextWork]:
+    work = TextWork(tokenizer, max_requests=3)
+    try:
+        async with asyncio.timeout(60):
+            yield work
+    finally:
+        work.close()
 
 
 async def entered(tokenizer: Words) -> None:
@@ -69,19 +68,17 @@ async def entered(tokenizer: Words) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_text_without_end_is_left_at_the_limit() -> None:
+async def test_a_text_without_end_is_left_at_the_limit() -> None:
     tokenizer = Words()
 
-    async def scenario(work: TextWork) -> None:
+    async with working(tokenizer) as work:
         with work.admit(LONG * 100) as turns, pytest.raises(TextTooLong) as refused:
             await turns.encode("x" * LONG * 100, max_tokens=PIECE_CHARACTERS)
         assert refused.value.tokens == PIECE_CHARACTERS * 3 // 2
-
-    run(tokenizer, scenario)
     assert tokenizer.seen == [PIECE_CHARACTERS] * 3
 
 
-def test_a_long_text_has_the_tokens_that_it_has_as_a_whole() -> None:
+async def test_a_long_text_has_the_tokens_that_it_has_as_a_whole() -> None:
     line = "The quick brown fox jumps over 13 lazy dogs, naïve 日本語 😀.\n"
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -92,14 +89,12 @@ def test_a_long_text_has_the_tokens_that_it_has_as_a_whole() -> None:
     tokenizer = Tokenizer(backend, eos_token_ids=frozenset(), bos_token_id=None, eos_token_id=None, chat_template=None)
     text = line * (LONG // len(line) + 1)
 
-    async def scenario(work: TextWork) -> None:
+    async with working(tokenizer) as work:
         with work.admit(len(text)) as turns:
             assert await turns.encode(text, max_tokens=len(text) * 4) == backend.encode(text).ids
 
-    run(tokenizer, scenario)
 
-
-def test_a_small_text_does_not_wait_behind_a_large_one() -> None:
+async def test_a_small_text_does_not_wait_behind_a_large_one() -> None:
     tokenizer = Words()
     tokenizer.stuck_above = SMALL_CHARACTERS
 
@@ -107,7 +102,7 @@ def test_a_small_text_does_not_wait_behind_a_large_one() -> None:
         with work.admit(len(text)) as turns:
             return await turns.encode(text, max_tokens=10**9)
 
-    async def scenario(work: TextWork) -> None:
+    async with working(tokenizer) as work:
         large = asyncio.create_task(encode(work, "x" * (SMALL_CHARACTERS + 1)))
         await entered(tokenizer)
         assert await encode(work, "abcd") == [0, 0]
@@ -115,13 +110,11 @@ def test_a_small_text_does_not_wait_behind_a_large_one() -> None:
         tokenizer.opened.set()
         await large
 
-    run(tokenizer, scenario)
 
-
-def test_a_template_that_hangs_holds_up_no_text_and_a_bounded_number_of_conversations() -> None:
+async def test_a_template_that_hangs_holds_up_no_text_and_a_bounded_number_of_conversations() -> None:
     tokenizer = Words()
 
-    async def scenario(work: TextWork) -> None:
+    async with working(tokenizer) as work:
         stuck = [asyncio.create_task(work.render(lambda: tokenizer.render_chat([]))) for _ in range(3)]
         await entered(tokenizer)
         with work.admit(4) as turns:
@@ -131,14 +124,13 @@ def test_a_template_that_hangs_holds_up_no_text_and_a_bounded_number_of_conversa
         tokenizer.opened.set()
         assert await asyncio.gather(*stuck) == ["rendered"] * 3
 
-    run(tokenizer, scenario)
 
-
-def test_the_rest_of_a_text_is_not_looked_at_when_its_client_leaves() -> None:
+async def test_the_rest_of_a_text_is_not_looked_at_when_its_client_leaves() -> None:
     tokenizer = Words()
     tokenizer.stuck_above = SMALL_CHARACTERS
 
-    async def scenario(work: TextWork) -> None:
+    async with working(tokenizer) as work:
+
         async def encode() -> None:
             with work.admit(LONG) as turns:
                 await turns.encode("x" * LONG, max_tokens=10**9)
@@ -150,16 +142,12 @@ def test_the_rest_of_a_text_is_not_looked_at_when_its_client_leaves() -> None:
         tokenizer.opened.set()
         with work.admit(LONG) as turns:
             await turns.run(lambda: None)
-
-    run(tokenizer, scenario)
     assert tokenizer.seen == [PIECE_CHARACTERS]
 
 
-def test_closing_ends_the_template_s_process_too() -> None:
+async def test_closing_ends_the_template_s_process_too() -> None:
     tokenizer = Words()
 
-    async def scenario(work: TextWork) -> None:
+    async with working(tokenizer) as work:
         work.close()
-
-    run(tokenizer, scenario)
     assert tokenizer.closed

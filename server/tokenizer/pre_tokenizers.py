@@ -22,6 +22,12 @@ _GPT4O = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SUFFIX}"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",  # ideographs and kana
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
 
 
 @dataclass(frozen=True)
@@ -42,10 +48,10 @@ def _single_digits() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt2()])
 
 
-def _split_by(expression: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
+def _split_by(*expressions: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
     return lambda: pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(expression), behavior="isolated"),
+            *(pre_tokenizers.Split(Regex(each), behavior="isolated") for each in expressions),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -53,12 +59,14 @@ def _split_by(expression: str) -> Callable[[], pre_tokenizers.PreTokenizer]:
 
 _GPT2_WAY = PreTokenization(_gpt2)
 _LLAMA3_WAY = PreTokenization(_split_by(_LLAMA3), whole_words=True, adds_bos=True)
+_DEEPSEEK3_WAY = PreTokenization(_split_by(*_DEEPSEEK3))
 _QWEN2_WAY = PreTokenization(_split_by(_QWEN2), normalizer=normalizers.NFC())
 
 _BY_NAME = {
     "default": _GPT2_WAY,
     "gpt-2": _GPT2_WAY,
     "smollm": PreTokenization(_single_digits),
+    "refact": PreTokenization(_single_digits),  # Granite 3
     "llama3": _LLAMA3_WAY,
     "llama-v3": _LLAMA3_WAY,
     "llama-bpe": _LLAMA3_WAY,
@@ -66,6 +74,9 @@ _BY_NAME = {
     "pixtral": _LLAMA3_WAY,
     "smaug-bpe": PreTokenization(_split_by(_LLAMA3)),
     "dbrx": PreTokenization(_split_by(_LLAMA3)),  # Phi-4
+    "glm4": PreTokenization(_split_by(_LLAMA3)),
+    "deepseek-v3": _DEEPSEEK3_WAY,
+    "hunyuan-dense": _DEEPSEEK3_WAY,
     "qwen2": _QWEN2_WAY,  # Qwen2, 2.5 and 3
     "deepseek-r1-qwen": _QWEN2_WAY,
     "tekken": PreTokenization(_split_by(_TEKKEN), whole_words=True, adds_bos=True),  # Mistral Nemo and later

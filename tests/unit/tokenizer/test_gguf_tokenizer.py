@@ -77,7 +77,10 @@ def test_bytes_of_sentencepiece_tokens(tmp_path: Path) -> None:
     [
         ("gpt-2", "I|'|LL|Ġsay|Ġ12345|,|Ġok|!|Ċ|Ċ|CamelCase"),
         ("smollm", "I|'|LL|Ġsay|Ġ|1|2|3|4|5|,|Ġok|!|Ċ|Ċ|CamelCase"),
+        ("refact", "I|'|LL|Ġsay|Ġ|1|2|3|4|5|,|Ġok|!|Ċ|Ċ|CamelCase"),
         ("llama-bpe", "I|'LL|Ġsay|Ġ|123|45|,|Ġok|!ĊĊ|CamelCase"),
+        ("glm4", "I|'LL|Ġsay|Ġ|123|45|,|Ġok|!ĊĊ|CamelCase"),
+        ("hunyuan-dense", "I|'LL|Ġsay|Ġ|123|45|,|Ġok|!ĊĊ|CamelCase"),
         ("qwen2", "I|'LL|Ġsay|Ġ|1|2|3|4|5|,|Ġok|!ĊĊ|CamelCase"),
         ("tekken", "I|'LL|Ġsay|Ġ|1|2|3|4|5|,|Ġok|!ĊĊ|Camel|Case"),
         ("gpt-4o", "I'LL|Ġsay|Ġ|123|45|,|Ġok|!ĊĊ|Camel|Case"),
@@ -88,7 +91,13 @@ def test_each_pre_tokenizer_cuts_as_its_models_do(pre: str, pieces: str) -> None
     assert [piece for piece, _ in cut] == pieces.split("|")
 
 
-@pytest.mark.parametrize("pre", ["default", "smollm", "llama-bpe", "dbrx", "qwen2", "tekken", "gpt-4o"])
+def test_deepseek_cuts_ideographs_off_and_keeps_letters_with_the_mark_before_them() -> None:
+    text = "ok中文ok/usr x²"
+    cut = pre_tokenization("deepseek-v3").build().pre_tokenize_str(text)
+    assert [text[start:end] for _, (start, end) in cut] == ["ok", "中文", "ok", "/usr", " x", "²"]
+
+
+@pytest.mark.parametrize("pre", ["default", "smollm", "llama-bpe", "dbrx", "qwen2", "tekken", "gpt-4o", "deepseek-v3"])
 def test_a_byte_level_vocabulary_gives_any_text_back(tmp_path: Path, pre: str) -> None:
     tokenizer = load_tokenizer(write_byte_level_gguf(tmp_path / "model.gguf", pre))
     for text in SAMPLES:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,12 +24,23 @@ def profile(server: RealServer) -> list[dict[str, Any]]:
     return list(json.loads(done.stdout))
 
 
-def test_a_profile_accounts_for_the_steps_and_the_weights_and_changes_no_token() -> None:
+@pytest.fixture(scope="module")
+def server() -> Iterator[RealServer]:
     with RealServer("--tp", "2", "--kv-cache-gib", "0.25") as server:
-        before = server.complete("The capital of France is", 8).json()["choices"][0]["text"]
-        phases = profile(server)
-        assert server.complete("The capital of France is", 8).json()["choices"][0]["text"] == before
-        workers = server.info()["workers"]
+        yield server
+
+
+@pytest.fixture(scope="module")
+def phases(server: RealServer) -> list[dict[str, Any]]:
+    """What a profile tells, which changes no token."""
+    before = server.complete("The capital of France is", 8).json()["choices"][0]["text"]
+    phases = profile(server)
+    assert server.complete("The capital of France is", 8).json()["choices"][0]["text"] == before
+    return phases
+
+
+def test_a_profile_accounts_for_the_steps_and_the_weights(server: RealServer, phases: list[dict[str, Any]]) -> None:
+    workers = server.info()["workers"]
     prefills, decodes = phases[:2], phases[2:]
     assert [phase["name"] for phase in phases] == ["prefill", "prefill", "decode", "decode"]
     for phase in prefills:
@@ -48,14 +60,22 @@ def test_a_profile_accounts_for_the_steps_and_the_weights_and_changes_no_token()
         assert step["of_ceiling"] > 0
 
 
-def test_attention_is_counted_by_what_each_token_sees() -> None:
-    with RealServer("--tp", "1", "--kv-cache-gib", "0.25") as server:
-        prefill, decode = profile(server)
-    seen, steps = PROMPT * (PROMPT + 1) / 2, decode["steps"]
-    costs = [{cost["name"]: cost for cost in phase["costs"]} for phase in (prefill, decode)]
+def test_attention_is_counted_by_what_each_token_sees(phases: list[dict[str, Any]]) -> None:
+    seen, steps = PROMPT * (PROMPT + 1) / 2, phases[2]["steps"]
+    # Of both ranks, which divide the heads.
+    (flops, nbytes), (decode_flops, _) = (
+        [sum(of_attention(phase)[what] for phase in ranks) for what in ("mflops", "mbytes")]
+        for ranks in (phases[:2], phases[2:])
+    )
     per_pair = 4 * 9 * 64 * 30 / 1e6  # two products of 9 heads of 64 in 30 layers
-    assert costs[0]["attention"]["mflops"] == pytest.approx(per_pair * seen)
-    assert costs[0]["attention"]["mbytes"] == pytest.approx(2 * 2 * 3 * 64 * 30 * PROMPT / 1e6)
+    assert flops == pytest.approx(per_pair * seen)
+    assert nbytes == pytest.approx(2 * 2 * 3 * 64 * 30 * PROMPT / 1e6)
     # The last steps of the output: each sees one token more.
     last = PROMPT + OUTPUT - 1
-    assert costs[1]["attention"]["mflops"] == pytest.approx(per_pair * (last - (steps - 1) / 2))
+    assert decode_flops == pytest.approx(per_pair * (last - (steps - 1) / 2))
+
+
+def of_attention(phase: dict[str, Any]) -> dict[str, float]:
+    """A rank's costs of an operation."""
+    (found,) = (cost for cost in phase["costs"] if cost["name"] == "attention")
+    return dict(found)

@@ -80,7 +80,7 @@ class ReferenceProgram:
     def expand(self, matrices: Iterable[Matrix]) -> None:
         """Expand weights now, not in the first step that needs them."""
         for matrix in matrices:
-            self._weights.matrix(matrix)
+            self._weights.values(matrix)
 
     @property
     def totals(self) -> tuple[int, int, int]:

@@ -23,21 +23,10 @@ class Weights:
         self._numbers, self._native = numbers, native
         self._expanded: dict[Any, torch.Tensor] = {}
 
-    def matrix(self, matrix: Matrix) -> torch.Tensor:
-        """The values of a matrix, [n, k]."""
-        return self._values(matrix)
-
-    def vector(self, vector: Vector) -> torch.Tensor:
-        """The values of a vector, [size]."""
-        return self._values(vector)
-
-    def rope(self, rope: Rope) -> torch.Tensor:
-        """Cosines and sines, [2, positions, rotated dimensions / 2]."""
-        return self._values(rope)
-
-    def _values(self, weight: Any) -> torch.Tensor:
+    def values(self, weight: Matrix | Vector | Rope) -> torch.Tensor:
+        """A matrix [n, k], a vector [size], or cosines and sines [2, positions, rotated dimensions / 2]."""
         if weight not in self._expanded:
-            held = weight if self._native is None or not isinstance(weight, Handle) else self._native(weight)
+            held: Any = weight if self._native is None or not isinstance(weight, Handle) else self._native(weight)
             self._expanded[weight] = torch.from_numpy(held.to_numpy()).to(self._numbers.dtype)
         return self._expanded[weight]
 
@@ -106,10 +95,6 @@ class Run:
         """Give a buffer its value, or add to it."""
         self.values[buffer] = self.values[buffer] + value if add else value
 
-    def matrix(self, matrix: Matrix) -> torch.Tensor:
-        """A weight's values, [n, k]."""
-        return self.weights.matrix(matrix)
-
-    def vector(self, vector: Vector | None) -> torch.Tensor | None:
-        """A vector's values."""
-        return None if vector is None else self.weights.vector(vector)
+    def optional(self, vector: Vector | None) -> torch.Tensor | None:
+        """The values of a vector, where there is one."""
+        return None if vector is None else self.weights.values(vector)

@@ -22,7 +22,7 @@ def rope_store(run: Run, op: RopeStore) -> None:
     def prepared(x: torch.Tensor, norm: Vector | None) -> torch.Tensor:
         if norm is None:
             return rotated(run, x, op.rope)
-        weight = run.weights.vector(norm)
+        weight = run.weights.values(norm)
         if op.norm_rotated:
             return normed(rotated(run, x, op.rope), weight, op.eps)
         return rotated(run, normed(x, weight, op.eps), op.rope)
@@ -35,7 +35,7 @@ def rope_store(run: Run, op: RopeStore) -> None:
 
 def rotated(run: Run, x: torch.Tensor, rope: Rope) -> torch.Tensor:
     """The step's tokens [tokens, heads, dimensions], of which the first ones are rotated, in halves."""
-    cos, sin = run.weights.rope(rope)[:, run.step.positions, None]
+    cos, sin = run.weights.values(rope)[:, run.step.positions, None]
     half = cos.shape[-1]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], dim=-1)
@@ -57,7 +57,7 @@ def attention(run: Run, op: Attention) -> None:
     q = run.get(op.q)
     q = q.reshape(len(q), shape.q_heads, padded(shape.head_dim))[..., : shape.head_dim]
     out = q.new_zeros(len(q), shape.q_heads, values)
-    how = Softmax(op.scale, op.softcap, run.vector(op.sinks))
+    how = Softmax(op.scale, op.softcap, run.optional(op.sinks))
     for each in run.step.whole if shape.q_heads else ():
         keys = run.kv.load(op.layer, 0, each.slot.pages, each.end)
         held = keys[..., :values] if shape.value_dim else run.kv.load(op.layer, 1, each.slot.pages, each.end)

@@ -18,11 +18,11 @@ def reduce(run: Run, op: Reduce) -> None:
     total = parts[0]
     for part in parts[1:]:
         total = total + part
-    bias = run.vector(op.bias)
+    bias = run.optional(op.bias)
     if bias is not None:
         total = total + bias
     if op.post_norm is not None:
-        total = normed(total, run.weights.vector(op.post_norm), op.eps)
+        total = normed(total, run.weights.values(op.post_norm), op.eps)
     run.put(op.residual, total, add=not op.assign)
 
 

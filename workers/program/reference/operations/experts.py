@@ -10,7 +10,7 @@ from numaserve.workers.program.reference.run import Run
 def route_experts(run: Run, op: RouteExperts) -> None:
     """Rows of held experts below each other, tokens in order; routes by token, in the order of the experts."""
     logits, x, routing = run.get(op.logits), run.get(op.x), op.routing
-    correction = run.vector(op.correction)
+    correction = run.optional(op.correction)
     chosen, weights = chosen_experts(logits[:, : routing.num_experts], routing, correction)
     rows = torch.full_like(chosen, -1)
     counts, taken = [0], []
@@ -53,17 +53,17 @@ def chosen_experts(
 def multiply_experts(run: Run, op: MultiplyExperts) -> None:
     """Each expert's rows through its matrix, and every token's row through the shared one's."""
     bounds = run.get(op.counts)[0].tolist()
-    x, bias = run.get(op.x), run.vector(op.bias)
+    x, bias = run.get(op.x), run.optional(op.bias)
     made = []
     for index, weight in enumerate(op.weights):
-        sums = x[bounds[index] : bounds[index + 1]] @ run.matrix(weight).T
+        sums = x[bounds[index] : bounds[index + 1]] @ run.weights.values(weight).T
         if bias is not None:
             begin = index * padded(weight.n)
             sums = sums + bias[begin : begin + weight.n]
         made.append(_activated(run, op, sums, op.out.cols))
     run.put(op.out, torch.cat(made) if made else x.new_zeros(0, op.out.cols))
     if op.shared is not None and op.shared_x is not None and op.shared_out is not None:
-        sums = run.get(op.shared_x) @ run.matrix(op.shared).T
+        sums = run.get(op.shared_x) @ run.weights.values(op.shared).T
         run.put(op.shared_out, _activated(run, op, sums, op.shared_out.cols))
 
 

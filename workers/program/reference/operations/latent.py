@@ -13,7 +13,7 @@ def latent_store(run: Run, op: LatentStore) -> None:
     shape, numbers = run.setup.shape, run.numbers
     latent, heads = shape.value_dim, shape.q_heads
     kv = run.get(op.kv)[:, None, : shape.head_dim]  # one head
-    latents = normed(kv[..., :latent], run.weights.vector(op.norm), op.eps)
+    latents = normed(kv[..., :latent], run.weights.values(op.norm), op.eps)
     run.kv.store(op.layer, run.step, torch.cat([latents, rotated(run, kv[..., latent:], op.rope)], dim=-1))
     width = op.nope_dim + shape.head_dim - latent
     q = run.get(op.q)[:, : heads * width].reshape(len(kv), heads, width)

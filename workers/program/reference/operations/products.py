@@ -9,8 +9,8 @@ _PANEL = 16  # rows of a gate, then as many of what it gates
 
 def linear(run: Run, op: Linear) -> None:
     """x · weightᵀ + bias, with an activation half as wide."""
-    out = run.get(op.x) @ run.matrix(op.weight).T
-    bias = run.vector(op.bias)
+    out = run.get(op.x) @ run.weights.values(op.weight).T
+    bias = run.optional(op.bias)
     if bias is not None:
         out = out + bias
     if op.activation != "none":
@@ -33,7 +33,8 @@ def gated(x: torch.Tensor, activation: str, columns: int, limit: float = 0.0) ->
 def head_linear(run: Run, op: HeadLinear) -> None:
     """Each head's columns through its rows; other columns of the result stay what they are."""
     x, heads = run.get(op.x), op.num_heads
-    weight = run.matrix(op.weight).reshape(heads, -1, op.weight.k) if heads else run.matrix(op.weight)[None]
+    weight = run.weights.values(op.weight)
+    weight = weight.reshape(heads, -1, op.weight.k) if heads else weight[None]
     made = torch.einsum("thk,hnk->thn", x.reshape(len(x), heads, op.weight.k), weight[:heads])
     before = run.values.get(op.out, x.new_zeros(len(x), op.out.cols)).reshape(len(x), heads, op.out_stride)
     out = torch.cat([run.numbers.bf16(made), before[..., made.shape[-1] :]], dim=-1)

@@ -7,7 +7,7 @@ from numaserve.workers.program.reference.run import Run
 
 def embed(run: Run, op: Embed) -> None:
     """Rows of the table; zeros for tokens of other ranks."""
-    table, tokens = run.matrix(op.table), torch.tensor(run.step.tokens) - op.first_row
+    table, tokens = run.weights.values(op.table), torch.tensor(run.step.tokens) - op.first_row
     mine = (tokens >= 0) & (tokens < len(table))
     rows = table[torch.where(mine, tokens, 0)] * op.scale
     run.put(op.out, torch.where(mine[:, None], rows, 0.0))
@@ -15,7 +15,7 @@ def embed(run: Run, op: Embed) -> None:
 
 def rms_norm(run: Run, op: RmsNorm) -> None:
     """The norm of each row in bf16, and in int8 where that is wanted."""
-    out = run.numbers.bf16(normed(run.get(op.x), run.weights.vector(op.weight), op.eps))
+    out = run.numbers.bf16(normed(run.get(op.x), run.weights.values(op.weight), op.eps))
     run.put(op.out, out)
     if op.quantized is not None:
         run.put(op.quantized, run.numbers.int8(out, op.quantized.group))

@@ -1,8 +1,6 @@
 """Rounds matrices to those of GGUF's types that the gguf package reads but does not write, and picks types as llama.cpp
 does where a row is no multiple of 256."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import gguf

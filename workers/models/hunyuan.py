@@ -1,7 +1,5 @@
 """Hunyuan, dense: Llama with an RMS norm on each query and key head after it is rotated."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from numaserve.workers.layers.attention import AttentionNames

@@ -7,14 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from numaserve.server.api.schemas import Neutral, ShortText, Strict, Text, Unused, conflict, neutral
-from pydantic import (
-    Discriminator,
-    Field,
-    GetCoreSchemaHandler,
-    StringConstraints,
-    Tag,
-    model_validator,
-)
+from pydantic import Discriminator, Field, GetCoreSchemaHandler, StringConstraints, Tag, model_validator
 from pydantic_core import CoreSchema, core_schema
 
 MAX_MESSAGES = 16384

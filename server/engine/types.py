@@ -89,12 +89,10 @@ class GenerationStream(Protocol):
 
     async def __anext__(self) -> GenerationChunk:
         """The next chunk. Ends when each sequence has had one with a `finish_reason`, or raises `GenerationFailed`."""
-        ...
 
     async def aclose(self) -> None:
         """Abort the sequences that have not ended; their pages are free within a step. Works before the first chunk was
         asked for (a plain async generator's ``aclose`` would run none of its body then), and more than once."""
-        ...
 
 
 class EngineProtocol(Protocol):
@@ -102,27 +100,21 @@ class EngineProtocol(Protocol):
 
     def admit(self, requests: Sequence[GenerationRequest]) -> GenerationStream:
         """Admit the sequences of one client, all or none. Raises `QueueFull`, `NotReady` or `RequestTooLong`."""
-        ...
 
     def is_ready(self) -> bool:
         """Whether requests are served now (loaded, not restarting, not draining)."""
-        ...
 
     def is_alive(self) -> bool:
         """False only when the engine has given up for good."""
-        ...
 
     async def flush_cache(self) -> bool:
         """Forget cached prefixes that no request uses; False when a request was running and nothing was done."""
-        ...
 
     def load(self) -> Load:
         """The load now, for GET /v1/loads."""
-        ...
 
     def server_info(self) -> dict[str, object]:
         """Configuration, topology, versions and live counters, for GET /server_info."""
-        ...
 
     async def profile(self, *, ceilings: bool = False) -> list[RankProfile]:
         """Figures of each rank's steps since it was loaded, by rank. Raises `NotReady`.
@@ -130,4 +122,3 @@ class EngineProtocol(Protocol):
         With `ceilings` each also measures what its node allows, which stops steps for some tenths of a second: raises
         `Busy` while a request runs.
         """
-        ...

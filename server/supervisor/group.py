@@ -41,20 +41,16 @@ class RingSegment(Protocol):
     @property
     def fd(self) -> int:
         """Descriptor of the memory, inherited by the workers."""
-        ...
 
     @property
     def nonce(self) -> int:
         """A number that workers get apart from the memory, so that a stale segment is noticed."""
-        ...
 
     def abort(self, reason: str) -> bool:
         """End every wait in the ring with an error. Returns whether this was the first reason given."""
-        ...
 
     def close(self) -> None:
         """Unmap and close."""
-        ...
 
 
 RingFactory = Callable[[], RingSegment]

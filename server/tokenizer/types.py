@@ -33,19 +33,15 @@ class TokenizerProtocol(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`; special tokens written out in `text` are recognised. Raises `TokenizationError`."""
-        ...
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `token_ids`. Raises `TokenizationError`."""
-        ...
 
     def token_text(self, token_id: int) -> str:
         """The vocabulary's spelling of the token, for example `Ġthe`, `▁the`, `<0x0A>` or `<|im_end|>`."""
-        ...
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes the token adds to a text, which need not be valid UTF-8 on their own."""
-        ...
 
     def render_chat(
         self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
@@ -54,8 +50,6 @@ class TokenizerProtocol(Protocol):
 
         Raises `ChatTemplateError`.
         """
-        ...
 
     def close(self) -> None:
         """Release processes and memory; nothing is rendered afterwards."""
-        ...

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from numaserve.workers.program.handles import Vector
     from numaserve.workers.settings import KvCacheDtype
 
-# The GGUF architectures that have rotated dimensions in pairs.
-_PAIRED = ("ernie4_5", "granite", "llama", "mistral3", "smollm3")
-
 
 @dataclass(frozen=True)
 class AttentionNames:
@@ -135,9 +132,9 @@ class Attention(Mixer):
         """See `Layer`."""
         yield from (self.qkv, self.heads_bias, self.q_norm, self.k_norm, self.sink_logits, self.o, self.o_bias)
 
-    def in_gguf(self, architecture: str, tensors: Collection[str]) -> Self:
+    def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
         """See `Layer`."""
-        return replace(self, pairs=architecture in _PAIRED, norm_plus_one=False)
+        return replace(self, pairs=pairs, norm_plus_one=False)
 
     def scratch_columns(self, part: RankPart) -> int:
         """Queries and results of the rank's heads, keys and values."""

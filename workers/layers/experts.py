@@ -144,7 +144,7 @@ class Experts(FeedForward):
         if self.shared_mlp is not None:
             yield from self.shared_mlp.parameters()
 
-    def in_gguf(self, architecture: str, tensors: Collection[str]) -> Self:
+    def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
         """llama.cpp's converters take gate and up apart."""
         if not self.names.stacked:
             return self

@@ -170,7 +170,7 @@ class LatentAttention(Mixer):
         """See `Layer`."""
         yield from (self.qkv_a, self.kv_a_norm, self.q_a_norm, self.q_b, self.w_uk, self.w_uv, self.o)
 
-    def in_gguf(self, architecture: str, tensors: Collection[str]) -> Self:
+    def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
         """Newer files have the expansions apart. Rotated dimensions lie in pairs in all of them."""
         return replace(self, expansions_apart=all(not name.endswith(".attn_kv_b.weight") for name in tensors))
 

@@ -44,15 +44,15 @@ class Layer:
         for child in self.children:
             yield from child.parameters()
 
-    def in_gguf(self, architecture: str, tensors: Collection[str]) -> Self:
-        """The same layer as a GGUF file of `architecture` has it, with the names of its tensors."""
+    def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
+        """The same layer as a GGUF file with these tensors has it; `pairs`: rotated dimensions lie in pairs there."""
         changed: dict[str, Any] = {}
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, Layer):
-                changed[field.name] = value.in_gguf(architecture, tensors)
+                changed[field.name] = value.in_gguf(pairs, tensors)
             elif isinstance(value, tuple) and any(isinstance(each, Layer) for each in value):
-                changed[field.name] = tuple(each.in_gguf(architecture, tensors) for each in value)
+                changed[field.name] = tuple(each.in_gguf(pairs, tensors) for each in value)
         return replace(self, **changed) if changed else self
 
     def scratch_columns(self, part: RankPart) -> int:

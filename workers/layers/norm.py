@@ -38,7 +38,7 @@ class Norm(Layer):
         """See `Layer`."""
         yield self.parameter
 
-    def in_gguf(self, architecture: str, tensors: Collection[str]) -> Self:
+    def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
         """llama.cpp's converter has added the one."""
         return replace(self, plus_one=False)
 

@@ -28,5 +28,5 @@ FAMILY = Family(
     name="ernie4_5",
     architectures=("Ernie4_5ForCausalLM",),
     configure=configure,
-    gguf=GgufForm("ernie4_5", values=without_experts),
+    gguf=GgufForm("ernie4_5", values=without_experts, pairs=True),
 )

@@ -30,6 +30,7 @@ class GgufForm:
     values: Callable[[Fields, Values], Values] = without_experts
     rope: Callable[[Fields], Values] = lambda metadata: {}
     equal_value_length: bool = True  # values of heads are as long as keys
+    pairs: bool = False  # rotated dimensions lie in pairs
 
 
 @dataclass(frozen=True)

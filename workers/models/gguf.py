@@ -52,7 +52,7 @@ def load_gguf_config(path: Path) -> ModelConfig:
     assert family.gguf is not None  # noqa: S101  it was found by it
     fields = Fields(_as_config_json(file, tensors, metadata, family.gguf), str(path))
     config = family.configure(fields, family.architectures[0])
-    decoder = config.decoder.in_gguf(name, {tensor.name for tensor in tensors})
+    decoder = config.decoder.in_gguf(family.gguf.pairs, {tensor.name for tensor in tensors})
     return replace(config, decoder=decoder, prefixes=(PREFIX,), stored=_stored(tensors, decoder, config.skipped_layers))
 
 

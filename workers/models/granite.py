@@ -96,5 +96,5 @@ FAMILY = Family(
     name="granite",
     architectures=("GraniteForCausalLM", _HYBRID),
     configure=configure,
-    gguf=GgufForm("granite", values=_gguf_values),
+    gguf=GgufForm("granite", values=_gguf_values, pairs=True),
 )

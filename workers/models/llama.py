@@ -23,5 +23,5 @@ FAMILY = Family(
     name="llama",
     architectures=("LlamaForCausalLM",),
     configure=configure,
-    gguf=GgufForm("llama", accepts=has_no_experts),
+    gguf=GgufForm("llama", accepts=has_no_experts, pairs=True),
 )

@@ -77,5 +77,5 @@ FAMILY = Family(
     name="mistral",
     architectures=("MistralForCausalLM", _MULTIMODAL, _MINISTRAL),
     configure=configure,
-    gguf=GgufForm("mistral3", values=_gguf_values, rope=_gguf_rope),  # older files say "llama"
+    gguf=GgufForm("mistral3", values=_gguf_values, rope=_gguf_rope, pairs=True),  # older files say "llama"
 )

@@ -40,5 +40,5 @@ FAMILY = Family(
     name="mixtral",
     architectures=("MixtralForCausalLM",),
     configure=configure,
-    gguf=GgufForm("llama", accepts=has_experts, values=partial(expert_values, renormalized=True)),
+    gguf=GgufForm("llama", accepts=has_experts, values=partial(expert_values, renormalized=True), pairs=True),
 )

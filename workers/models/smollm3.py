@@ -48,4 +48,9 @@ def _read_rotated(fields: Fields, layers: int) -> list[bool]:
     return [bool((layer + 1) % interval) for layer in range(layers)]
 
 
-FAMILY = Family(name="smollm3", architectures=("SmolLM3ForCausalLM",), configure=configure, gguf=GgufForm("smollm3"))
+FAMILY = Family(
+    name="smollm3",
+    architectures=("SmolLM3ForCausalLM",),
+    configure=configure,
+    gguf=GgufForm("smollm3", pairs=True),
+)

@@ -4,12 +4,17 @@ import numpy as np
 import operation_fields
 import pytest
 from numaserve.kernels import Program, Team
+from numaserve.workers.program.native import KINDS
 
 OPTIONAL = {("attention", "sinks"), ("linear", "bias"), ("moe_combine", "shared"), ("moe_experts", "bias")}
 OPTIONAL |= {("moe_experts", "shared"), ("moe_route", "correction"), ("reduce", "bias"), ("reduce", "post_norm")}
 OPTIONAL |= {("rms_norm", "quantized"), ("rope_store", "q_norm"), ("rope_store", "k_norm")}
 
 FIELDS = [(kind, field) for kind, fields in operation_fields.fields().items() for field in fields]
+
+
+def test_fields_are_here_for_every_node_there_is() -> None:
+    assert set(operation_fields.KINDS) == {kind for kind, _ in KINDS.values()}
 
 
 def program_for(kind: str) -> Program:

@@ -39,7 +39,7 @@ def make_program(
     program = Program(team, ring, native_settings(setup) | {"arena_bytes": places.arena_bytes})
     nodes = _Nodes(places, weights)
     for operation in operations:
-        kind, more = _KINDS[type(operation)]
+        kind, more = KINDS[type(operation)]
         program.add(kind, nodes.fields(operation) | more(nodes, operation))
     program.set_collectives(places.collectives)
     return program
@@ -128,7 +128,7 @@ def _experts(nodes: _Nodes, op: MultiplyExperts) -> dict[str, Any]:
 
 
 # The kind of each operation's node, and the fields that the node takes besides or in another form.
-_KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any]]]] = {
+KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any]]]] = {
     Embed: ("embed", _none),
     RmsNorm: ("rms_norm", _norm),
     Quantize: ("quantize", _quantize),

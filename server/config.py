@@ -67,8 +67,8 @@ class ServeConfig(BaseModel):
     )
     backend: Backend = Field(
         "native",
-        description="What runs the model: the kernels (`native`), or torch (`reference`), slowly and on one "
-        "rank. It needs numaserve[reference].",
+        description="What runs the model: the kernels (`native`), or torch (`reference`), slowly, on one rank and any "
+        "processor. It needs numaserve[reference].",
     )
     settings: ModelSettings = Field(DEFAULT_SETTINGS, description="Of the model; keys of their own, see `KEYS`.")
     host: NonBlank = Field("127.0.0.1", description="Address to listen on.")

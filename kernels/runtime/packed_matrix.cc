@@ -14,7 +14,8 @@
 
 #include "kernels/runtime/memory.h"
 
-// See weight_rows.cc.
+// On one function only: were the whole file compiled so, the standard library's inline functions in it could become the
+// copies that code for the baseline calls. The reference backend packs where there is no AVX2 too.
 #define NUMASERVE_AVX2 __attribute__((target("avx2")))
 
 namespace numaserve {
@@ -164,6 +165,7 @@ void PackedMatrix::pack_rows(Team& team, int64_t num_rows, const PackTarget& tar
   require(last_panel * target.panel_stride + target.panel_offset < n_panels_, "pack: the rows do not fit the matrix");
   // Two consecutive panels at a time, so that a thread's writes are long runs.
   const int64_t units = ceil_div(last_panel - first_panel + 1, 2), words = round_up(lines(), 8);
+  const bool has_avx2 = __builtin_cpu_supports("avx2");
 
   team.parallel([&](int thread) {
     const Range mine = split(units, team.size(), thread);
@@ -182,7 +184,7 @@ void PackedMatrix::pack_rows(Team& team, int64_t num_rows, const PackTarget& tar
       const auto first = static_cast<int>(low % kTileN), count = static_cast<int>(high - low);
       for (int64_t begin = 0; begin < lines(); begin += 8) {
         const auto here = static_cast<int>(std::min<int64_t>(8, lines() - begin));
-        if (count == kTileN)
+        if (count == kTileN && has_avx2)
           for (int half = 0; half < kTileN; half += 8)
             transpose_words(panel_words.data() + half * words + begin, words, block + half);
         else

@@ -10,9 +10,11 @@
 #include <stdexcept>
 #include <string>
 
-// The least that any instruction set needs, on these functions only: were the whole file compiled so, the standard
-// library's inline functions in it could become the copies that code for the baseline calls.
-#define NUMASERVE_AVX2 __attribute__((target("avx2,f16c")))
+// Into functions of either kind: what decodes rows is compiled for AVX2, and for the least that there is, where the
+// reference backend packs. On single functions only: were the whole file compiled so, the standard library's inline
+// functions in it could become the copies that code for the baseline calls.
+#define NUMASERVE_AVX2 __attribute__((target("avx2")))
+#define NUMASERVE_INLINE __attribute__((always_inline)) inline
 
 namespace numaserve {
 namespace {
@@ -26,22 +28,31 @@ constexpr int64_t kBlock = kSourceBlock;
 constexpr Format kFormats[] = {{"bf16", {1, 2}},       {"f16", {1, 2}},        {"f32", {1, 4}},
                                {"q8_0", {kBlock, 34}}, {"q4_0", {kBlock, 18}}, {"q4_1", {kBlock, 20}}};
 
-bf16 to_bf16(float value) {
+NUMASERVE_INLINE bf16 to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
-  if (value != value) return 0x7fc0;
-  return static_cast<bf16>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+  const bool is_nan = (bits & 0x7fffffff) > 0x7f800000;  // of integers: comparisons of floats keep loops from vectors
+  return static_cast<bf16>(is_nan ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
 template <class T>
-T read(const uint8_t* p) {
+NUMASERVE_INLINE T read(const uint8_t* p) {
   T value;
   std::memcpy(&value, p, sizeof(value));
   return value;
 }
 
-NUMASERVE_AVX2 float half_to_float(const uint8_t* p) { return _cvtsh_ss(read<uint16_t>(p)); }
+// Without branches, so that loops over it become vectors. The product is exact, of subnormals too; infinities and NaNs
+// only lack the exponent's other bits.
+NUMASERVE_INLINE float widened_half(uint16_t value) {
+  const uint32_t magnitude = static_cast<uint32_t>(value & 0x7fff) << 13;
+  const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
+  const uint32_t sign = static_cast<uint32_t>(value & 0x8000) << 16, other = value % 0x8000 >= 0x7c00 ? 0x7f800000 : 0;
+  return std::bit_cast<float>(sign | finite | other);
+}
 
-NUMASERVE_AVX2 void decode_block(SourceType type, const uint8_t* p, bf16* out) {
+NUMASERVE_INLINE float half_to_float(const uint8_t* p) { return widened_half(read<uint16_t>(p)); }
+
+NUMASERVE_INLINE void decode_block(SourceType type, const uint8_t* p, bf16* out) {
   const float scale = half_to_float(p);
   if (type == SourceType::kQ8_0) {
     for (int i = 0; i < kBlock; ++i) out[i] = to_bf16(scale * static_cast<float>(static_cast<int8_t>(p[2 + i])));
@@ -82,17 +93,7 @@ float extreme(const bf16* values, int64_t count) {
   return found;
 }
 
-}  // namespace
-
-SourceType source_type(std::string_view name) {
-  for (size_t i = 0; i < std::size(kFormats); ++i)
-    if (kFormats[i].name == name) return static_cast<SourceType>(i);
-  throw std::invalid_argument("pack: unknown source format '" + std::string(name) + "'");
-}
-
-SourceBlock source_block(SourceType type) { return kFormats[static_cast<int>(type)].block; }
-
-NUMASERVE_AVX2 void decode_row(SourceType type, const uint8_t* row, int64_t first, int64_t count, bf16* out) {
+NUMASERVE_INLINE void decode(SourceType type, const uint8_t* row, int64_t first, int64_t count, bf16* out) {
   switch (type) {
     case SourceType::kBf16:
       std::memcpy(out, row + 2 * first, static_cast<size_t>(count) * 2);
@@ -107,6 +108,25 @@ NUMASERVE_AVX2 void decode_row(SourceType type, const uint8_t* row, int64_t firs
       for (int64_t i = 0; i < count; i += kBlock)
         decode_block(type, row + (first + i) / kBlock * source_block(type).bytes, out + i);
   }
+}
+
+NUMASERVE_AVX2 void decode_with_avx2(SourceType type, const uint8_t* row, int64_t first, int64_t count, bf16* out) {
+  decode(type, row, first, count, out);
+}
+
+}  // namespace
+
+SourceType source_type(std::string_view name) {
+  for (size_t i = 0; i < std::size(kFormats); ++i)
+    if (kFormats[i].name == name) return static_cast<SourceType>(i);
+  throw std::invalid_argument("pack: unknown source format '" + std::string(name) + "'");
+}
+
+SourceBlock source_block(SourceType type) { return kFormats[static_cast<int>(type)].block; }
+
+void decode_row(SourceType type, const uint8_t* row, int64_t first, int64_t count, bf16* out) {
+  if (__builtin_cpu_supports("avx2")) return decode_with_avx2(type, row, first, count, out);
+  decode(type, row, first, count, out);
 }
 
 bool keeps_codes(SourceType type, WeightFormat format, Offsets offsets) {
@@ -142,29 +162,26 @@ bool decode_codes(SourceType type, const uint8_t* row, int64_t first, int64_t co
   return finite;
 }
 
-NUMASERVE_AVX2 QuantizedRow quantize_row(const bf16* row, int64_t count, int8_t* out) {
-  const auto load = [row](int64_t i) NUMASERVE_AVX2 {
-    const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
-  };
-  __m256 peaks = _mm256_setzero_ps();
-  const __m256 sign = _mm256_set1_ps(-0.0f);
-  for (int64_t i = 0; i < count; i += 8) peaks = _mm256_max_ps(peaks, _mm256_andnot_ps(sign, load(i)));
-  float lanes[8], peak = 0.0f;
-  _mm256_storeu_ps(lanes, peaks);
-  for (const float lane : lanes) peak = std::max(peak, lane);
-  const __m256 factor = _mm256_set1_ps(peak > 0.0f ? 127.0f / peak : 0.0f);
-  __m256i sums = _mm256_setzero_si256();
+QuantizedRow quantize_row(const bf16* row, int64_t count, int8_t* out) {
+  const auto load = [row](int64_t i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i)); };
+  const __m128i zero = _mm_setzero_si128(), magnitude = _mm_set1_epi16(0x7fff);
+  __m128i peaks = zero;
+  for (int64_t i = 0; i < count; i += 8) peaks = _mm_max_epi16(peaks, _mm_and_si128(load(i), magnitude));
+  bf16 lanes[8];
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(lanes), peaks);
+  const float peak = widened(*std::max_element(lanes, lanes + 8));
+  const __m128 factor = _mm_set1_ps(peak > 0.0f ? 127.0f / peak : 0.0f);
+  const auto rounded = [factor](__m128i wide) { return _mm_cvtps_epi32(_mm_mul_ps(_mm_castsi128_ps(wide), factor)); };
+  __m128i sums = zero;
   for (int64_t i = 0; i < count; i += 8) {
-    const __m256i whole = _mm256_cvtps_epi32(_mm256_mul_ps(load(i), factor));
-    sums = _mm256_add_epi32(sums, whole);
-    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    const __m128i low = rounded(_mm_unpacklo_epi16(zero, load(i))), high = rounded(_mm_unpackhi_epi16(zero, load(i)));
+    sums = _mm_add_epi32(sums, _mm_add_epi32(low, high));
+    const __m128i words = _mm_packs_epi32(low, high);
     _mm_storel_epi64(reinterpret_cast<__m128i*>(out + i), _mm_packs_epi16(words, words));
   }
-  int32_t parts[8], sum = 0;
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(parts), sums);
-  for (const int32_t part : parts) sum += part;
-  return {peak / 127.0f, sum};
+  int32_t parts[4];
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(parts), sums);
+  return {peak / 127.0f, parts[0] + parts[1] + parts[2] + parts[3]};
 }
 
 void quantize_groups(WeightFormat format, const bf16* row, int64_t count, int64_t group, uint8_t* codes,
@@ -204,8 +221,18 @@ float e2m1_value(uint8_t code) {
   return (code & 8) != 0 ? -magnitude : magnitude;
 }
 
-NUMASERVE_AVX2 uint16_t to_half(float value) { return _cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT); }
-NUMASERVE_AVX2 float from_half(uint16_t value) { return _cvtsh_ss(value); }
+uint16_t to_half(float value) {
+  const float magnitude = std::fabs(value);
+  const uint32_t bits = std::bit_cast<uint32_t>(magnitude), sign = std::bit_cast<uint32_t>(value) >> 16 & 0x8000;
+  if (magnitude != magnitude) return static_cast<uint16_t>(sign | 0x7e00);
+  if (magnitude >= 0x1.ffep15f) return static_cast<uint16_t>(sign | 0x7c00);  // nearer to 2^16 than to the largest
+  // Below 2^-14 the steps are 2^-24, and 1024 of them carry into the exponent.
+  if (magnitude < 0x1p-14f)
+    return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::nearbyint(magnitude * 0x1p24f)));
+  return static_cast<uint16_t>(sign | (bits + 0xfff + (bits >> 13 & 1) - (112u << 23)) >> 13);
+}
+
+float from_half(uint16_t value) { return widened_half(value); }
 
 namespace {
 constexpr int kExchanged[] = {0, 2, 1, 3};

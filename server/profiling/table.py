@@ -38,7 +38,9 @@ def phase_view(phase: PhaseFigures, ranks: Sequence[PhaseFigures]) -> Group:
 def ceilings_view(ceilings: Ceilings | None) -> Text:
     """The ceilings that "of ceiling" is a fraction of."""
     if ceilings is None:
-        return Text("\n ceilings: not measured, requests were running; ask again when the server is idle")
+        return Text(
+            "\n ceilings: not measured: requests were running (ask again when the server is idle), or on the reference"
+        )
     threads = f"{ceilings.threads} thread{'s' if ceilings.threads > 1 else ''}, {ceilings.isa}"
     peaks = ", ".join(f"{format} {flops / 1e12:.3g} TFLOP/s" for format, flops in ceilings.flops_s.items())
     return Text(f"\n ceilings of the rank ({threads}): reads {ceilings.read_bytes_s / 1e9:.3g} GB/s, {peaks}")

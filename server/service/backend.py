@@ -9,6 +9,7 @@ from numaserve.workers.settings import Backend
 
 def check_backend(backend: Backend) -> None:
     """Raises `OperatorError` where the processor or the installation lacks what the backend needs."""
-    instruction_set()  # of the reference too: weights are packed, and expanded from that
-    if backend == "reference" and find_spec("torch") is None:
+    if backend == "native":
+        instruction_set()
+    elif find_spec("torch") is None:
         raise OperatorError("--backend reference needs torch: pip install 'numaserve[reference]'")

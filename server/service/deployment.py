@@ -40,6 +40,7 @@ def weights_cache_folder() -> Path:
 
 
 def _weights_cache(config: ServeConfig) -> WeightsCache | None:
-    if config.weights_cache_gib == 0:
+    # Sums over packed weights are of AVX2, which the reference does without.
+    if config.weights_cache_gib == 0 or config.backend == "reference":
         return None
     return WeightsCache(folder=str(weights_cache_folder()), limit_bytes=int(config.weights_cache_gib * GIB))

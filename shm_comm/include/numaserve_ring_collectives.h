@@ -58,8 +58,8 @@ class Channel {
 namespace detail {
 
 // out[i] = part 0 [i] + part 1 [i] + ... in rank order, in fp32. `out` must not overlap a part.
-inline void sum_parts(const Channel& channel, std::uint64_t n, std::size_t first, std::size_t count,
-                      float* __restrict out) {
+__attribute__((always_inline)) inline void sum_parts_inline(const Channel& channel, std::uint64_t n, std::size_t first,
+                                                            std::size_t count, float* __restrict out) {
   constexpr std::size_t kBlock = 2048;  // 8 KiB: the running sum stays in the first-level cache
   const int world = channel.ring().world();
   for (std::size_t at = 0; at < count; at += kBlock) {
@@ -77,6 +77,17 @@ inline void sum_parts(const Channel& channel, std::uint64_t n, std::size_t first
       for (std::size_t i = 0; i < length; ++i) sum[i] += c[i];
     }
   }
+}
+
+__attribute__((target("avx2"))) inline void sum_parts_with_avx2(const Channel& channel, std::uint64_t n,
+                                                                std::size_t first, std::size_t count, float* out) {
+  sum_parts_inline(channel, n, first, count, out);
+}
+
+// The module is loaded where there is no AVX2 too.
+inline void sum_parts(const Channel& channel, std::uint64_t n, std::size_t first, std::size_t count, float* out) {
+  if (__builtin_cpu_supports("avx2")) return sum_parts_with_avx2(channel, n, first, count, out);
+  sum_parts_inline(channel, n, first, count, out);
 }
 
 // Rank's share of `count` elements: [begin, end), cut at cache-line pairs so that no two ranks write the same line.

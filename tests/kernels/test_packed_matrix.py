@@ -47,6 +47,29 @@ def test_a_tensor_comes_back_rounded_to_bf16(
     np.testing.assert_array_equal(matrix.to_numpy(), values)
 
 
+def test_every_half_is_what_numpy_makes_of_it(team: Team) -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16).reshape(64, 1024)
+    matrix = PackedMatrix(64, 1024)
+    matrix.pack(team, halves.reshape(-1).view(np.uint8), "f16", 1024, _all(64), 0)
+    with np.errstate(invalid="ignore"):
+        exact = halves.view(np.float16).astype(np.float32)
+    expected = np.where(np.isnan(exact), exact, reference.from_bf16(reference.to_bf16(exact)))
+    np.testing.assert_array_equal(matrix.to_numpy(), expected)
+
+
+def test_scales_are_rounded_to_halves_as_numpy_does(rng: np.random.Generator, team: Team) -> None:
+    exponents = np.linspace(-26, 22, 4096, dtype=np.float32)  # from scales of zero to the largest
+    peaks = reference.from_bf16(reference.to_bf16(np.exp2(exponents) * rng.choice([-1, 1], 4096).astype(np.float32)))
+    values = np.zeros((4096, 32), np.float32)
+    values[:, 5] = peaks
+    matrix = PackedMatrix(4096, 32, "int8_group", 32)
+    matrix.pack(team, reference.to_bf16(values).reshape(-1).view(np.uint8), "bf16", 32, _all(4096), 0)
+    scales = (np.abs(peaks) / np.float32(127)).astype(np.float16).astype(np.float32)
+    assert np.count_nonzero(scales == 0) > 10 and np.count_nonzero((scales > 0) & (scales < 2.0**-14)) > 100
+    codes = np.rint(peaks * np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0))
+    np.testing.assert_array_equal(matrix.to_numpy()[:, 5], np.clip(codes, -128, 127) * scales)
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_rows_and_columns_are_cut_out_in_any_order(rng: np.random.Generator, team: Team, name: str) -> None:
     data, values = _source(rng, name, 90, 192)

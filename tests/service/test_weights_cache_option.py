@@ -20,5 +20,6 @@ def test_packed_weights_are_kept_in_the_users_cache_folder(monkeypatch: pytest.M
     assert not list(tmp_path.iterdir())
 
 
-def test_no_space_means_no_cache() -> None:
+def test_no_space_means_no_cache_and_so_does_the_reference() -> None:
     assert cache_of(weights_cache_gib=0) is None
+    assert cache_of(backend="reference") is None

@@ -107,7 +107,7 @@ class RankModel:
     def profile(self, request: ProfileRequest) -> RankProfile:
         """The cost of the steps since load. With `ceilings` it measures those first, as all other ranks must now."""
         ceilings, operations = None, self.operations()
-        if request.ceilings:
+        if request.ceilings and self._launch.backend == "native":
             # Those that weights are widened from too: a plan knows what fraction of their peak that reaches.
             formats = {each.format for each in operations} | {each.format for each in self._weights.matrices}
             ceilings = rank_ceilings(self._node.team, formats, teams=self._launch.world_size)

@@ -36,15 +36,20 @@ def run_group(group: Sequence[Loaded], tokens: npt.NDArray[np.int64], numbers: N
     Shape: [tokens, vocabulary].
     """
     met = Group(len(group))
+
+    def run(loaded: Loaded) -> Floats:
+        member = Member(met, loaded.part.rank)
+        return member.run(lambda: _logits(loaded, tokens, numbers, member))
+
     with ThreadPoolExecutor(len(group)) as threads:
-        return list(threads.map(lambda loaded: _logits(loaded, tokens, numbers, met), group))
+        return list(threads.map(run, group))
 
 
-def _logits(loaded: Loaded, tokens: npt.NDArray[np.int64], numbers: Numbers, met: Group) -> Floats:
+def _logits(loaded: Loaded, tokens: npt.NDArray[np.int64], numbers: Numbers, member: Member) -> Floats:
     pages = -(-len(tokens) // PAGE_SIZE)
     b = recorded(loaded, ProgramLimits(len(tokens), len(tokens), max_slots=1, pages_per_slot=pages, num_pages=pages))
     operations = b.fused()
-    program = ReferenceProgram(b.setup, operations, loaded.native, numbers, Member(met, loaded.part.rank))
+    program = ReferenceProgram(b.setup, operations, loaded.native, numbers, member)
     program.init_slot(0, slot_settings(SlotInit(SamplingParams())))
     program.append_pages(0, range(b.limits.num_pages))
     # A wanted next token, whichever, has the logits of its row computed.

@@ -179,6 +179,10 @@ GGUF_BLOCKS = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", *_K_QUANTS, "IQ4_NL", "IQ
 GGUF_TYPES = ("F32", "F16", "BF16", *GGUF_BLOCKS)
 
 
+# By configuration and seed: to make a model takes ten times as long as to copy it, and tests want hundreds of few.
+_BUILT: dict[tuple[str, int], hf.PreTrainedModel] = {}
+
+
 def random_model(case: str, seed: int = 0) -> hf.PreTrainedModel:
     """A model of `CASES`, `MOE_CASES` or `LATENT_CASES` in fp32 whose weights are random bf16 values."""
     return build((CASES | MOE_CASES | LATENT_CASES)[case](), seed)
@@ -186,8 +190,11 @@ def random_model(case: str, seed: int = 0) -> hf.PreTrainedModel:
 
 def build(config: hf.PreTrainedConfig, seed: int = 0) -> hf.PreTrainedModel:
     """The same for another configuration."""
-    model = hf.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
-    return randomise(model.eval(), seed)
+    key = (config.to_json_string(use_diff=False), seed)
+    if key not in _BUILT:
+        model = hf.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+        _BUILT[key] = randomise(model.eval(), seed)
+    return copy.deepcopy(_BUILT[key])
 
 
 def randomise(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:

@@ -113,7 +113,7 @@ def test_planning_one_step_ahead_changes_no_bit(subject: Subject) -> None:
 
 
 @needs_demo
-@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("tp", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_demo_model_says_the_same_alone_in_a_batch_in_chunks_from_the_cache_and_retracted(tp: int) -> None:
     path = demo_model()
     with make_group(path, tp) as group:

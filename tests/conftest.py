@@ -1,10 +1,17 @@
 """What holds for all tests."""
 
+import os
+
 import pytest
 from hypothesis import settings
 
 from tests.support.coroutines import run_coroutine
 from tests.support.pairwise import mark_the_rest_slow
+
+# Tests run in as many processes as there are cores: libraries that start a thread for each core only get in each
+# other's way. Read when numpy and torch are imported, which no other file does before this one.
+for library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 # No test is timed: on a busy machine any example may take long.
 settings.register_profile("untimed", deadline=None)

@@ -1,4 +1,4 @@
-"""Keeps matrix products on one thread."""
+"""A team on one core."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ import pytest
 
 if TYPE_CHECKING:
     from numaserve.kernels import Team
-
-# Tests run in as many processes as there are cores: libraries that start a thread for each core only get in each
-# other's way. Read when numpy and torch are imported, which test modules do after this file.
-for library in ("OMP", "OPENBLAS", "MKL"):
-    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="module")

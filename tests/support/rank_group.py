@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import sys
 import tempfile
+import time
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 
 import zmq
 from numaserve.shm_comm.segment import Segment, create_segment
+from numaserve.shm_comm.stat import ring_stat
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.protocol import (
     Failure,
@@ -182,8 +184,12 @@ class RankGroup:
             socket.send_multipart(frames, zmq.NOBLOCK)
 
     def send_to(self, rank: int, plan: StepPlan) -> None:
-        """Send a plan to one rank only, as a front end does that is killed before it has sent the others theirs."""
+        """Send a plan to one rank only, as a front end does that is killed before it has sent the others theirs, and
+        wait until that rank is at the step's first collective."""
+        before = self._arrivals(rank)
         self._sockets[rank].send(encode(plan), zmq.NOBLOCK)
+        while self._arrivals(rank) == before:
+            time.sleep(0.01)
 
     def orphan(self) -> list[int | None]:
         """What the workers see when the front end is killed; their exit statuses."""
@@ -211,6 +217,9 @@ class RankGroup:
     def _broadcast(self, message: ToWorker) -> None:
         for socket in self._sockets:
             socket.send(encode(message), zmq.NOBLOCK)
+
+    def _arrivals(self, rank: int) -> int:
+        return ring_stat(self._processes[rank].pid).ranks[rank].arrived_max
 
     def _next(self, rank: int, kind: type[Message]) -> Message:
         """The next message of this kind; progress and statistics on the way are dropped."""

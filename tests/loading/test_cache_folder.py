@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from cache_weights import contents, key, random_matrices, read, write
+from cache_weights import GIB, contents, key, random_matrices, read, write
 from numaserve.kernels import Team
 from numaserve.workers.weights.cache import transfer
 from numaserve.workers.weights.cache.errors import CacheError
@@ -245,6 +245,20 @@ def test_two_processes_do_not_write_the_same(path: Path, team: Team) -> None:
         write(path, key("b"), random_matrices())  # neither is it in the way of others, nor removed by them
         assert names(path) == {f"{key('a').file_name}.part", key("b").file_name}
         assert read(path, key("a"), team) is None
+
+
+def test_a_writer_whose_file_was_removed_leaves_that_of_the_next_one_alone(path: Path) -> None:
+    part = path / f"{key('a').file_name}.part"
+
+    def lose_it() -> None:
+        write(path, key("b"), random_matrices(), group_bytes=GIB)
+        assert not part.exists()
+        part.write_bytes(b"begun")
+
+    with pytest.raises(CacheError, match="removed to make room"):
+        write(path, key("a"), random_matrices(), between=lose_it)
+    assert names(path) == {part.name, key("b").file_name}
+    assert part.read_bytes() == b"begun"
 
 
 def write_many(path: str, count: int) -> None:

@@ -81,6 +81,16 @@ def test_computing_and_answering_is_permitted(attempt: str) -> None:
     assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
 
 
+def test_signals_to_the_group_are_ignored_before_the_first_conversation() -> None:
+    code = (
+        "import signal; from numaserve.server.template.process import main; main()\n"
+        "print(signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))"
+    )
+    command = [sys.executable, "-P", "-c", code]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.split() == [str(int(signal.SIG_IGN))] * 2
+
+
 def test_memory_stays_bounded() -> None:
     ended = confined("bytearray(1 << 31)")
     assert "MemoryError" in ended.stderr

@@ -1,8 +1,10 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
 from numaserve.kernels import Team, peak_flops
+from numaserve.workers.bench.barrier import bench_barrier
 from numaserve.workers.bench.kernels import KV_DTYPES, QUICK, Sizes, make_cases
 from numaserve.workers.bench.latent import LatentCase
 from numaserve.workers.bench.programs import FORMATS
@@ -148,3 +150,15 @@ def test_the_config_of_a_shape_is_one_that_is_served(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps(shape.config()))
         config = load_model_config(tmp_path)
         assert (config.num_layers, config.decoder.head.tied) == (shape.layers, shape.tied), name
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_thread_is_after_the_barriers_where_it_was_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "false")  # nothing is compiled
+    before = os.sched_getaffinity(0)
+    try:
+        (row,) = bench_barrier(Team([-1]), [min(before)])
+        assert os.sched_getaffinity(0) == before
+    finally:
+        os.sched_setaffinity(0, before)
+    assert "cannot build" in str(row.figures["openmp_ns"])

@@ -61,4 +61,5 @@ def test_texts_are_served_while_a_template_is_stuck_and_then_conversations_again
     try:
         asyncio.run(scenario())
     finally:
-        context.text.close()
+        context.close()
+    assert tokenizer.template._process.is_stopped

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from numaserve.server.config import load_config
+from numaserve.server.engine.engine import EngineCallbacks
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.service.assembly import make_engine
+from numaserve.server.service.deployment import deployment_options
+from numaserve.workers.planning.deployment import make_deployment
+
+from tests.support.api_fakes import ByteTokenizer
+from tests.support.configured import configured
+from tests.support.machines import machine
+
+
+def test_more_requests_than_a_chunk_has_tokens_run_at_once() -> None:
+    config = load_config({"model": "demo", "chunked_prefill_size": 16, "max_running_requests": 64})
+    deployment = make_deployment(deployment_options(config, Path("model")), configured(), machine(4))
+    parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer()}
+    checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"))
+    assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == 64

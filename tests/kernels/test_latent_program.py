@@ -226,19 +226,22 @@ def test_what_an_earlier_sequence_left_in_pages_does_not_show(rng: np.random.Gen
         assert run(fresh, step) == run(used, step)
 
 
-def test_a_rank_without_heads_takes_part_with_nothing() -> None:
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_a_rank_without_heads_takes_part_with_nothing(format: Format, rng: np.random.Generator) -> None:
     setup = ProgramSetup(
         RankShape(0, 0, LATENT + ROPE, 1, HIDDEN, [0, VOCAB], value_dim=LATENT),
         ProgramLimits(64, 64, 1, 2, 2),
         Ranks((2,)),
+        ModelSettings(formats=WeightFormats(activations=format.activations)),
     )
-    b = ProgramBuilder(setup)
-    x = b.rms_norm(b.embed(PackedMatrix(VOCAB, HIDDEN), first_row=0), _ones(HIDDEN), EPS)
-    q, kv = b.linear(x, PackedMatrix(0, HIDDEN)), b.linear(x, PackedMatrix(LATENT + ROPE, HIDDEN))
+    b, model = ProgramBuilder(setup), make_model(rng, 1)
+    x = b.rms_norm(b.embed(kernel_ops.packed(model.embedding), first_row=0), _ones(HIDDEN), EPS)
+    # The second leaves sums in the threads' scratch.
+    q, kv = b.linear(x, PackedMatrix(0, HIDDEN)), b.linear(x, kernel_ops.packed(model.layer.kv))
     angles = np.zeros((64, ROPE // 2), np.float32)
     w_uk, w_uv, rope, norm = PackedMatrix(0, NOPE), PackedMatrix(0, LATENT), RopeTable(angles, angles), _ones(LATENT)
     out = b.latent_attention(q, kv, w_uk, w_uv, layer=0, rope=rope, norm=norm, eps=EPS, scale=SCALE)
-    b.sample(b.lm_head(out, PackedMatrix(VOCAB, 0)))
+    b.sample(b.lm_head(out, PackedMatrix(VOCAB, 0, format.weights, format.group)))
     program = make_program(setup, b.fused(), Team([-1, -1]))
     assert program.kv_memory[1] == 0
     begin(program, 0, [0, 1])

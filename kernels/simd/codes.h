@@ -96,7 +96,7 @@ constexpr uint16_t bf16_bits(int value) {
   return static_cast<uint16_t>((value < 0 ? 0x8000 : 0) | (exponent + 127) << 7 | mantissa);
 }
 
-// Of e2m1 the value, in bf16.
+// The bits of an e2m1 code's value in bf16.
 constexpr uint16_t e2m1_bits(int code) {
   const int twice = twice_e2m1(code);
   return static_cast<uint16_t>(twice == 0 ? 0 : bf16_bits(twice) - (1 << 7));
@@ -105,7 +105,7 @@ constexpr uint16_t e2m1_bits(int code) {
 // To lines of bf16: a line of nibbles, by a table, to four, a line of bytes less 128 to two, a line of e4m3 to two. NaN
 // codes become 480: checkpoints that hold any are refused.
 #if defined(__AVX512VBMI__)
-// Of codes of a sign and a magnitude: the bytes of the bf16 values of all magnitudes.
+// The bytes of the bf16 values of all magnitudes, for codes of a sign and a magnitude.
 struct MagnitudeTable {
   alignas(64) uint8_t low[128], high[128];
   template <class BitsOf>
@@ -164,7 +164,7 @@ inline void widen_nibble_values(const NibbleTable& values, const std::byte* code
 }
 
 // Magnitudes of codes less 128 by the codes' own magnitude as signed bytes: 128 less code, or 128 less 256 less code.
-// Of code 128 only the lowest seven bits count, which are those of code 0: it is taken out.
+// Only the lowest seven bits of code 128 count, which are those of code 0: it is taken out.
 inline constexpr MagnitudeTable kInt8Values([](int index) { return bf16_bits(128 - index); });
 
 inline void widen_int8_values(__m512i codes, __m512i& even, __m512i& odd) {

@@ -1,4 +1,4 @@
-"""What the reference backend needs of a machine, which the kernels do not."""
+"""The needs of the reference backend that the kernels do not have: one rank, torch, and memory."""
 
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.partition import RankPart

@@ -115,7 +115,7 @@ _E2M1_MAGNITUDES = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
 _E2M1 = np.array([*_E2M1_MAGNITUDES, *(-value for value in _E2M1_MAGNITUDES)], np.float32)
 
 
-# Of iq4 by code (ggml-common.h of llama.cpp).
+# The values of iq4 by code (ggml-common.h of llama.cpp).
 _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 _TABLES: dict[CodeFormat, Floats] = {"fp8": _E4M3, "mxfp4": _E2M1, "iq4": _IQ4}
 

@@ -6,7 +6,7 @@ from numaserve.workers.weights.quantized.coded import Codes
 
 Words = npt.NDArray[np.uint32]
 
-# Of 2 and of 4 bits: how far the codes of a byte are moved apart, and what is left of each byte.
+# By the bits of a code, 2 or 4: the distances by which codes of a byte are moved apart, and the bits that stay.
 _STEPS = {2: (12, 6), 4: (4,)}
 _LOW = {2: 0x03030303, 4: 0x0F0F}
 

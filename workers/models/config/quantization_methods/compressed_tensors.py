@@ -79,7 +79,7 @@ def _read_scheme(scheme: Fields, format: str) -> Stored:
     scheme.refuse("output_activations")
     weights = scheme.child("weights")
     weights.refuse("dynamic", False)
-    # What asks for activations of 4 bits gets finer ones, as what asks for e4m3 does.
+    # Checkpoints that ask for activations of 4 bits get finer ones, as those that ask for e4m3 do.
     quantized_input = _reads_quantized_input(scheme.child("input_activations"), (4, 8) if format == _MXFP4 else (8,))
     if format == _MXFP4:
         return _mxfp4(weights)

@@ -1,7 +1,7 @@
 """The kernels' native module. Arrays must be C-contiguous and in processor memory."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -161,42 +161,6 @@ class RopeTable:
     @property
     def positions(self) -> int: ...
 
-class OperandDescription(TypedDict):
-    """A matrix that a node reads, writes or updates."""
-
-    role: str
-    access: Literal["read", "write", "update"]
-    type: Literal["fp32", "bf16", "int8", "int32"]
-    place: Place
-
-class WeightDescription(TypedDict):
-    """A packed matrix; `shape` is [n, k]."""
-
-    role: str
-    shape: tuple[int, int]
-    format: str
-    group: int
-    offsets: str
-    checksum: int
-
-class NodeDescription(TypedDict):
-    """`vectors`: role, number of values, their checksum."""
-
-    name: str
-    attributes: dict[str, int | float | str | list[int]]
-    operands: list[OperandDescription]
-    weights: list[WeightDescription]
-    vectors: list[tuple[str, int, int]]
-
-class ProgramDescription(TypedDict):
-    """`context_parallel`: ranks, tokens from which on they divide a sequence, at most how many sequences."""
-
-    arena_bytes: int
-    kv_bytes: int
-    collectives: int
-    context_parallel: tuple[int, int, int]
-    nodes: list[NodeDescription]
-
 class Program:
     """A forward pass as one list of nodes, run by one call per step. Made by `workers.program.native`."""
 
@@ -246,9 +210,6 @@ class Program:
     def profile(self) -> list[tuple[str, str, int, int, int, int, int]]:
         """A row for each node: name, the format of what it multiplies, nanoseconds, those of waiting for other ranks,
         bytes of its weights, bytes read and operations. All but the bytes of its weights grow from step to step."""
-    def describe(self) -> ProgramDescription:
-        """A description of the Program: equal ones, but for the offsets of places, are equal Programs. Reads all
-        weights for their checksums."""
     @property
     def totals(self) -> tuple[int, int, int]:
         """Steps, tokens and nanoseconds of all steps so far."""

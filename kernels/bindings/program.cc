@@ -190,7 +190,6 @@ void bind_program(nb::module_& m) {
                    })
       .def_prop_ro("isa", [](const Program& self) { return std::string(self.table().name); });
   bind_operations(program);
-  bind_describe(program);
 }
 
 }  // namespace numaserve

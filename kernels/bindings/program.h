@@ -10,7 +10,4 @@ namespace numaserve {
 // Binds Vector, RopeTable and Program.
 void bind_program(nanobind::module_& m);
 
-// Adds what a Program is made of to it, for comparing two.
-void bind_describe(nanobind::class_<Program>& program);
-
 }  // namespace numaserve

@@ -9,7 +9,6 @@ struct AttentionNode : Node {
   AttentionNode(Place q_in, Place out_in, Place partial_in, HeadGeometry heads_in, KvLayer kv_in)
       : Node("attention"), q(q_in), out(out_in), partial(partial_in), heads(heads_in), kv(kv_in) {}
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Cost cost(const Step& step) const override;
   Place q, out, partial;
   HeadGeometry heads;

@@ -31,7 +31,6 @@ struct GatherQueriesNode : Node {
         gathered(gathered_in),
         heads{std::move(head_bounds_in), head_dim_in, static_cast<int64_t>(sizeof(bf16))} {}
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Place query;     // [tokens, own heads, head_dim]
   Place message;   // [divided sequences, own heads, head_dim], in the ring
   Place gathered;  // [divided sequences, all heads, head_dim]
@@ -50,7 +49,6 @@ struct DividedAttentionNode : Node {
         kv(kv_in),
         head_bounds(std::move(head_bounds_in)) {}
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Cost cost(const Step& step) const override;
   Place q;        // [divided sequences, all heads, head_dim]
   Place message;  // [divided sequences, all heads, value_dim + kPartialExtra], in the ring

@@ -30,7 +30,6 @@ struct GatherColumnsNode : Node {
         out(out_in),
         columns{std::move(bounds_in), 1, static_cast<int64_t>(sizeof(float))} {}
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Place message;  // [tokens, own columns], in the ring
   Place out;      // [tokens, all columns]
   RankColumns columns;

@@ -11,7 +11,6 @@ struct LatentStoreNode : Node {
   LatentStoreNode(Place q_in, Place kv_in, Place nope_in, Place query_in, HeadGeometry heads_in, KvLayer layer_in)
       : Node("latent_store"), q(q_in), kv(kv_in), nope(nope_in), query(query_in), heads(heads_in), layer(layer_in) {}
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Place q, kv, nope, query;
   HeadGeometry heads;
   KvLayer layer;
@@ -27,7 +26,6 @@ struct HeadLinearNode : Node {
   HeadLinearNode(std::string node_name, Place x_in, int64_t x_stride_in, const PackedMatrix& weight_in,
                  int32_t num_heads_in, Place out_in, int64_t out_stride_in);
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Cost cost(const Step& step) const override;
   Place x;
   int64_t x_stride;

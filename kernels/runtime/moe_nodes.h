@@ -20,7 +20,6 @@ struct RouteNode : Node {
   RouteNode(Place logits_in, Place x_in, Place sorted_in, MoePlaces places_in, RouteArgs choice_in)
       : Node("moe_route"), logits(logits_in), x(x_in), sorted(sorted_in), places(places_in), choice(choice_in) {}
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Place logits, x, sorted;  // rows of x and sorted are of equal length
   MoePlaces places;
   RouteArgs choice;  // but for the logits
@@ -41,7 +40,6 @@ struct ExpertsNode : Node {
   ExpertsNode(std::string node_name, Place x_in, Place out_in, Place counts_in,
               std::vector<const PackedMatrix*> experts_in);
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Cost cost(const Step& step) const override;
   Place x, out, counts;
   std::vector<const PackedMatrix*> experts;
@@ -72,7 +70,6 @@ struct CombineNode : Node {
   CombineNode(Place y_in, Place routes_in, Place out_in, int32_t top_k_in)
       : Node("moe_combine"), y(y_in), routes(routes_in), out(out_in), top_k(top_k_in) {}
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Place y, routes, out, shared{};
   int32_t top_k;
   bool has_shared = false, accumulate = false;

@@ -84,16 +84,12 @@ struct Cost {
   WeightFormat format = WeightFormat::kBf16;  // of the operations
 };
 
-class Description;
-
 class Node {
  public:
   explicit Node(std::string node_name) : name(std::move(node_name)) {}
   virtual ~Node() = default;
   virtual void run(Run& run, int thread) const = 0;
   virtual Cost cost(const Step&) const { return {}; }
-  // Tells everything that `run` goes by, and nothing that it does not look at.
-  virtual void describe(Description& d) const = 0;
   const std::string name;
   int64_t bytes = 0;  // of weights read by a run, for the profile
 };
@@ -102,7 +98,6 @@ struct EmbedNode : Node {
   EmbedNode(const PackedMatrix& table_in, int64_t first_row_in, float scale_in, Place out_in)
       : Node("embed"), table(table_in), first_row(first_row_in), scale(scale_in), out(out_in) {}
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   const PackedMatrix& table;
   int64_t first_row;
   float scale;
@@ -120,7 +115,6 @@ struct NormNode : Node {
   NormNode(Place x_in, const Vector& weight_in, Place out_in, float eps_in)
       : Node("rms_norm"), x(x_in), weight(weight_in), out(out_in), eps(eps_in) {}
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Place x;
   const Vector& weight;
   Place out;
@@ -133,7 +127,6 @@ struct QuantizeNode : Node {
   QuantizeNode(Place x_in, Quantized quantized_in, int64_t rows_per_token_in, bool logits_in)
       : Node("quantize"), x(x_in), quantized(quantized_in), rows_per_token(rows_per_token_in), logits(logits_in) {}
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Place x;
   Quantized quantized;
   int64_t rows_per_token;
@@ -145,7 +138,6 @@ struct QuantizeNode : Node {
 struct LinearNode : Node {
   LinearNode(std::string node_name, Place x_in, const PackedMatrix& weight_in, Place out_in);
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Cost cost(const Step& step) const override;
   Place x;
   const PackedMatrix& weight;
@@ -165,7 +157,6 @@ struct ReduceNode : Node {
   ReduceNode(Place partial_in, Place residual_in, Place sum_in, int64_t cols_in)
       : Node("add_all_reduce"), partial(partial_in), residual(residual_in), sum(sum_in), cols(cols_in) {}
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Place partial, residual, sum;
   int64_t cols;
   bool assign = false;  // the residual begins here (after the embedding)
@@ -183,12 +174,10 @@ struct RopeStoreNode : Node {
   RopeStoreNode(Place qkv_in, Place q_in, HeadGeometry heads_in, KvLayer kv_in)
       : Node("rope_store"), qkv(qkv_in), q(q_in), heads(heads_in), kv(kv_in) {}
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Place qkv, q;
   HeadGeometry heads;
   KvLayer kv;
   const float *cos = nullptr, *sin = nullptr;
-  int64_t positions = 0;  // rows of cos and sin
   int32_t rot_dim = 0;
   const float *q_norm = nullptr, *k_norm = nullptr;
   float eps = 0.0f;
@@ -198,7 +187,6 @@ struct RopeStoreNode : Node {
 struct GatherNode : Node {
   GatherNode(Place x_in, Place out_in) : Node("gather"), x(x_in), out(out_in) {}
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Place x, out;
 };
 
@@ -211,7 +199,6 @@ struct SampleNode : Node {
         vocab_first(std::move(vocab_first_in)),
         softcap(softcap_in) {}
   void run(Run& run, int thread) const override;
-  void describe(Description& d) const override;
   Place logits, tokens;
   std::vector<int64_t> vocab_first;  // world + 1 boundaries of the ranks' parts of the vocabulary
   float softcap;

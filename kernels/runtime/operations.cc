@@ -100,7 +100,6 @@ void add(Program& p, const RopeStore& f) {
   p.step().limit_positions(f.rope->positions);
   node->cos = f.rope->cos.data();
   node->sin = f.rope->sin.data();
-  node->positions = f.rope->positions;
   node->rot_dim = 2 * f.rope->half;
   node->q_norm = data_or_null(f.q_norm);
   node->k_norm = data_or_null(f.k_norm);

@@ -74,8 +74,6 @@ class Program {
   int world() const { return ring_ == nullptr ? 1 : ring_->world(); }
   const KernelTable& table() const { return table_; }
   const LargeBuffer& arena() const { return arena_; }
-  const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
-  uint64_t collectives() const { return collectives_; }
   std::vector<NodeTime> profile() const;
   int64_t native_ns() const { return native_ns_; }  // of all steps so far
 

@@ -207,13 +207,13 @@ def test_a_gguf_quantization_that_is_not_supported_is_named_with_its_tensor(tmp_
     path = tmp_path / "model.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     raw = np.zeros((2, 110), np.uint8)
-    writer.add_tensor("blk.0.attn_q.weight", raw, raw_dtype=gguf.GGMLQuantizationType.Q3_K)
+    writer.add_tensor("blk.0.attn_q.weight", raw, raw_dtype=gguf.GGMLQuantizationType.IQ3_S)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     source = open_source(path, configured())
-    with pytest.raises(OperatorError, match=r"blk\.0\.attn_q\.weight is Q3_K; supported are F32"):
+    with pytest.raises(OperatorError, match=r"blk\.0\.attn_q\.weight is IQ3_S; supported are F32"):
         source.tensor("model.layers.0.self_attn.q_proj.weight")
 
 

@@ -38,11 +38,13 @@ def _answer(task: Task) -> Line:
 
 
 def _load(launch: Launch) -> Loaded:
+    from numaserve.workers.models.registry import families  # noqa: PLC0415
     from numaserve.workers.process.model import RankModel  # noqa: PLC0415
     from numaserve.workers.process.node import NodeContext  # noqa: PLC0415
 
     node = NodeContext.enter(launch)
     begin = time.perf_counter()
+    families()
     if Path(launch.model).is_dir():
         import_module("numaserve.workers.weights.safetensors_source")
     ready = time.perf_counter()

@@ -6,7 +6,7 @@ from numaserve.workers.layers.attention import AttentionNames
 from numaserve.workers.layers.decoder import Block
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import Common, read_common
-from numaserve.workers.models.config.rope import read_rope
+from numaserve.workers.models.config.rope import read_rope, rope_fields
 from numaserve.workers.models.family import Family, GgufForm, without_experts
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import RopeConfig
@@ -31,7 +31,7 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 
 def _read_rope(common: Common) -> RopeConfig:
     """Despite its name, "dynamic" is the same for every length: `alpha` widens the base (NTK-aware scaling)."""
-    scaling = common.fields.child("rope_scaling" if common.fields.has("rope_scaling") else "rope_parameters")
+    scaling = rope_fields(common.fields)
     if "dynamic" not in (scaling.values.get("rope_type"), scaling.values.get("type")):
         return common.rope
     rope = read_rope(common.fields, common.head_dim, kinds={"dynamic": "default"})

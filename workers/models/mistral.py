@@ -9,6 +9,7 @@ from typing import Any
 from numaserve.workers.layers.decoder import Block
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import MULTIMODAL, read_common, read_text, read_windows
+from numaserve.workers.models.config.rope import MAX_POSITION, rope_fields
 from numaserve.workers.models.family import Family, GgufForm, Values, without_experts
 from numaserve.workers.models.spec import ModelConfig
 
@@ -57,10 +58,10 @@ def configure(fields: Fields, architecture: str) -> ModelConfig:
 def _unscaled_positions(fields: Fields) -> int | None:
     """The length up to which Ministral 3 has the same scale on its queries: from there on it grows, and there is no
     operation for that. A longer context would be another model's."""
-    rope = fields.child("rope_scaling" if fields.has("rope_scaling") else "rope_parameters")
+    rope = rope_fields(fields)
     if not rope.optional_number("llama_4_scaling_beta", 0.0, 1e3):
         return None
-    return rope.integer("original_max_position_embeddings", 2, 2**26)
+    return rope.integer("original_max_position_embeddings", 2, MAX_POSITION)
 
 
 def _gguf_values(metadata: Fields, values: Values) -> Values:

@@ -17,11 +17,16 @@ MAX_POSITION = 2**26
 _MAX_FACTOR = 1e6
 
 
+def rope_fields(fields: Fields) -> Fields:
+    """The object with the parameters of a model's one rotary embedding, in either spelling."""
+    return fields.child("rope_scaling" if fields.has("rope_scaling") else "rope_parameters")
+
+
 def read_rope(
     fields: Fields, head_dim: int, *, kinds: Mapping[str, RopeKind] = _KINDS, default_theta: float = 10000.0
 ) -> RopeConfig:
     """The rotary embedding of a model with one kind of it. `kinds` are the names the family knows."""
-    rope = fields.child("rope_scaling" if fields.has("rope_scaling") else "rope_parameters")
+    rope = rope_fields(fields)
     theta = fields.number("rope_theta", 1.0, 1e12, default_theta)
     partial = fields.number("partial_rotary_factor", 0.0, 1.0, 1.0)
     return rope_from(fields, rope, head_dim, theta=theta, partial=partial, kinds=kinds)

@@ -111,7 +111,7 @@ class _Loader:
             values = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if parameter.added:
             values = values + np.float32(parameter.added)
-        return values * np.float32(parameter.factor)
+        return values * np.float32(parameter.factor) if parameter.factor != 1.0 else values
 
     def _part_values(self, part: Part, unit: int) -> Floats:
         values = as_float32(self.source.tensor(self.names.of(part.source, unit)))

@@ -36,7 +36,7 @@ from numaserve.server.service.tls import find_certificate
 from numaserve.server.service.unix_socket import bind_unix_listener
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.checkpoint import check_checkpoint
@@ -94,10 +94,11 @@ def _end_process(status: int) -> NoReturn:
 def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     check_backend(config.backend)
     path = resolve_model(config.model)
-    model = load_model_config(path)
+    files = open_model(path)
+    model = read_config(files)
     sampling_defaults = read_sampling_defaults(path) if config.generation_config == "model" else SamplingFields()
     deployment = make_deployment(deployment_options(config, path), model, read_topology())
-    check_checkpoint(path, model)
+    check_checkpoint(files, model)
     for note in deployment.notes:
         _log.warning("%s", note)
     if deployment.front_end_cpus:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from numaserve.kernels import Team
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.protocol import WeightsCache
 from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, ModelSettings, WeightFormats
 from numaserve.workers.weights.cache import key as key_module
@@ -26,13 +26,13 @@ LOAD_IN_ANOTHER_PROCESS = """
 import sys
 from pathlib import Path
 from numaserve.kernels import Team
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.protocol import WeightsCache
 from numaserve.workers.settings import AS_PUBLISHED
 from numaserve.workers.weights.cache.loading import RankLoader
 path, cache = Path(sys.argv[1]), WeightsCache(sys.argv[2], 1 << 30)
 config = load_model_config(path)
-loader = RankLoader(path, config, config.partition([2, 1]).ranks[1], 64, cache)
+loader = RankLoader(open_model(path), config, config.partition([2, 1]).ranks[1], 64, cache)
 print(loader.load(Team([-1]), lambda _: None).origin)
 """
 FORMATS = [BF16_WEIGHTS, WeightFormats("int8", "int8")]
@@ -63,7 +63,8 @@ def loader(
 ) -> RankLoader:
     cache = None if folder is None else WeightsCache(str(folder), limit)
     config = load_model_config(model)
-    return RankLoader(model, config, config.partition(SHARES, ModelSettings(formats=formats)).ranks[rank], 64, cache)
+    part = config.partition(SHARES, ModelSettings(formats=formats)).ranks[rank]
+    return RankLoader(open_model(model), config, part, 64, cache)
 
 
 def load(which: RankLoader, team: Team) -> LoadedWeights:

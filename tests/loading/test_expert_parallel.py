@@ -13,7 +13,7 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.axes import Axis
 from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.stored import Stored
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.program.handles import MatrixFormat
@@ -153,7 +153,7 @@ def test_the_second_start_finds_the_experts_of_the_rank(
 
     def start(expert_parallel: bool) -> LoadedWeights:
         part = config.partition([2, 1], ModelSettings(expert_parallel=expert_parallel)).ranks[1]
-        which = RankLoader(path, config, part, 64, cache)
+        which = RankLoader(open_model(path), config, part, 64, cache)
         return which.load(team, lambda _: None)
 
     first = start(True)

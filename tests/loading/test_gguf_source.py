@@ -11,7 +11,7 @@ from numaserve.workers.layers.norm import Norm
 from numaserve.workers.layers.parameters import Order, Part, Source
 from numaserve.workers.models.config.gguf_names import NAMES, GgufNames
 from numaserve.workers.models.family import Family
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.models.registry import families
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.rope import UNROTATED, RopeConfig, frequencies
@@ -199,7 +199,7 @@ def test_llama_3_frequencies_come_from_the_file_as_divisors(tmp_path: Path) -> N
     inverse, attention_factor = frequencies(rope_of(config), 100_000)
     np.testing.assert_allclose(inverse, 5e5 ** -(np.arange(16) / 16) / factors, rtol=1e-6)
     assert attention_factor == 1.0
-    assert list(open_source(path, config).names()) == ["model.embed_tokens.weight"]
+    assert list(open_source(open_model(path), config).names()) == ["model.embed_tokens.weight"]
 
 
 def test_longrope_factors_come_from_the_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.gguf_file import open_gguf
 from numaserve.workers.models.config.gguf_names import GgufNames
 from numaserve.workers.models.config.gguf_parts import open_gguf_model
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.tensors import check_tensors
@@ -212,7 +212,7 @@ def test_a_gguf_quantization_that_is_not_supported_is_named_with_its_tensor(tmp_
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    source = open_source(path, configured())
+    source = open_source(open_model(path), configured())
     with pytest.raises(OperatorError, match=r"blk\.0\.attn_q\.weight is IQ3_S; supported are F32"):
         source.tensor("model.layers.0.self_attn.q_proj.weight")
 
@@ -230,7 +230,7 @@ def test_experts_that_are_not_there_are_refused(tmp_path: Path) -> None:
     path = checkpoints.save_gguf(model, tmp_path / "model.gguf", "BF16", **counts)
     config = load_model_config(path)
     with pytest.raises(OperatorError, match=r"lacks .*model\.layers\.0\.block_sparse_moe\.experts\.0\.w1"):
-        check_tensors(open_source(path, config), config)
+        check_tensors(open_source(open_model(path), config), config)
 
 
 def test_a_tensor_of_very_many_experts_is_no_expert() -> None:

@@ -9,7 +9,7 @@ import torch
 import transformers as hf
 from numaserve.kernels import Team
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.settings import BF16_WEIGHTS, WeightFormats
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_does_not_fit_its_configuration_is_one_clear_line(
 
 
 def test_weights_are_views_of_the_file_until_they_are_packed(folder: Path) -> None:
-    source = open_source(folder, load_model_config(folder))
+    source = open_source(open_model(folder), load_model_config(folder))
     assert all(not source.tensor(name).data.flags.owndata for name in source.names())
 
 

@@ -51,7 +51,7 @@ LOAD = """
 import json, os, sys
 from pathlib import Path
 from numaserve.kernels import Team
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.settings import ModelSettings, WeightFormats
 from numaserve.workers import mapped
 from numaserve.workers.weights import loader
@@ -66,7 +66,7 @@ config = load_model_config(path)
 team = Team([min(os.sched_getaffinity(0))])
 part = config.partition([1], ModelSettings(formats=WeightFormats(format))).ranks[0]
 before = kib("VmRSS")
-source = open_source(path, config)
+source = open_source(open_model(path), config)
 weights = loader.load_weights(source, config, part, team, lambda _: None, positions=64)
 packed = sum(matrix.nbytes for matrix in weights.matrices)
 print(json.dumps({"packed": packed, "peak": (kib("VmHWM") - before) << 10}))

@@ -10,7 +10,7 @@ import pytest
 from numaserve.kernels import Team
 from numaserve.workers import mapped
 from numaserve.workers.mapped import MappedFile, ReadFiles
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.weights import loader
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.source import RawTensor
@@ -88,7 +88,7 @@ def test_every_tensor_of_a_matrix_is_released_after_it_was_packed(
 ) -> None:
     path = save(tmp_path)
     config = load_model_config(path)
-    source = open_source(path, config)
+    source = open_source(open_model(path), config)
     released: set[str] = set()
     monkeypatch.setattr(type(source), "release", lambda _, tensor: released.add(tensor.name))
     allowed = os.sched_getaffinity(0)

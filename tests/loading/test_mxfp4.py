@@ -12,7 +12,7 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.attention import Attention
 from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.stored import Stored
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.settings import WeightFormats
 from numaserve.workers.weights.checkpoint import open_source
 from numaserve.workers.weights.quantized.layouts import QuantizedMatrix
@@ -135,7 +135,7 @@ def test_a_missing_tensor_is_named_as_of_an_expert(saved: Path) -> None:
     del tensors[f"{EXPERTS}down_proj_scales"]
     save_file(tensors, saved / "model.safetensors")
     config = load_model_config(saved)
-    source = open_source(saved, config)
+    source = open_source(open_model(saved), config)
     assert f"{EXPERTS}3.down_proj.blocks" in source.names()
     with pytest.raises(OperatorError, match=r"the checkpoint lacks .*experts\.0\.down_proj\.scales"):
         check_tensors(source, config)

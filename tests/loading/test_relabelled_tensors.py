@@ -10,7 +10,7 @@ import pytest
 import torch
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.gguf_file import open_gguf
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.weights.checkpoint import check_checkpoint, open_source
 from numaserve.workers.weights.source import RawTensor
 from numaserve.workers.weights.tensors import check_tensors
@@ -56,7 +56,7 @@ def others(dtype: str) -> Iterator[str]:
 
 def assert_no_other_type_passes(folder: Path) -> None:
     config, known = load_model_config(folder), types(folder)
-    check_checkpoint(folder, config)
+    check_checkpoint(open_model(folder), config)
     for name, dtype in known.items():
         # Nothing depends on what weight_shape says; other layers are like the first.
         if ".layers.1." in name or name.endswith(".weight_shape"):
@@ -64,10 +64,10 @@ def assert_no_other_type_passes(folder: Path) -> None:
         for other in others(dtype):
             with_types(folder, {name: other})
             if {dtype, other} == HALVES:
-                check_checkpoint(folder, config)
+                check_checkpoint(open_model(folder), config)
                 continue
             with pytest.raises(OperatorError) as caught:
-                check_checkpoint(folder, config)
+                check_checkpoint(open_model(folder), config)
             message = str(caught.value)
             stored = {"F8_E4M3": "e4m3"}.get(other, other.lower())
             assert str(folder / "model.safetensors") in message
@@ -99,7 +99,7 @@ def test_numbers_are_no_codes(tmp_path: Path) -> None:
     save_file(tensors | {QUERY: tensors[QUERY].to(torch.bfloat16)}, folder / "model.safetensors")
     message = rf"model\.safetensors: tensor {QUERY} is bf16 of shape .*, the configuration asks for e4m3 of shape"
     with pytest.raises(OperatorError, match=message):
-        check_checkpoint(folder, load_model_config(folder))
+        check_checkpoint(open_model(folder), load_model_config(folder))
 
 
 def test_codes_are_no_numbers(tmp_path: Path) -> None:
@@ -107,13 +107,13 @@ def test_codes_are_no_numbers(tmp_path: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors | {QUERY: tensors[QUERY].to(torch.int8)}, folder / "model.safetensors")
     with pytest.raises(OperatorError, match=rf"model\.safetensors: tensor {QUERY} is I8; supported are BF16, F16, F32"):
-        check_checkpoint(folder, load_model_config(folder))
+        check_checkpoint(open_model(folder), load_model_config(folder))
 
 
 def test_a_norm_is_no_block_of_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = checkpoints.save_gguf(checkpoints.random_model("qwen2"), tmp_path / "model.gguf", "Q8_0")
     config = load_model_config(path)
-    source = open_source(path, config)
+    source = open_source(open_model(path), config)
     whole = source.tensor
 
     def tensor(name: str) -> RawTensor:
@@ -162,4 +162,4 @@ def test_a_tensor_of_a_gguf_file_may_be_of_no_other_size(kind: str, tmp_path: Pa
             with pytest.raises(
                 OperatorError, match=rf"model\.gguf: (not a sound GGUF file|.* is {other.name}; supported)"
             ):
-                check_checkpoint(path, config)
+                check_checkpoint(open_model(path), config)

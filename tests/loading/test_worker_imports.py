@@ -8,10 +8,10 @@ LOAD = """
 import sys
 from pathlib import Path
 from numaserve.workers.process import main
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.weights.checkpoint import open_source
 path = Path(sys.argv[1])
-source = open_source(path, load_model_config(path))
+source = open_source(open_model(path), load_model_config(path))
 assert all(len(source.tensor(name).data) for name in source.names())
 print(sum(name.partition(".")[0] in {"torch", "transformers"} for name in sys.modules))
 """

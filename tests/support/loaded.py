@@ -8,7 +8,7 @@ import numpy as np
 from numaserve.kernels import PackedMatrix, Team
 from numaserve.workers.layers.parameters import MatrixParameter, VectorParameter
 from numaserve.workers.layers.partition import RankPart
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.settings import ModelSettings, WeightFormats
 from numaserve.workers.weights.checkpoint import open_source
@@ -65,7 +65,7 @@ def load_part(
     config = config or load_model_config(path)
     settings = settings or ModelSettings(formats=formats or WeightFormats())
     part, done = config.partition(shares, settings).ranks[rank], list[int]()
-    source = source or open_source(path, config)
+    source = source or open_source(open_model(path), config)
     weights = load_weights(source, config, part, team, done.append, positions=positions)
     assert np.diff([0, *done]).tolist() == [matrix.nbytes for matrix in weights.matrices]
     assert done[-1] == part.weight_bytes()

@@ -6,7 +6,6 @@ one mapping and one set of checks.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from gguf import ReaderTensor
@@ -16,7 +15,7 @@ from numaserve.workers.layers.stored import GGUF_BLOCKS, Stored
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_file import GGUFFile, shape_of
 from numaserve.workers.models.config.gguf_names import PREFIX, GgufNames
-from numaserve.workers.models.config.gguf_parts import open_gguf_model
+from numaserve.workers.models.config.gguf_parts import GGUFModel
 from numaserve.workers.models.family import GgufForm
 from numaserve.workers.models.registry import gguf_family
 from numaserve.workers.models.spec import ModelConfig
@@ -40,9 +39,9 @@ _KEYS = {
 }
 
 
-def load_gguf_config(path: Path) -> ModelConfig:
-    """The configuration of a .gguf file. Raises `OperatorError` as `load_model_config` does."""
-    model = open_gguf_model(path)
+def gguf_config(model: GGUFModel) -> ModelConfig:
+    """The configuration of a GGUF model. Raises `OperatorError` as `read_config` does."""
+    path = model.parts[0].path
     file, tensors = model.metadata, [tensor for tensor, _ in model.tensors]
     name = file.scalar("general.architecture")
     if not isinstance(name, str):

@@ -1,30 +1,51 @@
-"""Reads a model's configuration from a Hugging Face folder or a GGUF file, without torch and without any weight."""
+"""Opens a model and reads its configuration from a Hugging Face folder or a GGUF file, without torch and without any
+weight."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import is_there, read_json
 from numaserve.workers.models.config.fields import Fields
+from numaserve.workers.models.config.gguf_parts import GGUFModel, open_gguf_model
 from numaserve.workers.models.config.quantization import read_quantization
-from numaserve.workers.models.gguf import load_gguf_config
+from numaserve.workers.models.gguf import gguf_config
 from numaserve.workers.models.registry import family_of
 from numaserve.workers.models.spec import ModelConfig
 
 
-def load_model_config(path: Path) -> ModelConfig:
-    """The configuration of the model at `path`, a folder with config.json or a .gguf file.
+@dataclass(frozen=True)
+class ModelFiles:
+    """A model folder, or a GGUF model whose tables are read: that takes as long as half of a small model's loading, so
+    it is done once, for the configuration and for the weights."""
 
-    Nothing in the checkpoint is executed: an `auto_map` is ignored. Raises `OperatorError` when the file cannot be
-    read, for an architecture or feature that is not supported, and for values out of range.
-    """
+    path: Path
+    gguf: GGUFModel | None  # None: a folder
+
+
+def open_model(path: Path) -> ModelFiles:
+    """The model at `path`, a folder or a .gguf file. Raises `OperatorError` when there is none, or it is damaged."""
     if path.is_dir():
-        return _load_hf_config(path)
+        return ModelFiles(path, None)
     if not path.is_file():
         raise OperatorError(f"{path}: there is no such file or folder; give a model folder, a .gguf file or a hub id")
     if path.suffix != ".gguf":
         raise OperatorError(f"{path}: not a model; give the folder that holds config.json, or a .gguf file")
-    return load_gguf_config(path)
+    return ModelFiles(path, open_gguf_model(path))
+
+
+def load_model_config(path: Path) -> ModelConfig:
+    """The configuration of the model at `path`. Raises `OperatorError` as `open_model` and `read_config` do."""
+    return read_config(open_model(path))
+
+
+def read_config(files: ModelFiles) -> ModelConfig:
+    """The model's configuration.
+
+    Nothing in the checkpoint is executed: an `auto_map` is ignored. Raises `OperatorError` when the file cannot be
+    read, for an architecture or feature that is not supported, and for values out of range.
+    """
+    return _load_hf_config(files.path) if files.gguf is None else gguf_config(files.gguf)
 
 
 def _load_hf_config(folder: Path) -> ModelConfig:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numaserve.kernels import Program
 from numaserve.workers.layers.partition import RankPart
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.planning.reference import page_bytes
@@ -64,8 +64,8 @@ class RankModel:
     def __init__(self, launch: Launch, node: NodeContext, report: Callable[[int, int], None]) -> None:
         """Load and build; `report(done, total)` gets bytes of packed weights. Raises `OperatorError` for a checkpoint
         that cannot be served."""
-        path = Path(launch.model)
-        config = load_model_config(path)
+        files = open_model(Path(launch.model))
+        config = read_config(files)
         part = config.partition(launch.weights, launch.settings).ranks[launch.rank]
         self.weight_bytes = part.weight_bytes()
         kept = launch.backend, launch.settings.kv_cache_dtype
@@ -75,7 +75,7 @@ class RankModel:
         self._node = node
         # Whole pages: a slot's page table, not the context length, is what a plan's positions are checked against.
         positions = _pages_per_slot(launch) * PAGE_SIZE
-        loader = RankLoader(path, config, part, positions, launch.weights_cache)
+        loader = RankLoader(files, config, part, positions, launch.weights_cache)
         self.loaded = loader.load(node.team, lambda done: report(done, self.weight_bytes))
         self._weights = self.loaded.weights
         self._program = _build(launch, node, config, part, self._weights)

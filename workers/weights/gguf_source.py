@@ -2,14 +2,13 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 
 from gguf import GGMLQuantizationType, ReaderTensor
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.mapped import ReadFiles
 from numaserve.workers.models.config.gguf_file import shape_of
 from numaserve.workers.models.config.gguf_names import GgufNames
-from numaserve.workers.models.config.gguf_parts import GGUFPart, open_gguf_model
+from numaserve.workers.models.config.gguf_parts import GGUFModel, GGUFPart
 from numaserve.workers.weights.source import DType, RawTensor
 
 _DTYPES: dict[GGMLQuantizationType, DType] = {
@@ -45,12 +44,11 @@ class _Part:
 
 
 class GGUFSource:
-    """The tensors of a .gguf file, or of its parts, found by `names`. Raises `OperatorError` when a file is damaged."""
+    """The tensors of a GGUF model, found by `names`."""
 
-    def __init__(self, path: Path, names: GgufNames) -> None:
+    def __init__(self, model: GGUFModel, names: GgufNames) -> None:
         self._read = ReadFiles()
         self._tensors: dict[str, _Part] = {}
-        model = open_gguf_model(path)
         self._files = {part.path: part.file for part in model.parts}
         for tensor, where in model.tensors:
             if tensor.name in _ROPE_TABLES:  # read with the configuration

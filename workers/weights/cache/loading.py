@@ -11,6 +11,7 @@ from pathlib import Path
 
 from numaserve.kernels import Team
 from numaserve.workers.layers.partition import RankPart
+from numaserve.workers.models.load import ModelFiles
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.protocol import WeightsCache, WeightsOrigin
 from numaserve.workers.weights.cache.errors import CacheError
@@ -42,9 +43,9 @@ class LoadedWeights:
 
 @dataclass(frozen=True)
 class RankLoader:
-    """Loads a rank's `part` of the model at `path`."""
+    """Loads a rank's `part` of a model."""
 
-    path: Path
+    files: ModelFiles
     config: ModelConfig
     part: RankPart
     positions: int  # the longest context served
@@ -68,7 +69,7 @@ class RankLoader:
 
     def _make(self, team: Team, report: Callable[[int], None], *, stored: bool = False) -> Weights:
         return load_weights(
-            open_source(self.path, self.config),
+            open_source(self.files, self.config),
             self.config,
             self.part,
             team,
@@ -80,7 +81,7 @@ class RankLoader:
     def _open(self, cache: WeightsCache) -> _Entry | None:
         try:
             CacheFolder(Path(cache.folder)).close()
-            checkpoint = look_at(self.path)
+            checkpoint = look_at(self.files.path)
         except (CacheError, OSError) as error:
             _log.warning("packed weights are not cached: %s", error)
             return None
@@ -114,7 +115,7 @@ class RankLoader:
 
         def write(between: Callable[[], None]) -> int:
             try:
-                unchanged = look_at(self.path) == entry.checkpoint
+                unchanged = look_at(self.files.path) == entry.checkpoint
             except OSError:
                 unchanged = False
             if not unchanged:
@@ -124,7 +125,7 @@ class RankLoader:
                     weights.matrices,
                     folder,
                     entry.key,
-                    model=str(self.path),
+                    model=str(self.files.path),
                     group_bytes=group_bytes,
                     limit=entry.limit_bytes,
                     between=between,

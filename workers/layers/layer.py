@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from numaserve.workers.layers.axes import Axis
@@ -38,11 +39,15 @@ class Layer:
         """Parameters that no child has, in the order in which they are loaded; None for one that it does without."""
         return iter(())
 
-    def parameters(self) -> Iterator[Parameter]:
+    def parameters(self) -> Sequence[Parameter]:
         """All of its parameters, in the order in which they are loaded."""
-        yield from (each for each in self.own_parameters() if each is not None)
-        for child in self.children:
-            yield from child.parameters()
+        return self._parameters
+
+    @cached_property
+    def _parameters(self) -> tuple[Parameter, ...]:
+        # Kept: what folds over a model asks for them dozens of times while it is loaded.
+        own = (each for each in self.own_parameters() if each is not None)
+        return (*own, *(each for child in self.children for each in child.parameters()))
 
     def in_gguf(self, pairs: bool, tensors: Collection[str]) -> Self:
         """The same layer as a GGUF file with these tensors has it; `pairs`: rotated dimensions lie in pairs there."""

@@ -8,7 +8,7 @@ names of its sources.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -155,7 +155,7 @@ Parameter = MatrixParameter | VectorParameter
 class Declaring(Protocol):
     """Something that declares parameters: a layer, or a whole model."""
 
-    def parameters(self) -> Iterator[Parameter]:
+    def parameters(self) -> Sequence[Parameter]:
         """All of its parameters, in the order in which they are loaded."""
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from numaserve.server.engine.constraint import TokenMatcher
 from numaserve.server.metrics.labels import EndReason
 from numaserve.workers.protocol import RankProfile, SamplingParams, TokenLogprobs
 
@@ -52,6 +53,7 @@ class GenerationRequest:
     prompt_logprobs: bool = False
     skip_special_tokens: bool = True
     cache_salt: str = ""  # requests share cached prefixes only with equal salt
+    matcher: Callable[[], TokenMatcher] | None = None  # makes the constraint of this sequence; not in the event loop
 
 
 @dataclass

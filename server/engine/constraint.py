@@ -1,0 +1,29 @@
+"""The seam between those who know what a sequence may say and the engine, which generates it."""
+
+import enum
+from typing import Protocol
+
+
+class MaskState(enum.IntEnum):
+    """The state of a row of the mask board, as its word says it."""
+
+    MASK = 1  # the row's bits tell which tokens are allowed
+    FREE = 2  # every token is
+    DROP = 3  # the sequence is not to go on
+
+
+class ConstraintFailed(Exception):
+    """A constraint that cannot go on, which ends its request; the message is for the client."""
+
+
+class TokenMatcher(Protocol):
+    """The constraint of one sequence. It is used by one thread at a time, which is never the event loop's."""
+
+    def accept(self, token: int) -> None:
+        """Take in the sampled token. Raises `ConstraintFailed`."""
+
+    def write_mask(self, address: int, nbytes: int) -> MaskState:
+        """Write the bits of the next position to the `nbytes` bytes at `address`, or say `FREE`.
+
+        Bit i of the little-endian uint32 words tells whether token i is allowed. Raises `ConstraintFailed`.
+        """

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 import msgspec
 from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 PAGE_SIZE = 32
 MAX_LOGPROBS = 20
 
@@ -43,6 +43,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     logprobs: int = -1  # -1: none; 0: of the chosen token; n: and of the n most likely, n <= MAX_LOGPROBS
     min_position: int = 0  # `suppress` is not sampled for positions below this one (min_tokens)
     suppress: list[int] = []  # token ids
+    masked: bool = False  # each sample is awaited on the mask board, and is one of the tokens that its mask allows
+    token_ids_logprob: list[int] = []  # tokens whose log-probabilities are wanted at each sampled position
 
     @property
     def has_penalties(self) -> bool:
@@ -104,13 +106,16 @@ class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     """The result of one sequence of a plan. `token` is -1 where the plan wanted no sample.
 
     With `nan` some row of logits held a NaN, or had no finite maximum. Token and log-probabilities mean nothing then;
-    the worker can still go on from the token, which is one of the vocabulary.
+    the worker can still go on from the token, which is one of the vocabulary. The same holds with `dropped`: no mask
+    came in time, or one that says so, or one that allows no token.
     """
 
     token: int = -1
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: list[TokenLogprobs] = []
     nan: bool = False
+    dropped: bool = False
+    token_logprobs: list[float] = []  # of `token_ids_logprob`, in that order; empty where nothing was sampled
 
 
 class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="result"):
@@ -123,6 +128,7 @@ class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="r
     native_ns: int  # inside the native call
     all_reduce_ns: int  # of which collectives, on thread 0
     worker_ns: int  # plan received to result sent
+    mask_wait_ns: int = 0  # of native_ns, waiting for masks, on the thread that waited longest
 
 
 class WeightsCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,6 +158,9 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     ring_fd: int  # -1 with one rank
     ring_nonce: int
     step_deadline_s: float
+    mask_fd: int = -1  # the mask board, which rank 0 reads; -1: none, and masked sequences are refused
+    mask_nonce: int = 0
+    mask_deadline_s: float = 1.0  # for all masks of a step together, from the beginning of its sampling
     settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
     backend: Backend = "native"  # the interpreter of operations

@@ -6,8 +6,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from numaserve.server.api.access_log import record_of
-from numaserve.server.api.chat import chat_router
-from numaserve.server.api.completions import completions_router
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, from_engine, from_http, from_validation, tokenizer_failed
 from numaserve.server.api.health import health_router
@@ -20,8 +18,11 @@ from numaserve.server.api.middleware.paths import Paths
 from numaserve.server.api.middleware.request_scope import RequestScope
 from numaserve.server.api.middleware.require_key import RequireKey
 from numaserve.server.api.middleware.root_path import StripRootPath
-from numaserve.server.api.models import models_router
+from numaserve.server.api.openai.chat import chat_router
+from numaserve.server.api.openai.completions import completions_router
+from numaserve.server.api.openai.models import models_router
 from numaserve.server.api.openapi import describe
+from numaserve.server.api.surfaces import error_response
 from numaserve.server.api.tokenize import tokenize_router
 from numaserve.server.engine.types import EngineError
 from numaserve.server.tokenizer.types import TokenizationError
@@ -72,7 +73,7 @@ def _answer_errors(app: FastAPI, context: ApiContext) -> None:
         answered = _as_api_error(request, error)
         if answered.refusal is not None:
             context.metrics.request_refused(answered.refusal)
-        return answered.response()
+        return error_response(answered, request.url.path)
 
     for kind in (HTTPException, RequestValidationError, EngineError, TokenizationError):
         app.add_exception_handler(kind, answer)

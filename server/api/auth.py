@@ -8,6 +8,8 @@ from pathlib import Path
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import SETTINGS_BYTES, read_text
 
+_API_KEY = b"x-api-key"  # as Anthropic's clients send it
+_KEY_HEADERS = frozenset({b"authorization", _API_KEY})
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
 
 
@@ -44,17 +46,31 @@ class ApiKeys:
             raise ValueError("at least one API key is needed")
         self._digests = digests
 
-    def accept(self, authorization: list[bytes]) -> bool:
-        """Whether the values of a request's Authorization headers are exactly one ``Bearer KEY`` with a known key."""
-        if len(authorization) != 1:
+    def accept(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether a request presents a known key, as ``Authorization: Bearer KEY`` or ``x-api-key: KEY``.
+
+        A client may send both: then both have to be known. The same header twice is refused.
+        """
+        presented = [(name, value) for name, value in headers if name in _KEY_HEADERS]
+        names = [name for name, _ in presented]
+        if not presented or len(set(names)) != len(names):
             return False
-        scheme, _, presented = authorization[0].partition(b" ")
-        if scheme.lower() != b"bearer":
-            return False
+        known = [self._is_known(_key_in(name, value)) for name, value in presented]
+        return all(known)
+
+    def _is_known(self, key: bytes) -> bool:
         # Digests have equal lengths and every key is compared, so neither a key's length nor its place shows in time.
-        digest = _digest(presented.strip())
+        digest = _digest(key)
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         return any(matches)
+
+
+def _key_in(name: bytes, value: bytes) -> bytes:
+    """The key in a header; none that is known where its scheme is another."""
+    if name == _API_KEY:
+        return value.strip()
+    scheme, _, key = value.partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else b""
 
 
 def _digest(key: bytes) -> bytes:

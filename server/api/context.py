@@ -8,7 +8,7 @@ from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.body.route import Bodies
 from numaserve.server.api.browser_rules import BrowserRules
 from numaserve.server.api.limits import ApiLimits
-from numaserve.server.api.schemas import SamplingFields
+from numaserve.server.api.sampling import Sampling
 from numaserve.server.engine.types import EngineProtocol
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.text.work import TextWork
@@ -30,7 +30,7 @@ class ApiContext:
     log_prompts: bool = False
     other_names: tuple[str, ...] = ()  # that requests may have too
     strict_fields: bool = False  # refuse fields that are not known
-    sampling_defaults: SamplingFields = field(default_factory=SamplingFields)  # where a request says nothing
+    sampling_defaults: Sampling = field(default_factory=Sampling)  # where a request says nothing
     root_path: str = ""  # under which a proxy shows the server: empty, or "/" and a name, and so on
     sse_ping_seconds: float = 15.0  # without output until a stream gets a comment; 0 sends none
     browsers: BrowserRules = field(default_factory=BrowserRules)

@@ -1,11 +1,9 @@
-"""Every error in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``."""
+"""Every error that is answered, as data: each surface has a shape of its own for it."""
 
 from collections.abc import Mapping
 
-import msgspec
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
 from numaserve.server.api.explain import Problem, explain
 from numaserve.server.engine.types import Busy, EngineError, NotReady, QueueFull, RequestTooLong
 from numaserve.server.metrics.labels import Refusal
@@ -29,26 +27,16 @@ class ApiError(HTTPException):
         refusal: Refusal | None = "invalid",
     ) -> None:
         super().__init__(status, message, dict(headers) if headers else None)
+        self.message = _utf8(message)
         self.kind = kind
-        self.param = param
+        self.param = None if param is None else _utf8(param)
         self.code = code
         self.refusal = refusal
 
-    def body(self) -> dict[str, object]:
-        """The JSON object clients get, also as an event in the middle of a stream."""
-        return {
-            "error": {"message": _utf8(self.detail), "type": self.kind, "param": _utf8(self.param), "code": self.code}
-        }
 
-    def response(self) -> Response:
-        """The HTTP answer."""
-        content = msgspec.json.encode(self.body())
-        return Response(content, self.status_code, self.headers, media_type="application/json")
-
-
-def _utf8(text: str | None) -> str | None:
+def _utf8(text: str) -> str:
     # The name of an unknown field is the client's text and may not be encodable.
-    return None if text is None else text.encode(errors="replace").decode()
+    return text.encode(errors="replace").decode()
 
 
 def bad_request(message: str, param: str | None, code: str | None = None) -> ApiError:

@@ -1,45 +1,50 @@
-"""Server-sent events, and a sign of life while there is nothing to send."""
+"""Streams of events, and a sign of life while there is nothing to send."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 
-import msgspec
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import ApiError, from_engine, internal_error
-from numaserve.server.api.generation import Generation
+from numaserve.server.api.generation.generation import Generation
 from numaserve.server.engine.types import EngineError
 from starlette.types import Message, Receive, Scope, Send
 
-_DONE = b"data: [DONE]\n\n"
-_PING = b": ping\n\n"  # a comment, which clients skip
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # the latter: nginx must not hold events back
 _logger = logging.getLogger("numaserve.api")
 
 
-def event(payload: object) -> bytes:
-    """One server-sent event."""
-    return b"data: " + msgspec.json.encode(payload) + b"\n\n"
+@dataclass(frozen=True)
+class Framing:
+    """How a surface writes a stream."""
+
+    media_type: str
+    event: Callable[[object], bytes]
+    error: Callable[[ApiError], bytes]  # an error behind the beginning
+    ping: bytes  # a sign of life; empty where there is none
+    end: bytes = b""
 
 
 class EventStream(StreamingResponse):
-    """Sends `payloads` as events, then ``[DONE]``. However it ends, `generation` is closed, which aborts it in the
-    engine: leaving that to the garbage collector would keep generating for a client that has left.
+    """Sends `payloads` as events, then the framing's end. However it ends, `generation` is closed, which aborts it in
+    the engine: leaving that to the garbage collector would keep generating for a client that has left.
 
     The status line leaves with the first event: what goes wrong before is an answer of its own. While there is nothing
     to send for `ping_seconds`, the status line and a comment leave: proxies and clients close what looks dead. 0 sends
     no comments.
     """
 
-    media_type = "text/event-stream"
-
-    def __init__(self, payloads: AsyncGenerator[object, None], generation: Generation, ping_seconds: float) -> None:
-        super().__init__((), headers=_HEADERS)
+    def __init__(
+        self, framing: Framing, payloads: AsyncGenerator[object, None], generation: Generation, ping_seconds: float
+    ) -> None:
+        super().__init__((), headers=_HEADERS, media_type=framing.media_type)
+        self._framing = framing
         self._payloads = payloads
         self._generation = generation
         self._ping_seconds = ping_seconds
@@ -47,7 +52,7 @@ class EventStream(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it all, or stop where the client leaves. Raises what goes wrong before anything was sent."""
         head: Message = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        writer = _Writer(send, head, self._ping_seconds)
+        writer = _Writer(send, head, self._framing.ping, self._ping_seconds)
         try:
             await until_disconnect(Request(scope, receive), self._write(writer))
         except ApiError:  # any other failure after the beginning is an event
@@ -61,18 +66,18 @@ class EventStream(StreamingResponse):
     async def _write(self, writer: _Writer) -> None:
         try:
             async for payload in self._payloads:
-                await writer.write(event(payload))
+                await writer.write(self._framing.event(payload))
         except EngineError as error:
             if not writer.started:
                 raise
-            await writer.write(event(from_engine(error).body()))
+            await writer.write(self._framing.error(from_engine(error)))
         except Exception:
             if not writer.started:
                 raise
             # The status line is gone: the error has to be an event.
             _logger.exception("a stream failed")
-            await writer.write(event(internal_error().body()))
-        await writer.write(_DONE, more=False)
+            await writer.write(self._framing.error(internal_error()))
+        await writer.write(self._framing.end, more=False)
 
 
 class _Writer:
@@ -82,8 +87,9 @@ class _Writer:
     cost every token of every stream.
     """
 
-    def __init__(self, send: Send, head: Message, ping_seconds: float) -> None:
+    def __init__(self, send: Send, head: Message, ping: bytes, ping_seconds: float) -> None:
         self.started = False
+        self._ping = ping
         self._send = send
         self._head = head
         self._ping_seconds = ping_seconds
@@ -91,7 +97,7 @@ class _Writer:
         self._last = self._loop.time()
         self._turn = asyncio.Lock()  # a comment must not come between the status line and the first event
         self._pinging: asyncio.Task[None] | None = None
-        self._timer = self._loop.call_later(ping_seconds, self._look) if ping_seconds else None
+        self._timer = self._loop.call_later(ping_seconds, self._look) if ping and ping_seconds else None
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
         """Send `data`, which is the end of the body unless there is `more`."""
@@ -123,5 +129,5 @@ class _Writer:
             self._last = now
             # A client that does not read takes neither this comment nor another one.
             if self._pinging is None or self._pinging.done():
-                self._pinging = self._loop.create_task(self.write(_PING))
+                self._pinging = self._loop.create_task(self.write(self._ping))
         self._timer = self._loop.call_at(self._last + self._ping_seconds, self._look)

@@ -7,6 +7,7 @@ from numaserve.server.api.errors import ApiError
 from numaserve.server.api.openapi import errors
 from numaserve.server.api.response_models import Status, Version
 from numaserve.server.api.streaming import json_response
+from numaserve.server.api.surfaces import error_response
 
 
 def health_router(context: ApiContext) -> APIRouter:
@@ -18,7 +19,7 @@ def health_router(context: ApiContext) -> APIRouter:
             return json_response({"status": "ok"})
         # Not counted as a refused request: nobody wanted tokens.
         message = "The server is loading, restarting or shutting down."
-        return ApiError(503, message, kind="server_error", code="not_ready").response()
+        return error_response(ApiError(503, message, kind="server_error", code="not_ready"), "/")
 
     @router.get("/health", response_model=Status, responses=errors(503))
     async def health() -> Response:
@@ -35,7 +36,7 @@ def health_router(context: ApiContext) -> APIRouter:
         """503 only when the server has given up."""
         if context.engine.is_alive():
             return json_response({"status": "ok"})
-        return ApiError(503, "The engine has given up.", kind="server_error", code="not_alive").response()
+        return error_response(ApiError(503, "The engine has given up.", kind="server_error", code="not_alive"), "/")
 
     @router.get("/version", response_model=Version, responses=errors())
     async def version() -> Response:

@@ -81,7 +81,7 @@ def _server_info(context: ApiContext) -> dict[str, object]:
         **_model_names(context),
         **context.engine.server_info(),
         "served_model_names": context.model_names,
-        "sampling_defaults": context.sampling_defaults.model_dump(exclude_none=True),
+        "sampling_defaults": context.sampling_defaults.given(),
     }
 
 

@@ -7,8 +7,8 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 from numaserve.server.api.disconnect import until_disconnect
-from numaserve.server.api.event_stream import EventStream
-from numaserve.server.api.generation import Generation
+from numaserve.server.api.event_stream import EventStream, Framing
+from numaserve.server.api.generation.generation import Generation
 
 
 def json_response(body: object) -> Response:
@@ -18,6 +18,8 @@ def json_response(body: object) -> Response:
 
 class Answer(Protocol):
     """A generation in the shape of one endpoint."""
+
+    framing: Framing
 
     async def complete(self, generation: Generation) -> Response:
         """The whole answer."""
@@ -31,7 +33,7 @@ async def respond(
 ) -> Response:
     """The answer, as events or whole. The generation ends with it, or when the client leaves."""
     if stream:
-        return EventStream(answer.stream(generation), generation, ping_seconds)
+        return EventStream(answer.framing, answer.stream(generation), generation, ping_seconds)
     try:
         return await until_disconnect(request, answer.complete(generation))
     finally:

@@ -4,16 +4,17 @@ from functools import partial
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from numaserve.server.api.answers import check_model, check_text_length
 from numaserve.server.api.body.route import body_route
-from numaserve.server.api.chat import render
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import ApiError, context_length_exceeded
+from numaserve.server.api.generation.asked import Chat
+from numaserve.server.api.generation.prompts import check_text_length, render
+from numaserve.server.api.generation.sampling import check_token_ids
+from numaserve.server.api.generation.start import check_model
 from numaserve.server.api.large_json import json_pieces, pieces_response
 from numaserve.server.api.openapi import BODY_ERRORS
 from numaserve.server.api.response_models import Detokenized, Tokenized
-from numaserve.server.api.sampling import check_token_ids
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
 from numaserve.server.text.work import TextTooLong
 
@@ -41,9 +42,10 @@ def tokenize_router(context: ApiContext) -> APIRouter:
 
 async def _tokenized(context: ApiContext, body: TokenizeRequest) -> Response:
     if body.messages is not None:
-        tokens = await render(
-            context, body.messages, body.chat_template_kwargs, add_generation_prompt=body.add_generation_prompt
-        )
+        given = body.chat_template_kwargs
+        arguments = {} if given is None else given.model_dump(exclude_none=True)
+        chat = Chat(body.messages, arguments, add_generation_prompt=body.add_generation_prompt)
+        tokens = await render(context, chat)
         with context.text.admit(len(tokens)) as turns:
             return await turns.run(partial(_answer, context, tokens, with_texts=body.return_token_strs))
     text = body.prompt or ""

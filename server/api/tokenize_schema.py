@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from numaserve.server.api.chat_schema import TemplateArguments
+from numaserve.server.api.fields import ShortText, Strict, Text, TokenId, conflict
 from numaserve.server.api.limits import ApiLimits
-from numaserve.server.api.messages import Conversation
-from numaserve.server.api.schemas import ShortText, Strict, Text, TokenId, conflict
+from numaserve.server.api.openai.chat_schema import TemplateArguments
+from numaserve.server.api.openai.messages import Messages
 from pydantic import model_validator
 
 
@@ -21,7 +21,7 @@ class TokenizeRequest(Strict):
     """A served name; another one is a 404."""
     prompt: Text | None = None
     """A text; or else `messages`."""
-    messages: Conversation | None = None
+    messages: Messages | None = None
     """A conversation, as the chat endpoint would render it."""
     add_special_tokens: bool = True
     """Add the model's special tokens to a text."""

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from numaserve.server.api.schemas import SamplingFields
+from numaserve.server.api.sampling import Sampling
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import Engine, EngineCallbacks, EngineConfig
 from numaserve.server.metrics.metrics import Metrics
@@ -37,7 +37,7 @@ class Checked:
     path: Path  # of the model
     tokenizer: TokenizerProtocol
     vocab_size: int  # token ids the model has rows for
-    sampling_defaults: SamplingFields
+    sampling_defaults: Sampling
     key_sources: KeySources
 
     @property

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import httptools
 from numaserve.server.api.errors import ApiError, bad_request, rate_limited, too_many_headers, too_slow
+from numaserve.server.api.surfaces import error_response
 from numaserve.server.service.client_transport import ClientTransport
 from numaserve.server.service.descriptors import max_connections
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -281,7 +282,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
 
     def _write_error(self, error: ApiError) -> None:
-        response = error.response()
+        response = error_response(error, "/")  # which request it is about may not be known yet
         response.headers["Connection"] = "close"
         lines = [STATUS_LINE[response.status_code]]
         lines += [name + b": " + value + b"\r\n" for name, value in response.raw_headers]

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from numaserve.server.api.schemas import SamplingFields
+from numaserve.server.api.openai.sampling_fields import SamplingFields
+from numaserve.server.api.sampling import Sampling
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import is_there, read_json
 from pydantic import ValidationError
@@ -12,17 +13,17 @@ from pydantic import ValidationError
 _KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
-def read_sampling_defaults(model: Path) -> SamplingFields:
+def read_sampling_defaults(model: Path) -> Sampling:
     """The sampling fields that the model at `model` sets; none for a GGUF file and a folder without the file.
 
     Raises `OperatorError` for a file that cannot be read, and for values that no request may have either.
     """
     path = model / "generation_config.json"
     if not model.is_dir() or not is_there(path):
-        return SamplingFields()
+        return Sampling()
     values = read_json(path)
     try:
-        return SamplingFields.model_validate({key: values[key] for key in _KEYS if key in values})
+        return SamplingFields.model_validate({key: values[key] for key in _KEYS if key in values}).sampling()
     except ValidationError as error:
         first = error.errors()[0]
         raise OperatorError(

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import uvloop
-from numaserve.server.api.schemas import SamplingFields
+from numaserve.server.api.sampling import Sampling
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import EngineCallbacks
 from numaserve.server.service.announce import announce
@@ -96,7 +96,7 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     path = resolve_model(config.model)
     files = open_model(path)
     model = read_config(files)
-    sampling_defaults = read_sampling_defaults(path) if config.generation_config == "model" else SamplingFields()
+    sampling_defaults = read_sampling_defaults(path) if config.generation_config == "model" else Sampling()
     deployment = make_deployment(deployment_options(config, path), model, read_topology())
     check_checkpoint(files, model)
     for note in deployment.notes:

@@ -9,10 +9,10 @@ def test_a_file_has_a_key_a_line_with_comments_and_empty_lines(tmp_path: Path) -
     path = tmp_path / "keys"
     path.write_text("# ours\n\n  one  \ntwo\n")
     keys = ApiKeys(read_keys(path))
-    assert keys.accept([b"Bearer one"])
-    assert keys.accept([b"Bearer two"])
-    assert not keys.accept([b"Bearer # ours"])
-    assert not keys.accept([b"Bearer "])
+    assert keys.accept([(b"authorization", b"Bearer one")])
+    assert keys.accept([(b"authorization", b"Bearer two")])
+    assert not keys.accept([(b"authorization", b"Bearer # ours")])
+    assert not keys.accept([(b"authorization", b"Bearer ")])
 
 
 @pytest.mark.parametrize("content", [b"", b"# only a comment\n", b"\xff\xfe", b"two words\n", "schlüssel\n".encode()])
@@ -36,12 +36,12 @@ def test_no_keys_at_all_is_never_taken_for_open() -> None:
 def test_replaced_keys_count_at_once_and_the_old_ones_no_more() -> None:
     keys = ApiKeys(["old", "kept"])
     keys.replace(["kept", "new"])
-    assert keys.accept([b"Bearer new"])
-    assert keys.accept([b"Bearer kept"])
-    assert not keys.accept([b"Bearer old"])
+    assert keys.accept([(b"authorization", b"Bearer new")])
+    assert keys.accept([(b"authorization", b"Bearer kept")])
+    assert not keys.accept([(b"authorization", b"Bearer old")])
     with pytest.raises(ValueError, match="at least one"):
         keys.replace([])
-    assert keys.accept([b"Bearer new"])
+    assert keys.accept([(b"authorization", b"Bearer new")])
 
 
 def test_keys_do_not_show_in_their_representation() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numaserve.server.api.chat_schema import ChatRequest
-from numaserve.server.api.completion_schema import CompletionRequest
+from numaserve.server.api.openai.chat_schema import ChatRequest
+from numaserve.server.api.openai.completion_schema import CompletionRequest
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
 from pydantic import BaseModel
 from starlette.testclient import TestClient

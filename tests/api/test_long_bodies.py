@@ -12,13 +12,13 @@ import pytest
 from numaserve.server.api.app import ApiContext, create_app
 from numaserve.server.api.body.need import BodyNeed, count_values
 from numaserve.server.api.body.process import DecodingProcess
-from numaserve.server.api.body.process_main import MODELS
 from numaserve.server.api.body.route import INLINE_BYTES, INLINE_VALUES
-from numaserve.server.api.chat_schema import ChatRequest
-from numaserve.server.api.completion_schema import CompletionRequest
+from numaserve.server.api.decode_main import MODELS
 from numaserve.server.api.errors import ApiError
+from numaserve.server.api.fields import Strict
 from numaserve.server.api.limits import ApiLimits
-from numaserve.server.api.schemas import Strict
+from numaserve.server.api.openai.chat_schema import ChatRequest
+from numaserve.server.api.openai.completion_schema import CompletionRequest
 from numaserve.server.api.tokenize_schema import DetokenizeRequest
 from numaserve.server.engine.types import NotReady
 from starlette.testclient import TestClient

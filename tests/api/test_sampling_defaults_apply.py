@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from numaserve.server.api.app import create_app
-from numaserve.server.api.schemas import SamplingFields
+from numaserve.server.api.openai.sampling_fields import SamplingFields
 from numaserve.workers.protocol import SamplingParams
 from starlette.testclient import TestClient
 
@@ -19,7 +19,7 @@ NEUTRAL = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetiti
 
 @pytest.fixture
 def client(engine: FakeEngine) -> Iterator[TestClient]:
-    context = replace(make_context(engine), sampling_defaults=SamplingFields.model_validate(DEFAULTS))
+    context = replace(make_context(engine), sampling_defaults=SamplingFields.model_validate(DEFAULTS).sampling())
     with TestClient(create_app(context)) as client:
         yield client
 

@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from numaserve.server.api.app import create_app
-from numaserve.server.api.body.process_main import MODELS
-from numaserve.server.api.chat_schema import ChatRequest
-from numaserve.server.api.completion_schema import CompletionRequest
 from numaserve.server.api.context import ApiContext
+from numaserve.server.api.decode_main import MODELS
+from numaserve.server.api.fields import MAX_INT
 from numaserve.server.api.limits import ApiLimits
-from numaserve.server.api.messages import Message
-from numaserve.server.api.schemas import MAX_INT, SamplingFields
+from numaserve.server.api.openai.chat_schema import ChatRequest
+from numaserve.server.api.openai.completion_schema import CompletionRequest
+from numaserve.server.api.openai.messages import Message
+from numaserve.server.api.openai.sampling_fields import SamplingFields
 from numaserve.server.metrics.metrics import Metrics
 from pydantic import BaseModel
 

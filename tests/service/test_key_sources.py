@@ -109,4 +109,4 @@ print(subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
 
 def accepts(sources: KeySources, key: str) -> bool:
     assert sources.keys is not None
-    return sources.keys.accept([f"Bearer {key}".encode()])
+    return sources.keys.accept([(b"authorization", f"Bearer {key}".encode())])

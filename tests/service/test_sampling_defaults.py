@@ -19,18 +19,18 @@ def test_the_five_keys_are_taken_and_no_others(tmp_path: Path) -> None:
     values = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0, "repetition_penalty": 1.05}
     others = {"do_sample": False, "max_new_tokens": 7, "eos_token_id": [1, 2], "n": 3, "stop": "x", "seed": 1}
     defaults = read_sampling_defaults(folder_with(tmp_path, {**values, **others}))
-    assert defaults.model_dump(exclude_none=True) == values
+    assert defaults.given() == values
 
 
 def test_null_sets_nothing(tmp_path: Path) -> None:
     defaults = read_sampling_defaults(folder_with(tmp_path, {"temperature": None, "top_k": 0}))
-    assert defaults.model_dump(exclude_none=True) == {"top_k": 0}
+    assert defaults.given() == {"top_k": 0}
 
 
 def test_a_folder_without_the_file_and_a_gguf_file_set_nothing(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
     for model in (tmp_path, tmp_path / "model.gguf"):
-        assert read_sampling_defaults(model).model_dump(exclude_none=True) == {}
+        assert read_sampling_defaults(model).given() == {}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 from numaserve.server.api.explain import NOT_JSON, Problem, explain
-from numaserve.server.api.schemas import Strict
+from numaserve.server.api.fields import Strict
 from numaserve.server.api.unknown_fields import UnknownFields
 from pydantic import ValidationError
 

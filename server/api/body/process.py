@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 from numaserve.server.api.body.decode import Decoded
 from numaserve.server.api.errors import ApiError
-from numaserve.server.api.schemas import Strict
+from numaserve.server.api.fields import Strict
 from numaserve.server.child_process import ChildProcess, Ended, TooLate
 from numaserve.server.engine.types import NotReady, QueueFull
 
 _MAX_WAITING = 64
 _DEADLINE_S = 20.0  # of one body; the longest takes under a second of processor time
-_COMMAND = (sys.executable, "-P", "-m", "numaserve.server.api.body.process_main")
+_COMMAND = (sys.executable, "-P", "-m", "numaserve.server.api.decode_main")
 
 
 class DecodingProcess:

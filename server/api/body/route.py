@@ -11,8 +11,8 @@ from numaserve.server.api.body.need import BodyNeed, count_values
 from numaserve.server.api.body.process import DecodingProcess
 from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import from_problem, too_large
+from numaserve.server.api.fields import Strict
 from numaserve.server.api.limits import ApiLimits
-from numaserve.server.api.schemas import Strict
 from numaserve.server.api.unknown_fields import IgnoredFieldsLog, UnknownFields
 
 # Up to here decoding takes a few milliseconds, whatever the body is; passing it to the process takes about one.

@@ -3,6 +3,7 @@
 from numaserve.server.api.auth import OPEN_PATHS
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import unauthorized
+from numaserve.server.api.surfaces import error_response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
@@ -19,8 +20,8 @@ class RequireKey:
         if scope["type"] != "http" or keys is None or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
-        if keys.accept([value for name, value in scope["headers"] if name == b"authorization"]):
+        if keys.accept(scope["headers"]):
             await self._app(scope, receive, send)
             return
         self._context.metrics.request_refused("unauthorized")
-        await unauthorized().response()(scope, receive, send)
+        await error_response(unauthorized(), scope["path"])(scope, receive, send)

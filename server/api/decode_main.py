@@ -9,10 +9,10 @@ from contextlib import suppress
 
 import msgspec
 from numaserve.server.api.body.decode import BodyProblem, Decoded, decode, to_data
-from numaserve.server.api.chat_schema import ChatRequest
-from numaserve.server.api.completion_schema import CompletionRequest
 from numaserve.server.api.explain import Problem
-from numaserve.server.api.schemas import Strict
+from numaserve.server.api.fields import Strict
+from numaserve.server.api.openai.chat_schema import ChatRequest
+from numaserve.server.api.openai.completion_schema import CompletionRequest
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
 from numaserve.server.api.unknown_fields import UnknownFields
 from numaserve.server.confinement import confine, ignore_ends_of_the_group

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from numaserve.server.api.fields import Neutral, Text, TokenId, TopLogprobs, conflict, neutral
+from numaserve.server.api.generation.asked import Asked, Texts
 from numaserve.server.api.limits import ApiLimits
-from numaserve.server.api.schemas import Neutral, SamplingFields, Text, TokenId, TopLogprobs, conflict, neutral
+from numaserve.server.api.openai.sampling_fields import SamplingFields
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 DEFAULT_MAX_TOKENS = 16
@@ -66,7 +68,15 @@ class CompletionRequest(SamplingFields):
             raise conflict("best_of", "'best_of' is not supported by this server; leave it out or set it to 'n'")
         return self
 
-    @property
-    def output_limit(self) -> int | None:
-        """The most tokens to generate; None for the default of 16, or as many as fit."""
-        return self.max_tokens
+    def asked(self) -> Asked:
+        """What the client asks for."""
+        with_logprobs = self.logprobs is not None
+        return Asked(
+            Texts(self.prompt, echo=self.echo is True),
+            self.sampling(),
+            model=self.model,
+            max_tokens=self.max_tokens,
+            default_max_tokens=DEFAULT_MAX_TOKENS,
+            logprobs=-1 if self.logprobs is None else self.logprobs,
+            prompt_logprobs=self.echo is True and with_logprobs,
+        )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from numaserve.server.api.messages import Conversation
-from numaserve.server.api.schemas import MAX_INT, Neutral, SamplingFields, Strict, TopLogprobs, conflict, neutral
+from numaserve.server.api.fields import MAX_INT, Neutral, Strict, TopLogprobs, conflict, neutral
+from numaserve.server.api.generation.asked import Asked, Chat
+from numaserve.server.api.openai.messages import Messages
+from numaserve.server.api.openai.sampling_fields import SamplingFields
 from pydantic import AfterValidator, Field, model_validator
 
 
@@ -24,7 +26,7 @@ class TemplateArguments(Strict):
 class ChatRequest(SamplingFields):
     """The body of POST /v1/chat/completions."""
 
-    messages: Conversation
+    messages: Messages
     """The turns so far."""
     max_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
     """Tokens to generate at most; all that fit unless set."""
@@ -71,7 +73,13 @@ class ChatRequest(SamplingFields):
             raise conflict("max_tokens", "'max_tokens' and 'max_completion_tokens' differ; set only one of them")
         return self
 
-    @property
-    def output_limit(self) -> int | None:
-        """The most tokens to generate; None for as many as fit."""
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+    def asked(self) -> Asked:
+        """What the client asks for."""
+        arguments = self.chat_template_kwargs
+        return Asked(
+            Chat(self.messages, {} if arguments is None else arguments.model_dump(exclude_none=True)),
+            self.sampling(),
+            model=self.model,
+            max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
+            logprobs=(self.top_logprobs or 0) if self.logprobs else -1,
+        )

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from numaserve.server.api.access_log import RequestRecord
+from numaserve.server.api.generation.asked import Prompt
 from numaserve.server.engine.types import EngineProtocol, GenerationChunk, GenerationRequest, GenerationStream
 from numaserve.server.metrics.labels import EndReason
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of an answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0  # of the prompt, that came from the prefix cache
 
 
 class Generation:
@@ -19,28 +29,29 @@ class Generation:
     def __init__(
         self,
         stream: GenerationStream,
-        prompt_lengths: Sequence[int],
+        prompts: Sequence[Prompt],
         per_prompt: int,
         record: RequestRecord,
         *,
         drop_output: bool,
     ) -> None:
+        self.prompts = prompts
         self._stream = stream
         self._record = record
         self._drop_output = drop_output
         self._per_prompt = per_prompt
-        self._prompt_lengths = prompt_lengths
-        self._running = len(prompt_lengths) * per_prompt
+        self._running = len(prompts) * per_prompt
         self._completion_tokens = [0] * self._running
         # Each prompt's first sequence counts: its siblings find the whole prompt in the cache because it put it there.
-        self._cached_tokens = [0] * len(prompt_lengths)
-        record.prompt_tokens = sum(prompt_lengths)
+        self._cached_tokens = [0] * len(prompts)
+        record.prompt_tokens = sum(len(prompt.tokens) for prompt in prompts)
 
     @classmethod
     def admit(
         cls,
         engine: EngineProtocol,
-        prompts: Sequence[Sequence[GenerationRequest]],
+        prompts: Sequence[Prompt],
+        requests: Sequence[Sequence[GenerationRequest]],
         record: RequestRecord,
         *,
         drop_output: bool = False,
@@ -49,18 +60,18 @@ class Generation:
 
         With `drop_output` the chunks come without their text and tokens: only the prompt was to be scored.
         """
-        stream = engine.admit([request for requests in prompts for request in requests])
-        lengths = [len(requests[0].prompt) for requests in prompts]
-        return cls(stream, lengths, len(prompts[0]), record, drop_output=drop_output)
+        stream = engine.admit([request for each in requests for request in each])
+        return cls(stream, prompts, len(requests[0]), record, drop_output=drop_output)
 
-    def usage(self) -> dict[str, object]:
-        """OpenAI's `usage`. A prompt counts once whatever `n` is."""
-        usage = _usage(sum(self._prompt_lengths), sum(self._completion_tokens))
-        return {**usage, "prompt_tokens_details": {"cached_tokens": sum(self._cached_tokens)}}
+    def usage(self) -> Usage:
+        """The tokens of the whole answer. A prompt counts once whatever `n` is."""
+        prompt_tokens = sum(len(prompt.tokens) for prompt in self.prompts)
+        return Usage(prompt_tokens, sum(self._completion_tokens), sum(self._cached_tokens))
 
-    def usage_so_far(self, index: int, *, begins: bool = False) -> dict[str, object]:
-        """The usage of sequence `index` until now, which vLLM tells with each chunk when it is asked to."""
-        return _usage(self._prompt_lengths[index // self._per_prompt], 0 if begins else self._completion_tokens[index])
+    def usage_so_far(self, index: int, *, begins: bool = False) -> Usage:
+        """The tokens of sequence `index` until now; with `begins` before it has any."""
+        prompt = self.prompts[index // self._per_prompt]
+        return Usage(len(prompt.tokens), 0 if begins else self._completion_tokens[index])
 
     async def chunks(self) -> AsyncGenerator[GenerationChunk, None]:
         """Chunks of all sequences; those of one in order. Raises `GenerationFailed`; the others are aborted then."""
@@ -97,11 +108,3 @@ class Generation:
             return replace(chunk, text="", token_ids=[], logprobs=[], finish_reason=reason)
         self._completion_tokens[index] += len(chunk.token_ids)
         return chunk
-
-
-def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, object]:
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-    }

@@ -1,121 +1,28 @@
-"""The fields that /v1/chat/completions and /v1/completions share, and their ranges.
-
-A field is (a) served, (b) without effect on the result and accepted, (c) known but not supported: only its neutral
-values are accepted, or (d) unknown: ignored, which the answer says, or refused. null stands for the default everywhere.
-"""
+"""The fields that /v1/chat/completions and /v1/completions share, and their ranges."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import dataclasses
+from typing import Annotated
 
-from numaserve.server.api.limits import ApiLimits
-from numaserve.server.api.unknown_fields import UnknownFields
-from numaserve.workers.protocol import MAX_LOGPROBS
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    StringConstraints,
-    ValidationInfo,
-    model_validator,
+from numaserve.server.api.fields import (
+    MAX_INT,
+    MAX_METADATA,
+    MAX_N,
+    MAX_STOP_TOKEN_IDS,
+    LogitBias,
+    Neutral,
+    ShortText,
+    StopStrings,
+    Strict,
+    Text,
+    TokenId,
+    conflict,
+    neutral,
+    no_overflow,
 )
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
-
-MAX_INT = 2**31 - 1
-MAX_N = 128
-MAX_STOP_STRINGS = 32
-MAX_STOP_TOKEN_IDS = 256
-MAX_LOGIT_BIAS = 1024
-MAX_METADATA = 1024
-
-
-class Strict(BaseModel):
-    """A model without NaN and infinity, and without strings or booleans where numbers belong.
-
-    Unknown fields are told to the `UnknownFields` that is the context of the validation; without one they are refused.
-    """
-
-    @classmethod
-    def most_tokens(cls, limits: ApiLimits) -> int:
-        """The tokens of text, or ids, that a body of this class may need to carry."""
-        return limits.context_length
-
-    # What stands below a field is its description: in the OpenAPI document, and in the documentation's tables.
-    model_config = ConfigDict(
-        extra="ignore", strict=True, allow_inf_nan=False, frozen=True, use_attribute_docstrings=True
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _note_unknown_fields(cls, values: object, info: ValidationInfo) -> object:
-        if isinstance(values, dict) and not values.keys() <= cls.model_fields.keys():
-            unknown = info.context if isinstance(info.context, UnknownFields) else UnknownFields(refused=True)
-            unknown.note([name for name in values if name not in cls.model_fields], cls.model_fields)
-        return values
-
-
-class neutral:
-    """Accepts null and `values`, with which a field that is not supported changes nothing; refuses anything else."""
-
-    def __init__(self, *values: object) -> None:
-        self._values = values
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"enum": [None, *self._values], "description": "Not supported; these values change nothing."}
-
-    def _check(self, value: object) -> object:
-        if value is None or any(type(value) is type(item) and value == item for item in self._values):
-            return value
-        accepted = ", ".join(["null", *map(repr, self._values)])
-        raise ValueError(f"this server does not support it; leave it out or use {accepted}")
-
-
-def conflict(param: str, message: str) -> PydanticCustomError:
-    """Fields that are fine each but not together; `param` is the one to blame."""
-    return PydanticCustomError("conflict", message, {"param": param})
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
-def _no_float_overflow(value: object) -> object:
-    # An integer of hundreds of digits is valid JSON, and turning it into a float raises OverflowError.
-    if isinstance(value, int) and abs(value) > 2**63:
-        raise ValueError("the number is too large")
-    return value
-
-
-def _whole_characters(value: str) -> str:
-    # JSON can spell half of a UTF-16 pair; no tokenizer and no UTF-8 answer can carry it.
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError("the text has a lone surrogate, which is not a character") from None
-    return value
-
-
-Neutral = Any
-Unused = Annotated[Any, AfterValidator(lambda _value: None), Field(description="Without effect, whatever it holds.")]
-Text = Annotated[str, AfterValidator(_whole_characters)]
-# Behind a number's bounds, which the OpenAPI document would not have otherwise.
-no_overflow = BeforeValidator(_no_float_overflow)
-StopString = Annotated[Text, StringConstraints(min_length=1, max_length=1024)]
-StopStrings = Annotated[list[StopString], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)]
-TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
-_ID_PATTERN = r"^[0-9]{1,10}$"
-LogitBias = Annotated[
-    dict[Annotated[str, StringConstraints(pattern=_ID_PATTERN)], Annotated[float, Field(ge=-100, le=100), no_overflow]],
-    Field(max_length=MAX_LOGIT_BIAS, json_schema_extra={"propertyNames": {"pattern": _ID_PATTERN}}),
-]
-ShortText = Annotated[Text, StringConstraints(max_length=1024)]
+from numaserve.server.api.sampling import Sampling
+from pydantic import Field, StringConstraints, model_validator
 
 
 class StreamOptions(Strict):
@@ -234,5 +141,10 @@ class SamplingFields(Strict):
             raise conflict("stream_options", "'stream_options' needs 'stream': true")
         return self
 
+    def sampling(self) -> Sampling:
+        """How to sample, as it was asked for."""
+        given = {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
+        return Sampling(**given | {"logit_bias": {int(token): bias for token, bias in (self.logit_bias or {}).items()}})
 
-TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
+
+_SAMPLING = frozenset(field.name for field in dataclasses.fields(Sampling))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-import msgspec
-from numaserve.server.api.schemas import Neutral, ShortText, Strict, Text, Unused, conflict, neutral
+from numaserve.server.api.conversation import Conversation
+from numaserve.server.api.fields import Neutral, ShortText, Strict, Text, Unused, conflict, neutral
 from pydantic import Discriminator, Field, GetCoreSchemaHandler, StringConstraints, Tag, model_validator
 from pydantic_core import CoreSchema, core_schema
 
@@ -128,21 +128,18 @@ class Message(Strict):
         return message
 
 
-class Conversation(msgspec.Struct, frozen=True):
-    """Messages that were checked, as data only: those of a long body are checked in another process."""
+def _conversation(messages: list[Message]) -> Conversation:
+    shown = [message.for_template() for message in messages]
+    characters = sum(len(message["content"]) for message in shown)
+    return Conversation(shown, characters, any(message.needs_tools for message in messages))
 
-    messages: list[dict[str, Any]]  # as the chat template sees them
-    characters: int
-    needs_tools: bool  # only a template that knows of tools can write them
 
-    @classmethod
-    def of(cls, messages: list[Message]) -> Conversation:
-        """The conversation of `messages`, which were checked."""
-        shown = [message.for_template() for message in messages]
-        characters = sum(len(message["content"]) for message in shown)
-        return cls(shown, characters, any(message.needs_tools for message in messages))
+class _Messages:
+    """The schema of messages, which become a conversation."""
 
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         messages = handler.generate_schema(Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)])
-        return core_schema.no_info_after_validator_function(cls.of, messages)
+        return core_schema.no_info_after_validator_function(_conversation, messages)
+
+
+Messages = Annotated[Conversation, _Messages()]

@@ -6,21 +6,16 @@ from contextlib import aclosing
 import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from numaserve.server.api.access_log import record_of
-from numaserve.server.api.answers import Frame, StreamUsage, check_servable, check_text_length, encode_prompt
 from numaserve.server.api.body.route import body_route
-from numaserve.server.api.chat_schema import ChatRequest, TemplateArguments
 from numaserve.server.api.context import ApiContext
-from numaserve.server.api.disconnect import until_disconnect
-from numaserve.server.api.errors import ApiError, bad_request, template_unavailable
-from numaserve.server.api.generation import Generation
-from numaserve.server.api.logprobs import TokenNames, chat_entries
-from numaserve.server.api.messages import Conversation
+from numaserve.server.api.generation.generation import Generation
+from numaserve.server.api.generation.start import start
+from numaserve.server.api.openai.chat_schema import ChatRequest
+from numaserve.server.api.openai.frame import EVENTS, Frame, StreamUsage, usage_body
+from numaserve.server.api.openai.logprobs import TokenNames, chat_entries
 from numaserve.server.api.openapi import BODY_ERRORS
 from numaserve.server.api.response_models import EVENT_STREAM, ChatCompletion
-from numaserve.server.api.sampling import Wanted, generation_requests, output_limit
 from numaserve.server.api.streaming import json_response, respond
-from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
 from numaserve.workers.protocol import TokenLogprobs
 
 
@@ -31,16 +26,8 @@ def chat_router(context: ApiContext) -> APIRouter:
     @router.post("/v1/chat/completions", response_model=ChatCompletion, responses={200: EVENT_STREAM, **BODY_ERRORS})
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
         """A conversation, continued; OpenAI's shapes, streaming and not."""
-        check_servable(context, body.model)
-        record = record_of(request)
-        prompt = await until_disconnect(request, render(context, body.messages, body.chat_template_kwargs))
-        if context.log_prompts:
-            record.prompt = body.messages.messages
-        limit = output_limit(len(prompt), body.output_limit, None, context.limits.context_length, "messages")
-        wanted = Wanted(limit, (body.top_logprobs or 0) if body.logprobs else -1)
         answer = _ChatAnswer(context, body)
-        requests = generation_requests(context, body, prompt, wanted, answer.id)
-        generation = Generation.admit(context.engine, [requests], record)
+        generation = await start(context, request, body.asked(), answer.id)
         return await respond(
             request, answer, generation, stream=body.stream is True, ping_seconds=context.sse_ping_seconds
         )
@@ -48,42 +35,10 @@ def chat_router(context: ApiContext) -> APIRouter:
     return router
 
 
-async def render(
-    context: ApiContext,
-    conversation: Conversation,
-    arguments: TemplateArguments | None = None,
-    *,
-    add_generation_prompt: bool = True,
-) -> list[int]:
-    """Token ids of a conversation, by the model's own template. Raises `ApiError` and `QueueFull`."""
-    check_text_length(context, conversation.characters, "messages")
-    if conversation.needs_tools and not context.tokenizer.takes_tools:
-        raise _template_refuses("This model's chat template cannot write tool calls and their results.")
-    allowed = {} if arguments is None else arguments.model_dump(exclude_none=True)
-
-    def write() -> str:
-        messages = conversation.messages
-        return context.tokenizer.render_chat(messages, add_generation_prompt=add_generation_prompt, **allowed)
-
-    try:
-        text = await context.text.render(write)
-    except ChatTemplateError as error:
-        raise _template_refuses(f"The chat template does not take these messages: {error}") from error
-    except ChatTemplateUnavailable as error:
-        raise template_unavailable(str(error)) from error
-    with context.text.admit(len(text)) as turns:
-        prompt = await encode_prompt(context, turns, text, "messages", add_special_tokens=False)
-    if not prompt:
-        raise _template_refuses("The chat template makes an empty prompt of these messages.")
-    return prompt
-
-
-def _template_refuses(message: str) -> ApiError:
-    return bad_request(message, "messages", "chat_template_refused")
-
-
 class _ChatAnswer:
     """Writes the chunks of a generation in the shape of chat."""
+
+    framing = EVENTS
 
     def __init__(self, context: ApiContext, body: ChatRequest) -> None:
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
@@ -119,7 +74,7 @@ class _ChatAnswer:
             }
             for index in range(self._choices)
         ]
-        return json_response(self._frame.wrap(choices, usage=generation.usage()))
+        return json_response(self._frame.wrap(choices, usage=usage_body(generation.usage())))
 
     async def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
         """The chunks: per choice one with the role, then its text, then one with the reason; at last usage."""
@@ -140,7 +95,7 @@ class _ChatAnswer:
                     last = self._choice(index, {}, finish_reason=chunk.finish_reason)
                     yield self._frame.wrap([last], **usage.of_chunk(index))
         if usage.wanted:
-            yield self._frame.wrap([], usage=generation.usage())
+            yield self._frame.wrap([], usage=usage_body(generation.usage()))
 
     def _entries(self, tokens: list[TokenLogprobs]) -> list[msgspec.Raw]:
         return chat_entries(self._names, tokens) if self._with_logprobs else []

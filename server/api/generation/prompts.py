@@ -1,0 +1,101 @@
+"""Prompts: conversations rendered by the model's template, and texts, both as token ids."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.errors import ApiError, bad_request, context_length_exceeded, template_unavailable
+from numaserve.server.api.generation.asked import Chat, Prompt, Texts
+from numaserve.server.api.generation.sampling import check_token_ids, output_limit
+from numaserve.server.text.work import TextTooLong, Turns
+from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
+
+# No vocabulary has tokens of nearly so many characters on average: a longer text cannot fit, and is refused before it
+# keeps the tokenizer busy.
+_MAX_CHARACTERS_PER_TOKEN = 256
+
+
+async def prompts_of(context: ApiContext, asked: Chat | Texts, *, skip_special_tokens: bool = True) -> list[Prompt]:
+    """The prompts, none of them empty. Raises `ApiError` and `QueueFull`."""
+    if isinstance(asked, Chat):
+        return [Prompt(await render(context, asked))]
+    for given in asked.prompts:
+        if isinstance(given, str):
+            check_text_length(context, len(given), asked.param)
+        else:
+            output_limit(len(given), None, None, context.limits.context_length, asked.param)
+    with context.text.admit(sum(map(len, asked.prompts))) as turns:
+        prompts = [await _prompt(context, asked, given, turns, skip=skip_special_tokens) for given in asked.prompts]
+    if not all(prompt.tokens for prompt in prompts):
+        message = "A prompt is empty, and this model has no token that starts a text."
+        raise bad_request(message, asked.param, "empty_prompt")
+    return prompts
+
+
+async def render(context: ApiContext, chat: Chat) -> list[int]:
+    """Token ids of a conversation, by the model's own template. Raises `ApiError` and `QueueFull`."""
+    conversation = chat.conversation
+    check_text_length(context, conversation.characters, chat.param)
+    if conversation.needs_tools and not context.tokenizer.takes_tools:
+        raise _template_refuses("This model's chat template cannot write tool calls and their results.", chat)
+
+    def write() -> str:
+        return context.tokenizer.render_chat(
+            conversation.messages, add_generation_prompt=chat.add_generation_prompt, **chat.template_arguments
+        )
+
+    try:
+        text = await context.text.render(write)
+    except ChatTemplateError as error:
+        raise _template_refuses(f"The chat template does not take these messages: {error}", chat) from error
+    except ChatTemplateUnavailable as error:
+        raise template_unavailable(str(error)) from error
+    with context.text.admit(len(text)) as turns:
+        prompt = await _encode(context, turns, text, chat.param, add_special_tokens=False)
+    if not prompt:
+        raise _template_refuses("The chat template makes an empty prompt of these messages.", chat)
+    return prompt
+
+
+def hidden_tokens(context: ApiContext, *, skip_special_tokens: bool) -> frozenset[int]:
+    """The tokens that are not in an answer's text."""
+    return context.tokenizer.special_token_ids if skip_special_tokens else frozenset()
+
+
+def check_text_length(context: ApiContext, characters: int, param: str) -> None:
+    """Raise `ApiError` for a text so long that it cannot fit whatever its tokens are."""
+    limit = context.limits.context_length
+    if characters > limit * _MAX_CHARACTERS_PER_TOKEN:
+        raise context_length_exceeded(
+            f"This model's maximum context length is {limit} tokens; {characters} characters are more than fit.", param
+        )
+
+
+async def _prompt(context: ApiContext, asked: Texts, given: str | list[int], turns: Turns, *, skip: bool) -> Prompt:
+    if isinstance(given, str):
+        bos = context.tokenizer.bos_token_id
+        hidden = frozenset[int]() if bos is None else frozenset((bos,))
+        return Prompt(await _encode(context, turns, given, asked.param), given, hidden)
+    await turns.run(partial(check_token_ids, given, context.vocab_size, asked.param))
+    text = await turns.decode(given, skip_special_tokens=skip) if asked.echo else ""
+    return Prompt(given, text, hidden_tokens(context, skip_special_tokens=skip))
+
+
+async def _encode(
+    context: ApiContext, turns: Turns, text: str, param: str, *, add_special_tokens: bool = True
+) -> list[int]:
+    """Token ids of a prompt. Raises `ApiError` for one that is so long that it is not even counted to its end."""
+    limits = context.limits
+    try:
+        return await turns.encode(text, max_tokens=limits.prompt_tokens, add_special_tokens=add_special_tokens)
+    except TextTooLong as error:
+        raise context_length_exceeded(
+            f"This model's maximum context length is {limits.context_length} tokens, but the prompt has more than "
+            f"{error.tokens} tokens. Shorten the prompt.",
+            param,
+        ) from error
+
+
+def _template_refuses(message: str, chat: Chat) -> ApiError:
+    return bad_request(message, chat.param, "chat_template_refused")

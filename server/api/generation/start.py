@@ -1,0 +1,46 @@
+"""The way of a request to the engine."""
+
+from __future__ import annotations
+
+from fastapi import Request
+from numaserve.server.api.access_log import record_of
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.disconnect import until_disconnect
+from numaserve.server.api.errors import bad_request, model_not_found, not_ready
+from numaserve.server.api.generation.asked import Asked, Chat
+from numaserve.server.api.generation.generation import Generation
+from numaserve.server.api.generation.prompts import prompts_of
+from numaserve.server.api.generation.sampling import generation_requests
+
+
+async def start(context: ApiContext, request: Request, asked: Asked, request_id: str) -> Generation:
+    """Make prompts and admit their sequences, all or none; `request_id` is that of the answer.
+
+    Raises `ApiError` for what cannot be served, and what `EngineProtocol.admit` raises.
+    """
+    check_model(context, asked.model)
+    if not context.engine.is_ready():
+        raise not_ready("The server is not ready: it is loading, restarting or shutting down. Try again shortly.")
+    _check_sequences(context, asked)
+    record = record_of(request)
+    if context.log_prompts:
+        record.prompt = asked.input.conversation.messages if isinstance(asked.input, Chat) else asked.input.prompts
+    making = prompts_of(context, asked.input, skip_special_tokens=asked.sampling.skip_special_tokens)
+    prompts = await until_disconnect(request, making)
+    ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
+    requests = [generation_requests(context, asked, prompt, each) for prompt, each in zip(prompts, ids, strict=True)]
+    return Generation.admit(context.engine, prompts, requests, record, drop_output=asked.max_tokens == 0)
+
+
+def check_model(context: ApiContext, model: str | None) -> None:
+    """Raise `ApiError` 404 for another model than the one served; no model means that one."""
+    if model is not None and model not in context.model_names:
+        raise model_not_found(model)
+
+
+def _check_sequences(context: ApiContext, asked: Asked) -> None:
+    prompts = 1 if isinstance(asked.input, Chat) else len(asked.input.prompts)
+    sequences = prompts * asked.sampling.n
+    if sequences > context.limits.max_sequences:
+        message = f"{sequences} sequences are asked for at once; at most {context.limits.max_sequences} are served."
+        raise bad_request(message, asked.input.param, "too_many_sequences")

@@ -1,0 +1,55 @@
+"""What each format of tool calls says of itself."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numaserve.server.tools.scanner import Scanner, Steps
+from numaserve.server.tools.sink import Sink
+from numaserve.server.tools.types import Tool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A whole call: what `ToolFormat.render` writes."""
+
+    name: str
+    arguments: dict[str, Any]
+    id: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolFormat(ABC):
+    """How a family of models writes calls.
+
+    `in_template` are texts that a chat template of the family has, all of them, and `not_in_template` texts that it
+    has not. `triggers` begin calls anywhere in an answer, `bare` only where an answer begins with them, and then only
+    of tools that the request has. `tokens` are texts that may be special tokens of the model: the parser must see them.
+    `id_length` is the number of letters and digits that the template demands of ids; None where any id will do.
+    """
+
+    name: str
+    in_template: tuple[str, ...]
+    not_in_template: tuple[str, ...] = ()
+    triggers: tuple[str, ...] = ()
+    bare: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
+    id_length: int | None = None
+
+    def matches(self, template: str) -> bool:
+        """Whether a model with this chat template writes calls so."""
+        return all(text in template for text in self.in_template) and not any(
+            text in template for text in self.not_in_template
+        )
+
+    @abstractmethod
+    def read(self, scanner: Scanner, sink: Sink, trigger: str) -> Steps[None]:
+        """Read what follows `trigger`, up to where the answer may go on.
+
+        Raises `NotACall` where what the scanner has recorded is text of the answer.
+        """
+
+    @abstractmethod
+    def render(self, calls: Sequence[Call], tools: Sequence[Tool] = ()) -> str:
+        """The text that a model writes for `calls`, of which there is at least one."""

@@ -1,0 +1,12 @@
+"""Hermes 2 Pro and later, Qwen2.5, Qwen3, Granite 4 and others: JSON in tags of XML."""
+
+from numaserve.server.tools.json_format import JsonFormat
+
+FORMAT = JsonFormat(
+    name="hermes",
+    in_template=("<tool_call>", '"arguments'),
+    triggers=("<tool_call>",),
+    tokens=("<tool_call>", "</tool_call>"),
+    begin="<tool_call>\n",
+    end="\n</tool_call>",
+)

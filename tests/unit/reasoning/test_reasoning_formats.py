@@ -1,0 +1,58 @@
+"""What is true of each format of thoughts: they are told apart from the answer, wherever the text is cut."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numaserve.server.reasoning.format import ReasoningFormat
+from numaserve.server.reasoning.formats import reasoning_formats
+from numaserve.server.tools.format import Call
+from numaserve.server.tools.formats import tool_formats
+from numaserve.server.tools.types import Tool
+
+from tests.support.model_outputs import Answer, cut, each_way_to_cut, parse
+
+FORMATS = list(reasoning_formats().values())
+each_format = pytest.mark.parametrize("thoughts", FORMATS, ids=lambda each: each.name)
+HERMES = tool_formats()["hermes"]
+WORDS = st.sampled_from(["So", " 1 < 2", "\n", "  ", "é", "<", "[", "</", "th", "\n\n"])
+
+
+@each_format
+@given(thought=st.lists(WORDS, max_size=8), answer=st.lists(WORDS, max_size=8), inside=st.booleans(), data=st.data())
+def test_thought_and_answer_are_told_apart(
+    thoughts: ReasoningFormat, thought: list[str], answer: list[str], inside: bool, data: st.DataObject
+) -> None:
+    start = "" if inside else thoughts.start
+    text = f"{start}\n{''.join(thought)}\n{thoughts.end}\n\n{''.join(answer)}"
+    prompt = f"Hello{thoughts.start}\n" if inside else "Hello"
+    expected = Answer(content="".join(answer).lstrip("\n"), reasoning="".join(thought).strip(" \n"))
+    places = data.draw(st.lists(st.integers(0, len(text)), max_size=5))
+    assert parse(cut(text, places), thoughts=thoughts, prompt=prompt) == expected
+
+
+@each_format
+def test_a_thought_that_does_not_end_is_no_answer(thoughts: ReasoningFormat) -> None:
+    for pieces in each_way_to_cut(f"{thoughts.start}Let me see"):
+        assert parse(pieces, thoughts=thoughts) == Answer(reasoning="Let me see")
+
+
+@each_format
+def test_a_prompt_that_closes_the_thought_begins_the_answer(thoughts: ReasoningFormat) -> None:
+    prompt = f"Hello{thoughts.start}\n\n{thoughts.end}\n\n"
+    assert parse(["Hi"], thoughts=thoughts, prompt=prompt) == Answer(content="Hi")
+
+
+def test_calls_follow_on_the_thought() -> None:
+    thoughts = reasoning_formats()["think"]
+    call = HERMES.render([Call(name="f", arguments={"a": 1})])
+    text = f"<think>\nShall I call {call}?\n</think>\n\nYes.\n{call}"
+    for pieces in each_way_to_cut(text):
+        answer = parse(pieces, HERMES, thoughts)
+        assert answer.reasoning == f"Shall I call {call}?"
+        assert answer.content == "Yes."
+        assert answer.named == [("f", {"a": 1})]
+
+
+def test_markers_in_the_answer_are_its_text() -> None:
+    answer = parse(["I write <think> and </think> so."], HERMES, reasoning_formats()["think"], [Tool("f")])
+    assert answer == Answer(content="I write <think> and </think> so.")

@@ -77,6 +77,10 @@ class Tokenizer:
         """The bytes the token adds to a text; empty for an id outside the vocabulary."""
         return self._bytes_of(self.token_text(token_id))
 
+    def definition(self) -> str:
+        """The tokenizer as the text of a tokenizer.json. It takes half a second for a large one, with the GIL held."""
+        return self._backend.to_str()
+
     def check_chat_template(self) -> None:
         """Raise `ChatTemplateError` when the template does not compile; nothing is done where there is none."""
         if self._chat_template is not None:

@@ -43,6 +43,9 @@ class TokenizerProtocol(Protocol):
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes the token adds to a text, which need not be valid UTF-8 on their own."""
 
+    def definition(self) -> str:
+        """The tokenizer as the text of a tokenizer.json, whatever it was read from."""
+
     def render_chat(
         self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
     ) -> str:

@@ -1,0 +1,52 @@
+"""One sequence's walk through a grammar."""
+
+import ctypes
+
+from llguidance import LLMatcher
+from numaserve.server.engine.constraint import ConstraintFailed, MaskState
+
+_WORD_BITS = 32
+
+
+def mask_bytes(vocab_size: int) -> int:
+    """Bytes of a mask of `vocab_size` tokens: whole little-endian uint32 words."""
+    return (vocab_size + _WORD_BITS - 1) // _WORD_BITS * 4
+
+
+class GrammarMatcher:
+    """Implements `TokenMatcher`. Where the grammar may end, every end token is allowed; where it must, nothing else."""
+
+    def __init__(self, matcher: LLMatcher, vocab_size: int, eos: frozenset[int]) -> None:
+        """`matcher` is used up. `eos` are the end tokens, which may come again once the grammar has ended."""
+        self._matcher = matcher
+        self._eos = eos
+        self._bytes = mask_bytes(vocab_size)
+
+    def accept(self, token: int) -> None:
+        """Take in the sampled token. Raises `ConstraintFailed`."""
+        ended = token in self._eos and self._matcher.is_stopped()
+        # A matcher that has failed says of an end token that it took it.
+        if not (ended or self._matcher.consume_token(token)) or self._matcher.is_error():
+            raise self._failure()
+
+    def write_mask(self, address: int, nbytes: int) -> MaskState:
+        """Write the bits of the next position to the `nbytes` bytes at `address`.
+
+        Bits that are there beyond the vocabulary are zero; of a mask with more bits than there is room for, which is
+        one of a model with fewer logits than its tokenizer has tokens, the first are written. Raises
+        `ConstraintFailed`.
+        """
+        if nbytes >= self._bytes:
+            self._matcher.unsafe_compute_mask_ptr(address, self._bytes)
+            ctypes.memset(address + self._bytes, 0, nbytes - self._bytes)
+        else:
+            whole = ctypes.create_string_buffer(self._bytes)
+            self._matcher.unsafe_compute_mask_ptr(ctypes.addressof(whole), self._bytes)
+            ctypes.memmove(address, whole, nbytes)
+        if self._matcher.is_error():
+            raise self._failure()
+        return MaskState.MASK
+
+    def _failure(self) -> ConstraintFailed:
+        reason = self._matcher.get_error().partition("\n")[0] or "the token is not allowed"
+        return ConstraintFailed(f"The answer cannot go on by its grammar: {reason}.")

@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context
 from tests.support.app_routes import ROUTES
+from tests.support.error_forms import error_message
 
 ORIGIN = "https://chat.example.com"
 KEY = "key-of-a-test"
@@ -33,10 +34,7 @@ FOREIGN_PAGES = [
 
 def assert_refused(answer: Any, option: str) -> None:
     assert answer.status_code == 403
-    error = answer.json()["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    assert error["code"] == "forbidden"
-    assert option in error["message"]
+    assert option in error_message(answer)
     assert answer.headers["x-request-id"]
     assert "access-control-allow-origin" not in answer.headers
 
@@ -53,6 +51,11 @@ def test_a_foreign_page_is_refused(method: str, path: str, headers: dict[str, st
 )
 def test_a_name_that_is_not_this_machine_s_is_refused(method: str, path: str, host: str) -> None:
     assert_refused(LOCAL.request(method, path, headers={"Host": host}), "--allowed-host")
+
+
+def test_the_error_has_a_code_for_programs() -> None:
+    answer = LOCAL.get("/v1/models", headers=FOREIGN_PAGES[0])
+    assert answer.json()["error"]["code"] == "forbidden"
 
 
 @pytest.mark.parametrize(

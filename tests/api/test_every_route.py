@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
 from tests.support.app_routes import ROUTES
+from tests.support.error_forms import error_message
 
 KEY = "key-of-a-test"
 DEEP = 100_000
@@ -57,15 +58,6 @@ def guarded() -> TestClient:
     return TestClient(create_app(make_context(FakeEngine(), keys=["other-key", KEY])))
 
 
-def assert_error(answer: Any) -> None:
-    error = answer.json()["error"]
-    assert set(answer.json()) == {"error"}
-    assert set(error) == {"message", "type", "param", "code"}
-    assert isinstance(error["message"], str)
-    assert error["message"]
-    assert "Traceback" not in error["message"]
-
-
 def test_the_routes_are_those_that_clients_expect() -> None:
     assert {
         "/v1/chat/completions",
@@ -110,8 +102,11 @@ def test_a_guarded_route_refuses_a_request_without_the_key(
     answer = guarded.request(method, path, headers=headers)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
-    assert_error(answer)
-    assert answer.json()["error"]["code"] == "invalid_api_key"
+    assert "API key" in error_message(answer)
+
+
+def test_the_refusal_has_a_code_for_programs(guarded: TestClient) -> None:
+    assert guarded.get("/v1/models").json()["error"]["code"] == "invalid_api_key"
 
 
 @pytest.mark.parametrize(("method", "path"), GUARDED)
@@ -146,7 +141,7 @@ def test_garbage_is_the_client_s_error(
 ) -> None:
     answer = client.request(method, path, content=GARBAGE[kind], headers={"Content-Type": "application/json"})
     assert 400 <= answer.status_code < 500
-    assert_error(answer)
+    error_message(answer)
     assert engine.admitted == []
 
 
@@ -159,14 +154,14 @@ def test_a_body_that_is_not_called_json_is_refused(
     content = b'{"model": "%s", "prompt": "x", "tokens": [1]}' % MODEL.encode()
     answer = client.request(method, path, content=content, headers={"Content-Type": content_type})
     assert answer.status_code == 400
-    assert_error(answer)
+    error_message(answer)
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_another_method_is_refused(client: TestClient, method: str, path: str) -> None:
     answer = client.request("DELETE", path)
     assert answer.status_code in (404, 405)
-    assert_error(answer)
+    error_message(answer)
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
@@ -189,5 +184,5 @@ def test_more_headers_than_anybody_needs_are_refused(
 ) -> None:
     answer = client.request(method, path, headers=[(f"x-{index}", "y") for index in range(101)])
     assert answer.status_code == 431
-    assert_error(answer)
+    error_message(answer)
     assert engine.admitted == []

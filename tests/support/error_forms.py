@@ -1,0 +1,52 @@
+"""The forms in which surfaces answer errors, and what was behind an answer."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fastapi import FastAPI, Request
+from httpx import Response
+from numaserve.server.api.errors import ApiError
+from starlette.exceptions import HTTPException
+
+
+class Form(NamedTuple):
+    """The form of one surface's errors."""
+
+    schema: str  # its name in the OpenAPI document
+    message: Callable[[Any], str]  # takes a body of this form; raises AssertionError for another
+
+
+def _openai(body: Any) -> str:
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    return str(body["error"]["message"])
+
+
+# By the beginning of a path; the longest one counts.
+_FORMS = {"/": Form("Error", _openai)}
+
+
+def form_of(path: str) -> Form:
+    """The form that errors of `path` have."""
+    return _FORMS[max((prefix for prefix in _FORMS if path.startswith(prefix)), key=len)]
+
+
+def error_message(answer: Response) -> str:
+    """The message of an error, which has to be in the form that is right for the path it answers."""
+    message = form_of(answer.request.url.path).message(answer.json())
+    assert message
+    assert "Traceback" not in message
+    return message
+
+
+def note_errors(app: FastAPI) -> list[ApiError]:
+    """The errors that `app` answers from its first request on: not every form has room for a code and a field."""
+    noted: list[ApiError] = []
+    answer = app.exception_handlers[HTTPException]
+
+    async def note(request: Request, error: Any) -> Any:
+        noted.extend([error] if isinstance(error, ApiError) else [])
+        return await answer(request, error)
+
+    app.add_exception_handler(HTTPException, note)
+    return noted

@@ -1,6 +1,8 @@
 """What holds for all tests."""
 
+import gc
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -16,6 +18,18 @@ for library in ("OMP", "OPENBLAS", "MKL"):
 # No test is timed: on a busy machine any example may take long.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What collecting makes, modules above all, lives as long as the process: looking for garbage in it takes longer
+    than half of the tests do."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 # Before pytest leaves out what is slow.

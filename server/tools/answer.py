@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from numaserve.server.reasoning.format import ReasoningFormat
 from numaserve.server.tools.format import ToolFormat
+from numaserve.server.tools.formats import tool_formats
 from numaserve.server.tools.scanner import Markers, NotACall, Scanner, Steps, markers
 from numaserve.server.tools.sink import Sink
 from numaserve.server.tools.types import OutputParser, Parsed, Tool
@@ -77,9 +78,8 @@ class AnswerReader:
     def _bare_call(self, calls: ToolFormat) -> Steps[None]:
         self._scanner.record("")
         yield from self._scanner.space()
-        if (yield from self._scanner.sees(*calls.bare)) is None:
-            self._sink.content(self._scanner.recorded())
-        else:
+        self._sink.content(self._scanner.recorded())
+        if (yield from self._scanner.sees(*calls.bare)):
             yield from self._call(calls, "")
 
     def _call(self, calls: ToolFormat, trigger: str) -> Steps[None]:
@@ -126,7 +126,9 @@ def output_parser(
 
     Calls are looked for only with `tools`.
     """
-    calls = tool_format if tools else None
+    if reasoning_format and reasoning_format.channels:
+        tool_format, reasoning_format = tool_formats()[reasoning_format.channels], None
+    calls = tool_format if tool_format and (tools or tool_format.whole) else None
     if calls is None and reasoning_format is None:
         return None
     inside = reasoning_format is not None and reasoning_format.begins_inside_after(prompt_text)

@@ -7,7 +7,6 @@ from typing import Any
 
 from numaserve.server.tools.scanner import Scanner, Steps
 from numaserve.server.tools.sink import Sink
-from numaserve.server.tools.types import Tool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +26,10 @@ class ToolFormat(ABC):
     has not. `triggers` begin calls anywhere in an answer, `bare` only where an answer begins with them, and then only
     of tools that the request has. `tokens` are texts that may be special tokens of the model: the parser must see them.
     `id_length` is the number of letters and digits that the template demands of ids; None where any id will do.
+    `whole` says that the format tells all of an answer apart, its thoughts too, and is needed without tools as well.
+
+    Calls are written between `begin` and `end`, with `separator` between two of them. Readers take any white space
+    where the format has some, or none, and calls without their end.
     """
 
     name: str
@@ -36,6 +39,10 @@ class ToolFormat(ABC):
     bare: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
     id_length: int | None = None
+    whole: bool = False
+    begin: str = ""
+    separator: str = "\n"
+    end: str = ""
 
     def matches(self, template: str) -> bool:
         """Whether a model with this chat template writes calls so."""
@@ -45,11 +52,16 @@ class ToolFormat(ABC):
 
     @abstractmethod
     def read(self, scanner: Scanner, sink: Sink, trigger: str) -> Steps[None]:
-        """Read what follows `trigger`, up to where the answer may go on.
+        """Read what follows `trigger`, "" for a bare call, up to where the answer may go on.
 
         Raises `NotACall` where what the scanner has recorded is text of the answer.
         """
 
     @abstractmethod
-    def render(self, calls: Sequence[Call], tools: Sequence[Tool] = ()) -> str:
+    def render_call(self, call: Call, number: int) -> str:
+        """The text of the call number `number` of an answer."""
+
+    def render(self, calls: Sequence[Call]) -> str:
         """The text that a model writes for `calls`, of which there is at least one."""
+        texts = (self.render_call(call, number) for number, call in enumerate(calls))
+        return f"{self.begin}{self.separator.join(texts)}{self.end}"

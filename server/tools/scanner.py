@@ -117,13 +117,10 @@ class Scanner:
         return found
 
     def close(self, option: str) -> Steps[bool]:
-        """Consume `option`, or the part of it that the text ends with. Returns whether there was one of them."""
+        """Consume `option`, or the part of it that the text ends with. Returns whether anything was consumed."""
         if (yield from self.one_of(option)):
             return True
-        if not self._ended or not option.startswith(self._text[self._at :]):
-            return False
-        self._take(len(self._text))
-        return True
+        return self._ended and option.startswith(self._text[self._at :]) and bool(self._take(len(self._text)))
 
     def space(self) -> Steps[None]:
         """Consume white space."""
@@ -134,21 +131,46 @@ class Scanner:
                 return
             yield
 
-    def until(self, ends: Markers, emit: Emit) -> Steps[str | None]:
-        """Give `emit` text up to the first of `ends`, which is consumed and returned; None at the end of the text."""
+    def before(self, ends: Markers, emit: Emit) -> Steps[str | None]:
+        """Give `emit` text up to the first of `ends`, which is returned, not consumed; None at the end of the text."""
         while True:
             part = len(self._text) if self._ended else ends.part_at_end(self._text, self._at)
             found = ends.pattern.search(self._text, self._at)
-            if found and found.start() < part:
-                if found.start() > self._at:
-                    emit(self._take(found.start()))
-                self._take(found.end())
+            end = found.start() if found and found.start() < part else part
+            if end > self._at:
+                emit(self._take(end))
+            if found and end < part:
                 return found.group()
-            if part > self._at:
-                emit(self._take(part))
             if self._ended:
                 return None
             yield
+
+    def until(self, ends: Markers, emit: Emit) -> Steps[str | None]:
+        """The same, and the end that was found is consumed."""
+        found = yield from self.before(ends, emit)
+        self._take(self._at + len(found or ""))
+        return found
+
+    def some(self, characters: re.Pattern[str]) -> Steps[str]:
+        """Consume characters as long as they match. Returns them."""
+        pieces: list[str] = []
+        while character := (yield from self.peek()):
+            if not characters.match(character):
+                break
+            pieces.append(self._take(self._at + 1))
+        return "".join(pieces)
+
+    def lines(self, text: str) -> Steps[None]:
+        """Consume the lines of `text` with any white space before them. Raises `NotACall` where they do not follow."""
+        for line in filter(None, text.split("\n")):
+            yield from self.space()
+            yield from self.expect(line)
+
+    def close_lines(self, text: str) -> Steps[None]:
+        """Consume as many lines of `text` as follow, with any white space before them."""
+        for line in filter(None, text.split("\n")):
+            yield from self.space()
+            yield from self.close(line)
 
     def give(self, take: Callable[[str, int], int]) -> None:
         """Let `take(text, start)` read what has come and consume the text up to the place that it returns."""

@@ -7,6 +7,6 @@ FORMAT = JsonFormat(
     in_template=("<tool_call>", '"arguments'),
     triggers=("<tool_call>",),
     tokens=("<tool_call>", "</tool_call>"),
-    begin="<tool_call>\n",
-    end="\n</tool_call>",
+    call_begin="<tool_call>\n",
+    call_end="\n</tool_call>",
 )

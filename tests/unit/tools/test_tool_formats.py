@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numaserve.server.tools.format import Call, ToolFormat
 from numaserve.server.tools.formats import tool_formats
@@ -38,24 +38,25 @@ def writable(tool_format: ToolFormat, arguments: list[dict[str, Any]]) -> bool:
 
 
 @each_format
+@settings(max_examples=30)
 @given(arguments=CALLS, text=TEXT)
 def test_calls_that_are_written_are_read(tool_format: ToolFormat, arguments: list[dict[str, Any]], text: str) -> None:
+    assume(not tool_format.bare or not text)
+    assume(writable(tool_format, arguments))
     calls, tools = calls_of(arguments)
-    if tool_format.bare and not tool_format.triggers:
-        text = ""
-    answer = parse([text + tool_format.render(calls, tools)], tool_format, tools=tools)
+    answer = parse([text + tool_format.render(calls)], tool_format, tools=tools)
     assert answer.content == text
     assert answer.named == [(call.name, call.arguments) for call in calls]
 
 
 @each_format
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(arguments=CALLS, text=TEXT, drop=st.integers(0, 40), places=st.lists(st.integers(0, 300), max_size=6))
 def test_the_answer_is_the_same_wherever_it_is_cut(
     tool_format: ToolFormat, arguments: list[dict[str, Any]], text: str, drop: int, places: list[int]
 ) -> None:
     calls, tools = calls_of(arguments)
-    whole = text + tool_format.render(calls, tools) + text
+    whole = text + tool_format.render(calls) + text
     whole = whole[: max(0, len(whole) - drop)]
     expected = parse([whole], tool_format, tools=tools)
     assert parse(cut(whole, places), tool_format, tools=tools) == expected
@@ -65,7 +66,7 @@ def test_the_answer_is_the_same_wherever_it_is_cut(
 @each_format
 def test_a_call_is_the_same_at_each_cut(tool_format: ToolFormat) -> None:
     calls, tools = calls_of([{"city": "Köln </f>", "days": [1, 2.5, None, True], "more": {"a": "x\ny"}}, {}])
-    text = tool_format.render(calls, tools)
+    text = tool_format.render(calls)
     expected = parse([text], tool_format, tools=tools)
     assert len(expected.calls) == 2
     for pieces in each_way_to_cut(text):
@@ -73,13 +74,13 @@ def test_a_call_is_the_same_at_each_cut(tool_format: ToolFormat) -> None:
 
 
 @each_format
-@settings(max_examples=200)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_whatever_a_model_writes_is_read_the_same_in_pieces_and_whole(
     tool_format: ToolFormat, data: st.DataObject
 ) -> None:
     calls, tools = calls_of([{"a": "b", "c": [1]}, {"d": {}}])
-    rendered = tool_format.render(calls, tools)
+    rendered = tool_format.render(calls)
     fragments = st.sampled_from(
         [*tool_format.tokens, *tool_format.triggers, *rendered, rendered, "\n", '"', "\\", "{", "}"]
     )
@@ -90,6 +91,7 @@ def test_whatever_a_model_writes_is_read_the_same_in_pieces_and_whole(
 
 
 @each_format
+@settings(max_examples=20)
 @given(words=st.lists(st.sampled_from(["Hello", " wörld", "!", "\n", "  ", "x<y", " 😀", "{", "["]), max_size=12))
 def test_text_without_a_call_is_the_answer_to_the_last_character(tool_format: ToolFormat, words: list[str]) -> None:
     answer = parse(words, tool_format)
@@ -99,7 +101,7 @@ def test_text_without_a_call_is_the_answer_to_the_last_character(tool_format: To
 @each_format
 def test_a_call_cut_short_keeps_what_came(tool_format: ToolFormat) -> None:
     calls, tools = calls_of([{"city": "Cologne", "country": "Germany"}])
-    text = tool_format.render(calls, tools)
+    text = tool_format.render(calls)
     seen = set()
     for end in range(len(text)):
         answer = parse([text[:end]], tool_format, tools=tools)

@@ -21,8 +21,10 @@ class Lane:
     task still wanted is gone at once, with the text it holds. A piece that has begun is finished.
     """
 
-    def __init__(self, name: str, *, threads: int, max_requests: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"text-{name}")
+    def __init__(self, name: str, *, threads: int, max_requests: int, waiting: str = "texts") -> None:
+        """`name` is the threads'; `waiting` says to clients what too many of wait when it is full."""
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._waiting = waiting
         self._free = asyncio.Semaphore(threads)
         self._max_requests = max_requests
         self._requests = 0
@@ -32,7 +34,7 @@ class Lane:
     def admitted(self) -> Iterator[None]:
         """A context in which a request may run pieces. Raises `QueueFull` when as many requests are in as may."""
         if self._requests >= self._max_requests:
-            raise QueueFull("Too many texts are waiting to be tokenized. Try again shortly.", _RETRY_AFTER_S)
+            raise QueueFull(f"Too many {self._waiting} are waiting. Try again shortly.", _RETRY_AFTER_S)
         self._requests += 1
         try:
             yield

@@ -69,7 +69,7 @@ class TextWork:
         """`max_requests` may be in each lane, waiting or at work."""
         self._tokenizer = tokenizer
         self._small, self._large, self._templates = (
-            Lane(name, threads=1, max_requests=max_requests) for name in ("small", "large", "template")
+            Lane(f"text-{name}", threads=1, max_requests=max_requests) for name in ("small", "large", "template")
         )
 
     @contextmanager

@@ -1,0 +1,54 @@
+"""What llguidance says of a grammar that it refuses, in words for the client that name the keyword at fault."""
+
+import json
+import re
+
+from numaserve.server.structured.types import UnsupportedGrammar
+
+_MAX_CHARS = 300
+_UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*?\])")
+_UNKNOWN_FORMAT = re.compile(r"Unknown format: (.*)")
+_SPECIAL_TOKEN = re.compile(r'unknown special token: "(.*?)"')
+# What a complaint about a schema has in it, by the keyword that it is about.
+_KEYWORDS = (
+    (re.compile(r"regex parse error|lookarounds not supported"), "pattern"),
+    (re.compile(r"retrieving it failed|^Pointer |circular references|Anchor"), "$ref"),
+    (re.compile(r"oneOf constraints"), "oneOf"),
+    (re.compile(r"patternProperty"), "patternProperties"),
+    (re.compile(r"min/maxProperties"), "minProperties"),
+    (re.compile(r"multiple of"), "multipleOf"),
+    (re.compile(r"float range|integer range|relevance of lexemes"), "minimum, maximum or multipleOf"),
+    (re.compile(r"x-guidance|JsonCompileOptions|expected one of `item_separator`"), "x-guidance"),
+    (re.compile(r"[Ii]nvalid type|^type must"), "type"),
+)
+# llguidance proposes options of its own there.
+_IN_OTHER_WORDS = {
+    "oneOf": "the alternatives are not provably exclusive; write anyOf",
+    "$ref": "only references inside the schema are followed, and no circle that adds keywords",
+}
+
+
+def refusal(complaint: str) -> UnsupportedGrammar:
+    """The error for what llguidance complained about."""
+    # A complaint may go on with pieces of the grammar, with the parser's state or with Rust's stack.
+    text = re.split(r"\n\s*\d+ \| |\n<|\n⟦|; following special tokens", complaint)[0].strip()
+    if found := _UNIMPLEMENTED.search(text):
+        names: list[str] = json.loads(found[1])
+        return UnsupportedGrammar(f"the schema's {', '.join(names)} cannot be enforced; leave it out", names[0])
+    if found := _UNKNOWN_FORMAT.search(text):
+        return UnsupportedGrammar(
+            f"the schema's format {_short(found[1])!r} cannot be enforced; leave it out", "format"
+        )
+    if found := _SPECIAL_TOKEN.search(text):
+        return UnsupportedGrammar(f"the model has no special token {_short(found[1])}")
+    keyword = next((keyword for pattern, keyword in _KEYWORDS if pattern.search(text)), None)
+    if keyword is None:
+        return UnsupportedGrammar(f"it cannot be compiled: {_short(text)}")
+    return UnsupportedGrammar(
+        f"its {keyword} cannot be enforced: {_short(_IN_OTHER_WORDS.get(keyword, text))}", keyword
+    )
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_CHARS else line[:_MAX_CHARS] + "..."

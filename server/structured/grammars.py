@@ -1,0 +1,152 @@
+"""The compiling of constraints: off the event loop, bounded, once for equal ones."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from llguidance import LLMatcher, LLTokenizer
+from numaserve.server.engine.types import NotReady
+from numaserve.server.structured.kept import KeptGrammars
+from numaserve.server.structured.matcher import GrammarMatcher
+from numaserve.server.structured.parser_limits import new_matcher
+from numaserve.server.structured.trial import Trial
+from numaserve.server.structured.types import Constraint, Limits, MatcherFactory, UnsupportedGrammar
+from numaserve.server.structured.vocabulary import DefinedTokenizer, Vocabulary
+from numaserve.server.text.lane import Lane
+
+_LEAST_BYTES = 64 * 1024  # of a compiled grammar, however small it is
+
+
+class Grammars:
+    """Compiles constraints, each first in a process for trial, and keeps the compiled ones. For one event loop.
+
+    Nothing is loaded before the first constraint comes, or `prepare` is called.
+    """
+
+    def __init__(self, tokenizer: DefinedTokenizer, model_vocab_size: int, limits: Limits | None = None) -> None:
+        """`model_vocab_size` is the number of logits, whatever the tokenizer has."""
+        self._limits = limits or Limits()
+        self._tokenizer = tokenizer
+        self._model_vocab_size = model_vocab_size
+        self._kept = KeptGrammars(self._limits.cache_bytes)
+        self._in_work: dict[Constraint, _Shared] = {}
+        self._lane = Lane("grammar", threads=self._limits.threads, max_requests=self._limits.queue, waiting="grammars")
+        self._loading = threading.Lock()
+        self._loaded: tuple[Vocabulary, LLTokenizer] | None = None
+        self._idle: deque[Trial] = deque()
+        self._trials: list[Trial] = []
+        self._closed = threading.Event()
+
+    async def compile(self, constraint: Constraint) -> MatcherFactory:
+        """What makes matchers for `constraint`.
+
+        Raises `UnsupportedGrammar` and `GrammarTooSlow`, whose messages are for the client, `QueueFull` where as many
+        compile or wait as may, and `NotReady` once this is closed.
+        """
+        if (kept := self._kept.get(constraint)) is not None:
+            return kept
+        _check_text(constraint.text, self._limits.max_bytes)
+        shared = self._in_work.get(constraint)
+        if shared is None:
+            shared = self._in_work[constraint] = _Shared(asyncio.create_task(self._compile_admitted(constraint)))
+        try:
+            return await shared.result()
+        finally:
+            # Those that come from now on shall not wait for what has ended or was given up.
+            if not shared.is_wanted and self._in_work.get(constraint) is shared:
+                del self._in_work[constraint]
+
+    async def prepare(self) -> None:
+        """Load the tokenizer, which holds the GIL for some tenths of a second, before requests come."""
+        await self._lane.run(self._load)
+
+    def close(self) -> None:
+        """Compile nothing more and end the processes; what runs here is not waited for."""
+        self._closed.set()
+        self._lane.close()
+        for trial in tuple(self._trials):
+            trial.close()
+        while self._idle:
+            self._idle.pop().stop()
+
+    async def _compile_admitted(self, constraint: Constraint) -> MatcherFactory:
+        with self._lane.admitted():
+            factory, nbytes = await self._lane.run(partial(self._compile, constraint))
+        self._kept.keep(constraint, factory, nbytes)
+        return factory
+
+    def _compile(self, constraint: Constraint) -> tuple[MatcherFactory, int]:
+        """What makes matchers, and about how many bytes it takes; in a thread."""
+        vocabulary, tokenizer = self._load()
+        with self._trial(vocabulary) as trial:
+            answer = trial.run(constraint)
+        matcher = new_matcher(tokenizer, answer.grammar)
+        matcher.compute_bitmask()  # each copy has the states that this makes
+        if matcher.is_error():  # not seen in the trial
+            raise UnsupportedGrammar("compiling it fails")
+        nbytes = _LEAST_BYTES + answer.memory_bytes + len(answer.grammar) + len(constraint.text)
+        return partial(_fresh, matcher, vocabulary.size, frozenset(vocabulary.eos)), nbytes
+
+    def _load(self) -> tuple[Vocabulary, LLTokenizer]:
+        with self._loading:
+            if self._loaded is None:
+                vocabulary = Vocabulary.of(self._tokenizer, self._model_vocab_size)
+                self._loaded = vocabulary, vocabulary.load()
+            return self._loaded
+
+    @contextmanager
+    def _trial(self, vocabulary: Vocabulary) -> Iterator[Trial]:
+        """A process for trial that no other thread uses."""
+        try:
+            trial = self._idle.pop()  # the one used last: a second is started only when two are needed at once
+        except IndexError:
+            trial = Trial(vocabulary, self._limits)
+            self._trials.append(trial)
+        if self._closed.is_set():  # asked after the append: `close` may not have seen the new one
+            raise NotReady("The server is shutting down.")
+        try:
+            yield trial
+        finally:
+            self._idle.append(trial)
+            if self._closed.is_set():  # asked after the append: `close` may not have seen it among the idle
+                trial.stop()
+
+
+class _Shared:
+    """A compilation that several requests may wait for; it is given up with the last of them."""
+
+    def __init__(self, task: asyncio.Task[MatcherFactory]) -> None:
+        self._task = task
+        self._waiting = 0
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody waits for it."""
+        return self._waiting > 0
+
+    async def result(self) -> MatcherFactory:
+        self._waiting += 1
+        try:
+            return await asyncio.shield(self._task)
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._task.cancel()
+
+
+def _check_text(text: str, max_bytes: int) -> None:
+    try:
+        too_long = len(text) > max_bytes or len(text.encode()) > max_bytes
+    except UnicodeEncodeError:
+        raise UnsupportedGrammar("it has half of a surrogate pair, which is no character") from None
+    if too_long:
+        raise UnsupportedGrammar(f"it is longer than {max_bytes} bytes")
+
+
+def _fresh(matcher: LLMatcher, vocab_size: int, eos: frozenset[int]) -> GrammarMatcher:
+    return GrammarMatcher(matcher.deep_copy(), vocab_size, eos)

@@ -1,0 +1,46 @@
+"""JSON that a client wrote, read within limits."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from numaserve.server.structured.types import Limits, UnsupportedGrammar
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+# Without a bound a model that has lost its way writes spaces or line ends until its tokens are used up. This is a line
+# end and ten levels of indentation by two; a schema's own `x-guidance` overrides it.
+JSON_OPTIONS: JsonCompileOptions = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,21}"}
+
+
+def read_json(text: str, limits: Limits) -> Any:
+    """The value that `text` says. Raises `UnsupportedGrammar` where it says none, or one too deep or too large."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise _too_deep(limits) from None
+    except ValueError as error:
+        raise UnsupportedGrammar(f"it is not JSON: {error}") from None
+    _measure(value, limits)
+    return value
+
+
+def _measure(value: object, limits: Limits) -> None:
+    """Refuse what is too deep or too much, level by level: the value is what would exhaust a stack."""
+    level, values = [value], 1
+    for _ in range(limits.max_depth + 1):
+        children: list[object] = []
+        for item in level:
+            children += item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        if not children:
+            return
+        level, values = children, values + len(children)
+        if values > limits.max_values:
+            raise UnsupportedGrammar(f"it has more than {limits.max_values} values")
+    raise _too_deep(limits)
+
+
+def _too_deep(limits: Limits) -> UnsupportedGrammar:
+    return UnsupportedGrammar(f"it nests deeper than {limits.max_depth} levels")

@@ -1,0 +1,210 @@
+"""Structural tags: text in which some parts follow grammars, in vLLM's first form and in xgrammar's newer one.
+
+The first: `{"structures": [{"begin", "schema", "end"}, ...], "triggers": [...]}`. The newer:
+`{"type": "structural_tag", "format": {"type": ..., ...}}`, where a format holds others.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from llguidance import LLMatcher
+from numaserve.server.structured.json_text import JSON_OPTIONS, read_json
+from numaserve.server.structured.types import Limits, UnsupportedGrammar
+
+_ANY = r"/(.|\n)*/"
+
+
+def structural_tag_grammar(text: str, special: Mapping[str, int], limits: Limits) -> str:
+    """llguidance's grammar for the structural tag whose JSON is `text`.
+
+    `special` are ids of special tokens by spelling. Raises `UnsupportedGrammar`, for what llguidance cannot express
+    too.
+    """
+    tag = read_json(text, limits)
+    if not isinstance(tag, dict):
+        raise UnsupportedGrammar("a structural tag is an object")
+    if "structures" in tag:
+        structures = _each(tag, "structures", dict)
+        content = [{"type": "json_schema", "json_schema": structure.get("schema", True)} for structure in structures]
+        tags = [{**structure, "content": schema} for structure, schema in zip(structures, content, strict=True)]
+        form = {"type": "triggered_tags", "triggers": tag.get("triggers"), "tags": tags}
+    elif tag.get("type") == "structural_tag":
+        form = _get(tag, "format", dict)
+    else:
+        raise UnsupportedGrammar(
+            "a structural tag has structures and triggers, or the type structural_tag and a format"
+        )
+    return _Writer(special).grammar(form)
+
+
+class _Writer:
+    """Writes a grammar in Lark's form, rule by rule."""
+
+    def __init__(self, special: Mapping[str, int]) -> None:
+        self._special = {spelling: token_id for spelling, token_id in special.items() if spelling}
+        spellings = sorted(map(re.escape, self._special), key=len, reverse=True)
+        self._splitter = re.compile(f"({'|'.join(spellings)})") if spellings else None
+        self._rules: list[str] = []
+        self._forms: dict[str, Callable[[dict[str, Any], bool], str]] = {
+            "const_string": self._const_string,
+            "json_schema": self._json_schema,
+            "regex": self._regex,
+            "any_text": self._any_text,
+            "sequence": self._sequence,
+            "or": self._or,
+            "tag": self._tag,
+            "triggered_tags": self._triggered_tags,
+            "tags_with_separator": self._tags_with_separator,
+        }
+
+    def grammar(self, form: dict[str, Any]) -> str:
+        """The whole grammar, whose answer is what `form` says."""
+        body = self._write(form, True)
+        return LLMatcher.grammar_from_lark("\n".join([f"start: {body}", *self._rules]))
+
+    def _write(self, form: dict[str, Any], last: bool) -> str:
+        """The right side of a rule; `last` tells whether nothing comes after it."""
+        kind = form.get("type")
+        write = self._forms.get(kind) if isinstance(kind, str) else None
+        if write is None:
+            known = ", ".join(self._forms)
+            raise UnsupportedGrammar(f"the structural tag's type {kind!r} is not supported; known are {known}", "type")
+        return write(form, last)
+
+    def _rule(self, body: str, option: str = "") -> str:
+        name = f"r{len(self._rules)}"
+        self._rules.append(f"{name}{option}: {body}")
+        return name
+
+    def _literal(self, text: str) -> str:
+        """`text`, in which special tokens are those tokens: no plain text matches them."""
+        parts = self._splitter.split(text) if self._splitter else [text]
+        written = [f"<[{self._special[part]}]>" if part in self._special else _quoted(part) for part in parts if part]
+        return " ".join(written) or '""'
+
+    def _until(self, terminal: str, end: str) -> str:
+        """`terminal`, as little as there can be of it, and `end`; text in `end` belongs to one lexeme with it, as the
+        lexeme would otherwise go on over the end."""
+        first, rest = self._first(end)
+        if first in self._special:
+            return f"{self._rule(terminal)} {self._literal(end)}"
+        head = self._rule(f"{terminal} {_quoted(first)}", "[lazy]")
+        return f"{head} {self._literal(rest)}" if rest else head
+
+    def _first(self, text: str) -> tuple[str, str]:
+        """The first part of `text`, a special token or what is before one, and the rest."""
+        parts = [part for part in self._splitter.split(text) if part] if self._splitter else [text]
+        return parts[0], text[len(parts[0]) :]
+
+    def _const_string(self, form: dict[str, Any], last: bool) -> str:
+        return self._literal(_get(form, "value", str))
+
+    def _json_schema(self, form: dict[str, Any], last: bool) -> str:
+        if form.get("style", "json") != "json":
+            _refuse("style", f"{form['style']!r} is not supported")
+        schema = form.get("json_schema", True)
+        if not isinstance(schema, dict | bool):
+            _refuse("json_schema", "is not a JSON schema")
+        written = schema if isinstance(schema, dict) else {} if schema else {"enum": []}
+        return self._rule(f"%json {json.dumps({'x-guidance': JSON_OPTIONS, **written})}")
+
+    def _regex(self, form: dict[str, Any], last: bool) -> str:
+        return self._rule(_pattern(form))
+
+    def _any_text(self, form: dict[str, Any], last: bool) -> str:
+        if form.get("excludes"):
+            _refuse("excludes", "is not supported")
+        if not last:
+            _refuse("any_text", "is supported as the content of a tag that has an end, and where nothing follows")
+        return self._rule(_ANY)
+
+    def _sequence(self, form: dict[str, Any], last: bool) -> str:
+        elements = _each(form, "elements", dict)
+        return " ".join(self._write(element, last and element is elements[-1]) for element in elements)
+
+    def _or(self, form: dict[str, Any], last: bool) -> str:
+        return self._one_of([self._write(element, last) for element in _each(form, "elements", dict)])
+
+    def _one_of(self, alternatives: list[str]) -> str:
+        return f"({' | '.join(alternatives)})"
+
+    def _tag(self, form: dict[str, Any], last: bool, begun: str = "") -> str:
+        """A tag, of whose begin `begun` has been written."""
+        begin, end, content = _get(form, "begin", str)[len(begun) :], _end(form), _get(form, "content", dict)
+        parts = [self._literal(begin)] if begin else []
+        if end and content.get("type") in ("any_text", "regex"):
+            terminal = _ANY if content["type"] == "any_text" and not content.get("excludes") else _pattern(content)
+            parts.append(self._until(terminal, end))
+        else:
+            parts.append(self._write(content, last and not end))
+            parts += [self._literal(end)] if end else []
+        return " ".join(parts)
+
+    def _triggered_tags(self, form: dict[str, Any], last: bool) -> str:
+        if form.get("excludes"):
+            _refuse("excludes", "is not supported")
+        if not last:
+            _refuse("triggered_tags", "is supported where nothing follows")
+        branches = self._one_of(self._branches(_each(form, "triggers", str), _each(form, "tags", dict)))
+        once, needed = form.get("stop_after_first") is True, form.get("at_least_one") is True
+        if once:
+            return branches if needed else self._one_of([branches, self._rule(_ANY)])
+        return f"{branches}{'+' if needed else '*'} {self._rule(_ANY)}"
+
+    def _branches(self, triggers: list[str], tags: list[dict[str, Any]]) -> list[str]:
+        """Text up to a trigger and one of the tags that begin with it, for each trigger."""
+        branches, left = [], list(tags)
+        for trigger in triggers:
+            begun = [tag for tag in left if _get(tag, "begin", str).startswith(trigger)]
+            left = [tag for tag in left if tag not in begun]
+            if not trigger or not begun:
+                _refuse("triggers", f"has {trigger!r}, with which no tag begins")
+            ways = self._one_of([self._tag(tag, False, trigger) for tag in begun])
+            branches.append(f"{self._until(_ANY, trigger)} {ways}")
+        if left:
+            _refuse("begin", f"of {left[0]['begin']!r} starts with no trigger")
+        return branches
+
+    def _tags_with_separator(self, form: dict[str, Any], last: bool) -> str:
+        tags = self._one_of([self._tag(tag, False) for tag in _each(form, "tags", dict)])
+        separator = _get(form, "separator", str)
+        more = "" if form.get("stop_after_first") is True else f" ({self._literal(separator)} {tags})*"
+        return f"({tags}{more})" if form.get("at_least_one") is True else f"({tags}{more})?"
+
+
+def _pattern(form: dict[str, Any]) -> str:
+    if form.get("type") != "regex":
+        _refuse("excludes", "is not supported")
+    pattern = re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", _get(form, "pattern", str))
+    return f"/{pattern}/".replace("\n", "\\n")
+
+
+def _end(form: dict[str, Any]) -> str:
+    """A tag's end. The newer form also allows several, of which any ends it."""
+    end = form.get("end")
+    if isinstance(end, list) and len(end) == 1:
+        end = end[0]
+    return end if isinstance(end, str) else _refuse("end", "is not a string")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _get(form: dict[str, Any], name: str, kind: type) -> Any:
+    value = form.get(name)
+    return value if isinstance(value, kind) else _refuse(name, "is missing or of a wrong type")
+
+
+def _each(form: dict[str, Any], name: str, kind: type) -> Any:
+    """A list of at least one `kind`."""
+    values = _get(form, name, list)
+    if not values or not all(isinstance(value, kind) for value in values):
+        _refuse(name, "is empty or has a value of a wrong type")
+    return values
+
+
+def _refuse(name: str, what: str) -> NoReturn:
+    raise UnsupportedGrammar(f"the structural tag's {name} {what}", name)

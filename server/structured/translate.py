@@ -1,0 +1,60 @@
+"""From constraints to the grammars of llguidance."""
+
+import json
+from collections.abc import Mapping
+
+from llguidance import LLMatcher
+from llguidance.gbnf_to_lark import any_to_lark
+from numaserve.server.structured.json_text import JSON_OPTIONS, read_json
+from numaserve.server.structured.structural_tag import structural_tag_grammar
+from numaserve.server.structured.types import Constraint, Limits, UnsupportedGrammar
+
+
+def to_llguidance(constraint: Constraint, special: Mapping[str, int], limits: Limits) -> str:
+    """The grammar of `constraint`; `special` are ids of special tokens by spelling.
+
+    Raises `UnsupportedGrammar`. What takes long or is deep can make this take long or exhaust the stack: it is not for
+    the server's own process.
+    """
+    match constraint.kind:
+        case "json_object":
+            return LLMatcher.grammar_from_json_schema('{"type":"object"}', defaults=JSON_OPTIONS)
+        case "json_schema":
+            return _json_schema(constraint.text, limits)
+        case "regex":
+            return LLMatcher.grammar_from_regex(constraint.text)
+        case "choice":
+            return _choice(constraint.text, limits)
+        case "lark":
+            return _lark(constraint.text)
+        case "structural_tag":
+            return structural_tag_grammar(constraint.text, special, limits)
+
+
+def _json_schema(text: str, limits: Limits) -> str:
+    schema = read_json(text, limits)
+    if isinstance(schema, bool):
+        text = "{}" if schema else '{"enum":[]}'
+    elif not isinstance(schema, dict):
+        raise UnsupportedGrammar("a JSON schema is an object")
+    try:
+        return LLMatcher.grammar_from_json_schema(text, defaults=JSON_OPTIONS)
+    except ValueError as error:
+        raise UnsupportedGrammar(f"it is not a JSON schema: {error}") from None
+
+
+def _choice(text: str, limits: Limits) -> str:
+    choices = read_json(text, limits)
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, str) for choice in choices):
+        raise UnsupportedGrammar("a choice is a list of at least one string")
+    alternatives = (json.dumps(choice, ensure_ascii=False) for choice in dict.fromkeys(choices))
+    return LLMatcher.grammar_from_lark("start: " + " | ".join(alternatives))
+
+
+def _lark(text: str) -> str:
+    try:
+        return LLMatcher.grammar_from_lark(any_to_lark(text))
+    except RecursionError:
+        raise UnsupportedGrammar("it nests too deeply") from None
+    except Exception as error:  # the converter from GBNF raises what comes
+        raise UnsupportedGrammar(f"it is neither a Lark grammar nor GBNF: {error}"[:500]) from None

@@ -1,0 +1,99 @@
+"""What each kind of constraint lets through, and what is said of those that cannot be served."""
+
+import json
+
+import pytest
+from numaserve.server.structured.types import ConstraintKind, UnsupportedGrammar
+
+from tests.unit.structured.conftest import Match
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "right", "wrong"),
+    [
+        ("json_object", "", '{"a": [1, null]}', "[1]"),
+        ("json_object", "", '{\n  "a": 1\n}', '{"a": 1'),
+        ("json_schema", {"type": "integer"}, "12", '"12"'),
+        ("json_schema", True, "[1]", "[1"),
+        ("json_schema", {"properties": {"ü\n": {"const": "\x07"}}, "required": ["ü\n"]}, '{"ü\\n":"\\u0007"}', "{}"),
+        ("regex", "[0-9]{3}", "123", "1234"),
+        ("regex", "^a/b$", "a/b", "xa/b"),
+        ("choice", ["yes", "no", 'q"\\\n', "😀"], 'q"\\\n', "y"),
+        ("choice", ["yes", "😀"], "😀", ""),
+        ("choice", ["a", "a", ""], "", "b"),
+        ("lark", 'start: "a" b+\nb: /[0-9]/', "a12", "a"),
+        ("lark", 'root ::= "a" b+\nb ::= [0-9]', "a12", "a"),
+    ],
+)
+def test_a_constraint_lets_through_what_matches_it(
+    match: Match, kind: ConstraintKind, content: object, right: str, wrong: str
+) -> None:
+    assert match(kind, content, right)
+    assert not match(kind, content, wrong)
+
+
+def test_white_space_in_json_is_bounded_unless_the_schema_says_otherwise(match: Match) -> None:
+    assert match("json_object", "", '{"a":' + 21 * " " + "1}")
+    assert not match("json_object", "", '{"a":' + 22 * " " + "1}")
+    longer = {"type": "object", "x-guidance": {"whitespace_pattern": "[ ]{1,30}"}}
+    assert match("json_schema", longer, '{"a":' + 30 * " " + "1}")
+
+
+@pytest.mark.parametrize(
+    ("schema", "keyword"),
+    [
+        ({"not": {}}, "not"),
+        ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+        ({"properties": {"a": {"if": {}, "then": {}}}}, "if"),
+        ({"dependentRequired": {"a": ["b"]}}, "dependentRequired"),
+        ({"propertyNames": {"pattern": "a"}}, "propertyNames"),
+        ({"unevaluatedProperties": False}, "unevaluatedProperties"),
+        ({"contains": {}}, "contains"),
+        ({"type": "string", "format": "regex"}, "format"),
+        ({"type": "string", "pattern": "(?=a)b"}, "pattern"),
+        ({"type": "string", "pattern": "("}, "pattern"),
+        ({"$ref": "http://127.0.0.1:1/a.json"}, "$ref"),
+        ({"$ref": "file:///etc/passwd"}, "$ref"),
+        ({"$ref": "#/nowhere"}, "$ref"),
+        ({"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}, {"type": "object"}]}}, "$ref": "#/$defs/a"}, "$ref"),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
+        ({"type": "object", "properties": {"a": {}}, "minProperties": 3}, "minProperties"),
+        ({"type": "object", "patternProperties": {"^a": {}, "^ab": {}}}, "patternProperties"),
+        ({"type": "text"}, "type"),
+        ({"type": "integer", "multipleOf": 0}, "multipleOf"),
+    ],
+)
+def test_an_unsupported_schema_is_refused_with_its_keyword(match: Match, schema: object, keyword: str) -> None:
+    with pytest.raises(UnsupportedGrammar) as refused:
+        match("json_schema", schema, "{}")
+    assert refused.value.keyword == keyword
+    assert keyword in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        ("json_schema", "{", "not JSON"),
+        ("json_schema", "[1]", "a JSON schema is an object"),
+        ("json_schema", "false", "Unsatisfiable"),
+        ("json_schema", '{"items":' * 101 + "{}" + "}" * 101, "nests deeper than 100 levels"),
+        ("json_schema", '{"items":' * 30_000 + "{}" + "}" * 30_000, "nests deeper than 100 levels"),
+        ("json_schema", json.dumps({"enum": list(range(50_001))}), "more than 50000 values"),
+        ("regex", "(a", "unclosed group"),
+        ("regex", r"(a)\1", "backreferences"),
+        ("choice", "[]", "at least one string"),
+        ("choice", "[1]", "at least one string"),
+        ("lark", "nothing", "neither a Lark grammar nor GBNF"),
+        ("lark", "start: a", "unknown name"),
+        ("lark", "start: <nope>", "no special token <nope>"),
+        ("lark", "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000, "nests too deeply"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_in_one_line(
+    match: Match, kind: ConstraintKind, text: str, said: str
+) -> None:
+    with pytest.raises(UnsupportedGrammar) as refused:
+        match(kind, text, "")
+    assert said in str(refused.value)
+    assert len(str(refused.value)) < 600
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,67 @@
+"""Constraints that crash or hang what compiles them, or fill its memory: each is refused, and the next one compiled."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from numaserve.server.structured.trial import Trial
+from numaserve.server.structured.types import Constraint, Limits, UnsupportedGrammar
+from numaserve.server.structured.vocabulary import Vocabulary
+
+# Their least common multiple has sixteen digits, and llguidance looks for a remainder of it.
+_MULTIPLES = Constraint(
+    "json_schema", json.dumps({"allOf": [{"type": "integer", "multipleOf": n} for n in (9973, 9967, 9949, 9941)]})
+)
+
+
+def _chain(length: int) -> str:
+    links = {f"a{i}": {"items": {"$ref": f"#/$defs/a{i + 1}"}} for i in range(length)}
+    return json.dumps({"$defs": {**links, f"a{length}": {}}, "$ref": "#/$defs/a0"})
+
+
+def _object(properties: int) -> str:
+    return json.dumps({"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(properties)}})
+
+
+HOSTILE = {
+    "nested 30,000 deep": Constraint("json_schema", '{"items":' * 30_000 + "{}" + "}" * 30_000),
+    "10,000 references in a chain": Constraint("json_schema", _chain(10_000)),
+    "10,000 properties": Constraint("json_schema", _object(10_000)),
+    "10 MB": Constraint("json_schema", json.dumps({"const": "x" * 10_000_000})),
+    "a reference to itself": Constraint("json_schema", '{"$ref": "#"}'),
+    "references in a circle": Constraint(
+        "json_schema", '{"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}'
+    ),
+    "large multiples": _MULTIPLES,
+    "thirty overlapping patterns": Constraint(
+        "lark", "start: T\nT: " + " & ".join(f"/.*a.{{{i}}}/" for i in range(10, 40))
+    ),
+    "20,000 optional letters": Constraint("lark", "start: " + '"x"? ' * 20_000),
+    "200,000 groups": Constraint("regex", "(" * 200_000 + "a" + ")" * 200_000),
+    "40 doublings": Constraint(
+        "lark", "start: T0\n" + "\n".join(f"T{i}: T{i + 1} T{i + 1}" for i in range(40)) + '\nT40: "a"'
+    ),
+    "20,000 rules in a chain": Constraint(
+        "lark", "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(20_000)) + '\nr20000: "a"'
+    ),
+    "too many choices": Constraint("choice", json.dumps([f"{i}" for i in range(50_001)])),
+    "a control character in a pattern": Constraint("json_schema", '{"pattern": "\\u0000("}'),
+    "half a character": Constraint("json_schema", '{"const": "\\ud800"}'),
+    "a grammar that allows nothing": Constraint("lark", "start: start"),
+}
+
+
+@pytest.fixture(scope="module")
+def trial(vocabulary: Vocabulary) -> Iterator[Trial]:
+    trial = Trial(vocabulary, Limits(cpu_seconds=0.3, max_bytes=2**24))
+    yield trial
+    trial.stop()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_constraint_is_refused(trial: Trial, name: str) -> None:
+    with pytest.raises(UnsupportedGrammar) as refused:
+        trial.run(HOSTILE[name])
+    assert len(str(refused.value)) < 600
+    assert "\n" not in str(refused.value)
+    assert trial.run(Constraint("regex", "a")).grammar

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numaserve.shm_comm import Ring
+from numaserve.shm_comm import Board, Ring
 
 # Constants that Python and C++ share.
 PAD: int  # rows and columns of matrices are padded to a multiple of this
@@ -186,11 +186,18 @@ class Program:
     def init_slot(self, slot: int, settings: dict[str, Any]) -> None:
         """Forget what a slot held. `settings`: temperature, top_k, top_p, min_p, repetition_penalty,
         presence_penalty, frequency_penalty, seed, bias_ids and bias_values (of the logit bias), num_logprobs (-1:
-        none), min_position and suppress (token ids that no earlier position may have), penalties (whether there are
-        any), prompt_history and output_history (token ids that penalties count).
+        none), min_position and suppress (token ids that no earlier position may have), masked (whether samples wait for
+        their masks), token_ids_logprob, penalties (whether there are any), prompt_history and output_history (token ids
+        that penalties count).
 
         Raises TypeError for a setting that is missing, unknown or of another type, ValueError for a slot or token id
         that is out of range.
+        """
+    def use_masks(self, board: Board, deadline_s: float) -> None:
+        """Look for the masks of masked slots there, for all of a step together no longer than the deadline from the
+        beginning of its sampling. On rank 0; without a board masked sequences are dropped.
+
+        Raises ValueError for a board with fewer rows than slots, or fewer bits than tokens.
         """
     def append_pages(self, slot: int, pages: Sequence[int], /) -> None: ...
     def revert(self) -> None:
@@ -199,12 +206,24 @@ class Program:
     def nan_sequences(self) -> list[int]:
         """Indices of the last step's sequences with a row of logits that holds a NaN or has no finite maximum. Known to
         rank 0 only."""
+    @property
+    def dropped_sequences(self) -> list[int]:
+        """Indices of the last step's sequences that found no mask, or one that leaves no token. Known to rank 0
+        only."""
+    def token_logprobs(self, slot: int, /) -> list[float]:
+        """Log-probabilities of the slot's `token_ids_logprob` at its last sample."""
     def step(
-        self, sequences: npt.NDArray[np.int32], tokens: npt.NDArray[np.int32], targets: npt.NDArray[np.int32]
-    ) -> tuple[list[tuple[int, Logprobs | None, Logprobs | None]], int, int]:
-        """Run a batch: rows of (slot, start, count, from previous, sample, targets) and their token ids.
+        self,
+        sequences: npt.NDArray[np.int32],
+        tokens: npt.NDArray[np.int32],
+        targets: npt.NDArray[np.int32],
+        step_id: int = 0,
+    ) -> tuple[list[tuple[int, Logprobs | None, Logprobs | None]], int, int, int]:
+        """Run a batch: rows of (slot, start, count, from previous, sample, targets) and their token ids. Masks are
+        those of step `step_id`.
 
-        Returns for each row of logits its sequence, sample and target, then nanoseconds in all and in collectives.
+        Returns for each row of logits its sequence, sample and target, then nanoseconds in all, in collectives, and of
+        waiting for masks.
         Raises ValueError for a batch that cannot be run, RingError when a peer is gone.
         """
     def profile(self) -> list[tuple[str, str, int, int, int, int, int]]:

@@ -1,4 +1,5 @@
-"""The ring's native module. Arrays must be C-contiguous and in processor memory; every collective releases the GIL."""
+"""The native module of the ring and the mask board. Arrays must be C-contiguous and in processor memory; every
+collective releases the GIL."""
 
 from typing import Any
 
@@ -107,3 +108,30 @@ def inspect(fd: int) -> RingSnapshot: ...
 def segment_bytes(world_size: int, lanes: int, slot_bytes: int) -> int: ...
 def format_segment(fd: int, world_size: int, lanes: int, slot_bytes: int, nonce: int) -> None: ...
 def abort_segment(fd: int, reason: str) -> bool: ...
+
+class BoardBase:
+    """numaserve::masks::Board, which other native modules take."""
+
+class Board(BoardBase):
+    """An end of the mask board: the front end publishes, rank 0 waits. Keep it alive as long as native code uses it."""
+
+    def __init__(self, fd: int, nonce: int) -> None:
+        """Map the board. Raises RingError when it is not the one meant."""
+    @property
+    def rows(self) -> int: ...
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row's bits."""
+    def publish(self, step: int, row: int, state: int, bits: int = 0) -> None:
+        """Tell rank 0 the state of a row in a step: 1 that it has a mask, whose `row_bytes` bytes are copied from the
+        address `bits`, 2 that every token is allowed, 3 that the row is to be dropped.
+
+        Raises IndexError for a row and ValueError for a state that there is not.
+        """
+    def wait(self, step: int, row: int, seconds: float) -> int:
+        """The state of a row in a step; 3 when none has come in `seconds`."""
+    def bits(self, step: int, row: int) -> bytes:
+        """The bits of a row, `row_bytes` of them; bit i of the little-endian uint32 words is token i's."""
+
+def board_bytes(rows: int, row_bytes: int) -> int: ...
+def format_board(fd: int, rows: int, row_bytes: int, nonce: int) -> None: ...

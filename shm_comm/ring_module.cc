@@ -1,58 +1,24 @@
-// numaserve.shm_comm._ring: the ring for Python. Creation and descriptor passing are in segment.py.
-#include <fcntl.h>
+// numaserve.shm_comm._ring: the ring and the mask board for Python. Creation and descriptor passing are in segment.py.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 
-#include <cerrno>
 #include <optional>
 #include <utility>
 
 #include "shm_comm/include/numaserve_ring_collectives.h"
 #include "shm_comm/include/numaserve_ring_inspect.h"
+#include "shm_comm/mapping.h"
+#include "shm_comm/mask_module.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace numaserve::ring {
 namespace {
-
-[[noreturn]] void throw_errno(const std::string& what) { throw Error("ring: " + what + ": " + std::strerror(errno)); }
-
-// A whole segment mapped into this process.
-class Mapping {
- public:
-  Mapping(int fd, int protection) {
-    struct stat status{};
-    if (fstat(fd, &status) != 0) throw_errno("cannot look at descriptor " + std::to_string(fd));
-    // Without the seal somebody could shrink the file, and every access behind its end would kill the process.
-    const int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-      throw Error("ring: descriptor " + std::to_string(fd) + " is not a sealed memfd");
-    }
-    bytes_ = static_cast<std::size_t>(status.st_size);
-    if (bytes_ < kPage) throw Error("ring: the segment is shorter than a page");
-    base_ = mmap(nullptr, bytes_, protection, MAP_SHARED, fd, 0);
-    if (base_ == MAP_FAILED) throw_errno("cannot map the segment");
-  }
-  Mapping(Mapping&& other) noexcept
-      : base_(std::exchange(other.base_, MAP_FAILED)), bytes_(std::exchange(other.bytes_, 0)) {}
-  Mapping& operator=(Mapping&&) = delete;
-  ~Mapping() {
-    if (base_ != MAP_FAILED) munmap(base_, bytes_);
-  }
-  void* base() const { return base_; }
-  std::size_t bytes() const { return bytes_; }
-
- private:
-  void* base_ = MAP_FAILED;
-  std::size_t bytes_ = 0;
-};
 
 // A ring that owns its mapping. Python sees one type; the other extension module takes it as numaserve::ring::Ring*.
 class MappedRing : public Ring {
@@ -68,7 +34,7 @@ void format_descriptor(int fd, std::uint32_t world, std::uint32_t lanes, std::ui
                        std::uint64_t nonce) {
   const Layout layout{.world = world, .lanes = lanes, .slot_bytes = slot_bytes};
   layout.validate();
-  const Mapping mapping(fd, PROT_READ | PROT_WRITE);
+  const Mapping mapping("ring", fd, PROT_READ | PROT_WRITE);
   if (mapping.bytes() != layout.total_bytes()) throw Error("ring: the descriptor does not have segment_bytes() bytes");
   format_segment(mapping.base(), layout, nonce);
 }
@@ -80,13 +46,13 @@ std::uint64_t segment_bytes(std::uint32_t world, std::uint32_t lanes, std::uint6
 }
 
 bool abort_descriptor(int fd, const std::string& reason) {
-  const Mapping mapping(fd, PROT_READ | PROT_WRITE);
+  const Mapping mapping("ring", fd, PROT_READ | PROT_WRITE);
   read_layout(mapping.base(), mapping.bytes());
   return abort_segment(*static_cast<Header*>(mapping.base()), AbortNote{}, reason);
 }
 
 Snapshot inspect_descriptor(int fd) {
-  const Mapping mapping(fd, PROT_READ);
+  const Mapping mapping("ring", fd, PROT_READ);
   return inspect_segment(mapping.base(), mapping.bytes());
 }
 
@@ -159,7 +125,7 @@ void bind_ring(nb::module_& m) {
       .def(
           "__init__",
           [](MappedRing* self, int fd, int rank, std::uint64_t nonce, std::optional<int> world_size) {
-            new (self) MappedRing(Mapping(fd, PROT_READ | PROT_WRITE), rank, nonce, world_size.value_or(0));
+            new (self) MappedRing(Mapping("ring", fd, PROT_READ | PROT_WRITE), rank, nonce, world_size.value_or(0));
           },
           "fd"_a, "rank"_a, "nonce"_a, "world_size"_a = nb::none())
       .def_prop_ro("rank", &Ring::rank)
@@ -220,6 +186,7 @@ NB_MODULE(_ring, m) {
   bind_errors(m);
   bind_ring(m);
   bind_inspection(m);
+  masks::bind_masks(m);
   m.def("segment_bytes", &segment_bytes, "world_size"_a, "lanes"_a, "slot_bytes"_a);
   m.def("format_segment", &format_descriptor, "fd"_a, "world_size"_a, "lanes"_a, "slot_bytes"_a, "nonce"_a);
   m.def("abort_segment", &abort_descriptor, "fd"_a, "reason"_a);

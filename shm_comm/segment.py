@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+from collections.abc import Callable
 from types import TracebackType
 
 from numaserve.shm_comm import _ring
@@ -69,13 +70,19 @@ def create_segment(world_size: int, lanes: int, slot_bytes: int) -> Segment:
     """
     nbytes = _ring.segment_bytes(world_size, lanes, slot_bytes)
     nonce = secrets.randbits(63)
-    fd = os.memfd_create(MEMFD_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = create_memory(MEMFD_NAME, nbytes, lambda fd: _ring.format_segment(fd, world_size, lanes, slot_bytes, nonce))
+    return Segment(fd, nonce, nbytes)
+
+
+def create_memory(name: str, nbytes: int, fill: Callable[[int], None]) -> int:
+    """A memfd of that size which cannot change any more, once `fill` was called with it. Raises OSError."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, nbytes)
         # A worker relies on the size: a shrunk file would kill it with SIGBUS.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        _ring.format_segment(fd, world_size, lanes, slot_bytes, nonce)
+        fill(fd)
     except BaseException:
         os.close(fd)
         raise
-    return Segment(fd, nonce, nbytes)
+    return fd

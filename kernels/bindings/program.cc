@@ -114,8 +114,8 @@ nb::object logprobs(const SampledRow& row) {
   return nb::make_tuple(row.token, row.logprob, ids, values);
 }
 
-// [(sequence, sampled or None, target or None)], each a (token, logprob, top ids, top logprobs), and two times.
-nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, const Ints& targets) {
+// [(sequence, sampled or None, target or None)], each a (token, logprob, top ids, top logprobs), and three times.
+nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, const Ints& targets, uint64_t step_id) {
   std::vector<SequenceInput> plan(sequences.shape(0));
   for (size_t i = 0; i < plan.size(); ++i)
     plan[i] = {.slot = sequences(i, 0),
@@ -127,7 +127,7 @@ nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, cons
   StepOutcome outcome{};
   {
     const nb::gil_scoped_release released;
-    outcome = program.run(plan, {tokens.data(), tokens.size()}, {targets.data(), targets.size()});
+    outcome = program.run(plan, {tokens.data(), tokens.size()}, {targets.data(), targets.size()}, step_id);
   }
   nb::list rows;
   for (size_t i = 0; i < outcome.rows.size(); ++i) {
@@ -135,7 +135,12 @@ nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, cons
     rows.append(nb::make_tuple(row.sequence, row.sample ? logprobs(outcome.sampled[i]) : nb::none(),
                                row.target >= 0 ? logprobs(outcome.targets[i]) : nb::none()));
   }
-  return nb::make_tuple(rows, outcome.native_ns, outcome.all_reduce_ns);
+  return nb::make_tuple(rows, outcome.native_ns, outcome.all_reduce_ns, outcome.mask_wait_ns);
+}
+
+void use_masks(Program& program, const masks::Board& board, double deadline_s) {
+  if (!(deadline_s > 0 && deadline_s <= 86400)) throw nb::value_error("the deadline must be in (0, 86400] seconds");
+  program.use_masks({.board = &board, .deadline_ns = static_cast<int64_t>(deadline_s * 1e9)});
 }
 
 }  // namespace
@@ -167,8 +172,11 @@ void bind_program(nb::module_& m) {
       .def("append_pages", [](Program& self, int64_t slot,
                               const std::vector<int32_t>& pages) { self.slots().append_pages(slot, pages); })
       .def("revert", [](Program& self) { self.slots().revert(); })
+      .def("use_masks", &use_masks, nb::arg("board"), nb::arg("deadline_s"), nb::keep_alive<1, 2>())
       .def_prop_ro("nan_sequences", &Program::nan_sequences)
-      .def("step", &step, nb::arg("sequences"), nb::arg("tokens"), nb::arg("targets"))
+      .def_prop_ro("dropped_sequences", &Program::dropped_sequences)
+      .def("token_logprobs", [](Program& self, int64_t slot) { return self.slots().at(slot).named_logprobs; })
+      .def("step", &step, nb::arg("sequences"), nb::arg("tokens"), nb::arg("targets"), nb::arg("step_id") = 0)
       .def("profile",
            [](const Program& self) {
              std::vector<std::tuple<std::string, std::string, int64_t, int64_t, int64_t, int64_t, int64_t>> rows;

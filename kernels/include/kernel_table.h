@@ -250,13 +250,18 @@ struct SamplingState {
   int32_t num_logprobs;          // -1: none wanted
   const int32_t* prompt_counts;  // [vocabulary], or null without penalties
   const int32_t* output_counts;
+  // Tokens whose log-probabilities are wanted, and where they go; in the vocabulary.
+  const int32_t* named_ids;
+  float* named_logprobs;
+  int32_t num_named;
 };
 
 inline constexpr int kMaxLogprobs = 20;
 
 struct SampledRow {
   int32_t token;
-  bool usable;  // the row's logits, before anything changed them, are numbers whose maximum is finite
+  bool usable;   // the row's logits, before anything changed them, are numbers whose maximum is finite
+  bool dropped;  // its mask leaves no token, or there is none
   float logprob;
   int32_t num_top;
   int32_t top_ids[kMaxLogprobs];
@@ -295,9 +300,9 @@ struct KernelTable {
   void (*latent_attention_merge)(const AttentionArgs&, const AttentionItem&, int num_blocks, int64_t block_stride);
   void (*latent_groups_merge)(const LatentGroupsArgs&, int thread, int num_threads);
   void (*softcap)(float* x, int64_t count, float cap);
-  // scratch: 3 * vocab entries.
-  void (*sample)(const float* logits, int64_t vocab, int64_t position, const SamplingState&, int32_t* scratch,
-                 SampledRow*);
+  // mask: bit i of its words tells whether token i is allowed; null: all are. scratch: 3 * vocab entries.
+  void (*sample)(const float* logits, int64_t vocab, int64_t position, const SamplingState&, const uint32_t* mask,
+                 int32_t* scratch, SampledRow*);
   void (*token_logprobs)(const float* logits, int64_t vocab, int32_t token, int num_top, SampledRow*);
   // For benchmarks: does nothing but multiply-adds of a format, returns how many operations.
   int64_t (*peak)(WeightFormat, int64_t rounds);

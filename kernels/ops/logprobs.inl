@@ -131,10 +131,20 @@ int find_top(const float* x, int64_t vocab, int num_top, int32_t* ids, float* va
   return count;
 }
 
+// The logarithm of the sum of the exponentials of the logits.
+double log_sum_of(const float* logits, int64_t vocab, float peak) {
+  return log_of(Softmax{peak, 1.0f}.total(logits, vocab, nullptr)) + static_cast<double>(peak);
+}
+
+// Log-probabilities of `count` tokens.
+void named_logprobs(const float* logits, int64_t vocab, const int32_t* ids, int count, float* out) {
+  const double log_sum = log_sum_of(logits, vocab, find_peak(logits, vocab).value);
+  for (int i = 0; i < count; ++i) out[i] = static_cast<float>(static_cast<double>(logits[ids[i]]) - log_sum);
+}
+
 void token_logprobs(const float* logits, int64_t vocab, int32_t token, int num_top, SampledRow* out) {
   const Peak peak = find_peak(logits, vocab);
-  const Softmax softmax{peak.value, 1.0f};
-  const double log_sum = log_of(softmax.total(logits, vocab, nullptr)) + static_cast<double>(peak.value);
+  const double log_sum = log_sum_of(logits, vocab, peak.value);
   out->token = token;
   out->usable = peak.usable;
   out->logprob = static_cast<float>(static_cast<double>(logits[token]) - log_sum);

@@ -2,18 +2,19 @@
 //
 // Order of the stages, each skipped when its parameter is neutral:
 //   repetition penalty (prompt and output; positive logits are divided, others multiplied, as transformers does),
-//   frequency and presence penalty (output), bias, suppression, temperature, min-p (relative to the most likely token),
-//   top-k, top-p (of what is left, renormalised), draw.
-// This is the order of vLLM. Where tokens are equally likely the lower id comes first everywhere: greedy, the k of
-// top-k and the last token of top-p are all unambiguous.
+//   frequency and presence penalty (output), bias, mask, suppression, temperature, min-p (relative to the most likely
+//   token), top-k, top-p (of what is left, renormalised), draw.
+// This is the order of vLLM. Where suppression would leave no token that the mask allows, the mask wins. Where the mask
+// itself leaves none whose logit is above minus infinity, the row is dropped. Where tokens are equally likely the lower
+// id comes first everywhere: greedy, the k of top-k and the last token of top-p are all unambiguous.
 //
 // The draw inverts the cumulative distribution at u = Philox(seed, position). With top-k, top-p or min-p it runs over
 // the candidates from the most to the least likely; over the whole vocabulary it runs in the order of ids, which needs
 // no sort. Arithmetic has one order and calls no libm: the same logits give the same token on every instruction set.
 //
 // No value of a logit can lead out of the vocabulary: a row that holds a NaN, or that has no finite maximum, is
-// answered with its argmax (NaN left out; 0 if all is NaN), and told of. So there is a token for the next step of a
-// sequence, which may have begun before anybody hears of it.
+// answered with its argmax (NaN left out; 0 if all is NaN), and told of; one that is dropped with 0. So there is a
+// token for the next step of a sequence, which may have begun before anybody hears of it.
 #pragma once
 
 #include "kernels/include/kernel_table.h"
@@ -173,8 +174,17 @@ int32_t draw_from_top(const float* x, int64_t vocab, const Softmax& softmax, con
 
 bool in_vocabulary(int32_t id, int64_t vocab) { return id >= 0 && id < vocab; }
 
-// Writes the logits after penalties, bias and suppression to `out`.
-void adjust_logits(const float* logits, int64_t vocab, int64_t position, const SamplingState& state, float* out) {
+// Leaves only what the mask allows.
+void keep_allowed(const uint32_t* mask, int64_t vocab, float* x) {
+  for (int64_t begin = 0; begin < vocab; begin += 32) {
+    const uint32_t bits = mask[begin / 32];
+    const int count = static_cast<int>(vocab - begin < 32 ? vocab - begin : 32);
+    for (int i = 0; i < count; ++i) x[begin + i] = (bits >> i & 1) != 0 ? x[begin + i] : kMinusInfinity;
+  }
+}
+
+// Writes the logits after penalties, bias and mask to `out`.
+void adjust_logits(const float* logits, int64_t vocab, const SamplingState& state, const uint32_t* mask, float* out) {
   if (state.output_counts != nullptr) {
     for (int64_t i = 0; i < vocab; ++i) {
       float x = logits[i];
@@ -189,22 +199,31 @@ void adjust_logits(const float* logits, int64_t vocab, int64_t position, const S
   }
   for (int i = 0; i < state.num_bias; ++i)
     if (in_vocabulary(state.bias_ids[i], vocab)) out[state.bias_ids[i]] += state.bias_values[i];
-  if (position >= state.min_position) return;
-  for (int i = 0; i < state.num_suppress; ++i)
-    if (in_vocabulary(state.suppress_ids[i], vocab)) out[state.suppress_ids[i]] = kMinusInfinity;
+  if (mask != nullptr) keep_allowed(mask, vocab, out);
 }
 
-// `scratch`: 3 * vocab entries: two lists of candidates and, with penalties, bias or suppression, the changed logits.
-void sample(const float* logits, int64_t vocab, int64_t position, const SamplingState& state, int32_t* scratch,
-            SampledRow* out) {
+void suppress(const SamplingState& state, int64_t vocab, float* x) {
+  for (int i = 0; i < state.num_suppress; ++i)
+    if (in_vocabulary(state.suppress_ids[i], vocab)) x[state.suppress_ids[i]] = kMinusInfinity;
+}
+
+// `scratch`: 3 * vocab entries: two lists of candidates and, where anything changes them, the changed logits.
+void sample(const float* logits, int64_t vocab, int64_t position, const SamplingState& state, const uint32_t* mask,
+            int32_t* scratch, SampledRow* out) {
   const bool suppresses = state.num_suppress > 0 && position < state.min_position;
+  float* const adjusted = reinterpret_cast<float*>(scratch + 2 * vocab);
   const float* x = logits;
-  if (state.output_counts != nullptr || state.num_bias > 0 || suppresses) {
-    float* const adjusted = reinterpret_cast<float*>(scratch + 2 * vocab);
-    adjust_logits(logits, vocab, position, state, adjusted);
+  if (state.output_counts != nullptr || state.num_bias > 0 || suppresses || mask != nullptr) {
+    adjust_logits(logits, vocab, state, mask, adjusted);
+    if (suppresses) suppress(state, vocab, adjusted);
     x = adjusted;
   }
-  const Peak peak = find_peak(x, vocab);
+  Peak peak = find_peak(x, vocab);
+  if (mask != nullptr && suppresses && peak.value == kMinusInfinity) {
+    adjust_logits(logits, vocab, state, mask, adjusted);
+    peak = find_peak(x, vocab);
+  }
+  out->dropped = mask != nullptr && peak.value == kMinusInfinity;
   int32_t token = peak.token;
   if (state.temperature >= kLowestTemperature && peak.usable) {
     const Softmax softmax{peak.value, 1.0f / state.temperature};
@@ -213,6 +232,7 @@ void sample(const float* logits, int64_t vocab, int64_t position, const Sampling
     token = narrowed ? draw_from_top(x, vocab, softmax, state, u, scratch)
                      : draw_from_all(x, vocab, softmax, u, reinterpret_cast<float*>(scratch));
   }
+  if (state.num_named > 0) named_logprobs(logits, vocab, state.named_ids, state.num_named, state.named_logprobs);
   if (state.num_logprobs >= 0) {
     token_logprobs(logits, vocab, token, state.num_logprobs, out);
     return;

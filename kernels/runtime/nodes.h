@@ -15,6 +15,7 @@
 #include "kernels/runtime/step.h"
 #include "kernels/runtime/team.h"
 #include "kernels/runtime/vectors.h"
+#include "shm_comm/include/numaserve_masks.h"
 #include "shm_comm/include/numaserve_ring.h"
 
 namespace numaserve {
@@ -29,6 +30,12 @@ struct Place {
   int32_t collective;
 };
 
+// Where masked rows find their masks. Without a board, which other ranks than the first do not need, they are dropped.
+struct Masks {
+  const masks::Board* board = nullptr;
+  int64_t deadline_ns = 0;  // for all rows of a step together
+};
+
 struct Run {
   const KernelTable& table;
   Team& team;
@@ -41,6 +48,9 @@ struct Run {
   Blocking blocking;
   void* part_sums;  // kPartSums, of the product that is taken
   std::vector<SampledRow>& sampled;
+  Masks masks;
+  uint64_t step_id;
+  std::atomic<int64_t> mask_wait_ns{0};  // of the thread that waited longest
   uint64_t first_collective = 0;
   // Set when a wait in the ring has failed. The node in which that happened is run to its end, because its threads
   // meet at its barriers; it is the last one: to write the next collective's slot could spoil what a peer still reads.
@@ -190,7 +200,8 @@ struct GatherNode : Node {
   Place x, out;
 };
 
-// Samples every row of logits on rank 0 and tells all ranks the tokens.
+// Samples every row of logits on rank 0 and tells all ranks the tokens. Each thread samples its free rows first, then
+// those whose masks are there, and then waits for the others: nobody waits for another's mask but at the end.
 struct SampleNode : Node {
   SampleNode(Place logits_in, Place tokens_in, std::vector<int64_t> vocab_first_in, float softcap_in)
       : Node("sample"),
@@ -205,7 +216,8 @@ struct SampleNode : Node {
 
  private:
   void sample_rows(Run& run, int thread) const;
-  void sample_row(Run& run, int64_t row, int thread) const;
+  void sample_masked_rows(Run& run, Range rows, int thread) const;
+  void sample_row(Run& run, int64_t row, const uint32_t* mask, int thread) const;
   void assemble(const Run& run, int64_t row, float* out) const;
   void share_tokens(Run& run, int thread) const;
 };

@@ -90,8 +90,15 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const L
   team.parallel([&](int) { table_.thread_begin(); });
 }
 
+void Program::use_masks(const Masks& masks) {
+  const masks::Board& board = *masks.board;
+  if (int64_t{board.rows()} < slots_.size() || int64_t{board.row_bytes()} * 8 < slots_.vocabulary())
+    throw std::invalid_argument("the mask board has fewer rows than there are slots, or fewer bits than tokens");
+  masks_ = masks;
+}
+
 StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
-                         std::span<const int32_t> targets) {
+                         std::span<const int32_t> targets, uint64_t step_id) {
   const int64_t begin = now_ns();
   node_ns_.resize(nodes_.size());
   node_wait_ns_.resize(nodes_.size());
@@ -107,7 +114,9 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
           .thread_scratch_bytes = thread_scratch_bytes_,
           .blocking = blocking_,
           .part_sums = part_sums_.data(),
-          .sampled = sampled_};
+          .sampled = sampled_,
+          .masks = masks_,
+          .step_id = step_id};
   if (ring_ != nullptr) {
     // After an abort epochs have run ahead of the position: waits would be satisfied by a step that never ended.
     if (ring_->aborted()) ring_->check(ring::Status::aborted);
@@ -126,7 +135,8 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
           .sampled = sampled_.data(),
           .targets = sampled_.data() + step_.logit_rows.size(),
           .native_ns = native_ns,
-          .all_reduce_ns = run.all_reduce_ns};
+          .all_reduce_ns = run.all_reduce_ns,
+          .mask_wait_ns = run.mask_wait_ns};
 }
 
 std::vector<int32_t> Program::nan_sequences() const {
@@ -137,6 +147,13 @@ std::vector<int32_t> Program::nan_sequences() const {
         (rows[i].sample && !sampled_[i].usable) || (rows[i].target >= 0 && !sampled_[rows.size() + i].usable);
     if (spoiled && (found.empty() || found.back() != rows[i].sequence)) found.push_back(rows[i].sequence);
   }
+  return found;
+}
+
+std::vector<int32_t> Program::dropped_sequences() const {
+  std::vector<int32_t> found;
+  for (size_t i = 0; i < step_.logit_rows.size(); ++i)
+    if (step_.logit_rows[i].sample && sampled_[i].dropped) found.push_back(step_.logit_rows[i].sequence);
   return found;
 }
 

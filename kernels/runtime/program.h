@@ -41,6 +41,7 @@ struct StepOutcome {
   const SampledRow* targets;  // for each row: the log-probability of its target
   int64_t native_ns;
   int64_t all_reduce_ns;
+  int64_t mask_wait_ns;
 };
 
 class Program {
@@ -55,16 +56,21 @@ class Program {
   void keep(std::shared_ptr<const void> object) { kept_.push_back(std::move(object)); }
   // To be called once, after the last `add`: how many collectives a step has.
   void set_collectives(int64_t count) { collectives_ = static_cast<uint64_t>(count); }
+  // The board outlives the Program. Throws std::invalid_argument for one with too few rows or bits.
+  void use_masks(const Masks& masks);
 
-  // Runs every node on a batch, and makes the slots' changes before it final. Throws std::invalid_argument for a plan
+  // Runs every node on a batch, and makes the slots' changes before it final. Masks are awaited for the step of that
+  // id. Throws std::invalid_argument for a plan
   // that cannot be run (nothing has changed then, and the slots' changes can be reverted), ring::Aborted or
   // ring::DeadlineExceeded when a peer is gone. The result is valid until the next step.
   StepOutcome run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
-                  std::span<const int32_t> targets);
+                  std::span<const int32_t> targets, uint64_t step_id = 0);
 
   // Sequences of the last step with a row of logits that are not numbers, by their index in the plan. Rank 0 alone
   // knows them.
   std::vector<int32_t> nan_sequences() const;
+  // Those that found no mask, or one that leaves no token.
+  std::vector<int32_t> dropped_sequences() const;
 
   SlotTable& slots() { return slots_; }
   Step& step() { return step_; }
@@ -98,6 +104,7 @@ class Program {
   std::vector<int64_t> node_ns_, node_wait_ns_;
   int64_t native_ns_ = 0;
   uint64_t collectives_ = 0;
+  Masks masks_;
 };
 
 }  // namespace numaserve

@@ -39,6 +39,7 @@ void SlotTable::init(int64_t index, SlotSettings s) {
   Slot& slot = at(index);
   check_ids(s.bias_ids, vocabulary_);
   check_ids(s.suppress, vocabulary_);
+  check_ids(s.token_ids_logprob, vocabulary_);
   check_ids(s.prompt_history, vocabulary_);
   check_ids(s.output_history, vocabulary_);
   if (s.bias_ids.size() != s.bias_values.size()) throw std::invalid_argument("a logit bias has an id and a value");
@@ -49,6 +50,9 @@ void SlotTable::init(int64_t index, SlotSettings s) {
   slot.bias_ids = std::move(s.bias_ids);
   slot.bias_values = std::move(s.bias_values);
   slot.suppress_ids = std::move(s.suppress);
+  slot.named_logprobs.resize(s.token_ids_logprob.size());
+  slot.named_ids = std::move(s.token_ids_logprob);
+  slot.masked = s.masked;
   slot.prompt_counts = s.penalties ? counts(s.prompt_history, vocabulary_) : std::vector<int32_t>{};
   slot.output_counts = s.penalties ? counts(s.output_history, vocabulary_) : std::vector<int32_t>{};
   slot.sampling = SamplingState{
@@ -69,6 +73,9 @@ void SlotTable::init(int64_t index, SlotSettings s) {
       .num_logprobs = s.num_logprobs,
       .prompt_counts = s.penalties ? slot.prompt_counts.data() : nullptr,
       .output_counts = s.penalties ? slot.output_counts.data() : nullptr,
+      .named_ids = slot.named_ids.data(),
+      .named_logprobs = slot.named_logprobs.data(),
+      .num_named = static_cast<int32_t>(slot.named_ids.size()),
   };
 }
 

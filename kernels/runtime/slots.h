@@ -16,6 +16,9 @@ struct Slot {
   std::vector<int32_t> bias_ids, suppress_ids;
   std::vector<float> bias_values;
   std::vector<int32_t> prompt_counts, output_counts;  // [vocabulary], empty without penalties
+  std::vector<int32_t> named_ids;
+  std::vector<float> named_logprobs;  // of the last sample
+  bool masked = false;
   int32_t last_token = -1;
 };
 
@@ -29,6 +32,8 @@ struct SlotSettings {
   std::vector<int32_t> bias_ids;
   std::vector<float> bias_values;
   std::vector<int32_t> suppress;
+  bool masked;  // each sample waits for its mask
+  std::vector<int32_t> token_ids_logprob;
   bool penalties;
   std::vector<int32_t> prompt_history, output_history;
   void visit(auto&& field) {
@@ -36,8 +41,8 @@ struct SlotSettings {
     field("repetition_penalty", repetition_penalty), field("presence_penalty", presence_penalty);
     field("frequency_penalty", frequency_penalty), field("seed", seed), field("bias_ids", bias_ids);
     field("bias_values", bias_values), field("num_logprobs", num_logprobs), field("min_position", min_position);
-    field("suppress", suppress), field("penalties", penalties), field("prompt_history", prompt_history);
-    field("output_history", output_history);
+    field("suppress", suppress), field("masked", masked), field("token_ids_logprob", token_ids_logprob);
+    field("penalties", penalties), field("prompt_history", prompt_history), field("output_history", output_history);
   }
 };
 
@@ -58,6 +63,7 @@ class SlotTable {
   // Throws std::invalid_argument.
   Slot& at(int64_t slot);
   int64_t vocabulary() const { return vocabulary_; }
+  int64_t size() const { return static_cast<int64_t>(slots_.size()); }
 
  private:
   struct Change {

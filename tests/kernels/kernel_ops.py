@@ -245,12 +245,25 @@ def sample(
     isa: str, logits: F32, params: SamplingParams, position: int, prompt: Sequence[int] = (), output: Sequence[int] = ()
 ) -> TokenLogprobs:
     """Samples the token of `position`; its logprob is 0 where params want none."""
+    return sampled_row(isa, logits, params, position, prompt, output)[0]
+
+
+def sampled_row(
+    isa: str,
+    logits: F32,
+    params: SamplingParams,
+    position: int,
+    prompt: Sequence[int] = (),
+    output: Sequence[int] = (),
+    mask: NDArray[np.uint32] | None = None,
+) -> tuple[TokenLogprobs, bool, list[float]]:
+    """The sample of `position`, whether it is dropped, log-probabilities of the tokens that params name."""
     counts = (
         [np.bincount(np.array(h, np.int64), minlength=len(logits)).astype(np.int32) for h in (prompt, output)]
         if params.has_penalties
         else [None, None]
     )
-    row = ops.sample(
+    row, dropped, named = ops.sample(
         isa,
         logits,
         position,
@@ -269,8 +282,10 @@ def sample(
         logprobs=params.logprobs,
         prompt_counts=counts[0],
         output_counts=counts[1],
+        mask=mask,
+        named=params.token_ids_logprob,
     )
-    return TokenLogprobs(*row)
+    return TokenLogprobs(*row), dropped, named
 
 
 def token_logprobs(isa: str, logits: F32, token: int, num_top: int) -> TokenLogprobs:

@@ -49,6 +49,8 @@ GREEDY: dict[str, Any] = {
     "num_logprobs": -1,
     "min_position": 0,
     "suppress": [],
+    "masked": False,
+    "token_ids_logprob": [],
     "penalties": False,
     "prompt_history": [],
     "output_history": [],

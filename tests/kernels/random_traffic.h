@@ -46,6 +46,8 @@ inline Request make_request(const Model& model, uint64_t seed, int number) {
        .bias_ids = {},
        .bias_values = {},
        .suppress = {},
+       .masked = false,
+       .token_ids_logprob = {},
        .penalties = one_in(3),
        .prompt_history = {},
        .output_history = {}};

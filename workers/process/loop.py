@@ -179,7 +179,15 @@ class _Loop:
             return
         worker_ns = time.monotonic_ns() - begin
         self._mailbox.send(
-            StepResult(plan.step_id, self._rank, answer.seqs, answer.native_ns, answer.all_reduce_ns, worker_ns)
+            StepResult(
+                plan.step_id,
+                self._rank,
+                answer.seqs,
+                answer.native_ns,
+                answer.all_reduce_ns,
+                worker_ns,
+                answer.mask_wait_ns,
+            )
         )
 
     def _send_stats(self) -> None:

@@ -31,6 +31,7 @@ from numaserve.workers.protocol import (
     RankProfile,
     SeqPlan,
     SeqResult,
+    SlotInit,
     StepPlan,
     TokenLogprobs,
 )
@@ -56,6 +57,7 @@ class StepAnswer:
     seqs: list[SeqResult]
     native_ns: int
     all_reduce_ns: int
+    mask_wait_ns: int
 
 
 class RankModel:
@@ -79,9 +81,12 @@ class RankModel:
         self.loaded = loader.load(node.team, lambda done: report(done, self.weight_bytes))
         self._weights = self.loaded.weights
         self._program = _build(launch, node, config, part, self._weights)
+        if node.masks is not None:
+            self._program.use_masks(node.masks, launch.mask_deadline_s)
         self._cache_writer: BackgroundWriter | None = None
         self._steps = 0
         self._wants_logprobs = [False] * launch.max_running_requests
+        self._names_tokens = [False] * launch.max_running_requests
 
     @property
     def isa(self) -> str:
@@ -135,24 +140,31 @@ class RankModel:
         try:
             for seq in plan.seqs:
                 if seq.init is not None:
-                    self._program.init_slot(seq.slot, slot_settings(seq.init))
+                    self._begin(seq.slot, seq.init)
                 if seq.pages:
                     self._program.append_pages(seq.slot, seq.pages)
             sequences = np.array([_native_row(seq) for seq in plan.seqs], dtype=np.int32).reshape(-1, 6)
             tokens = _concatenated(seq.tokens for seq in plan.seqs)
             targets = _concatenated(seq.prompt_logprobs for seq in plan.seqs)
-            rows, native_ns, all_reduce_ns = self._program.step(sequences, tokens, targets)
+            rows, *times = self._program.step(sequences, tokens, targets, plan.step_id)
         except Exception:
             # Whether a plan can be run shows when all of it has been looked at. To look at it twice, first without
             # changing anything, would cost each step what a refusal alone should cost.
             self._program.revert()
             raise
-        return StepAnswer(self._results(plan, rows) if self._launch.rank == 0 else [], native_ns, all_reduce_ns)
+        return StepAnswer(self._results(plan, rows) if self._launch.rank == 0 else [], *times)
+
+    def _begin(self, slot: int, init: SlotInit) -> None:
+        # Every rank must refuse it, and only the first one has the board.
+        if init.sampling.masked and self._launch.mask_fd < 0:
+            raise ValueError("a masked sequence needs a mask board, and this group has none")
+        self._program.init_slot(slot, slot_settings(init))
 
     def _results(self, plan: StepPlan, rows: list[NativeRow]) -> list[SeqResult]:
         for seq in plan.seqs:
             if seq.init is not None:
                 self._wants_logprobs[seq.slot] = seq.init.sampling.logprobs >= 0
+                self._names_tokens[seq.slot] = bool(seq.init.sampling.token_ids_logprob)
         tokens = [-1] * len(plan.seqs)
         logprobs: list[TokenLogprobs | None] = [None] * len(plan.seqs)
         prompts: list[list[TokenLogprobs]] = [[] for _ in plan.seqs]
@@ -166,6 +178,12 @@ class RankModel:
         results = [SeqResult(*result) for result in zip(tokens, logprobs, prompts, strict=True)]
         for index in self._program.nan_sequences:
             results[index] = msgspec.structs.replace(results[index], nan=True)
+        for index in self._program.dropped_sequences:
+            results[index] = msgspec.structs.replace(results[index], dropped=True)
+        for index, seq in enumerate(plan.seqs):
+            if seq.sample and self._names_tokens[seq.slot]:
+                named = self._program.token_logprobs(seq.slot)
+                results[index] = msgspec.structs.replace(results[index], token_logprobs=named)
         return results
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from numaserve.kernels import Team
-from numaserve.shm_comm import Ring
+from numaserve.shm_comm import Board, Ring
 from numaserve.workers.process import numa
 from numaserve.workers.protocol import Launch
 
@@ -20,16 +20,17 @@ _SAMPLED_PAGES = 1024  # a fraction of a millisecond: a step may wait for it
 
 @dataclass
 class NodeContext:
-    """A rank's cores, threads and ring. `ring` is None with one rank."""
+    """A rank's cores, threads and ring. `ring` is None with one rank, `masks` on other ranks than the first."""
 
     node: int
     team: Team
     ring: Ring | None
+    masks: Board | None = None
 
     @classmethod
     def enter(cls, launch: Launch) -> NodeContext:
         """Move the calling process to its node. Raises `OSError` when a core may not be used, `RingError` when the
-        ring's segment is not the one meant."""
+        ring's segment or the mask board is not the one meant."""
         node = launch.nodes[launch.rank]
         numa.bind_memory_to(node)
         team = Team(launch.cpus[launch.rank])
@@ -40,7 +41,9 @@ class NodeContext:
             offset, nbytes = ring.part_range(launch.rank)
             numa.bind_range(ring.base_address + offset, nbytes, node)
             ring.prefault()
-        return cls(node=node, team=team, ring=ring)
+        reads_masks = launch.rank == 0 and launch.mask_fd >= 0
+        masks = Board(launch.mask_fd, launch.mask_nonce) if reads_masks else None
+        return cls(node=node, team=team, ring=ring, masks=masks)
 
     def misplaced_pages(self, ranges: Iterable[tuple[int, int]]) -> int:
         """Memory pages of ``(address, nbytes)`` that lie on another node, extrapolated from a sample."""

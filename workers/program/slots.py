@@ -22,6 +22,8 @@ def slot_settings(init: SlotInit) -> dict[str, Any]:
         "num_logprobs": s.logprobs,
         "min_position": s.min_position,
         "suppress": s.suppress,
+        "masked": s.masked,
+        "token_ids_logprob": s.token_ids_logprob,
         "penalties": s.has_penalties,
         "prompt_history": init.prompt_history,
         "output_history": init.output_history,

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from numaserve.shm_comm import Board
 from numaserve.workers.program.buffers import Buffer
 from numaserve.workers.program.handles import Handle
 from numaserve.workers.program.layout import lifetimes
 from numaserve.workers.program.ops.base import Matrix, Operation
+from numaserve.workers.program.reference.masks import StepMasks
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.operations.table import OPERATIONS
 from numaserve.workers.program.reference.ranks import Member, alone
@@ -49,6 +51,16 @@ class ReferenceProgram:
         self._last_uses = _last_uses(self._operations)
         self.values: dict[Buffer, torch.Tensor] = {}
         self.nan_sequences: list[int] = []
+        self.dropped_sequences: list[int] = []
+        self._masks: tuple[Board | None, float] = (None, 0.0)
+
+    def use_masks(self, board: Board, deadline_s: float) -> None:
+        """Look for masks there."""
+        self._masks = (board, deadline_s)
+
+    def token_logprobs(self, slot: int) -> list[float]:
+        """Log-probabilities of the slot's `token_ids_logprob` at its last sample."""
+        return self._slots.at(slot).token_logprobs
 
     def init_slot(self, slot: int, settings: Mapping[str, Any]) -> None:
         """Forget what a slot held."""
@@ -62,20 +74,22 @@ class ReferenceProgram:
         """Undo every `init_slot` and `append_pages` since the last step that was run."""
         self._slots.revert()
 
-    def step(self, sequences: Ints, tokens: Ints, targets: Ints) -> tuple[list[Row], int, int]:
+    def step(self, sequences: Ints, tokens: Ints, targets: Ints, step_id: int = 0) -> tuple[list[Row], int, int, int]:
         """Run a batch. Raises `ValueError` for one that cannot be run."""
         begin = time.monotonic_ns()
         step = make_step(self._setup, self._slots, sequences, tokens, targets)
         self._slots.commit()
-        run = Run(self._setup, self._numbers, self._weights, self._kv, self._ranks, step)
+        masks = StepMasks(*self._masks, step_id)
+        run = Run(self._setup, self._numbers, self._weights, self._kv, self._ranks, step, masks)
         with torch.inference_mode():
             self._ranks.run(lambda: self._run(run))
-        self.values, self.nan_sequences = run.values, run.spoiled
+        self.values, self.nan_sequences, self.dropped_sequences = run.values, run.spoiled, run.dropped
         took = time.monotonic_ns() - begin
         steps, total_tokens, ns = self._totals
         self._totals = (steps + 1, total_tokens + len(step.tokens), ns + took)
         found = zip(step.logit_rows, run.sampled, strict=True) if run.sampled else ()
-        return [(row.sequence.index, _told(chosen), _told(target)) for row, (chosen, target) in found], took, 0
+        rows = [(row.sequence.index, _told(chosen), _told(target)) for row, (chosen, target) in found]
+        return rows, took, 0, masks.waited_ns
 
     def expand(self, matrices: Iterable[Matrix]) -> None:
         """Expand weights now, not in the first step that needs them."""

@@ -9,6 +9,7 @@ import torch
 from numaserve.workers.program.buffers import Buffer, Columns
 from numaserve.workers.program.handles import Handle
 from numaserve.workers.program.ops.base import Matrix, Rope, Vector
+from numaserve.workers.program.reference.masks import StepMasks
 from numaserve.workers.program.reference.numbers import Numbers
 from numaserve.workers.program.reference.ranks import Member
 from numaserve.workers.program.reference.step import Step
@@ -81,8 +82,10 @@ class Run:
     kv: KvCache
     ranks: Member
     step: Step
+    masks: StepMasks
     values: dict[Buffer, torch.Tensor] = field(default_factory=dict)
     sampled: list[Sampled] = field(default_factory=list)  # by row of logits; on rank 0
+    dropped: list[int] = field(default_factory=list)  # sequences that their masks leave no token
     spoiled: list[int] = field(default_factory=list)  # sequences with logits that have no softmax, by index in the plan
 
     def get(self, buffer: Buffer) -> torch.Tensor:

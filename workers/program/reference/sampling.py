@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
+Allowed = NDArray[np.bool_]  # of each token
 
 LOWEST_TEMPERATURE = 1e-5  # below it sampling is greedy
 
@@ -40,9 +41,16 @@ def log_softmax(logits: F32) -> F64:
 
 
 def adjusted(
-    logits: F32, params: SamplingParams, position: int, prompt: Sequence[int] = (), output: Sequence[int] = ()
+    logits: F32,
+    params: SamplingParams,
+    position: int,
+    prompt: Sequence[int] = (),
+    output: Sequence[int] = (),
+    *,
+    allowed: Allowed | None = None,
 ) -> F32:
-    """Logits after penalties, bias and suppression, each step rounded to fp32."""
+    """Logits after penalties, bias, mask and suppression, each step rounded to fp32; suppression gives way to the mask
+    where nothing would be left."""
     x = logits.copy()
     seen = np.zeros(len(x), bool)
     seen[[*prompt, *output]] = True
@@ -52,9 +60,34 @@ def adjusted(
     x = np.where(counts > 0, x - np.float32(params.frequency_penalty) * counts - np.float32(params.presence_penalty), x)
     for token, bias in params.logit_bias.items():
         x[token] += np.float32(bias)
+    if allowed is not None:
+        x[~allowed] = -np.inf
     if position < params.min_position:
-        x[params.suppress] = -np.inf
+        suppressed = x.copy()
+        suppressed[params.suppress] = -np.inf
+        if allowed is None or _is_left(suppressed):
+            return suppressed
     return x
+
+
+def is_dropped(x: F32, allowed: Allowed | None) -> bool:
+    """Whether the mask leaves nothing of adjusted logits x."""
+    return allowed is not None and not _is_left(x)
+
+
+def _is_left(x: F32) -> bool:
+    return bool((x > -np.inf).any())
+
+
+def allowed_tokens(mask: bytes, vocabulary: int) -> Allowed:
+    """The tokens whose bits are set, as a mask board has them."""
+    return np.unpackbits(np.frombuffer(mask, np.uint8), count=vocabulary, bitorder="little").astype(np.bool_)
+
+
+def named_logprobs(logits: F32, tokens: Sequence[int]) -> list[float]:
+    """Log-probabilities of some tokens."""
+    values: list[float] = log_softmax(logits)[list(tokens)].tolist()
+    return values
 
 
 def distribution(x: F32, params: SamplingParams) -> tuple[NDArray[np.int64], F64]:

@@ -17,6 +17,7 @@ class Slot:
     prompt: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
     last_token: int = -1
+    token_logprobs: list[float] = field(default_factory=list)  # of the last sample
 
 
 class SlotTable:
@@ -36,7 +37,11 @@ class SlotTable:
     def init(self, index: int, settings: Mapping[str, Any]) -> None:
         """Forget what a slot held. Raises `ValueError` for a slot or token id out of range."""
         self.check_ids(
-            [token for name in ("bias_ids", "suppress", "prompt_history", "output_history") for token in settings[name]]
+            [
+                token
+                for name in ("bias_ids", "suppress", "token_ids_logprob", "prompt_history", "output_history")
+                for token in settings[name]
+            ]
         )
         own = {name: settings[name] for name in SamplingParams.__struct_fields__ if name in settings}
         bias = dict(zip(settings["bias_ids"], settings["bias_values"], strict=True))

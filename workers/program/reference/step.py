@@ -18,6 +18,7 @@ class SequenceRows:
     """The new tokens of one sequence: which rows of the step they are, and at which positions."""
 
     index: int  # in the plan
+    number: int  # of the slot
     slot: Slot
     row: int
     start: int
@@ -81,7 +82,7 @@ def make_step(setup: ProgramSetup, slots: SlotTable, sequences: Ints, tokens: In
     step, parallel = Step([], [], [], []), setup.context_parallel
     for index, (number, start, count, from_previous, sample, num_targets) in enumerate(sequences.tolist()):
         slot = slots.at(number)
-        sequence = SequenceRows(index, slot, len(step.tokens), start, count)
+        sequence = SequenceRows(index, number, slot, len(step.tokens), start, count)
         step.sequences.append(sequence)
         if parallel is not None and parallel.divides(start, count, len(step.divided)):
             step.divided.append(sequence)

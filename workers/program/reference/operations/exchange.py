@@ -6,7 +6,15 @@ import torch
 from numaserve.workers.program.ops.exchange import Reduce, Sample
 from numaserve.workers.program.reference.operations.rows import normed
 from numaserve.workers.program.reference.run import Run, Sampled
-from numaserve.workers.program.reference.sampling import F32, adjusted, sampled_token, token_logprobs, usable
+from numaserve.workers.program.reference.sampling import (
+    F32,
+    adjusted,
+    is_dropped,
+    named_logprobs,
+    sampled_token,
+    token_logprobs,
+    usable,
+)
 from numaserve.workers.program.reference.slots import Slot
 from numaserve.workers.program.reference.step import LogitRow
 from numaserve.workers.protocol import TokenLogprobs
@@ -35,10 +43,14 @@ def sample(run: Run, op: Sample) -> None:
     rows = run.step.logit_rows
     tokens = []
     if run.setup.ranks.rank == 0:
-        for row, values in zip(rows, cast(F32, logits.to(torch.float32).numpy()), strict=True):
-            run.sampled.append(_sampled(row, values))
-            if not usable(values) and row.sequence.index not in run.spoiled:
-                run.spoiled.append(row.sequence.index)
+        wide = cast(F32, logits.to(torch.float32).numpy())
+        run.sampled = [(None, None)] * len(rows)
+        # Free rows first: they wait for nobody's mask.
+        for index in sorted(range(len(rows)), key=lambda index: _is_masked(rows[index])):
+            run.sampled[index] = _sampled(run, rows[index], wide[index])
+            sequence = rows[index].sequence.index
+            if not usable(wide[index]) and sequence not in run.spoiled:
+                run.spoiled.append(sequence)
         tokens = [-1 if each is None else each.token for each, _ in run.sampled]
     tokens = run.ranks.gather(tokens)[0]
     for row, token in zip(rows, tokens, strict=True):
@@ -46,13 +58,24 @@ def sample(run: Run, op: Sample) -> None:
             _remember(row.sequence.slot, token)
 
 
-def _sampled(row: LogitRow, logits: F32) -> Sampled:
+def _is_masked(row: LogitRow) -> bool:
+    return row.sample and row.sequence.slot.sampling.masked
+
+
+def _sampled(run: Run, row: LogitRow, logits: F32) -> Sampled:
     slot = row.sequence.slot
     params, target, chosen = slot.sampling, None, None
     if row.target >= 0:
         target = token_logprobs(logits, row.target, max(params.logprobs, 0))
     if row.sample:
-        token = sampled_token(adjusted(logits, params, row.position, slot.prompt, slot.output), params, row.position)
+        allowed, dropped = None, False
+        if params.masked:
+            allowed, dropped = run.masks.wait_for(row.sequence.number, len(logits))
+        x = adjusted(logits, params, row.position, slot.prompt, slot.output, allowed=allowed)
+        token = sampled_token(x, params, row.position)
+        if dropped or is_dropped(x, allowed):
+            run.dropped.append(row.sequence.index)
+        slot.token_logprobs = named_logprobs(logits, params.token_ids_logprob) if params.token_ids_logprob else []
         wanted = params.logprobs >= 0
         chosen = token_logprobs(logits, token, params.logprobs) if wanted else TokenLogprobs(token, 0.0)
     return chosen, target

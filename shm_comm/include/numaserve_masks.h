@@ -1,0 +1,210 @@
+// The mask board: one memfd in which the front end tells rank 0 which tokens a constrained sequence may have.
+//
+//   page 0     Geometry, written once by the creator
+//   then rows  two halves of them, one for each of the two plans that can be in flight: step s has half s % 2, and a
+//              sequence the row of its slot. A row is Word | Sleeper | bits, each on cache lines of its own.
+//
+// One step, in which slot r samples a masked sequence:
+//
+//   front end                                        rank 0
+//   sends the plan of step s                         runs the forward pass
+//   writes the bits of row r                         samples the rows that are not masked
+//   word = (s, generation, MASK), release            waits for word = (s, generation, ..), acquire
+//   wakes rank 0 if the sleeper says that it sleeps  samples from the tokens whose bits are set
+//
+// Who writes which line. The front end writes bits and words, under a lock of its own; rank 0 writes sleepers, each
+// from the one thread that has the row in this step. Nothing is a read-modify-write, and neither side reads what the
+// other might write at that time: a row of step s is written between the making of plan s and the coming of its result,
+// and the row is written again for step s + 2, whose plan is made after that. (A matcher that is late therefore does
+// not write here itself: it would write over the mask of step s + 2. It fills memory of its own, which is copied while
+// the row is known to be the step's.)
+//
+// A word that is not of this step and this generation (the low bits of the nonce) says nothing: zeros of a fresh board,
+// an older step, garbage. One that is, and whose state is none of the three, is taken as DROP.
+//
+// The deaths:
+//   front end before or amid the bits, or before the word   rank 0 waits until its deadline and drops the row. It then
+//                                                           finds its lifeline closed, and ends.
+//   front end between the word and the wake                 rank 0 sleeps until its deadline, sees the word, goes on.
+//   rank 0 while it waits, or before it reads               its sleeper may stay set: a wake that wakes nobody. The
+//                                                           group ends, and the next one has a board of its own.
+//   matcher fails, hangs, is slow                           no word in time, or one that says DROP: the row is dropped.
+//   the sequence has ended, though the plan names it        DROP, at once.
+// In all of them rank 0 waits for all rows of a step together no longer than its deadline.
+//
+// Include this in translation units built for the baseline instruction set only, as the ring's headers.
+#pragma once
+
+#include <immintrin.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "shm_comm/include/numaserve_ring_layout.h"
+#include "shm_comm/include/numaserve_ring_wait.h"
+
+namespace numaserve::masks {
+
+using ring::Error;
+using ring::kLine;
+using ring::kPage;
+
+inline constexpr std::uint64_t kMagic = 0x4b53414d414d554eULL;  // "NUMAMASK"
+inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint64_t kHalves = 2;
+inline constexpr std::uint32_t kMaxRows = 4096;
+inline constexpr std::uint32_t kMaxRowBytes = 1U << 20;
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "words must work between processes");
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "a sleeper must work between processes");
+
+enum class State : std::uint8_t { none = 0, mask = 1, free = 2, drop = 3 };
+
+struct alignas(kLine) Geometry {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t rows;
+  std::uint32_t row_bytes;  // of bits
+  std::uint32_t reserved;
+  std::uint64_t nonce;
+  std::uint64_t total_bytes;
+};
+
+struct alignas(kLine) Word {
+  std::atomic<std::uint64_t> value;  // step (40 bits) | generation (16) | state (8)
+};
+struct alignas(kLine) Sleeper {
+  std::atomic<std::uint32_t> value;  // whether a thread of rank 0 sleeps until the word changes
+};
+struct Row {
+  Word word;
+  Sleeper sleeper;
+};
+static_assert(sizeof(Row) == 2 * kLine);
+
+struct Layout {
+  std::uint32_t rows = 0;
+  std::uint32_t row_bytes = 0;
+
+  // Throws Error when a size is outside the bounds.
+  void validate() const {
+    if (rows < 1 || rows > kMaxRows) throw Error("mask board: " + std::to_string(rows) + " rows are not in 1..4096");
+    if (row_bytes < 4 || row_bytes > kMaxRowBytes || row_bytes % 4 != 0)
+      throw Error("mask board: " + std::to_string(row_bytes) + " bytes in a row are no multiple of 4 in 4..1048576");
+  }
+  std::size_t row_stride() const { return sizeof(Row) + ring::round_up(row_bytes, kLine); }
+  std::size_t total_bytes() const { return kPage + ring::round_up(kHalves * rows * row_stride(), kPage); }
+};
+
+// Writes the header of a fresh, zero-filled mapping of layout.total_bytes() bytes.
+inline void format_board(void* base, const Layout& layout, std::uint64_t nonce) {
+  layout.validate();
+  *static_cast<Geometry*>(base) = Geometry{.magic = kMagic,
+                                           .version = kVersion,
+                                           .rows = layout.rows,
+                                           .row_bytes = layout.row_bytes,
+                                           .reserved = 0,
+                                           .nonce = nonce,
+                                           .total_bytes = layout.total_bytes()};
+}
+
+// One end of a board. `base` must stay mapped for the life of the object.
+class Board {
+ public:
+  // Throws Error when the mapping of `bytes` bytes is not the board meant.
+  Board(void* base, std::size_t bytes, std::uint64_t nonce) : base_(static_cast<std::byte*>(base)) {
+    if (bytes < kPage) throw Error("mask board: the mapping is shorter than a page");
+    const Geometry geometry = *static_cast<const Geometry*>(base);
+    if (geometry.magic != kMagic) throw Error("mask board: this descriptor is none (wrong magic number)");
+    if (geometry.version != kVersion)
+      throw Error("mask board: version " + std::to_string(geometry.version) + ", this build speaks version " +
+                  std::to_string(kVersion) + "; front end and workers must come from one installation");
+    layout_ = {.rows = geometry.rows, .row_bytes = geometry.row_bytes};
+    layout_.validate();
+    if (layout_.total_bytes() != bytes || geometry.total_bytes != bytes)
+      throw Error("mask board: the rows of the header make " + std::to_string(layout_.total_bytes()) +
+                  " bytes, the board has " + std::to_string(bytes));
+    if (geometry.nonce != nonce) throw Error("mask board: stale nonce; this board belongs to another group");
+    generation_ = nonce & 0xffff;
+  }
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  std::uint32_t rows() const { return layout_.rows; }
+  std::uint32_t row_bytes() const { return layout_.row_bytes; }
+
+  // The bits of a row: `row_bytes` bytes, bit i of the uint32 words tells whether token i is allowed.
+  std::uint32_t* bits(std::uint64_t step, std::uint32_t row) const {
+    return reinterpret_cast<std::uint32_t*>(base_ + offset(step, row) + sizeof(Row));
+  }
+
+  // Front end: the row's state for this step, and its bits if it is `mask`.
+  void publish(std::uint64_t step, std::uint32_t row, State state, const void* bits_in) const {
+    Row& lines = at(step, row);
+    if (state == State::mask) std::memcpy(bits(step, row), bits_in, layout_.row_bytes);
+    // Sequentially consistent, as what the sleeper does: either it sees this word, or this sees the sleeper.
+    lines.word.value.store(key(step) | static_cast<std::uint64_t>(state), std::memory_order_seq_cst);
+    if (lines.sleeper.value.load(std::memory_order_seq_cst) != 0) futex(lines, FUTEX_WAKE, INT32_MAX, nullptr);
+  }
+
+  // Rank 0: the row's state for this step; `none` if nothing was said yet.
+  State peek(std::uint64_t step, std::uint32_t row) const {
+    return state_of(at(step, row).word.value.load(std::memory_order_acquire), step);
+  }
+
+  // Rank 0: the same, but waits for it; `drop` once ring::monotonic_ns() has passed `limit_ns`. The pauses cover a mask
+  // that is a few microseconds late; the sleep leaves the core to whoever computes it.
+  State wait(std::uint64_t step, std::uint32_t row, std::uint64_t limit_ns) const {
+    constexpr int kPauses = 1000;
+    for (int i = 0; i < kPauses; ++i) {
+      if (const State state = peek(step, row); state != State::none) return state;
+      _mm_pause();
+    }
+    Row& lines = at(step, row);
+    lines.sleeper.value.store(1, std::memory_order_seq_cst);
+    State state = State::none;
+    while (true) {
+      const std::uint64_t seen = lines.word.value.load(std::memory_order_seq_cst);
+      state = state_of(seen, step);
+      if (state != State::none) break;
+      const std::uint64_t now = ring::monotonic_ns();
+      if (now >= limit_ns) {
+        state = State::drop;
+        break;
+      }
+      const std::uint64_t left = limit_ns - now;
+      const timespec timeout{.tv_sec = static_cast<time_t>(left / 1'000'000'000),
+                             .tv_nsec = static_cast<long>(left % 1'000'000'000)};
+      futex(lines, FUTEX_WAIT, static_cast<std::uint32_t>(seen), &timeout);
+    }
+    lines.sleeper.value.store(0, std::memory_order_relaxed);
+    return state;
+  }
+
+ private:
+  std::size_t offset(std::uint64_t step, std::uint32_t row) const {
+    return kPage + (step % kHalves * layout_.rows + row) * layout_.row_stride();
+  }
+  Row& at(std::uint64_t step, std::uint32_t row) const { return *reinterpret_cast<Row*>(base_ + offset(step, row)); }
+
+  std::uint64_t key(std::uint64_t step) const { return step << 24 | generation_ << 8; }
+  State state_of(std::uint64_t word, std::uint64_t step) const {
+    if (word >> 8 != key(step) >> 8) return State::none;
+    const std::uint64_t state = word & 0xff;
+    return state == 1 || state == 2 ? static_cast<State>(state) : State::drop;
+  }
+
+  // On the half of the word that holds the state and the low bits of the step: it changes with every publication.
+  static void futex(Row& row, int operation, std::uint32_t value, const timespec* timeout) {
+    auto* low = reinterpret_cast<std::uint32_t*>(&row.word.value);
+    syscall(SYS_futex, low, operation, value, timeout, nullptr, 0);
+  }
+
+  std::byte* base_;
+  Layout layout_;
+  std::uint64_t generation_ = 0;
+};
+
+}  // namespace numaserve::masks

@@ -1,0 +1,47 @@
+// A memfd of shared memory, mapped whole into this process.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "shm_comm/include/numaserve_ring_layout.h"
+
+namespace numaserve::ring {
+
+class Mapping {
+ public:
+  // `what` begins the messages of errors. Throws Error for a descriptor that is not a sealed memfd of a page at least.
+  Mapping(const std::string& what, int fd, int protection) {
+    const auto fail = [&](const std::string& why) { throw Error(what + ": " + why + ": " + std::strerror(errno)); };
+    struct stat status{};
+    if (fstat(fd, &status) != 0) fail("cannot look at descriptor " + std::to_string(fd));
+    // Without the seal somebody could shrink the file, and every access behind its end would kill the process.
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+      throw Error(what + ": descriptor " + std::to_string(fd) + " is not a sealed memfd");
+    bytes_ = static_cast<std::size_t>(status.st_size);
+    if (bytes_ < kPage) throw Error(what + ": the segment is shorter than a page");
+    base_ = mmap(nullptr, bytes_, protection, MAP_SHARED, fd, 0);
+    if (base_ == MAP_FAILED) fail("cannot map the segment");
+  }
+  Mapping(Mapping&& other) noexcept
+      : base_(std::exchange(other.base_, MAP_FAILED)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Mapping& operator=(Mapping&&) = delete;
+  ~Mapping() {
+    if (base_ != MAP_FAILED) munmap(base_, bytes_);
+  }
+  void* base() const { return base_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  void* base_ = MAP_FAILED;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace numaserve::ring

@@ -1,0 +1,100 @@
+"""Constraints of what comes after a thought: the thought itself is free, and may be closed when it grows too long."""
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from numaserve.server.engine.constraint import ConstraintFailed, MaskState, TokenMatcher
+from numaserve.server.structured.types import MatcherFactory
+
+
+@dataclass(frozen=True)
+class Thought:
+    """How a model's thought begins and ends."""
+
+    end: str  # the text that ends it, with special tokens spelled out
+    token_bytes: Callable[[int], bytes]  # the tokenizer's, for special tokens too
+    begin: int | None = None  # the token that begins it; None where the prompt has begun it
+    max_tokens: int | None = None  # after so many it is closed
+    closing: tuple[int, ...] = ()  # the tokens that close it, whose text holds `end`
+
+
+def after_thought(answer: MatcherFactory | None, thought: Thought) -> MatcherFactory:
+    """Matchers that let the thought go free and then hold the answer to `answer`, if there is one.
+
+    Where the prompt has not begun the thought, the model chooses at the first token whether it thinks.
+    """
+    return partial(_make, answer, thought)
+
+
+def closing_thought(thought: Thought) -> MatcherFactory:
+    """Matchers that close the thought after its `max_tokens`, and let the answer go free."""
+    return after_thought(None, thought)
+
+
+def _make(answer: MatcherFactory | None, thought: Thought) -> TokenMatcher:
+    return _AfterThought(None if answer is None else answer(), thought)
+
+
+class _AfterThought:
+    """Implements `TokenMatcher`."""
+
+    def __init__(self, answer: TokenMatcher | None, thought: Thought) -> None:
+        self._answer = answer
+        self._thought = thought
+        self._end = thought.end.encode()
+        self._tail = b""  # the end of the thought so far, as long as it can begin the marker
+        self._left = thought.max_tokens
+        self._closing = list(thought.closing)
+        self._may_begin = thought.begin is not None
+        self._is_thinking = thought.begin is None
+
+    def accept(self, token: int) -> None:
+        """Take in the sampled token. Raises `ConstraintFailed`."""
+        if self._may_begin:
+            self._may_begin = False
+            if token == self._thought.begin:
+                self._is_thinking = True
+                return
+        if self._is_thinking:
+            self._think(token)
+        elif self._answer is not None:
+            self._answer.accept(token)
+
+    def write_mask(self, address: int, nbytes: int) -> MaskState:
+        """Write the bits of the next position, or say that it is free. Raises `ConstraintFailed`."""
+        if self._is_thinking:
+            if self._left == 0 and self._closing:
+                ctypes.memset(address, 0, nbytes)
+                _allow(self._closing[0], address, nbytes)
+                return MaskState.MASK
+            return MaskState.FREE
+        if self._answer is None:
+            return MaskState.FREE
+        state = self._answer.write_mask(address, nbytes)
+        if self._may_begin and self._thought.begin is not None and state == MaskState.MASK:
+            _allow(self._thought.begin, address, nbytes)
+        return state
+
+    def _think(self, token: int) -> None:
+        if self._left == 0 and self._closing:
+            if token != self._closing.pop(0):
+                raise ConstraintFailed("The thought is too long and was not closed.")
+        elif self._left:
+            self._left -= 1
+        before, found, after = (self._tail + self._thought.token_bytes(token)).partition(self._end)
+        if not found:
+            self._tail = before[-max(1, len(self._end) - 1) :]
+            return
+        self._is_thinking = False
+        # The token may go on after the marker. Space there is part of neither; an answer's text cannot be taken back.
+        if self._answer is not None and after.strip():
+            raise ConstraintFailed("The answer begins in the middle of a token that ends the thought.")
+
+
+def _allow(token: int, address: int, nbytes: int) -> None:
+    if token >= 8 * nbytes:
+        raise ConstraintFailed("The model has no token for the thought's marker.")
+    byte = ctypes.c_uint8.from_address(address + token // 8)
+    byte.value |= 1 << token % 8

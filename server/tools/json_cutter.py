@@ -25,6 +25,11 @@ class _Next(Enum):
     COMMA_OR_END = auto()
 
 
+def is_scalar(text: str) -> bool:
+    """Whether `text` is a number, true, false or null."""
+    return _SCALAR.fullmatch(text) is not None
+
+
 class JsonCutter:
     """Takes the characters of one JSON value, and knows which is its last.
 
@@ -100,7 +105,7 @@ class JsonCutter:
         return end
 
     def _end_scalar(self) -> None:
-        if _SCALAR.fullmatch("".join(self._scalar)):
+        if is_scalar("".join(self._scalar)):
             self._scalar.clear()
             self._end_value()
         else:
@@ -156,6 +161,15 @@ class JsonCutter:
 def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
     match = pattern.match(text, at)
     return match.end() if match else at
+
+
+def is_json(text: str) -> bool:
+    """Whether `text` is one value in JSON, without white space around it."""
+    cutter = JsonCutter()
+    end = cutter.take(text, 0, lambda _: None)
+    if not cutter.done:
+        cutter.end()
+    return cutter.done and end == len(text) and not text[:1].isspace()
 
 
 def copy_json(scanner: Scanner, emit: Emit) -> Steps[bool]:

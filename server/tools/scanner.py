@@ -1,6 +1,7 @@
 """Reading text that comes in pieces, by generators which yield where they need more of it."""
 
 import re
+import sys
 from collections.abc import Callable, Generator
 from functools import lru_cache
 from typing import TypeVar
@@ -63,6 +64,11 @@ class Scanner:
     def end(self) -> None:
         """Say that nothing follows."""
         self._ended = True
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all has been read that will ever come."""
+        return self._ended and self._at == len(self._text)
 
     def record(self, text: str) -> None:
         """Begin a record with `text`, which has just been read."""
@@ -151,10 +157,10 @@ class Scanner:
         self._take(self._at + len(found or ""))
         return found
 
-    def some(self, characters: re.Pattern[str]) -> Steps[str]:
-        """Consume characters as long as they match. Returns them."""
+    def some(self, characters: re.Pattern[str], limit: int = sys.maxsize) -> Steps[str]:
+        """Consume characters as long as they match, at most `limit`. Returns them."""
         pieces: list[str] = []
-        while character := (yield from self.peek()):
+        while len(pieces) < limit and (character := (yield from self.peek())):
             if not characters.match(character):
                 break
             pieces.append(self._take(self._at + 1))

@@ -1,6 +1,7 @@
 """What is true of each format: what it writes it reads, wherever it is cut, and nothing that it reads breaks it."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def writable(tool_format: ToolFormat, arguments: list[dict[str, Any]]) -> bool:
 @settings(max_examples=30)
 @given(arguments=CALLS, text=TEXT)
 def test_calls_that_are_written_are_read(tool_format: ToolFormat, arguments: list[dict[str, Any]], text: str) -> None:
-    assume(not tool_format.bare or not text)
+    text = "" if tool_format.bare else text
     assume(writable(tool_format, arguments))
     calls, tools = calls_of(arguments)
     answer = parse([text + tool_format.render(calls)], tool_format, tools=tools)
@@ -103,11 +104,15 @@ def test_a_call_cut_short_keeps_what_came(tool_format: ToolFormat) -> None:
     calls, tools = calls_of([{"city": "Cologne", "country": "Germany"}])
     text = tool_format.render(calls)
     seen = set()
+    tokens = [match.span() for match in re.finditer("|".join(map(re.escape, tool_format.tokens)), text)]
     for end in range(len(text)):
+        if any(first < end < last for first, last in tokens):
+            continue  # a token is not cut short
         answer = parse([text[:end]], tool_format, tools=tools)
         if answer.calls:
             assert answer.content == ""
-            seen.add(str(answer.calls[0][2]))
+            # A line break may begin the end of a value, or belong to it.
+            seen.add(str(answer.calls[0][2]).removesuffix("\\n"))
         else:
             assert answer.content == text[:end]
     assert seen

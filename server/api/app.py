@@ -18,6 +18,8 @@ from numaserve.server.api.middleware.paths import Paths
 from numaserve.server.api.middleware.request_scope import RequestScope
 from numaserve.server.api.middleware.require_key import RequireKey
 from numaserve.server.api.middleware.root_path import StripRootPath
+from numaserve.server.api.ollama.generation import ollama_generation_router
+from numaserve.server.api.ollama.models import ollama_models_router
 from numaserve.server.api.openai.chat import chat_router
 from numaserve.server.api.openai.completions import completions_router
 from numaserve.server.api.openai.models import models_router
@@ -52,6 +54,8 @@ def create_app(context: ApiContext) -> FastAPI:
         tokenize_router(context),
         health_router(context),
         info_router(context),
+        ollama_generation_router(context),
+        ollama_models_router(context),
     ):
         app.include_router(router)
     describe(app, has_keys=context.api_keys is not None)

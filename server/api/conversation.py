@@ -1,8 +1,13 @@
 """The messages of a conversation that was checked."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Protocol
 
 import msgspec
+from pydantic import Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+MAX_MESSAGES = 16384
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -11,3 +16,30 @@ class Conversation(msgspec.Struct, frozen=True):
     messages: list[dict[str, Any]]  # as the chat template sees them
     characters: int
     needs_tools: bool  # only a template that knows of tools can write them
+
+
+class Message(Protocol):
+    """One message, as a surface has it."""
+
+    @property
+    def needs_tools(self) -> bool:
+        """Whether only a template that knows of tools can write it."""
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as the chat template sees it."""
+
+
+class conversation_of:
+    """The schema of messages, at least so many, which become a conversation."""
+
+    def __init__(self, message: type[Message], at_least: int = 1) -> None:
+        self._messages = Annotated[list[message], Field(min_length=at_least, max_length=MAX_MESSAGES)]  # type: ignore[valid-type]
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(_conversation, handler.generate_schema(self._messages))
+
+
+def _conversation(messages: Sequence[Message]) -> Conversation:
+    shown = [message.for_template() for message in messages]
+    characters = sum(len(message["content"]) for message in shown)
+    return Conversation(shown, characters, any(message.needs_tools for message in messages))

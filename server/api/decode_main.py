@@ -11,6 +11,9 @@ import msgspec
 from numaserve.server.api.body.decode import BodyProblem, Decoded, decode, to_data
 from numaserve.server.api.explain import Problem
 from numaserve.server.api.fields import Strict
+from numaserve.server.api.ollama.chat_schema import OllamaChatRequest
+from numaserve.server.api.ollama.generate_schema import OllamaGenerateRequest
+from numaserve.server.api.ollama.show_schema import OllamaShowRequest
 from numaserve.server.api.openai.chat_schema import ChatRequest
 from numaserve.server.api.openai.completion_schema import CompletionRequest
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
@@ -18,7 +21,16 @@ from numaserve.server.api.unknown_fields import UnknownFields
 from numaserve.server.confinement import confine, ignore_ends_of_the_group
 
 MODELS: dict[str, type[Strict]] = {
-    model.__name__: model for model in (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+    model.__name__: model
+    for model in (
+        ChatRequest,
+        CompletionRequest,
+        TokenizeRequest,
+        DetokenizeRequest,
+        OllamaChatRequest,
+        OllamaGenerateRequest,
+        OllamaShowRequest,
+    )
 }
 _MEMORY_BYTES = 4 << 30  # a hundred times the longest body
 

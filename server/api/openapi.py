@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import FastAPI
 from numaserve.server.api.auth import OPEN_PATHS
 from numaserve.server.api.response_models import Error
+from pydantic import BaseModel
 
 _SCHEME = "api_key"
 _REASONS = {
@@ -25,12 +26,17 @@ _ALWAYS = (401, 403, 431, 500)
 _WITH_BODY = (400, 404, 408, 413, 429, 503)
 
 
-def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route: its own errors, beside those that every route has."""
-    return {status: {"model": Error, "description": _REASONS[status]} for status in (*statuses, *_ALWAYS)}
+def errors(*statuses: int, model: type[BaseModel] = Error) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route: its own errors, beside those that every route has, in the shape of `model`."""
+    return {status: {"model": model, "description": _REASONS[status]} for status in (*statuses, *_ALWAYS)}
 
 
-BODY_ERRORS = errors(*_WITH_BODY)
+def body_errors(model: type[BaseModel] = Error) -> dict[int | str, dict[str, Any]]:
+    """The errors of a route that takes a body."""
+    return errors(*_WITH_BODY, model=model)
+
+
+BODY_ERRORS = body_errors()
 
 
 def describe(app: FastAPI, *, has_keys: bool) -> None:

@@ -5,10 +5,11 @@ from collections.abc import Callable
 import msgspec
 from fastapi.responses import Response
 from numaserve.server.api.errors import ApiError
+from numaserve.server.api.ollama import errors as ollama
 from numaserve.server.api.openai import errors as openai
 
 # The longest prefix of a path counts; all others speak as OpenAI does.
-_BODIES: dict[str, Callable[[ApiError], object]] = {"/": openai.error_body}
+_BODIES: dict[str, Callable[[ApiError], object]] = {"/": openai.error_body, "/api/": ollama.error_body}
 
 
 def error_response(error: ApiError, path: str) -> Response:

@@ -62,4 +62,4 @@ def judge(case: Any) -> None:
     if case.meta.generation.mode == GenerationMode.POSITIVE and response.status_code == 400:
         [error] = errors
         # A bound of 63 bits is a float to those who make and check these values: 2^63 + 100 is no more than 2^63 - 1.
-        assert error.code in BEYOND_THE_SCHEMA or error.param == "seed", error.message
+        assert error.code in BEYOND_THE_SCHEMA or str(error.param).endswith("seed"), error.message

@@ -23,7 +23,7 @@ from numaserve.server.api.tokenize_schema import DetokenizeRequest
 from numaserve.server.engine.types import NotReady
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import VOCAB, FakeEngine, make_context
+from tests.support.api_fakes import MODEL, VOCAB, FakeEngine, make_context
 
 LONG = "x" * INLINE_BYTES
 MANY = INLINE_VALUES * 2
@@ -66,6 +66,15 @@ def test_a_long_body_is_answered_as_a_short_one(client: TestClient, path: str) -
         k: v for k, v in long.json().items() if k not in changing
     }
     assert long.headers["X-Numaserve-Ignored"] == "1, filler"
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/api/chat"])
+def test_a_conversation_that_may_be_left_out_is_one_in_a_long_body_too(
+    client: TestClient, engine: FakeEngine, path: str
+) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "stream": False, "filler": LONG}
+    answer = post(client, path, body).json()
+    assert answer["tokens" if path == "/tokenize" else "message"]
 
 
 def test_every_field_of_a_long_body_reaches_the_engine(client: TestClient, engine: FakeEngine) -> None:

@@ -49,6 +49,7 @@ CLIENTS = (
     Client("guidellm", "guidellm_cli.py", {"guidellm": "0.8.1", "torch": "2.13.0"}),
     Client("aiperf", "aiperf_cli.py", {"aiperf": "0.13.0"}),
     Client("lm-eval", "lm_eval_cli.py", {"lm_eval[api]": "0.4.13", "transformers": "5.23.0"}),
+    Client("ollama", "ollama_py.py", {"ollama": "0.6.3"}),
     Client("sglang-router", "sglang_router_cli.py", {"sglang-router": "0.3.2"}, routes=True),
     Client("vllm-router", "vllm_router_cli.py", {"vllm-router": "0.1.17"}, routes=True),
     Client("smg", "smg_cli.py", {"smg": "1.13.0"}, routes=True),

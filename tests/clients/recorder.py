@@ -85,7 +85,8 @@ class Recorder:
             kept["body"] = _shortened(decoded)
         kept["status"] = status
         if said:
-            kept["refusal"] = json.loads(said)["error"]["message"]
+            error = json.loads(said)["error"]
+            kept["refusal"] = error if isinstance(error, str) else error["message"]
         shape = json.dumps([request.method, request.path, kept["headers"], _shape(decoded), status])
         self._kept.setdefault(shape, kept)
 

@@ -1,7 +1,8 @@
 """The tables of routes, from the OpenAPI document, and of requests' fields, from their schemas."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from numaserve.server.api.app import create_app
@@ -129,18 +130,28 @@ def _refused(model: type[BaseModel]) -> dict[str, str]:
 def _accepted(schema: Schema) -> str:
     if "enum" not in schema:
         return str(schema["description"]).split("; ")[1].rstrip(".")
+    return _values(schema["enum"])
+
+
+def _values(values: Sequence[object]) -> str:
     # 1 and 1.0 are two to Python's checks and one to a client.
-    return code(
-        *dict.fromkeys(json.dumps(int(each) if each == 1.0 and each is not True else each) for each in schema["enum"])
-    )
+    return code(*dict.fromkeys(json.dumps(int(each) if each == 1.0 and each is not True else each) for each in values))
 
 
 def _table(model: type[BaseModel], fields: Mapping[str, Schema]) -> str:
     whole = model.model_json_schema()
     rows = [row for name, schema in fields.items() for row in _rows(name, schema, whole.get("$defs", {}))]
     needed = {code(name) for name in whole.get("required", ())}
-    shown = ((name, takes, f"{note}; must be given" if name in needed else note) for name, takes, note in rows)
+    shown = ((name, takes, f"{note}; must be given" if name in needed else note) for name, takes, note in _joined(rows))
     return table(("field", "takes", "meaning"), shown)
+
+
+def _joined(rows: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
+    """The rows; those in turn that are not served, and differ in nothing but their names, as one."""
+    for (takes, note), same in groupby(rows, key=lambda row: row[1:]):
+        names = [name for name, *_ in same]
+        together = note.startswith((_UNHEEDED, _REFUSED))
+        yield from ((each, takes, note) for each in ([", ".join(names)] if together else names))
 
 
 def _rows(name: str, schema: Schema, definitions: Mapping[str, Schema]) -> Iterator[tuple[str, str, str]]:
@@ -154,7 +165,7 @@ def _rows(name: str, schema: Schema, definitions: Mapping[str, Schema]) -> Itera
 def _takes(schema: Schema, ending: str = "") -> str:
     """What a value may be; with the `ending` of the plural what several may be."""
     if "enum" in schema:
-        return code(*(json.dumps(each) for each in schema["enum"]))
+        return _values(schema["enum"])
     if "oneOf" in schema:
         return ", or ".join(_takes(each, ending) for each in schema["oneOf"])
     kind = "object" if "$ref" in schema else schema.get("type")

@@ -22,8 +22,13 @@ def _openai(body: Any) -> str:
     return str(body["error"]["message"])
 
 
+def _ollama(body: Any) -> str:
+    assert set(body) == {"error"}
+    return str(body["error"])
+
+
 # By the beginning of a path; the longest one counts.
-_FORMS = {"/": Form("Error", _openai)}
+_FORMS = {"/": Form("Error", _openai), "/api/": Form("OllamaError", _ollama)}
 
 
 def form_of(path: str) -> Form:

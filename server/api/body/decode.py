@@ -5,7 +5,7 @@ The other process checks a body and sends plain data, which this one puts togeth
 
 import json
 from functools import cache
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
 from numaserve.server.api.explain import NOT_JSON, Problem, explain
@@ -77,7 +77,8 @@ def _typed(kind: type[Strict] | type[msgspec.Struct] | None, value: Any) -> Any:
 def _class_of(model: type[Strict], name: str) -> type[Strict] | type[msgspec.Struct] | None:
     """The class of a field's value, where it is one of ours."""
     annotation = model.model_fields[name].annotation
-    for kind in (annotation, *get_args(annotation)):
+    for alternative in (annotation, *get_args(annotation)):
+        kind = get_args(alternative)[0] if get_origin(alternative) is Annotated else alternative
         if isinstance(kind, type) and issubclass(kind, Strict | msgspec.Struct):
             return kind
     return None

@@ -19,8 +19,7 @@ async def start(context: ApiContext, request: Request, asked: Asked, request_id:
     Raises `ApiError` for what cannot be served, and what `EngineProtocol.admit` raises.
     """
     check_model(context, asked.model)
-    if not context.engine.is_ready():
-        raise not_ready("The server is not ready: it is loading, restarting or shutting down. Try again shortly.")
+    check_ready(context)
     _check_sequences(context, asked)
     record = record_of(request)
     if context.log_prompts:
@@ -36,6 +35,12 @@ def check_model(context: ApiContext, model: str | None) -> None:
     """Raise `ApiError` 404 for another model than the one served; no model means that one."""
     if model is not None and model not in context.model_names:
         raise model_not_found(model)
+
+
+def check_ready(context: ApiContext) -> None:
+    """Raise `ApiError` 503 while requests are not served."""
+    if not context.engine.is_ready():
+        raise not_ready("The server is not ready: it is loading, restarting or shutting down. Try again shortly.")
 
 
 def _check_sequences(context: ApiContext, asked: Asked) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from numaserve.server.api.conversation import Conversation
+from numaserve.server.api.conversation import Conversation, conversation_of
 from numaserve.server.api.fields import Neutral, ShortText, Strict, Text, Unused, conflict, neutral
-from pydantic import Discriminator, Field, GetCoreSchemaHandler, StringConstraints, Tag, model_validator
-from pydantic_core import CoreSchema, core_schema
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
-MAX_MESSAGES = 16384
 MAX_TOOL_CALLS = 128
 _ROLES = {"developer": "system"}  # templates know the older one
 
@@ -128,18 +126,4 @@ class Message(Strict):
         return message
 
 
-def _conversation(messages: list[Message]) -> Conversation:
-    shown = [message.for_template() for message in messages]
-    characters = sum(len(message["content"]) for message in shown)
-    return Conversation(shown, characters, any(message.needs_tools for message in messages))
-
-
-class _Messages:
-    """The schema of messages, which become a conversation."""
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        messages = handler.generate_schema(Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)])
-        return core_schema.no_info_after_validator_function(_conversation, messages)
-
-
-Messages = Annotated[Conversation, _Messages()]
+Messages = Annotated[Conversation, conversation_of(Message)]

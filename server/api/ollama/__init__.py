@@ -1,0 +1,1 @@
+"""Ollama's surface: https://docs.ollama.com/api."""

@@ -1,0 +1,118 @@
+"""Answers of /api/chat and /api/generate: lines of JSON, or one object."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
+
+import msgspec
+from fastapi import Request
+from fastapi.responses import Response
+from numaserve.server.api.access_log import record_of
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.errors import ApiError
+from numaserve.server.api.event_stream import Framing
+from numaserve.server.api.generation.generation import Generation
+from numaserve.server.api.ollama.errors import error_body
+from numaserve.server.api.ollama.options import OllamaFields
+from numaserve.server.api.openai.logprobs import TokenNames, chat_entries
+from numaserve.server.api.streaming import json_response
+from numaserve.server.engine.types import GenerationChunk
+
+Place = Callable[[str], dict[str, object]]  # an answer's text in the fields that an endpoint has for it
+
+
+def _line(payload: object) -> bytes:
+    return msgspec.json.encode(payload) + b"\n"
+
+
+def _error_line(error: ApiError) -> bytes:
+    return _line(error_body(error))
+
+
+# No sign of life: clients decode every line, an empty one too.
+LINES = Framing("application/x-ndjson", _line, _error_line, ping=b"")
+
+
+def now() -> str:
+    """The time of day as Ollama writes it."""
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+class OllamaAnswer:
+    """Writes the chunks of one generation in Ollama's shape. Made when the generation is admitted."""
+
+    framing = LINES
+
+    def __init__(self, context: ApiContext, body: OllamaFields, request: Request, place: Place) -> None:
+        self._names = TokenNames(context.tokenizer)
+        self._with_logprobs = body.logprobs is True
+        self._model = body.model
+        self._place = place
+        self._began = record_of(request).started
+        self._admitted = time.perf_counter()
+        self._first: float | None = None
+
+    async def complete(self, generation: Generation) -> Response:
+        """The whole answer at once."""
+        texts: list[str] = []
+        logprobs: list[msgspec.Raw] = []
+        reason: str | None = None
+        async with aclosing(generation.chunks()) as chunks:
+            async for chunk in chunks:
+                self._see(chunk)
+                texts.append(chunk.text)
+                logprobs += self._entries(chunk)
+                reason = chunk.finish_reason or reason
+        return json_response(self._last("".join(texts), logprobs, reason, generation))
+
+    async def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
+        """A line for each chunk that says something; the last one has the counts."""
+        async with aclosing(generation.chunks()) as chunks:
+            async for chunk in chunks:
+                self._see(chunk)
+                logprobs = self._entries(chunk)
+                if chunk.text or logprobs:
+                    yield self._frame(chunk.text, logprobs) | {"done": False}
+                if chunk.finish_reason is not None:
+                    yield self._last("", [], chunk.finish_reason, generation)
+
+    def _see(self, chunk: GenerationChunk) -> None:
+        if self._first is None and chunk.token_ids:
+            self._first = time.perf_counter()
+
+    def _entries(self, chunk: GenerationChunk) -> list[msgspec.Raw]:
+        return chat_entries(self._names, chunk.logprobs) if self._with_logprobs else []
+
+    def _frame(self, text: str, logprobs: list[msgspec.Raw]) -> dict[str, object]:
+        frame: dict[str, object] = {"model": self._model, "created_at": now(), **self._place(text)}
+        return frame | {"logprobs": logprobs} if logprobs else frame
+
+    def _last(
+        self, text: str, logprobs: list[msgspec.Raw], reason: str | None, generation: Generation
+    ) -> dict[str, object]:
+        ended, usage = time.perf_counter(), generation.usage()
+        first = ended if self._first is None else self._first
+        return {
+            **self._frame(text, logprobs),
+            "done": True,
+            "done_reason": reason,
+            "total_duration": _nanoseconds(ended - self._began),
+            "load_duration": _nanoseconds(self._admitted - self._began),
+            "prompt_eval_count": usage.prompt_tokens,
+            "prompt_eval_duration": _nanoseconds(first - self._admitted),
+            "eval_count": usage.completion_tokens,
+            "eval_duration": _nanoseconds(ended - first),
+        }
+
+
+def loaded(model: str, place: Place) -> Response:
+    """The answer to a request that only wants the model to be loaded."""
+    answer = {"model": model, "created_at": now(), **place(""), "done": True, "done_reason": "load"}
+    return json_response(answer)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)

@@ -1,0 +1,100 @@
+"""The body of POST /api/chat."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from numaserve.server.api.conversation import Conversation, conversation_of
+from numaserve.server.api.fields import Neutral, ShortText, Strict, Text, Unused, conflict, neutral
+from numaserve.server.api.generation.asked import Asked, Chat
+from numaserve.server.api.ollama.options import OllamaFields
+from pydantic import AfterValidator, Field, model_validator
+
+MAX_TOOL_CALLS = 128
+
+
+def _writable(arguments: dict[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        raise ValueError("the arguments hold what JSON cannot carry") from None
+    return arguments
+
+
+class CalledFunction(Strict):
+    """The function that the model called."""
+
+    name: ShortText
+    arguments: Annotated[dict[str, Any], AfterValidator(_writable)]
+    description: Unused = None
+    index: Unused = None
+
+
+class ToolCall(Strict):
+    """A call that an earlier answer made."""
+
+    function: CalledFunction
+    id: Unused = None
+    type: Unused = None
+
+    def for_template(self) -> dict[str, object]:
+        """The call as templates know it."""
+        return {"type": "function", "function": {"name": self.function.name, "arguments": self.function.arguments}}
+
+
+class OllamaMessage(Strict):
+    """One message."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    """Who speaks."""
+    content: Text | None = None
+    """What is said."""
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOL_CALLS)] | None = None
+    """Calls that the assistant made, for templates that write them."""
+    tool_name: ShortText | None = None
+    """The tool whose result this is."""
+    tool_call_id: Unused = None
+    images: Annotated[Neutral, neutral([])] = None
+    thinking: Unused = None  # templates leave out what was thought in earlier turns
+
+    @model_validator(mode="after")
+    def _only_the_assistant_calls(self) -> OllamaMessage:
+        if self.tool_calls and self.role != "assistant":
+            raise conflict("tool_calls", "only a message of the assistant has 'tool_calls'")
+        return self
+
+    @property
+    def needs_tools(self) -> bool:
+        """Whether only a template that knows of tools can write it."""
+        return self.role == "tool" or bool(self.tool_calls)
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as the chat template sees it."""
+        message: dict[str, Any] = {"role": self.role, "content": self.content or ""}
+        if self.tool_calls:
+            message["tool_calls"] = [call.for_template() for call in self.tool_calls]
+        if self.tool_name is not None:
+            message["name"] = self.tool_name
+        return message
+
+
+class OllamaChatRequest(OllamaFields):
+    """The body of POST /api/chat."""
+
+    messages: Annotated[Conversation, conversation_of(OllamaMessage, at_least=0)] | None = None
+    """The turns so far; without any nothing is generated."""
+    tools: Annotated[Neutral, neutral([])] = None
+
+    def asked(self, model: str) -> Asked | None:
+        """What the client asks for, of `model`; None where it only wants the model to be loaded."""
+        if self.messages is None or not self.messages.messages:
+            return None
+        options = self.given_options
+        return Asked(
+            Chat(self.messages, self.template_arguments),
+            options.sampling(),
+            model=model,
+            default_max_tokens=options.most_output,
+            logprobs=self.counted_logprobs,
+        )

@@ -1,0 +1,44 @@
+"""The body of POST /api/generate."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from numaserve.server.api.conversation import Conversation
+from numaserve.server.api.fields import Neutral, Text, neutral
+from numaserve.server.api.generation.asked import Asked, Chat, Texts
+from numaserve.server.api.ollama.options import OllamaFields
+
+
+class OllamaGenerateRequest(OllamaFields):
+    """The body of POST /api/generate."""
+
+    prompt: Text | None = None
+    """What the user says, or with `raw` the text to be continued; without one nothing is generated."""
+    system: Text | None = None
+    """What the system says before."""
+    raw: bool | None = None
+    """Continue `prompt` as it is, without the chat template."""
+
+    suffix: Annotated[Neutral, neutral("")] = None
+    template: Annotated[Neutral, neutral("")] = None
+    context: Annotated[Neutral, neutral([])] = None
+    images: Annotated[Neutral, neutral([])] = None
+
+    def asked(self, model: str) -> Asked | None:
+        """What the client asks for, of `model`; None where it only wants the model to be loaded."""
+        if not self.prompt:
+            return None
+        options = self.given_options
+        return Asked(
+            Texts([self.prompt]) if self.raw else Chat(self._conversation(), self.template_arguments, param="prompt"),
+            options.sampling(),
+            model=model,
+            default_max_tokens=options.most_output,
+            logprobs=self.counted_logprobs,
+        )
+
+    def _conversation(self) -> Conversation:
+        said = {"system": self.system, "user": self.prompt}
+        turns = [{"role": role, "content": content} for role, content in said.items() if content]
+        return Conversation(turns, sum(len(turn["content"]) for turn in turns), needs_tools=False)

@@ -1,0 +1,53 @@
+"""POST /api/chat and POST /api/generate."""
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from numaserve.server.api.access_log import record_of
+from numaserve.server.api.body.route import body_route
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.generation.asked import Asked
+from numaserve.server.api.generation.start import check_model, check_ready, start
+from numaserve.server.api.ollama.answer import OllamaAnswer, Place, loaded
+from numaserve.server.api.ollama.chat_schema import OllamaChatRequest
+from numaserve.server.api.ollama.generate_schema import OllamaGenerateRequest
+from numaserve.server.api.ollama.names import served_name
+from numaserve.server.api.ollama.options import OllamaFields
+from numaserve.server.api.ollama.responses import BODY_ERRORS, LINES_OF_JSON, ChatAnswer, GenerateAnswer
+from numaserve.server.api.streaming import respond
+
+
+def ollama_generation_router(context: ApiContext) -> APIRouter:
+    """The routes of this file."""
+    router = APIRouter(tags=["ollama"], route_class=body_route(context.bodies))
+
+    @router.post("/api/chat", response_model=ChatAnswer, responses={200: LINES_OF_JSON, **BODY_ERRORS})
+    async def ollama_chat(body: OllamaChatRequest, request: Request) -> Response:
+        """A conversation, continued; Ollama's shapes, in lines of JSON unless `stream` is false."""
+        return await _answer(context, request, body, body.asked(served_name(context, body.model)), _as_message)
+
+    @router.post("/api/generate", response_model=GenerateAnswer, responses={200: LINES_OF_JSON, **BODY_ERRORS})
+    async def ollama_generate(body: OllamaGenerateRequest, request: Request) -> Response:
+        """A prompt, answered; Ollama's shapes, in lines of JSON unless `stream` is false."""
+        return await _answer(context, request, body, body.asked(served_name(context, body.model)), _as_response)
+
+    return router
+
+
+def _as_message(text: str) -> dict[str, object]:
+    return {"message": {"role": "assistant", "content": text}}
+
+
+def _as_response(text: str) -> dict[str, object]:
+    return {"response": text}
+
+
+async def _answer(
+    context: ApiContext, request: Request, body: OllamaFields, asked: Asked | None, place: Place
+) -> Response:
+    if asked is None:
+        check_model(context, served_name(context, body.model))
+        check_ready(context)
+        return loaded(body.model, place)
+    generation = await start(context, request, asked, record_of(request).request_id)
+    answer = OllamaAnswer(context, body, request, place)
+    return await respond(request, answer, generation, stream=body.stream is not False, ping_seconds=0)

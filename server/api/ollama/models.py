@@ -1,0 +1,94 @@
+"""GET /api/tags, /api/ps, /api/version and POST /api/show."""
+
+import hashlib
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from fastapi import APIRouter
+from fastapi.responses import Response
+from numaserve.server.api.body.route import body_route
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.generation.start import check_model
+from numaserve.server.api.ollama.names import served_name, tagged
+from numaserve.server.api.ollama.responses import (
+    BODY_ERRORS,
+    ERRORS,
+    ApiVersion,
+    ListedModels,
+    RunningModels,
+    ShownModel,
+)
+from numaserve.server.api.ollama.show_schema import OllamaShowRequest
+from numaserve.server.api.streaming import json_response
+
+_NEVER = "9999-12-31T23:59:59Z"
+
+
+def ollama_models_router(context: ApiContext) -> APIRouter:
+    """The routes of this file."""
+    router = APIRouter(tags=["ollama"], route_class=body_route(context.bodies))
+    modified_at = datetime.fromtimestamp(context.created, UTC).isoformat().replace("+00:00", "Z")
+    details = _details(context)
+
+    def models(**more: object) -> list[dict[str, object]]:
+        size = _size(context)
+        return [
+            {"name": tagged(name), "model": tagged(name), "size": size, "digest": _digest(context, name)}
+            | {"details": details, **more}
+            for name in context.model_names
+        ]
+
+    @router.get("/api/tags", response_model=ListedModels, responses=ERRORS)
+    async def ollama_tags() -> Response:
+        """The one model served, under each of its names, in Ollama's shape."""
+        return json_response({"models": models(modified_at=modified_at)})
+
+    @router.get("/api/ps", response_model=RunningModels, responses=ERRORS)
+    async def ollama_ps() -> Response:
+        """The same while requests are served, otherwise none."""
+        if not context.engine.is_ready():
+            return json_response({"models": []})
+        length = context.limits.context_length
+        return json_response({"models": models(expires_at=_NEVER, size_vram=0, context_length=length)})
+
+    @router.post("/api/show", response_model=ShownModel, responses=BODY_ERRORS)
+    async def ollama_show(body: OllamaShowRequest) -> Response:
+        """The model's context length and what it can do, in Ollama's shape."""
+        check_model(context, served_name(context, body.model or body.name or ""))
+        answer: dict[str, object] = {"modelfile": "", "parameters": "", "template": "", "details": details}
+        answer |= {"model_info": _info(context), "capabilities": _capabilities(context), "modified_at": modified_at}
+        return json_response(answer)
+
+    @router.get("/api/version", response_model=ApiVersion, responses=ERRORS)
+    async def ollama_version() -> Response:
+        """The server's version, for clients of Ollama."""
+        return json_response({"version": context.version})
+
+    return router
+
+
+def _details(context: ApiContext) -> dict[str, object]:
+    kind = "gguf" if context.model_path.endswith(".gguf") else "safetensors"
+    unknown = {"family": "", "families": [], "parameter_size": "", "quantization_level": ""}
+    return {"parent_model": "", "format": kind, **unknown}
+
+
+def _size(context: ApiContext) -> int:
+    """Bytes of weights in memory; 0 until they are loaded."""
+    workers = cast(Iterable[dict[str, Any]], context.engine.server_info().get("workers", ()))
+    return sum(worker.get("weight_bytes", 0) for worker in workers)
+
+
+def _digest(context: ApiContext, name: str) -> str:
+    # Of the name and the path alone: reading gigabytes of weights for it would help nobody.
+    return hashlib.sha256(f"{name}\n{context.model_path}".encode()).hexdigest()
+
+
+def _info(context: ApiContext) -> dict[str, object]:
+    # Clients look for the key that ends so, behind the architecture's name.
+    return {"general.architecture": "numaserve", "numaserve.context_length": context.limits.context_length}
+
+
+def _capabilities(context: ApiContext) -> list[str]:
+    return ["completion", "tools"] if context.tokenizer.takes_tools else ["completion"]

@@ -1,0 +1,143 @@
+"""The fields that /api/chat and /api/generate share, and Ollama's options of sampling."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from numaserve.server.api.fields import (
+    MAX_INT,
+    MAX_STOP_STRINGS,
+    Neutral,
+    ShortText,
+    StopString,
+    Strict,
+    TopLogprobs,
+    Unused,
+    conflict,
+    neutral,
+    no_overflow,
+)
+from numaserve.server.api.sampling import Sampling
+from pydantic import Field, model_validator
+
+_RANDOM_SEED = -1
+
+
+class Options(Strict):
+    """How to sample, and when to stop. What is left out is the server's default, not Ollama's."""
+
+    temperature: Annotated[float, Field(ge=0, le=2), no_overflow] | None = None
+    """0 is greedy."""
+    top_k: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None
+    """Sample from so many tokens; 0 and -1 from all."""
+    top_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
+    """Sample from the likeliest tokens that have so much probability together."""
+    min_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
+    """The least probability, as a part of the largest one."""
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    """Random unless set, and with -1."""
+    num_predict: Annotated[int, Field(ge=-2, le=MAX_INT)] | None = None
+    """Tokens to generate at most; as many as fit unless set, and with 0 and below."""
+    stop: Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = None
+    """Strings that end the answer and are not part of it."""
+    repeat_penalty: Annotated[float, Field(ge=0.01, le=100), no_overflow] | None = None
+    """Divides positive logits of tokens that came, multiplies others."""
+    repeat_last_n: Annotated[int, Field(ge=-1, le=MAX_INT)] | None = None
+    """Penalties look at the whole text: only -1 goes together with one."""
+    presence_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
+    """Taken off the logit of every token that was generated."""
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2), no_overflow] | None = None
+    """Taken off once for each time that it was generated."""
+
+    tfs_z: Annotated[Neutral, neutral(1, 1.0)] = None
+    typical_p: Annotated[Neutral, neutral(1, 1.0)] = None
+    mirostat: Annotated[Neutral, neutral(0)] = None
+    penalize_newline: Annotated[Neutral, neutral(True)] = None
+    logits_all: Annotated[Neutral, neutral(False)] = None
+    vocab_only: Annotated[Neutral, neutral(False)] = None
+    embedding_only: Annotated[Neutral, neutral(False)] = None
+    mirostat_tau: Unused = None
+    mirostat_eta: Unused = None
+    num_ctx: Unused = None  # the context is the server's; what does not fit is refused, where Ollama cuts it
+    num_keep: Unused = None
+    num_batch: Unused = None
+    num_gpu: Unused = None
+    num_thread: Unused = None
+    main_gpu: Unused = None
+    low_vram: Unused = None
+    f16_kv: Unused = None
+    numa: Unused = None
+    use_mmap: Unused = None
+    use_mlock: Unused = None
+
+    @model_validator(mode="after")
+    def _penalties_look_at_the_whole_text(self) -> Options:
+        penalised = self.repeat_penalty not in (None, 1) or self.presence_penalty or self.frequency_penalty
+        if penalised and self.repeat_last_n not in (None, -1):
+            raise conflict("repeat_last_n", "penalties look at the whole text here; leave 'repeat_last_n' out or -1")
+        return self
+
+    def sampling(self) -> Sampling:
+        """How to sample, as it was asked for."""
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            repetition_penalty=self.repeat_penalty,
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            seed=None if self.seed == _RANDOM_SEED else self.seed,
+            stop=self.stop or (),
+        )
+
+    @property
+    def most_output(self) -> int | None:
+        """Tokens to generate at most; None for as many as fit."""
+        return self.num_predict if self.num_predict is not None and self.num_predict > 0 else None
+
+
+_DEFAULTS = Options()
+
+
+class OllamaFields(Strict):
+    """Fields of both endpoints."""
+
+    model: ShortText
+    """A served name; `:latest` may stand behind it. Another one is a 404."""
+    stream: bool | None = None
+    """Answer in lines, as the tokens come; true unless set."""
+    options: Options | None = None
+    """How to sample."""
+    think: bool | None = None
+    """Whether the chat template asks the model to think first."""
+    logprobs: bool | None = None
+    """Give log-probabilities of the answer's tokens."""
+    top_logprobs: TopLogprobs | None = None
+    """And so many of the likeliest beside each; needs `logprobs`."""
+
+    format: Annotated[Neutral, neutral("")] = None
+    keep_alive: Unused = None  # the model stays loaded as long as the server runs
+    truncate: Unused = None
+    shift: Unused = None
+
+    @model_validator(mode="after")
+    def _top_logprobs_need_logprobs(self) -> OllamaFields:
+        if self.top_logprobs and not self.logprobs:
+            raise conflict("top_logprobs", "'top_logprobs' needs 'logprobs': true")
+        return self
+
+    @property
+    def given_options(self) -> Options:
+        """The options, or those that say nothing."""
+        return self.options or _DEFAULTS
+
+    @property
+    def template_arguments(self) -> dict[str, object]:
+        """The arguments of the chat template."""
+        return {} if self.think is None else {"enable_thinking": self.think}
+
+    @property
+    def counted_logprobs(self) -> int:
+        """Log-probabilities to give, as in `SamplingParams`."""
+        return (self.top_logprobs or 0) if self.logprobs else -1

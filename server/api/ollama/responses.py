@@ -1,0 +1,119 @@
+"""The shapes of Ollama's answers, for the OpenAPI document."""
+
+from typing import Any, Literal
+
+from numaserve.server.api.openapi import body_errors, errors
+from numaserve.server.api.response_models import TokenLogprob
+from pydantic import BaseModel
+
+
+class OllamaError(BaseModel):
+    """Every answer other than 2xx."""
+
+    error: str
+
+
+class _Answer(BaseModel):
+    """An answer, or the last line of a stream; durations are in nanoseconds."""
+
+    model: str
+    created_at: str
+    done: Literal[True]
+    done_reason: Literal["stop", "length", "load"]
+    logprobs: list[TokenLogprob] | None = None
+    total_duration: int | None = None
+    load_duration: int | None = None
+    prompt_eval_count: int | None = None
+    prompt_eval_duration: int | None = None
+    eval_count: int | None = None
+    eval_duration: int | None = None
+
+
+class AnswerMessage(BaseModel):
+    """The message that the model wrote."""
+
+    role: Literal["assistant"]
+    content: str
+
+
+class ChatAnswer(_Answer):
+    """The answer of /api/chat."""
+
+    message: AnswerMessage
+
+
+class GenerateAnswer(_Answer):
+    """The answer of /api/generate."""
+
+    response: str
+
+
+class ModelDetails(BaseModel):
+    """A model's file and weights; empty where the server does not know."""
+
+    parent_model: str
+    format: str
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+
+
+class ListedModel(BaseModel):
+    """A name that requests may have. `digest` is of the model's path, `size` in bytes of memory."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: ModelDetails
+
+
+class RunningModel(BaseModel):
+    """A name that requests may have, while they are served."""
+
+    name: str
+    model: str
+    size: int
+    digest: str
+    details: ModelDetails
+    expires_at: str
+    size_vram: int
+    context_length: int
+
+
+class ListedModels(BaseModel):
+    """The answer of /api/tags."""
+
+    models: list[ListedModel]
+
+
+class RunningModels(BaseModel):
+    """The answer of /api/ps."""
+
+    models: list[RunningModel]
+
+
+class ShownModel(BaseModel):
+    """The answer of /api/show."""
+
+    modelfile: str
+    parameters: str
+    template: str
+    details: ModelDetails
+    model_info: dict[str, Any]
+    capabilities: list[str]
+    modified_at: str
+
+
+class ApiVersion(BaseModel):
+    """The version of numaserve."""
+
+    version: str
+
+
+ERRORS = errors(model=OllamaError)
+BODY_ERRORS = body_errors(OllamaError)
+# Each line is a chunk: an answer with the text so far, or the last one, with the counts.
+LINES_OF_JSON: dict[str, Any] = {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}

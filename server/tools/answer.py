@@ -26,10 +26,8 @@ class AnswerReader:
     def read(self, inside: bool) -> Steps[None]:
         """Read all; `inside` says that the text begins inside of a thought."""
         thoughts = self._thoughts
-        if thoughts and inside:
-            yield from self._thought(thoughts)
-        elif thoughts:
-            yield from self._leading_thought(thoughts)
+        if thoughts:
+            yield from self._leading_thought(thoughts, inside)
         if self._calls and self._calls.bare:
             yield from self._bare_call(self._calls)
         while (found := (yield from self._scanner.until(self._marks(), self._sink.content))) is not None:
@@ -39,20 +37,21 @@ class AnswerReader:
                 yield from self._thought(thoughts)
             else:
                 self._answer_end = ""
+                self._sink.end_answer()
 
     def _marks(self) -> Markers:
         start = self._thoughts.start if self._thoughts and self._thoughts.anywhere else ""
         return markers(*{*self._triggers, start, self._answer_end} - {""})
 
-    def _leading_thought(self, thoughts: ReasoningFormat) -> Steps[None]:
+    def _leading_thought(self, thoughts: ReasoningFormat, inside: bool) -> Steps[None]:
         self._scanner.record("")
         yield from self._scanner.space()
-        found = yield from self._scanner.one_of(thoughts.start)
+        found = yield from self._scanner.one_of(thoughts.start)  # models open a thought again that the prompt opened
         space = self._scanner.recorded()
-        if found is None:
-            self._sink.content(space)
-        else:
+        if inside or found:
             yield from self._thought(thoughts)
+        else:
+            self._sink.content(space)
 
     def _thought(self, thoughts: ReasoningFormat) -> Steps[None]:
         ends = {thoughts.end, *(self._triggers if thoughts.calls_end_it else ())}

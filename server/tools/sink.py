@@ -83,6 +83,10 @@ class Sink:
         self._reasoning.trim(skip=SPACE, before="\n")
         self._content.skip = "\n"
 
+    def end_answer(self) -> None:
+        """Say that the answer is over: white space around its end belongs to the end."""
+        self._content.trim(skip=SPACE)
+
     def begin_call(self, name: str, call_id: str | None = None) -> None:
         """Begin the next call."""
         self._content.trim(skip=SPACE)

@@ -11,7 +11,7 @@ from numaserve.server.tools.types import Tool
 
 from tests.support.model_outputs import Answer, cut, each_way_to_cut, parse
 
-FORMATS = list(reasoning_formats().values())
+FORMATS = [each for each in reasoning_formats().values() if not each.channels]
 each_format = pytest.mark.parametrize("thoughts", FORMATS, ids=lambda each: each.name)
 HERMES = tool_formats()["hermes"]
 WORDS = st.sampled_from(["So", " 1 < 2", "\n", "  ", "é", "<", "[", "</", "th", "\n\n"])
@@ -40,6 +40,35 @@ def test_a_thought_that_does_not_end_is_no_answer(thoughts: ReasoningFormat) -> 
 def test_a_prompt_that_closes_the_thought_begins_the_answer(thoughts: ReasoningFormat) -> None:
     prompt = f"Hello{thoughts.start}\n\n{thoughts.end}\n\n"
     assert parse(["Hi"], thoughts=thoughts, prompt=prompt) == Answer(content="Hi")
+
+
+@each_format
+def test_marks_of_the_answer_are_no_part_of_it(thoughts: ReasoningFormat) -> None:
+    text = f"{thoughts.start}So.{thoughts.end}\n{thoughts.answer_start}\nYes.\n"
+    for pieces in each_way_to_cut(f"{text}{thoughts.answer_end}\n" if thoughts.answer_end else text.strip()):
+        assert parse(pieces, thoughts=thoughts) == Answer(content="Yes.", reasoning="So.")
+
+
+@pytest.mark.parametrize("thoughts", [each for each in FORMATS if each.anywhere], ids=lambda each: each.name)
+def test_thoughts_between_parts_of_the_answer_are_lines_of_one(thoughts: ReasoningFormat) -> None:
+    text = f"{thoughts.start}One.\n{thoughts.end}Yes, {thoughts.start}two.{thoughts.end}no."
+    for pieces in each_way_to_cut(text):
+        assert parse(pieces, thoughts=thoughts) == Answer(content="Yes, no.", reasoning="One.\ntwo.")
+
+
+def test_an_answer_of_deepseek_r1_begins_inside_of_a_thought() -> None:
+    thoughts = reasoning_formats()["deepseek_r1"]
+    assert parse(["So.\n</think>\n\nYes."], thoughts=thoughts) == Answer(content="Yes.", reasoning="So.")
+    assert parse(["Yes."], thoughts=thoughts, prompt="<think>\n\n</think>\n\n") == Answer(content="Yes.")
+
+
+def test_a_call_ends_a_thought_of_kimi() -> None:
+    calls = tool_formats()["kimi_k2"]
+    text = f"<think>Let me look.\n{calls.render([Call(name='f', arguments={'a': 1})])}"
+    for pieces in each_way_to_cut(text):
+        answer = parse(pieces, calls, reasoning_formats()["kimi_k2"])
+        assert (answer.content, answer.reasoning) == ("", "Let me look.")
+        assert answer.calls == [["functions.f:0", "f", '{"a": 1}']]
 
 
 def test_calls_follow_on_the_thought() -> None:

@@ -1,0 +1,31 @@
+"""Which format belongs to a chat template; real templates are tried by `make test-templates`."""
+
+import pytest
+from numaserve.server.reasoning.formats import reasoning_format_of, reasoning_formats
+from numaserve.server.tools.formats import tool_format_of, tool_formats
+
+
+def test_names_are_those_of_the_files() -> None:
+    assert list(tool_formats()) == sorted(tool_formats())
+    assert {"hermes", "harmony", "pythonic"} <= tool_formats().keys()
+    assert {"think", "deepseek_r1", "gpt_oss"} <= reasoning_formats().keys()
+
+
+@pytest.mark.parametrize("name", list(tool_formats()))
+def test_a_format_of_calls_is_chosen_by_what_its_templates_have(name: str) -> None:
+    template = "{{ messages }}" + " ".join(tool_formats()[name].in_template)
+    assert tool_format_of(template) is tool_formats()[name]
+
+
+@pytest.mark.parametrize("name", list(reasoning_formats()))
+def test_a_format_of_thoughts_is_chosen_by_what_its_templates_have(name: str) -> None:
+    template = "{{ messages }}" + " ".join(reasoning_formats()[name].in_template)
+    if name == "deepseek_r1":
+        template += "</think>"
+    assert reasoning_format_of(template) is reasoning_formats()[name]
+
+
+def test_no_format_is_chosen_for_a_template_without_calls_or_thoughts() -> None:
+    template = "{% for message in messages %}<|im_start|>{{ message.role }}{{ message.content }}{% endfor %}"
+    assert tool_format_of(template) is None
+    assert reasoning_format_of(template) is None

@@ -113,6 +113,12 @@ class ServeConfig(BaseModel):
     chat_template: Path | None = Field(
         None, description="Jinja file that replaces the model's chat template. Default: the model's own."
     )
+    tool_call_parser: str | None = Field(
+        None, description="Format in which the model calls tools, or `none`. Default: its chat template's."
+    )
+    reasoning_parser: str | None = Field(
+        None, description="Format in which the model thinks before it answers, or `none`. Default: its chat template's."
+    )
     generation_config: Literal["model", "none"] = Field(
         "model",
         description="Whose defaults apply to temperature, top_p, top_k, min_p and repetition_penalty: those of the "

@@ -11,8 +11,10 @@ from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.sampling import Sampling
 from numaserve.server.engine.types import EngineProtocol
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.reasoning.format import ReasoningFormat
 from numaserve.server.text.work import TextWork
 from numaserve.server.tokenizer.types import TokenizerProtocol
+from numaserve.server.tools.format import ToolFormat
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class ApiContext:
     sampling_defaults: Sampling = field(default_factory=Sampling)  # where a request says nothing
     root_path: str = ""  # under which a proxy shows the server: empty, or "/" and a name, and so on
     sse_ping_seconds: float = 15.0  # without output until a stream gets a comment; 0 sends none
+    tool_format: ToolFormat | None = None  # None: the model's calls are in no format that is known
+    reasoning_format: ReasoningFormat | None = None  # None: the model does not think before it answers
     browsers: BrowserRules = field(default_factory=BrowserRules)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -45,6 +49,13 @@ class ApiContext:
     def text(self) -> TextWork:
         """The threads for all tokenizing. A lane of them takes as many requests as the engine does."""
         return TextWork(self.tokenizer, max_requests=self.limits.max_sequences)
+
+    @cached_property
+    def marker_tokens(self) -> frozenset[int]:
+        """Special tokens that what reads an answer has to see, and takes out of its text."""
+        calls, thoughts = self.tool_format, self.reasoning_format
+        texts = {*(calls.tokens if calls else ()), *(thoughts.tokens if thoughts else ())}
+        return frozenset(id for id in self.tokenizer.special_token_ids if self.tokenizer.token_text(id) in texts)
 
     def close(self) -> None:
         """End the threads and processes that work on requests; what waits for them is refused."""

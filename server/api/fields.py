@@ -116,4 +116,11 @@ LogitBias = Annotated[
     Field(max_length=MAX_LOGIT_BIAS, json_schema_extra={"propertyNames": {"pattern": _ID_PATTERN}}),
 ]
 ShortText = Annotated[Text, StringConstraints(max_length=1024)]
+TemplateArguments = Annotated[
+    dict[
+        Annotated[str, StringConstraints(min_length=1, max_length=64)],
+        Annotated[bool | int | float | Annotated[Text, StringConstraints(max_length=256)] | None, no_overflow],
+    ],
+    Field(max_length=32),
+]
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]

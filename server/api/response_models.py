@@ -29,6 +29,12 @@ class PromptTokensDetails(BaseModel):
     cached_tokens: int
 
 
+class CompletionTokensDetails(BaseModel):
+    """The kinds of completion tokens."""
+
+    reasoning_tokens: int
+
+
 class Usage(BaseModel):
     """Tokens of all choices; a prompt counts once."""
 
@@ -36,6 +42,7 @@ class Usage(BaseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
 class TopLogprob(BaseModel):
@@ -59,15 +66,35 @@ class ChatLogprobs(BaseModel):
     refusal: None
 
 
+class CalledFunction(BaseModel):
+    """A function and its arguments, the text of a JSON object."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(BaseModel):
+    """A call that the model makes."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class AssistantMessage(BaseModel):
-    """The message that the model wrote."""
+    """The message that the model wrote. `content` is null where it has calls and no text; `function_call` is for
+    requests with `functions`."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    function_call: CalledFunction | None = None
 
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 class ChatChoice(BaseModel):

@@ -42,12 +42,11 @@ def tokenize_router(context: ApiContext) -> APIRouter:
 
 async def _tokenized(context: ApiContext, body: TokenizeRequest) -> Response:
     if body.messages is not None:
-        given = body.chat_template_kwargs
-        arguments = {} if given is None else given.model_dump(exclude_none=True)
+        arguments = body.chat_template_kwargs or {}
         chat = Chat(body.messages, arguments, add_generation_prompt=body.add_generation_prompt)
-        tokens = await render(context, chat)
-        with context.text.admit(len(tokens)) as turns:
-            return await turns.run(partial(_answer, context, tokens, with_texts=body.return_token_strs))
+        prompt = await render(context, chat)
+        with context.text.admit(len(prompt.tokens)) as turns:
+            return await turns.run(partial(_answer, context, prompt.tokens, with_texts=body.return_token_strs))
     text = body.prompt or ""
     check_text_length(context, len(text), "prompt")
     limit = context.limits.text_tokens

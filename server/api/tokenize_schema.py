@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from numaserve.server.api.fields import ShortText, Strict, Text, TokenId, conflict
+from numaserve.server.api.fields import ShortText, Strict, TemplateArguments, Text, TokenId, conflict
 from numaserve.server.api.limits import ApiLimits
-from numaserve.server.api.openai.chat_schema import TemplateArguments
 from numaserve.server.api.openai.messages import Messages
 from pydantic import model_validator
 

@@ -47,7 +47,7 @@ class LiveRequest:
         self._index = index
         self._metrics = metrics
         self._on_end = on_end
-        self._detokenizer = IncrementalDetokenizer(tokenizer, request.skip_special_tokens)
+        self._detokenizer = IncrementalDetokenizer(tokenizer, request.skip_special_tokens, request.shown_tokens)
         self._stops = StopMatcher(request.stop) if request.stop else None
         self._generated = 0
         self._scheduled_at = self._first_token_at = self._last_token_at = now

@@ -52,6 +52,7 @@ class GenerationRequest:
     stop_token_ids: frozenset[int] = frozenset()  # end-of-sequence ids are in here unless ignore_eos
     prompt_logprobs: bool = False
     skip_special_tokens: bool = True
+    shown_tokens: frozenset[int] = frozenset()  # special tokens that are in the text all the same
     cache_salt: str = ""  # requests share cached prefixes only with equal salt
     matcher: Callable[[], TokenMatcher] | None = None  # makes the constraint of this sequence; not in the event loop
 

@@ -12,6 +12,7 @@ from numaserve.server.api.sampling import Sampling
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import Engine, EngineCallbacks, EngineConfig
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.reasoning.format import ReasoningFormat
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.service.key_sources import KeySources
@@ -20,6 +21,7 @@ from numaserve.server.service.model_argument import served_name
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
+from numaserve.server.tools.format import ToolFormat
 from numaserve.server.version import installed_version
 from numaserve.shm_comm.segment import create_segment
 from numaserve.workers.planning.deployment import Deployment
@@ -38,6 +40,8 @@ class Checked:
     tokenizer: TokenizerProtocol
     vocab_size: int  # token ids the model has rows for
     sampling_defaults: Sampling
+    tool_format: ToolFormat | None
+    reasoning_format: ReasoningFormat | None
     key_sources: KeySources
 
     @property
@@ -114,6 +118,8 @@ def make_http_server(checked: Checked, engine: Engine, listener: Listener) -> Ht
         log_prompts=config.log_prompts,
         strict_fields=config.strict_fields,
         sampling_defaults=checked.sampling_defaults,
+        tool_format=checked.tool_format,
+        reasoning_format=checked.reasoning_format,
         root_path=config.root_path or "",
         sse_ping_seconds=config.sse_ping_seconds,
         browsers=BrowserRules(

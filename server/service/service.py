@@ -20,6 +20,7 @@ from numaserve.server.api.sampling import Sampling
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import EngineCallbacks
 from numaserve.server.service.announce import announce
+from numaserve.server.service.answer_formats import reasoning_format, tool_format
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
 from numaserve.server.service.backend import check_backend
 from numaserve.server.service.chat_template_file import load_tokenizer_with
@@ -104,7 +105,17 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     if deployment.front_end_cpus:
         os.sched_setaffinity(0, deployment.front_end_cpus)  # before a child is started, which inherits them
     tokenizer = load_tokenizer_with(path, config.chat_template)
-    return Checked(config, deployment, path, tokenizer, model.vocab_size, sampling_defaults, key_sources)
+    return Checked(
+        config,
+        deployment,
+        path,
+        tokenizer,
+        model.vocab_size,
+        sampling_defaults,
+        tool_format(config.tool_call_parser, tokenizer.chat_template),
+        reasoning_format(config.reasoning_parser, tokenizer.chat_template),
+        key_sources,
+    )
 
 
 class Service:

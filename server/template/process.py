@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from jinja2 import Template, TemplateError, TemplateSyntaxError
+from jinja2 import TemplateError, TemplateSyntaxError
+from jinja2.meta import find_undeclared_variables
 from numaserve.server.confinement import confine, ignore_ends_of_the_group
 from numaserve.server.template import ANSWER_HEAD, NOT_CONFINED
 from numaserve.server.template.environment import load_everything, make_environment
@@ -30,14 +31,25 @@ def _cpu_limit(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _bounded_text(template: Template, arguments: dict[str, Any], max_chars: int) -> str:
-    pieces, size = [], 0
-    for piece in template.generate(arguments):
-        size += len(piece)
-        if size > max_chars:
-            raise TemplateError(f"it writes more than {max_chars} characters")
-        pieces.append(piece)
-    return "".join(pieces)
+class ClientsTemplate:
+    """A template, and the variables in it that a client may set: those that neither it nor the server gives a value."""
+
+    def __init__(self, source: str) -> None:
+        environment = make_environment()
+        self._template = environment.from_string(source)
+        # A variable of the same name would take the place of what a template calls, such as `raise_exception`.
+        self._free = find_undeclared_variables(environment.parse(source)) - environment.globals.keys()
+
+    def render(self, arguments: dict[str, Any], optional: dict[str, Any], max_chars: int) -> str:
+        """The text for the server's `arguments`, and those of the client's `optional` ones that the template knows."""
+        known = {name: value for name, value in optional.items() if name in self._free}
+        pieces, size = [], 0
+        for piece in self._template.generate(known | arguments):
+            size += len(piece)
+            if size > max_chars:
+                raise TemplateError(f"it writes more than {max_chars} characters")
+            pieces.append(piece)
+        return "".join(pieces)
 
 
 def _answer(work: Callable[[], str]) -> tuple[bool, str]:
@@ -68,15 +80,15 @@ def main() -> None:
         confine(config["memory_bytes"])
     except OSError:
         sys.exit(NOT_CONFINED)
-    template: Template | None = None
+    template: ClientsTemplate | None = None
     for line in source:
 
         def render(line: bytes = line) -> str:
             nonlocal template
             with _cpu_limit(config["cpu_seconds"]):
-                template = template or make_environment().from_string(config["template"])
-                arguments = json.loads(line)
-                return "" if arguments is None else _bounded_text(template, arguments, config["max_chars"])
+                template = template or ClientsTemplate(config["template"])
+                given = json.loads(line)
+                return "" if given is None else template.render(**given, max_chars=config["max_chars"])
 
         success, text = _answer(render)
         data = text.encode("utf-8", "surrogatepass")

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 
 import msgspec
 from numaserve.server.child_process import ChildProcess, Ended, TooLate
@@ -42,15 +43,17 @@ class ChatTemplate:
         self._closed = False
         self._start()  # now, so that it is up before the first request
 
-    def render(self, arguments: dict[str, object] | None) -> str:
-        """The text for `arguments`; None only compiles the template.
+    def render(self, arguments: Mapping[str, object] | None, optional: Mapping[str, object] | None = None) -> str:
+        """The text for `arguments`, and for those of the `optional` ones that the template knows and `arguments` leaves
+        out; None only compiles the template.
 
         Raises `ChatTemplateError` when the template does not compile, refuses them or goes past a limit,
         `ChatTemplateUnavailable` when its process does not answer in time.
         """
         try:
             # Not the standard library's, which holds the GIL ten times as long for many messages.
-            line = msgspec.json.encode(arguments) + b"\n"
+            given = None if arguments is None else {"arguments": arguments, "optional": optional or {}}
+            line = msgspec.json.encode(given) + b"\n"
         except (TypeError, ValueError, RecursionError) as error:
             raise ChatTemplateError(f"the messages cannot be given to the chat template: {error}") from error
         with self._lock:

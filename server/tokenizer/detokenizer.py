@@ -16,9 +16,15 @@ class IncrementalDetokenizer:
     more and goes wrong where a window starts inside a character.
     """
 
-    def __init__(self, tokenizer: TokenizerProtocol, skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: TokenizerProtocol,
+        skip_special_tokens: bool = True,
+        shown_tokens: frozenset[int] = frozenset(),
+    ) -> None:
+        """`shown_tokens` are spelled out even where special tokens are skipped."""
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset[int]()
+        self._skipped = tokenizer.special_token_ids - shown_tokens if skip_special_tokens else frozenset[int]()
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_id: int) -> str:

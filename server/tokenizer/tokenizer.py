@@ -1,7 +1,7 @@
 """The tokenizer that the front end uses, whatever file it was read from."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tokenizers
 from numaserve.server.tokenizer.chat_template import ChatTemplate, flatten_content
@@ -9,7 +9,6 @@ from numaserve.server.tokenizer.failures import while_serving
 from numaserve.server.tokenizer.token_bytes import spelling_of
 from numaserve.server.tokenizer.types import ChatTemplateError
 
-ALLOWED_TEMPLATE_ARGUMENTS = frozenset({"enable_thinking"})
 _PLAIN_TEXT = "a b"
 
 
@@ -44,11 +43,10 @@ class Tokenizer:
         self.eos_token_ids = eos_token_ids
         self.bos_token_id = bos_token_id
         self.special_token_ids = frozenset(token_id for token_id, token in added.items() if token.special)
-        # A template that never looks at the field would leave calls out in silence.
-        self.takes_tools = "tool_calls" in (chat_template or "")
-        # HF gives `tools` and `documents` as None, and templates ask `is not none`. A token that the model lacks is
-        # left undefined, as None would be written out.
-        self._template_constants: dict[str, object] = {"tools": None, "documents": None}
+        self.chat_template = chat_template or ""
+        # HF gives `documents` as None, and templates ask `is not none`. A token that the model lacks is left undefined,
+        # as None would be written out.
+        self._template_constants: dict[str, object] = {"documents": None}
         if bos_token_id is not None:
             self._template_constants["bos_token"] = self.token_text(bos_token_id)
         if eos_token_id is not None:
@@ -87,26 +85,29 @@ class Tokenizer:
             self._chat_template.render(None)
 
     def render_chat(
-        self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
+        self,
+        messages: list[dict[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] = (),
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, object] | None = None,
     ) -> str:
         """The conversation as the model's own template writes it, to be encoded without adding special tokens.
 
-        May take as long as the template's time limit: not for an event loop's thread. Raises `ChatTemplateError` when
-        there is no template, when it refuses the messages or goes past a limit, and for an argument not in
-        `ALLOWED_TEMPLATE_ARGUMENTS`; `TokenizationError` as `encode` does.
+        `arguments` are values of variables of the template; those that it does not have, and those that the server
+        sets, change nothing. May take as long as the template's time limit: not for an event loop's thread. Raises
+        `ChatTemplateError` when there is no template, and when it refuses the messages or goes past a limit.
         """
         if self._chat_template is None:
             raise ChatTemplateError("this model has no chat template; use /v1/completions with a prompt of your own")
-        if unknown := allowed_args.keys() - ALLOWED_TEMPLATE_ARGUMENTS:
-            allowed = ", ".join(sorted(ALLOWED_TEMPLATE_ARGUMENTS))
-            raise ChatTemplateError(f"{', '.join(sorted(unknown))}: not a chat template argument; known are {allowed}")
         return self._chat_template.render(
             {
                 **self._template_constants,
-                **allowed_args,
                 "messages": flatten_content(messages),
+                "tools": list(tools) or None,  # templates ask `is not none`
                 "add_generation_prompt": add_generation_prompt,
-            }
+            },
+            arguments,
         )
 
     def close(self) -> None:

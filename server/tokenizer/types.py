@@ -1,6 +1,6 @@
 """The tokenizer as the rest of the front end sees it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from numaserve.workers.errors import OperatorError
@@ -29,7 +29,7 @@ class TokenizerProtocol(Protocol):
     eos_token_ids: frozenset[int]
     bos_token_id: int | None
     special_token_ids: frozenset[int]  # tokens that `skip_special_tokens` leaves out
-    takes_tools: bool  # whether the chat template writes tool calls
+    chat_template: str  # its source; empty where the model has none
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`; special tokens written out in `text` are recognised. Raises `TokenizationError`."""
@@ -47,11 +47,17 @@ class TokenizerProtocol(Protocol):
         """The tokenizer as the text of a tokenizer.json, whatever it was read from."""
 
     def render_chat(
-        self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
+        self,
+        messages: list[dict[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] = (),
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, object] | None = None,
     ) -> str:
         """The conversation as the model's own template writes it, special tokens too: `encode` shall not add them.
 
-        Raises `ChatTemplateError`.
+        `arguments` are values of variables that the template has and the server leaves open. Raises
+        `ChatTemplateError`.
         """
 
     def close(self) -> None:

@@ -47,6 +47,7 @@ def test_an_answer_has_exactly_openai_s_shape(client: TestClient, engine: FakeEn
             "completion_tokens": generated,
             "total_tokens": len(PROMPT) + generated,
             "prompt_tokens_details": {"cached_tokens": 4},
+            "completion_tokens_details": {"reasoning_tokens": 0},
         },
     }
 
@@ -81,7 +82,7 @@ def test_the_logprobs_of_a_long_answer_are_not_left_to_its_end(
         written.append(len(tokens))
         return chat_entries(names, tokens)
 
-    monkeypatch.setattr("numaserve.server.api.openai.chat.chat_entries", entries)
+    monkeypatch.setattr("numaserve.server.api.openai.chat_answer.chat_entries", entries)
     answer = chat(client, logprobs=True, top_logprobs=2).json()
     assert len(answer["choices"][0]["logprobs"]["content"]) == sum(written)
     assert max(written) == 1

@@ -31,6 +31,7 @@ def test_an_answer_has_exactly_openai_s_shape(client: TestClient) -> None:
             "completion_tokens": 3,
             "total_tokens": 6,
             "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
         },
     }
 

@@ -21,14 +21,12 @@ RECORDED = sorted((ROOT / "tests" / "clients" / "recorded").glob("*.json"))
 REQUESTS = {
     f"{file.stem}-{number}": request for file in RECORDED for number, request in enumerate(json.loads(file.read_text()))
 }
-TOOL_TURNS = [name for name, request in REQUESTS.items() if "tool calls" in request.get("refusal", "")]
 MISTAKES = {
     "The model 'other' does not exist.",
     "Invalid value for 'temperature': Input should be less than or equal to 2.",
     "Invalid value for 'options.temperature': Input should be less than or equal to 2.",
     "Invalid value for 'top_p': Input should be less than or equal to 1.",
 }
-TOOLS = {"This model's chat template cannot write tool calls and their results."}
 # What clients ask of servers of several kinds, and do without.
 ROUTES_OF_OTHERS = {
     "Unknown request URL: GET /loads.",
@@ -41,10 +39,6 @@ LOCAL = "http://127.0.0.1:8000"
 
 class DemoTokenizer(ByteTokenizer):
     vocab_size = VOCAB
-
-
-class ToolTokenizer(DemoTokenizer):
-    takes_tools = True
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +77,4 @@ def test_a_recorded_request_is_answered_as_it_was(demo_client: TestClient, name:
 
 def test_no_other_recorded_request_was_refused() -> None:
     refusals = {request.get("refusal") for request in REQUESTS.values() if request["status"] != 200}
-    assert refusals == MISTAKES | TOOLS | ROUTES_OF_OTHERS
-
-
-@pytest.mark.parametrize("name", TOOL_TURNS)
-def test_a_recorded_turn_with_tools_is_answered_by_a_model_that_knows_them(name: str) -> None:
-    with TestClient(_app(ToolTokenizer()), base_url=LOCAL) as client:
-        assert _replay(client, REQUESTS[name]).status_code == 200
+    assert refusals == MISTAKES | ROUTES_OF_OTHERS

@@ -2,7 +2,7 @@
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fake_worker import FIRST_TOKEN, VOCAB
 
@@ -14,7 +14,7 @@ class WordTokenizer:
     eos_token_ids = frozenset({EOS})
     bos_token_id: int | None = None
     special_token_ids = frozenset(range(FIRST_TOKEN))
-    takes_tools = False
+    chat_template = "messages"
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [_id_of(word) for word in text.split()]
@@ -30,7 +30,12 @@ class WordTokenizer:
         return b"w%d " % token_id
 
     def render_chat(
-        self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
+        self,
+        messages: list[dict[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] = (),
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, object] | None = None,
     ) -> str:
         return " ".join(f"{message['role']} {message['content']}" for message in messages)
 

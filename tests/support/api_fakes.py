@@ -6,7 +6,7 @@ import asyncio
 import codecs
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from numaserve.server.api.app import ApiContext, ApiLimits
@@ -42,7 +42,7 @@ class ByteTokenizer:
     eos_token_ids = frozenset({EOS})
     bos_token_id: int | None = BOS
     special_token_ids = frozenset(SPECIAL)
-    takes_tools = False
+    chat_template = "messages"
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         tokens = [BOS] if add_special_tokens else []
@@ -61,12 +61,17 @@ class ByteTokenizer:
         return bytes([token_id]) if token_id < 256 else SPECIAL.get(token_id, b"")
 
     def render_chat(
-        self, messages: list[dict[str, object]], *, add_generation_prompt: bool = True, **allowed_args: object
+        self,
+        messages: list[dict[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] = (),
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, object] | None = None,
     ) -> str:
         if messages[-1]["content"] == "refuse me":
             raise ChatTemplateError("roles must alternate")
         turns = "".join(f"<t>{message['role']}\n{message['content']}" for message in messages)
-        return "T" * bool(allowed_args.get("enable_thinking")) + turns + "<t>" * add_generation_prompt
+        return "T" * bool((arguments or {}).get("enable_thinking")) + turns + "<t>" * add_generation_prompt
 
     def close(self) -> None:
         pass

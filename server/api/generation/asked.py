@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from numaserve.server.api.conversation import Conversation
 from numaserve.server.api.sampling import Sampling
+from numaserve.server.tools.types import Tool
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,37 @@ class Texts:
 
 
 @dataclass(frozen=True)
+class ToolUse:
+    """The tools of a request, and which of them the answer calls."""
+
+    tools: tuple[Tool, ...]
+    choice: Literal["auto", "none", "required"] = "auto"
+    named: str | None = None  # the tool that has to be called; `choice` is required then
+    parallel: bool = True  # several calls in an answer
+
+    @property
+    def offered(self) -> tuple[Tool, ...]:
+        """The tools that the model is told of."""
+        return () if self.choice == "none" else self.tools
+
+
+def effort_arguments(effort: str | None) -> dict[str, Any]:
+    """The variables of chat templates that say how long to think; a template has one of them, or none."""
+    if effort is None:
+        return {}
+    return {"enable_thinking": False, "thinking": False} if effort == "none" else {"reasoning_effort": effort}
+
+
+@dataclass(frozen=True)
+class Reasoning:
+    """What is asked about the thought before an answer, where the model has one."""
+
+    include: bool = True  # whether the thought is in the answer
+    separate: bool = True  # whether it is told apart from the answer's text
+    max_tokens: int | None = None  # after which it is closed
+
+
+@dataclass(frozen=True)
 class Asked:
     """A request for text."""
 
@@ -43,6 +75,8 @@ class Asked:
     default_max_tokens: int | None = None  # None: as many as fit
     logprobs: int = -1  # of the output's tokens, as in `SamplingParams`
     prompt_logprobs: bool = False  # of the prompt's, too
+    tools: ToolUse | None = None
+    reasoning: Reasoning = field(default_factory=Reasoning)
 
 
 @dataclass(frozen=True)
@@ -50,5 +84,5 @@ class Prompt:
     """A prompt as the model gets it."""
 
     tokens: list[int]
-    text: str = ""  # as an answer that echoes it begins
+    text: str = ""  # as an answer that echoes it begins; of a conversation, what the template wrote
     hidden: frozenset[int] = frozenset()  # tokens that are not in `text`

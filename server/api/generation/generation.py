@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from numaserve.server.api.access_log import RequestRecord
 from numaserve.server.api.generation.asked import Prompt
+from numaserve.server.api.generation.reading import AnswerReader, Chunk
 from numaserve.server.engine.types import EngineProtocol, GenerationChunk, GenerationRequest, GenerationStream
 from numaserve.server.metrics.labels import EndReason
 
@@ -18,6 +19,7 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0  # of the prompt, that came from the prefix cache
+    reasoning_tokens: int = 0  # of the completion, that were thought
 
 
 class Generation:
@@ -32,10 +34,12 @@ class Generation:
         prompts: Sequence[Prompt],
         per_prompt: int,
         record: RequestRecord,
+        readers: Sequence[AnswerReader] | None,
         *,
         drop_output: bool,
     ) -> None:
         self.prompts = prompts
+        self._readers = readers
         self._stream = stream
         self._record = record
         self._drop_output = drop_output
@@ -53,31 +57,35 @@ class Generation:
         prompts: Sequence[Prompt],
         requests: Sequence[Sequence[GenerationRequest]],
         record: RequestRecord,
+        readers: Sequence[AnswerReader] | None = None,
         *,
         drop_output: bool = False,
     ) -> Generation:
         """Admit the sequences of every prompt, all or none. Raises what `EngineProtocol.admit` raises.
 
-        With `drop_output` the chunks come without their text and tokens: only the prompt was to be scored.
+        `readers` read the answers; without any all of them is text. With `drop_output` the chunks come without their
+        text and tokens: only the prompt was to be scored.
         """
         stream = engine.admit([request for each in requests for request in each])
-        return cls(stream, prompts, len(requests[0]), record, drop_output=drop_output)
+        return cls(stream, prompts, len(requests[0]), record, readers, drop_output=drop_output)
 
     def usage(self) -> Usage:
         """The tokens of the whole answer. A prompt counts once whatever `n` is."""
         prompt_tokens = sum(len(prompt.tokens) for prompt in self.prompts)
-        return Usage(prompt_tokens, sum(self._completion_tokens), sum(self._cached_tokens))
+        thought = sum(reader.thought_tokens for reader in self._readers or ())
+        return Usage(prompt_tokens, sum(self._completion_tokens), sum(self._cached_tokens), thought)
 
     def usage_so_far(self, index: int, *, begins: bool = False) -> Usage:
         """The tokens of sequence `index` until now; with `begins` before it has any."""
         prompt = self.prompts[index // self._per_prompt]
         return Usage(len(prompt.tokens), 0 if begins else self._completion_tokens[index])
 
-    async def chunks(self) -> AsyncGenerator[GenerationChunk, None]:
+    async def chunks(self) -> AsyncGenerator[Chunk, None]:
         """Chunks of all sequences; those of one in order. Raises `GenerationFailed`; the others are aborted then."""
         try:
             async for chunk in self._stream:
-                yield self._count(chunk)
+                self._count(chunk)
+                yield self._read(chunk)
         except Exception:
             self._record.finish_reason = "error"
             self._running = 0
@@ -93,7 +101,13 @@ class Generation:
         self._record.cached_tokens = sum(self._cached_tokens)
         await self._stream.aclose()
 
-    def _count(self, chunk: GenerationChunk) -> GenerationChunk:
+    def _read(self, chunk: GenerationChunk) -> Chunk:
+        if self._drop_output:
+            reason: EndReason | None = "length" if chunk.finish_reason else None
+            return Chunk(chunk.index, "", replace(chunk, token_ids=[], logprobs=[]), reason)
+        return Chunk.unread(chunk) if self._readers is None else self._readers[chunk.index].read(chunk)
+
+    def _count(self, chunk: GenerationChunk) -> None:
         index = chunk.index
         if chunk.finish_reason is not None:
             self._running -= 1
@@ -103,8 +117,5 @@ class Generation:
             self._cached_tokens[prompt] = max(self._cached_tokens[prompt], chunk.cached_tokens)
         if chunk.token_ids:
             self._record.saw_output()
-        if self._drop_output:
-            reason: EndReason | None = "length" if chunk.finish_reason else None
-            return replace(chunk, text="", token_ids=[], logprobs=[], finish_reason=reason)
-        self._completion_tokens[index] += len(chunk.token_ids)
-        return chunk
+        if not self._drop_output:
+            self._completion_tokens[index] += len(chunk.token_ids)

@@ -2,47 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, bad_request, context_length_exceeded, template_unavailable
-from numaserve.server.api.generation.asked import Chat, Prompt, Texts
+from numaserve.server.api.generation.asked import Asked, Chat, Prompt, Texts
+from numaserve.server.api.generation.plain_tools import described, in_plain_text
 from numaserve.server.api.generation.sampling import check_token_ids, output_limit
 from numaserve.server.text.work import TextTooLong, Turns
 from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
+from numaserve.server.tools.types import Tool
 
 # No vocabulary has tokens of nearly so many characters on average: a longer text cannot fit, and is refused before it
 # keeps the tokenizer busy.
 _MAX_CHARACTERS_PER_TOKEN = 256
 
 
-async def prompts_of(context: ApiContext, asked: Chat | Texts, *, skip_special_tokens: bool = True) -> list[Prompt]:
+async def prompts_of(context: ApiContext, asked: Asked) -> list[Prompt]:
     """The prompts, none of them empty. Raises `ApiError` and `QueueFull`."""
-    if isinstance(asked, Chat):
-        return [Prompt(await render(context, asked))]
-    for given in asked.prompts:
+    given = asked.input
+    if isinstance(given, Chat):
+        return [await render(context, given, asked.tools.offered if asked.tools else ())]
+    return await _texts(context, given, skip=asked.sampling.skip_special_tokens)
+
+
+async def _texts(context: ApiContext, texts: Texts, *, skip: bool) -> list[Prompt]:
+    for given in texts.prompts:
         if isinstance(given, str):
-            check_text_length(context, len(given), asked.param)
+            check_text_length(context, len(given), texts.param)
         else:
-            output_limit(len(given), None, None, context.limits.context_length, asked.param)
-    with context.text.admit(sum(map(len, asked.prompts))) as turns:
-        prompts = [await _prompt(context, asked, given, turns, skip=skip_special_tokens) for given in asked.prompts]
+            output_limit(len(given), None, None, context.limits.context_length, texts.param)
+    with context.text.admit(sum(map(len, texts.prompts))) as turns:
+        prompts = [await _prompt(context, texts, given, turns, skip=skip) for given in texts.prompts]
     if not all(prompt.tokens for prompt in prompts):
         message = "A prompt is empty, and this model has no token that starts a text."
-        raise bad_request(message, asked.param, "empty_prompt")
+        raise bad_request(message, texts.param, "empty_prompt")
     return prompts
 
 
-async def render(context: ApiContext, chat: Chat) -> list[int]:
-    """Token ids of a conversation, by the model's own template. Raises `ApiError` and `QueueFull`."""
-    conversation = chat.conversation
+async def render(context: ApiContext, chat: Chat, tools: Sequence[Tool] = ()) -> Prompt:
+    """A conversation with `tools`, by the model's own template. Raises `ApiError` and `QueueFull`."""
+    conversation, template = chat.conversation, context.tokenizer.chat_template
     check_text_length(context, conversation.characters, chat.param)
-    if conversation.needs_tools and not context.tokenizer.takes_tools:
-        raise _template_refuses("This model's chat template cannot write tool calls and their results.", chat)
+    in_text = ("tools" if tools else "tool_calls") not in template and (tools or conversation.needs_tools)
 
     def write() -> str:
         return context.tokenizer.render_chat(
-            conversation.messages, add_generation_prompt=chat.add_generation_prompt, **chat.template_arguments
+            in_plain_text(conversation.messages, tools) if in_text else conversation.messages,
+            tools=() if in_text else [described(tool) for tool in tools],
+            add_generation_prompt=chat.add_generation_prompt,
+            arguments=chat.template_arguments,
         )
 
     try:
@@ -55,7 +65,7 @@ async def render(context: ApiContext, chat: Chat) -> list[int]:
         prompt = await _encode(context, turns, text, chat.param, add_special_tokens=False)
     if not prompt:
         raise _template_refuses("The chat template makes an empty prompt of these messages.", chat)
-    return prompt
+    return Prompt(prompt, text)
 
 
 def hidden_tokens(context: ApiContext, *, skip_special_tokens: bool) -> frozenset[int]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import bad_request, context_length_exceeded, token_unknown
 from numaserve.server.api.explain import CONFLICT
-from numaserve.server.api.generation.asked import Asked, Prompt
+from numaserve.server.api.generation.asked import Asked, Chat, Prompt
 from numaserve.server.api.sampling import Sampling
 from numaserve.server.engine.types import GenerationRequest
 from numaserve.workers.protocol import SamplingParams
@@ -44,6 +44,7 @@ def generation_requests(context: ApiContext, asked: Asked, prompt: Prompt, reque
         raise bad_request(
             "'min_tokens' is larger than the number of tokens that may be generated.", "min_tokens", CONFLICT
         )
+    shown = context.marker_tokens if isinstance(asked.input, Chat) else frozenset[int]()
     seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
     eos = frozenset[int]() if sampling.ignore_eos else context.tokenizer.eos_token_ids
     stop_ids = eos | _known("stop_token_ids", sampling.stop_token_ids, context.vocab_size)
@@ -67,6 +68,7 @@ def generation_requests(context: ApiContext, asked: Asked, prompt: Prompt, reque
             stop_token_ids=stop_ids,
             prompt_logprobs=asked.prompt_logprobs,
             skip_special_tokens=sampling.skip_special_tokens,
+            shown_tokens=shown,
             cache_salt=sampling.cache_salt,
         )
         for index in range(sampling.n)

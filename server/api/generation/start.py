@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import Request
 from numaserve.server.api.access_log import record_of
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import bad_request, model_not_found, not_ready
-from numaserve.server.api.generation.asked import Asked, Chat
+from numaserve.server.api.generation.asked import Asked, Chat, Prompt, ToolUse
 from numaserve.server.api.generation.generation import Generation
 from numaserve.server.api.generation.prompts import prompts_of
+from numaserve.server.api.generation.reading import AnswerReader
 from numaserve.server.api.generation.sampling import generation_requests
+from numaserve.server.tools.answer import output_parser
 
 
 async def start(context: ApiContext, request: Request, asked: Asked, request_id: str) -> Generation:
@@ -24,11 +28,12 @@ async def start(context: ApiContext, request: Request, asked: Asked, request_id:
     record = record_of(request)
     if context.log_prompts:
         record.prompt = asked.input.conversation.messages if isinstance(asked.input, Chat) else asked.input.prompts
-    making = prompts_of(context, asked.input, skip_special_tokens=asked.sampling.skip_special_tokens)
-    prompts = await until_disconnect(request, making)
+    _check_tools(context, asked)
+    prompts = await until_disconnect(request, prompts_of(context, asked))
     ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
     requests = [generation_requests(context, asked, prompt, each) for prompt, each in zip(prompts, ids, strict=True)]
-    return Generation.admit(context.engine, prompts, requests, record, drop_output=asked.max_tokens == 0)
+    readers = _readers(context, asked, prompts)
+    return Generation.admit(context.engine, prompts, requests, record, readers, drop_output=asked.max_tokens == 0)
 
 
 def check_model(context: ApiContext, model: str | None) -> None:
@@ -49,3 +54,29 @@ def _check_sequences(context: ApiContext, asked: Asked) -> None:
     if sequences > context.limits.max_sequences:
         message = f"{sequences} sequences are asked for at once; at most {context.limits.max_sequences} are served."
         raise bad_request(message, asked.input.param, "too_many_sequences")
+
+
+def _check_tools(context: ApiContext, asked: Asked) -> None:
+    if asked.tools is not None and asked.tools.offered and context.tool_format is None:
+        message = "The format in which this model calls tools is not known; the operator can name one."
+        raise bad_request(message, "tools", "tools_unsupported")
+    if asked.tools is not None and (asked.tools.choice == "required" or any(each.strict for each in asked.tools.tools)):
+        raise bad_request("Calls cannot be demanded of this model yet.", "tool_choice", "tools_unsupported")
+
+
+def _readers(context: ApiContext, asked: Asked, prompts: Sequence[Prompt]) -> list[AnswerReader] | None:
+    """A reader for each answer, in order; None where all of every answer is its text."""
+    if not isinstance(asked.input, Chat):
+        return None
+    readers = [_reader(context, asked, prompt) for prompt in prompts for _ in range(asked.sampling.n)]
+    return [reader for reader in readers if reader is not None] or None
+
+
+def _reader(context: ApiContext, asked: Asked, prompt: Prompt) -> AnswerReader | None:
+    use, calls = asked.tools or ToolUse(()), context.tool_format
+    thoughts = context.reasoning_format if asked.reasoning.separate else None
+    parser = output_parser(calls, thoughts, use.offered, prompt.text)
+    if parser is None:
+        return None
+    id_length = calls.id_length if calls else None
+    return AnswerReader(parser, include=asked.reasoning.include, parallel=use.parallel, id_length=id_length)

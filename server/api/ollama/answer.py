@@ -15,11 +15,11 @@ from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError
 from numaserve.server.api.event_stream import Framing
 from numaserve.server.api.generation.generation import Generation
+from numaserve.server.api.generation.reading import Chunk
 from numaserve.server.api.ollama.errors import error_body
 from numaserve.server.api.ollama.options import OllamaFields
 from numaserve.server.api.openai.logprobs import TokenNames, chat_entries
 from numaserve.server.api.streaming import json_response
-from numaserve.server.engine.types import GenerationChunk
 
 Place = Callable[[str], dict[str, object]]  # an answer's text in the fields that an endpoint has for it
 
@@ -79,11 +79,11 @@ class OllamaAnswer:
                 if chunk.finish_reason is not None:
                     yield self._last("", [], chunk.finish_reason, generation)
 
-    def _see(self, chunk: GenerationChunk) -> None:
+    def _see(self, chunk: Chunk) -> None:
         if self._first is None and chunk.token_ids:
             self._first = time.perf_counter()
 
-    def _entries(self, chunk: GenerationChunk) -> list[msgspec.Raw]:
+    def _entries(self, chunk: Chunk) -> list[msgspec.Raw]:
         return chat_entries(self._names, chunk.logprobs) if self._with_logprobs else []
 
     def _frame(self, text: str, logprobs: list[msgspec.Raw]) -> dict[str, object]:

@@ -91,4 +91,4 @@ def _info(context: ApiContext) -> dict[str, object]:
 
 
 def _capabilities(context: ApiContext) -> list[str]:
-    return ["completion", "tools"] if context.tokenizer.takes_tools else ["completion"]
+    return ["completion", "tools"] if context.tool_format is not None else ["completion"]

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
-from numaserve.server.api.fields import MAX_INT, Neutral, Strict, TopLogprobs, conflict, neutral
-from numaserve.server.api.generation.asked import Asked, Chat
+from numaserve.server.api.fields import MAX_INT, Neutral, TemplateArguments, TopLogprobs, conflict, neutral
+from numaserve.server.api.generation.asked import Asked, Chat, Reasoning, ToolUse, effort_arguments
 from numaserve.server.api.openai.messages import Messages
 from numaserve.server.api.openai.sampling_fields import SamplingFields
-from pydantic import AfterValidator, Field, model_validator
-
-
-def _whether_any(items: list[dict[str, object]]) -> list[dict[str, object]]:
-    # Nothing else is asked of them, and they may be large.
-    return [{}] if items else []
-
-
-class TemplateArguments(Strict):
-    """The arguments a request may pass to the chat template. The template itself is never the request's."""
-
-    enable_thinking: bool | None = None
-    """Whether the template asks the model to think first."""
+from numaserve.server.api.openai.tools_schema import FunctionChoice, Functions, ToolChoice, Tools, tool_use
+from pydantic import Field, model_validator
 
 
 class ChatRequest(SamplingFields):
@@ -37,19 +27,27 @@ class ChatRequest(SamplingFields):
     top_logprobs: TopLogprobs | None = None
     """And so many of the likeliest beside each; needs `logprobs`."""
     chat_template_kwargs: TemplateArguments | None = None
-    """The arguments of the chat template that a request may set."""
+    """Values of variables that the model's chat template has and the server leaves open, such as `enable_thinking`."""
 
+    tools: Tools | None = None
+    """Functions that the model may call."""
+    tool_choice: ToolChoice | None = None
+    """`auto`, the default: the model decides; `none`; `required`: it calls at least one; or the one to be called."""
     parallel_tool_calls: bool | None = None
-    """Without effect where there are no tools."""
-    tools: Annotated[list[dict[str, object]], AfterValidator(_whether_any)] | None = None
-    """Not supported; taken where `tool_choice` is `none`."""
-    tool_choice: Annotated[Neutral, neutral("none", "auto")] = None
-    functions: Annotated[Neutral, neutral([])] = None
-    function_call: Annotated[Neutral, neutral("none", "auto")] = None
+    """Whether an answer may have several calls; true unless set."""
+    functions: Functions | None = None
+    """OpenAI's older `tools`; the answer has `function_call` then."""
+    function_call: FunctionChoice | None = None
+    """OpenAI's older `tool_choice`."""
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    """How long the model thinks, where its template knows that; `none`: not at all, where it can be turned off."""
+    include_reasoning: bool | None = None
+    """Whether the thought is in the answer, as `reasoning_content`; true unless set."""
+    separate_reasoning: bool | None = None
+    """SGLang's: false leaves the thought in the text, with its marks."""
     modalities: Annotated[Neutral, neutral(["text"])] = None
     audio: Annotated[Neutral, neutral()] = None
     prediction: Annotated[Neutral, neutral()] = None
-    reasoning_effort: Annotated[Neutral, neutral()] = None
     verbosity: Annotated[Neutral, neutral("medium")] = None
     web_search_options: Annotated[Neutral, neutral()] = None
     service_tier: Annotated[Neutral, neutral("auto", "default")] = None
@@ -65,8 +63,7 @@ class ChatRequest(SamplingFields):
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> ChatRequest:
-        if self.tools and self.tool_choice != "none":
-            raise conflict("tools", "'tools' are not supported by this server; set 'tool_choice' to 'none'")
+        self._check_tools()
         if self.top_logprobs is not None and not self.logprobs:
             raise conflict("top_logprobs", "'top_logprobs' needs 'logprobs': true")
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
@@ -75,11 +72,37 @@ class ChatRequest(SamplingFields):
 
     def asked(self) -> Asked:
         """What the client asks for."""
-        arguments = self.chat_template_kwargs
+        separate, include = self.separate_reasoning is not False, self.include_reasoning is not False
         return Asked(
-            Chat(self.messages, {} if arguments is None else arguments.model_dump(exclude_none=True)),
+            Chat(self.messages, effort_arguments(self.reasoning_effort) | (self.chat_template_kwargs or {})),
             self.sampling(),
             model=self.model,
             max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
             logprobs=(self.top_logprobs or 0) if self.logprobs else -1,
+            tools=self._tool_use(),
+            reasoning=Reasoning(include=include, separate=separate),
         )
+
+    def _tool_use(self) -> ToolUse | None:
+        if self.functions:
+            return tool_use(self.functions, self.function_call, parallel=False)
+        if self.tools:
+            return tool_use(self.tools, self.tool_choice, parallel=self.parallel_tool_calls is not False)
+        return None
+
+    def _check_tools(self) -> None:
+        if self.tools and self.functions:
+            raise conflict("functions", "'functions' is the older name of 'tools'; set only one of them")
+        for names, given, param in (
+            (self.tools, self.tool_choice, "tool_choice"),
+            (self.functions, self.function_call, "function_call"),
+        ):
+            if given == "required" or isinstance(given, dict):
+                self._check_choice(names or [], given, param)
+
+    @staticmethod
+    def _check_choice(tools: Sequence[Any], choice: Any, param: str) -> None:
+        if not tools:
+            raise conflict(param, f"'{param}' demands a call, but there are no tools")
+        if isinstance(choice, dict) and choice["name"] not in {tool["name"] for tool in tools}:
+            raise conflict(param, f"'{param}' names a tool that is not among the tools")

@@ -13,6 +13,7 @@ from numaserve.server.api.context import ApiContext
 from numaserve.server.api.generation.asked import Prompt
 from numaserve.server.api.generation.generation import Generation
 from numaserve.server.api.generation.prompts import hidden_tokens
+from numaserve.server.api.generation.reading import Chunk
 from numaserve.server.api.generation.start import start
 from numaserve.server.api.openai.completion_schema import CompletionRequest
 from numaserve.server.api.openai.frame import EVENTS, Frame, StreamUsage, usage_body
@@ -20,7 +21,6 @@ from numaserve.server.api.openai.logprobs import CompletionLogprobs, TokenNames,
 from numaserve.server.api.openapi import BODY_ERRORS
 from numaserve.server.api.response_models import EVENT_STREAM, Completion
 from numaserve.server.api.streaming import json_response, respond
-from numaserve.server.engine.types import GenerationChunk
 
 
 def completions_router(context: ApiContext) -> APIRouter:
@@ -109,7 +109,7 @@ class _CompletionAnswer:
         if usage.wanted:
             yield self._frame.wrap([], usage=usage_body(generation.usage()))
 
-    async def _contents(self, choice: _Choice, chunk: GenerationChunk) -> tuple[str, dict[str, list[object]] | None]:
+    async def _contents(self, choice: _Choice, chunk: Chunk) -> tuple[str, dict[str, list[object]] | None]:
         """Text and logprobs of a chunk. Those of the first chunk begin with the echoed prompt."""
         text = chunk.text
         logprobs: list[dict[str, list[object]]] = []

@@ -75,7 +75,11 @@ class StreamUsage:
 
 def usage_body(usage: Usage) -> dict[str, object]:
     """OpenAI's `usage` of a whole answer."""
-    return {**_counts(usage), "prompt_tokens_details": {"cached_tokens": usage.cached_tokens}}
+    return {
+        **_counts(usage),
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
 
 
 def _counts(usage: Usage) -> dict[str, object]:

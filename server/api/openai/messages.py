@@ -10,7 +10,7 @@ from numaserve.server.api.fields import Neutral, ShortText, Strict, Text, Unused
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 MAX_TOOL_CALLS = 128
-_ROLES = {"developer": "system"}  # templates know the older one
+_ROLES = {"developer": "system", "function": "tool"}  # templates know the older one
 
 
 class TextPart(Strict):
@@ -71,7 +71,7 @@ class Message(Strict):
     """One message. Clients send an earlier answer back as they have it, with fields of their own objects: those that
     say nothing to the model are taken whatever they hold."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     """Who speaks; `developer` is OpenAI's newer name for `system`."""
     content: Content | None = None
     """A text, or a list of parts that are text; null for the assistant only."""
@@ -82,15 +82,18 @@ class Message(Strict):
     tool_call_id: ShortText | None = None
     """The id of the call that a tool's result answers."""
     refusal: Annotated[Neutral, neutral()] = None
-    function_call: Annotated[Neutral, neutral()] = None
+    function_call: CalledFunction | None = None
+    """A call in OpenAI's older shape."""
+    reasoning_content: Text | None = None
+    """The thought before an earlier answer, for templates that write it."""
+    reasoning: Text | None = None
+    """vLLM's newer name for `reasoning_content`."""
     audio: Annotated[Neutral, neutral()] = None
     annotations: Annotated[Neutral, neutral([])] = None
     prefix: Annotated[Neutral, neutral(False)] = None  # an answer to be continued
 
     parsed: Unused = None
     provider_specific_fields: Unused = None
-    reasoning_content: Unused = None  # templates leave out what was thought in earlier turns
-    reasoning: Unused = None
     id: Unused = None
     cache_control: Unused = None
 
@@ -100,12 +103,19 @@ class Message(Strict):
             raise conflict("content", "a message of this role needs 'content'")
         if self.tool_calls and self.role != "assistant":
             raise conflict("tool_calls", "only a message of the assistant has 'tool_calls'")
+        if self.function_call is not None and (self.role != "assistant" or self.tool_calls):
+            raise conflict("function_call", "'function_call' is for messages of the assistant without 'tool_calls'")
         return self
 
     @property
     def needs_tools(self) -> bool:
         """Whether only a template that knows of tools can write it."""
-        return self.role == "tool" or bool(self.tool_calls)
+        return self.role in {"tool", "function"} or bool(self.calls)
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The calls that it makes, in either shape."""
+        return self.tool_calls or ([ToolCall(function=self.function_call)] if self.function_call else [])
 
     @property
     def text(self) -> str:
@@ -119,8 +129,11 @@ class Message(Strict):
         message: dict[str, Any] = {"role": _ROLES.get(self.role, self.role), "content": self.text}
         if self.name is not None:
             message["name"] = self.name
-        if self.tool_calls:
-            message["tool_calls"] = [call.for_template() for call in self.tool_calls]
+        if calls := self.calls:
+            message["tool_calls"] = [call.for_template() for call in calls]
+        if thought := self.reasoning_content or self.reasoning:
+            # gpt-oss' template has the second name for it.
+            message |= {"reasoning_content": thought, "thinking": thought}
         if self.tool_call_id is not None:
             message["tool_call_id"] = self.tool_call_id
         return message

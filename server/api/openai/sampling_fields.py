@@ -97,11 +97,7 @@ class SamplingFields(Strict):
     """Without effect: the X-Request-Id header names a request here."""
     spaces_between_special_tokens: bool | None = None
     """Without effect: only tokenizers in Python know the difference."""
-    separate_reasoning: bool | None = None
-    """Without effect: what a model thinks is part of its text here."""
     stream_reasoning: bool | None = None
-    """Without effect."""
-    include_reasoning: bool | None = None
     """Without effect."""
 
     # Known from vLLM and SGLang, and not supported. Routers send the neutral values with every request.

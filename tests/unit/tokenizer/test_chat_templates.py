@@ -169,17 +169,28 @@ def test_a_conversation_is_written_with_the_template_s_own_special_tokens() -> N
     tokenizer = wrap(
         byte_level_backend(), "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ enable_thinking }}"
     )
-    text = tokenizer.render_chat(HELLO, enable_thinking=False)
+    text = tokenizer.render_chat(HELLO, arguments={"enable_thinking": False})
     assert text == "<s>Hello</s>False"
     ids = tokenizer.encode(text, add_special_tokens=False)
     assert ids[0] == tokenizer.bos_token_id
     assert tokenizer.decode(ids) == "HelloFalse"
 
 
-def test_an_argument_that_is_not_allowed_is_refused() -> None:
-    tokenizer = wrap(byte_level_backend(), "x")
-    with pytest.raises(ChatTemplateError, match="chat_template: not a chat template argument"):
-        tokenizer.render_chat(HELLO, chat_template="{{ 1 }}")
+@pytest.mark.parametrize(
+    "name", ["messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "raise_exception", "range", "own"]
+)
+def test_an_argument_changes_nothing_that_the_server_the_template_or_the_language_sets(name: str) -> None:
+    source = (
+        "{% set own = 1 %}{{ bos_token }}{{ messages[0].content }}{{ tools }}{{ add_generation_prompt }}{{ eos_token }}"
+        "{% for i in range(2) %}{{ i }}{% endfor %}{{ own }}{% if false %}{{ raise_exception('x') }}{% endif %}"
+    )
+    tokenizer = wrap(byte_level_backend(), source)
+    assert tokenizer.render_chat(HELLO, arguments={name: "mine"}) == tokenizer.render_chat(HELLO)
+
+
+def test_an_argument_that_the_template_does_not_have_changes_nothing() -> None:
+    tokenizer = wrap(byte_level_backend(), "x{{ known }}")
+    assert tokenizer.render_chat(HELLO, arguments={"known": 1, "self": 2, "unknown": 3}) == "x1"
 
 
 def test_a_model_without_a_template_cannot_chat() -> None:

@@ -1,0 +1,226 @@
+"""Tools and thoughts of POST /v1/chat/completions, over an engine whose answer is given and comes byte by byte."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from numaserve.server.api.app import create_app
+from numaserve.server.reasoning.formats import reasoning_formats
+from numaserve.server.tools.formats import tool_formats
+from starlette.testclient import TestClient
+
+from tests.support.api_fakes import CONTEXT, ByteTokenizer, FakeEngine, make_context
+
+CHAT = "/v1/chat/completions"
+USER = {"role": "user", "content": "x"}
+WEATHER = {
+    "name": "weather",
+    "description": "Tells it.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+CLOCK = {"name": "clock"}
+TOOLS = [{"type": "function", "function": each} for each in (WEATHER, CLOCK)]
+ARGUMENTS = {"city": "São Paulo", "days": [1, 2]}
+CALL = f"<tool_call>\n{json.dumps({'name': 'weather', 'arguments': ARGUMENTS}, ensure_ascii=False)}\n</tool_call>"
+SECOND = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+
+
+class Template(ByteTokenizer):
+    """One whose template writes tools, and that keeps what it was given."""
+
+    chat_template = "tools tool_calls"
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, object]] = []
+        self.tools: list[Any] = []
+        self.arguments: dict[str, object] = {}
+
+    def render_chat(
+        self,
+        messages: list[dict[str, object]],
+        *,
+        tools: Any = (),
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, object] | None = None,
+    ) -> str:
+        self.messages, self.tools, self.arguments = messages, list(tools), dict(arguments or {})
+        return "p"
+
+
+class PlainTemplate(Template):
+    chat_template = "messages"
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine(reply=CALL)
+
+
+@pytest.fixture
+def template() -> Template:
+    return Template()
+
+
+@pytest.fixture
+def client(engine: FakeEngine, template: Template) -> Iterator[TestClient]:
+    context = replace(
+        make_context(engine),
+        tokenizer=template,
+        tool_format=tool_formats()["hermes"],
+        reasoning_format=reasoning_formats()["think"],
+    )
+    limits = replace(context.limits, context_length=8 * CONTEXT)
+    with TestClient(create_app(replace(context, limits=limits)), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def ask(client: TestClient, **fields: Any) -> dict[str, Any]:
+    answer = client.post(CHAT, json={"messages": [USER], **fields})
+    assert answer.status_code == 200, answer.text
+    choice: dict[str, Any] = answer.json()["choices"][0]
+    return choice
+
+
+def streamed(client: TestClient, **fields: Any) -> dict[str, Any]:
+    """The message and the reason that the deltas of a stream make, as clients put them together."""
+    answer = client.post(CHAT, json={"messages": [USER], "stream": True, **fields})
+    message: dict[str, Any] = {"content": "", "reasoning_content": "", "tool_calls": []}
+    reason = None
+    for line in answer.text.split("\n\n")[:-2]:
+        choice = json.loads(line.removeprefix("data: "))["choices"][0]
+        delta, reason = choice["delta"], choice["finish_reason"] or reason
+        message["content"] += delta.get("content") or ""
+        message["reasoning_content"] += delta.get("reasoning_content") or ""
+        for call in delta.get("tool_calls", ()):
+            if "id" in call:
+                assert call["index"] == len(message["tool_calls"])
+                assert call["type"] == "function"
+                message["tool_calls"].append({"name": call["function"]["name"], "arguments": ""})
+            message["tool_calls"][call["index"]]["arguments"] += call["function"]["arguments"]
+    return {"message": message, "finish_reason": reason}
+
+
+def test_a_call_comes_as_a_call_with_an_id(client: TestClient) -> None:
+    choice = ask(client, tools=TOOLS)
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] is None
+    (call,) = choice["message"]["tool_calls"]
+    assert call["type"] == "function"
+    assert call["id"].startswith("call_")
+    assert call["function"]["name"] == "weather"
+    assert json.loads(call["function"]["arguments"]) == ARGUMENTS
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [CALL, f"I look.\n{CALL}", f"{CALL}\n{SECOND}", f"<think>\nhm\n</think>\n\nSo:{CALL}", "<think>\nhm", "no call"],
+)
+def test_the_deltas_of_a_stream_are_the_whole_answer(client: TestClient, engine: FakeEngine, reply: str) -> None:
+    engine.reply = reply
+    whole, stream = ask(client, tools=TOOLS), streamed(client, tools=TOOLS)
+    assert stream["finish_reason"] == whole["finish_reason"]
+    message = whole["message"]
+    assert stream["message"] == {
+        "content": message["content"] or "",
+        "reasoning_content": message.get("reasoning_content", ""),
+        "tool_calls": [call["function"] for call in message.get("tool_calls", ())],
+    }
+
+
+def test_text_that_looks_like_a_call_is_text_without_tools(client: TestClient) -> None:
+    for fields in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+        choice = ask(client, **fields)
+        assert choice["message"]["content"] == CALL
+        assert choice["finish_reason"] == "stop"
+
+
+def test_only_the_first_of_several_calls_is_made_where_they_must_not_be_parallel(
+    client: TestClient, engine: FakeEngine
+) -> None:
+    engine.reply = f"{CALL}\n{SECOND}"
+    assert len(ask(client, tools=TOOLS)["message"]["tool_calls"]) == 2
+    assert len(ask(client, tools=TOOLS, parallel_tool_calls=False)["message"]["tool_calls"]) == 1
+
+
+def test_older_functions_are_answered_in_the_older_shape(client: TestClient) -> None:
+    choice = ask(client, functions=[WEATHER, CLOCK])
+    assert choice["finish_reason"] == "function_call"
+    assert choice["message"]["function_call"]["name"] == "weather"
+    assert "tool_calls" not in choice["message"]
+
+
+def test_the_template_gets_the_tools(client: TestClient, template: Template) -> None:
+    ask(client, tools=TOOLS)
+    assert [tool["function"]["name"] for tool in template.tools] == ["weather", "clock"]
+    assert template.tools[0] == {"type": "function", "function": WEATHER}
+    ask(client, tools=TOOLS, tool_choice="none")
+    assert template.tools == []
+
+
+@pytest.mark.parametrize("template", [PlainTemplate()])
+def test_a_template_without_tools_gets_a_conversation_that_tells_of_them(
+    client: TestClient, template: Template
+) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    turns = [USER, {"role": "assistant", "tool_calls": [call] * 2}, *[{"role": "tool", "content": "noon"}] * 2]
+    ask(client, messages=turns, tools=TOOLS)
+    assert template.tools == []
+    system, user, assistant, result = template.messages
+    assert system["role"] == "system"
+    assert '"name": "weather"' in str(system["content"])
+    assert user == USER
+    assert str(assistant["content"]).count('"name": "clock"') == 2
+    assert result["role"] == "user"
+    assert str(result["content"]).count("noon") == 2
+
+
+def test_the_thought_is_told_apart_and_counted(client: TestClient, engine: FakeEngine) -> None:
+    engine.reply = "<think>\nLet me see.\n</think>\n\nYes."
+    answer = client.post(CHAT, json={"messages": [USER]}).json()
+    message = answer["choices"][0]["message"]
+    assert message["content"] == "Yes."
+    assert message["reasoning_content"] == message["reasoning"] == "Let me see."
+    tokens = answer["usage"]["completion_tokens_details"]["reasoning_tokens"]
+    assert len("Let me see.") <= tokens < len("<think>\nLet me see.\n</think>\n\n") + 2
+
+
+def test_the_thought_may_be_left_out_or_left_in(client: TestClient, engine: FakeEngine) -> None:
+    engine.reply = "<think>hm</think>Yes."
+    assert ask(client, include_reasoning=False)["message"] == {"role": "assistant", "content": "Yes.", "refusal": None}
+    assert ask(client, separate_reasoning=False)["message"]["content"] == engine.reply
+
+
+def test_a_thought_comes_back_to_the_template(client: TestClient, template: Template) -> None:
+    ask(client, messages=[USER, {"role": "assistant", "content": "a", "reasoning_content": "hm"}, USER])
+    assert template.messages[1]["reasoning_content"] == "hm"
+
+
+@pytest.mark.parametrize(
+    ("effort", "arguments"),
+    [("high", {"reasoning_effort": "high"}), ("none", {"enable_thinking": False, "thinking": False})],
+)
+def test_the_effort_is_an_argument_of_the_template(
+    client: TestClient, template: Template, effort: str, arguments: dict[str, object]
+) -> None:
+    ask(client, reasoning_effort=effort, chat_template_kwargs={"more": 1})
+    assert template.arguments == {**arguments, "more": 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
+        ({"tools": TOOLS, "functions": [CLOCK]}, "functions"),
+        ({"tools": [*TOOLS, TOOLS[0]]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name"),
+        ({"chat_template_kwargs": {"x": "y" * 257}}, "chat_template_kwargs.x"),
+        ({"chat_template_kwargs": {"x": [1]}}, "chat_template_kwargs.x"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(client: TestClient, fields: dict[str, Any], param: str) -> None:
+    answer = client.post(CHAT, json={"messages": [USER], **fields})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"].startswith(param)

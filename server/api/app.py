@@ -6,6 +6,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from numaserve.server.api.access_log import record_of
+from numaserve.server.api.anthropic.messages import messages_router
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, from_engine, from_http, from_validation, tokenizer_failed
 from numaserve.server.api.health import health_router
@@ -24,7 +25,7 @@ from numaserve.server.api.openai.chat import chat_router
 from numaserve.server.api.openai.completions import completions_router
 from numaserve.server.api.openai.models import models_router
 from numaserve.server.api.openapi import describe
-from numaserve.server.api.surfaces import error_response
+from numaserve.server.api.surfaces import error_of
 from numaserve.server.api.tokenize import tokenize_router
 from numaserve.server.engine.types import EngineError
 from numaserve.server.tokenizer.types import TokenizationError
@@ -51,6 +52,7 @@ def create_app(context: ApiContext) -> FastAPI:
         chat_router(context),
         completions_router(context),
         models_router(context),
+        messages_router(context),
         tokenize_router(context),
         health_router(context),
         info_router(context),
@@ -77,7 +79,7 @@ def _answer_errors(app: FastAPI, context: ApiContext) -> None:
         answered = _as_api_error(request, error)
         if answered.refusal is not None:
             context.metrics.request_refused(answered.refusal)
-        return error_response(answered, request.url.path)
+        return error_of(request.scope, answered)
 
     for kind in (HTTPException, RequestValidationError, EngineError, TokenizationError):
         app.add_exception_handler(kind, answer)

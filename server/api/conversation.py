@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Protocol
 
 import msgspec
-from pydantic import Field, GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from numaserve.server.api.fields import made_of
+from pydantic import Field
 
 MAX_MESSAGES = 16384
 
@@ -29,14 +29,10 @@ class Message(Protocol):
         """The message as the chat template sees it."""
 
 
-class conversation_of:
-    """The schema of messages, at least so many, which become a conversation."""
-
-    def __init__(self, message: type[Message], at_least: int = 1) -> None:
-        self._messages = Annotated[list[message], Field(min_length=at_least, max_length=MAX_MESSAGES)]  # type: ignore[valid-type]
-
-    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(_conversation, handler.generate_schema(self._messages))
+def conversation_of(message: type[Message], at_least: int = 1) -> made_of:
+    """What makes messages, at least so many, a conversation."""
+    messages = Annotated[list[message], Field(min_length=at_least, max_length=MAX_MESSAGES)]  # type: ignore[valid-type]
+    return made_of(messages, _conversation)
 
 
 def _conversation(messages: Sequence[Message]) -> Conversation:

@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 
 import msgspec
+from numaserve.server.api.anthropic.schema import CountTokensRequest, MessagesRequest
 from numaserve.server.api.body.decode import BodyProblem, Decoded, decode, to_data
 from numaserve.server.api.explain import Problem
 from numaserve.server.api.fields import Strict
@@ -25,6 +26,8 @@ MODELS: dict[str, type[Strict]] = {
     for model in (
         ChatRequest,
         CompletionRequest,
+        MessagesRequest,
+        CountTokensRequest,
         TokenizeRequest,
         DetokenizeRequest,
         OllamaChatRequest,

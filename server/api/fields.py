@@ -6,6 +6,8 @@ values are accepted, or (d) unknown: ignored, which the answer says, or refused.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from numaserve.server.api.limits import ApiLimits
@@ -77,6 +79,17 @@ class neutral:
         raise ValueError(f"this server does not support it; leave it out or use {accepted}")
 
 
+class made_of:
+    """A value that `make` makes of what a client sends, which `source` is the type of; it may be sent on as data."""
+
+    def __init__(self, source: Any, make: Callable[[Any], object]) -> None:
+        self._source = source
+        self._make = make
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._make, handler.generate_schema(self._source))
+
+
 def conflict(param: str, message: str) -> PydanticCustomError:
     """Fields that are fine each but not together; `param` is the one to blame."""
     return PydanticCustomError("conflict", message, {"param": param})
@@ -102,6 +115,14 @@ def _whole_characters(value: str) -> str:
     return value
 
 
+def _data(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        raise ValueError("a number is not finite, a text has a lone surrogate, or it is too deep") from None
+    return value
+
+
 Neutral = Any
 Unused = Annotated[Any, AfterValidator(lambda _value: None), Field(description="Without effect, whatever it holds.")]
 Text = Annotated[str, AfterValidator(_whole_characters)]
@@ -115,6 +136,7 @@ LogitBias = Annotated[
     dict[Annotated[str, StringConstraints(pattern=_ID_PATTERN)], Annotated[float, Field(ge=-100, le=100), no_overflow]],
     Field(max_length=MAX_LOGIT_BIAS, json_schema_extra={"propertyNames": {"pattern": _ID_PATTERN}}),
 ]
+Data = Annotated[dict[str, Any], AfterValidator(_data)]  # that can be written as JSON again
 ShortText = Annotated[Text, StringConstraints(max_length=1024)]
 TemplateArguments = Annotated[
     dict[

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numaserve.server.api.anthropic.schema import CountTokensRequest, MessagesRequest
 from numaserve.server.api.ollama.chat_schema import OllamaChatRequest
 from numaserve.server.api.ollama.generate_schema import OllamaGenerateRequest
 from numaserve.server.api.ollama.show_schema import OllamaShowRequest
@@ -22,13 +23,17 @@ NUMBERS = st.one_of(
     st.integers(-2, 5), st.integers(), st.floats(-2, 2), st.floats(), st.sampled_from([2**31, 2**63, -(2**63), 10**400])
 )
 SCALARS = st.one_of(st.none(), st.booleans(), NUMBERS, st.text(max_size=8), st.sampled_from(["none", "auto", "\ud800"]))
-NAMES = st.sampled_from(["role", "content", "type", "text", "include_usage", "1", "259", "user"])
+NAMES = st.sampled_from(
+    ["name", "input_schema", "role", "content", "type", "text", "include_usage", "1", "259", "user"]
+)
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4), max_leaves=12
 )
 SCHEMAS: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "/v1/chat/completions": (ChatRequest, {"messages": [{"role": "user", "content": "x"}]}),
     "/v1/completions": (CompletionRequest, {"prompt": "x"}),
+    "/v1/messages": (MessagesRequest, {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9}),
+    "/v1/messages/count_tokens": (CountTokensRequest, {"messages": [{"role": "user", "content": "x"}]}),
     "/tokenize": (TokenizeRequest, {"prompt": "x"}),
     "/detokenize": (DetokenizeRequest, {"tokens": [1]}),
     "/api/chat": (OllamaChatRequest, {"messages": [{"role": "user", "content": "x"}]}),

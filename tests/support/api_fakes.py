@@ -125,6 +125,8 @@ class FakeSequence:
             reason = "length"
         text = self._decoder.decode(bytes([token]) if token < 256 else b"")
         chunk = GenerationChunk(self._index, text, [token], finish_reason=reason)
+        if reason == "stop":
+            chunk.stop_reason = self._engine.stop_reason
         if self.request.sampling.logprobs >= 0:
             chunk.logprobs = [self._logprobs(token)]
         if self.sent == 0:
@@ -152,6 +154,7 @@ class FakeEngine:
     fail_after: int | None = None
     pause_after: int | None = None
     cached_tokens: int = 0
+    stop_reason: str | None = None  # of what ends by itself
     admitted: list[GenerationRequest] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
 

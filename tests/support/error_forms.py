@@ -27,8 +27,20 @@ def _ollama(body: Any) -> str:
     return str(body["error"])
 
 
+def _anthropic(body: Any) -> str:
+    assert set(body) == {"type", "error", "request_id"}
+    assert body["type"] == "error"
+    assert body["request_id"]
+    assert set(body["error"]) == {"type", "message"}
+    return str(body["error"]["message"])
+
+
 # By the beginning of a path; the longest one counts.
-_FORMS = {"/": Form("Error", _openai), "/api/": Form("OllamaError", _ollama)}
+_FORMS = {
+    "/": Form("Error", _openai),
+    "/v1/messages": Form("AnthropicError", _anthropic),
+    "/api/": Form("OllamaError", _ollama),
+}
 
 
 def form_of(path: str) -> Form:

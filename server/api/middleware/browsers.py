@@ -2,7 +2,7 @@
 
 from numaserve.server.api.browser_rules import ANY, BrowserRules, host_name, is_local
 from numaserve.server.api.errors import ApiError
-from numaserve.server.api.surfaces import error_response
+from numaserve.server.api.surfaces import error_of
 from numaserve.server.api.unknown_fields import HEADER as IGNORED_HEADER
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -34,7 +34,7 @@ class Browsers:
         if error is None:
             await self._app(scope, receive, send)
         else:
-            await error_response(error, scope["path"])(scope, receive, send)
+            await error_of(scope, error)(scope, receive, send)
 
     def _objection(self, headers: list[tuple[bytes, bytes]], method: str) -> ApiError | None:
         hosts = _values(headers, b"host")

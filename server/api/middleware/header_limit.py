@@ -2,7 +2,7 @@
 
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import too_many_headers
-from numaserve.server.api.surfaces import error_response
+from numaserve.server.api.surfaces import error_of
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
@@ -18,4 +18,4 @@ class HeaderLimit:
         if scope["type"] != "http" or len(scope["headers"]) <= self._limits.max_headers:
             await self._app(scope, receive, send)
             return
-        await error_response(too_many_headers(self._limits.max_headers), scope["path"])(scope, receive, send)
+        await error_of(scope, too_many_headers(self._limits.max_headers))(scope, receive, send)

@@ -4,7 +4,7 @@ import logging
 
 from numaserve.server.api.access_log import RequestRecord, request_id_of, route_of
 from numaserve.server.api.errors import internal_error
-from numaserve.server.api.surfaces import error_response
+from numaserve.server.api.surfaces import error_of
 from numaserve.server.api.unknown_fields import HEADER as IGNORED_HEADER
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -44,6 +44,6 @@ class RequestScope:
             _logger.exception("request failed", extra={"fields": {"request_id": record.request_id}})
             if record.status:
                 raise  # too late for an answer: the connection must break so that the client notices
-            await error_response(internal_error(), scope["path"])(scope, receive, send_with_id)
+            await error_of(scope, internal_error())(scope, receive, send_with_id)
         finally:
             record.write(route_of(scope))

@@ -3,7 +3,7 @@
 from numaserve.server.api.auth import OPEN_PATHS
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import unauthorized
-from numaserve.server.api.surfaces import error_response
+from numaserve.server.api.surfaces import error_of
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
@@ -24,4 +24,4 @@ class RequireKey:
             await self._app(scope, receive, send)
             return
         self._context.metrics.request_refused("unauthorized")
-        await error_response(unauthorized(), scope["path"])(scope, receive, send)
+        await error_of(scope, unauthorized())(scope, receive, send)

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
 from numaserve.server.api.conversation import Conversation, conversation_of
-from numaserve.server.api.fields import Neutral, ShortText, Strict, Text, Unused, conflict, neutral
+from numaserve.server.api.fields import Data, Neutral, ShortText, Strict, Text, Unused, conflict, neutral
 from numaserve.server.api.generation.asked import Asked, Chat
 from numaserve.server.api.ollama.options import OllamaFields
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 MAX_TOOL_CALLS = 128
-
-
-def _writable(arguments: dict[str, Any]) -> dict[str, Any]:
-    try:
-        json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError):
-        raise ValueError("the arguments hold what JSON cannot carry") from None
-    return arguments
 
 
 class CalledFunction(Strict):
     """The function that the model called."""
 
     name: ShortText
-    arguments: Annotated[dict[str, Any], AfterValidator(_writable)]
+    arguments: Data
     description: Unused = None
     index: Unused = None
 

@@ -3,6 +3,6 @@
 from numaserve.server.api.errors import ApiError
 
 
-def error_body(error: ApiError) -> dict[str, object]:
+def error_body(error: ApiError, _request_id: str = "") -> dict[str, object]:
     """The JSON object clients get, also as an event in the middle of a stream."""
     return {"error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.code}}

@@ -1,0 +1,114 @@
+"""The blocks that messages are made of, as Anthropic's clients send them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from numaserve.server.api.fields import Data, ShortText, Strict, Text, Unused
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+_MAX_BLOCKS = 16384
+_UNSERVED = {"image": "images", "document": "documents", "search_result": "search results"}
+
+
+class TextBlock(Strict):
+    """A text."""
+
+    type: Literal["text"]
+    text: Text
+    cache_control: Unused = None  # prefixes are always cached
+    citations: Unused = None
+
+
+def _only(*kinds: str) -> BeforeValidator:
+    """Refuses blocks of other kinds, in words: pydantic's own repeat what was sent."""
+
+    def check(value: object) -> object:
+        kind = value.get("type") if isinstance(value, Mapping) else None
+        if isinstance(kind, str) and kind in _UNSERVED:
+            raise ValueError(f"{_UNSERVED[kind]} are not supported by this server; send their text")
+        if not isinstance(kind, str) or kind not in kinds:
+            supported = ", ".join(map(repr, kinds))
+            raise ValueError(f"this server supports blocks of the types {supported} here, and no other")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _kind_of_content(content: object) -> str:
+    return "[blocks]" if isinstance(content, list) else "[text]"
+
+
+# Tags have brackets, so that `param_of` leaves them out.
+Texts = Annotated[
+    Annotated[Text, Tag("[text]")]
+    | Annotated[list[Annotated[TextBlock, _only("text")]], Field(max_length=_MAX_BLOCKS), Tag("[blocks]")],
+    Discriminator(_kind_of_content),
+]
+
+
+class ThinkingBlock(Strict):
+    """The thought of an earlier answer, for templates that write it."""
+
+    type: Literal["thinking"]
+    thinking: Text
+    signature: Unused = None
+    cache_control: Unused = None
+
+
+class RedactedThinkingBlock(Strict):
+    """A thought that only another server can read; it is left out."""
+
+    type: Literal["redacted_thinking"]
+    data: Unused = None
+    cache_control: Unused = None
+
+
+class ToolUseBlock(Strict):
+    """A call that an earlier answer made."""
+
+    type: Literal["tool_use"]
+    id: ShortText
+    name: ShortText
+    input: Data
+    cache_control: Unused = None
+    caller: Unused = None
+
+
+class ToolResultBlock(Strict):
+    """The result of a call."""
+
+    type: Literal["tool_result"]
+    tool_use_id: ShortText
+    content: Texts | None = None
+    is_error: bool | None = None
+    """Without effect: chat templates have no word for it."""
+    cache_control: Unused = None
+
+
+def _tag(block: Mapping[str, Any] | Strict) -> str:
+    return f"[{block['type'] if isinstance(block, Mapping) else block.type}]"  # type: ignore[attr-defined]
+
+
+Block = Annotated[
+    Annotated[TextBlock, Tag("[text]")]
+    | Annotated[ThinkingBlock, Tag("[thinking]")]
+    | Annotated[RedactedThinkingBlock, Tag("[redacted_thinking]")]
+    | Annotated[ToolUseBlock, Tag("[tool_use]")]
+    | Annotated[ToolResultBlock, Tag("[tool_result]")],
+    Discriminator(_tag),
+    _only("text", "thinking", "redacted_thinking", "tool_use", "tool_result"),
+]
+Blocks = Annotated[list[Block], Field(min_length=1, max_length=_MAX_BLOCKS)]
+Content = Annotated[
+    Annotated[Text, Tag("[text]")] | Annotated[Blocks, Tag("[blocks]")],
+    Discriminator(_kind_of_content),
+]
+
+
+def text_of(content: str | list[TextBlock] | None) -> str:
+    """A text, or blocks of it, a block a line: as the parts of OpenAI's messages are written."""
+    if isinstance(content, list):
+        return "\n".join(block.text for block in content)
+    return content or ""

@@ -17,8 +17,12 @@ _NUMBERS = {"integer", "number"}
 def types_of(schema: Mapping[str, Any] | None, argument: str) -> Types:
     """The types that `schema`, of all arguments, allows for one of them."""
     properties = (schema or {}).get("properties")
-    of_argument = properties.get(argument) if isinstance(properties, Mapping) else None
-    return _types(of_argument, schema, set(), _DEPTH)
+    return types_in(properties.get(argument) if isinstance(properties, Mapping) else None, schema)
+
+
+def types_in(schema: object, root: object) -> Types:
+    """The types that `schema`, a part of `root`, allows."""
+    return _types(schema, root, set(), _DEPTH)
 
 
 def _types(schema: object, root: object, seen: set[str], depth: int) -> Types:

@@ -2,12 +2,30 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from numaserve.server.tools.argument_types import TEXT, Types, types_in
+from numaserve.server.tools.call_grammar import (
+    Form,
+    arguments_schema,
+    const,
+    listed,
+    one_of,
+    part,
+    regex,
+    schema,
+    sequence,
+    tag,
+    tags,
+    text_form,
+)
 from numaserve.server.tools.format import Call, ToolFormat
 from numaserve.server.tools.literals import WORDS, Broken, Dialect, ValueReader
 from numaserve.server.tools.scanner import NotACall, Scanner, Steps, markers
 from numaserve.server.tools.sink import Sink
+from numaserve.server.tools.types import Tool
 
 _NAME = re.compile(r"[-.0-9A-Za-z_]")
 
@@ -48,3 +66,46 @@ class BracedFormat(ToolFormat):
         if isinstance(value, list):
             return f"[{','.join(map(self._written, value))}]"
         return json.dumps(value)
+
+    def call_form(self, tool: Tool) -> Form:
+        """See `ToolFormat`."""
+        whole = arguments_schema(tool)
+        return tag(f"{self.call_begin}{tool.name}", self._object(whole, whole), self.call_end)
+
+    def _object(self, of: Mapping[str, Any], root: Mapping[str, Any]) -> Form:
+        properties, required = of.get("properties"), of.get("required")
+        if isinstance(properties, Mapping):
+            needed = required if isinstance(required, list) else []
+            members = listed(
+                [
+                    (sequence(const(f"{name}:"), self._value(each, root)), name in needed)
+                    for name, each in properties.items()
+                ],
+                ",",
+            )
+        else:
+            member = sequence(regex("[A-Za-z_][A-Za-z_0-9]*"), const(":"), self._text(True))
+            members = tags([tag("", member, "")], ",", at_least_one=False)
+        return sequence(const("{"), members, const("}"))
+
+    def _value(self, of: object, root: Mapping[str, Any]) -> Form:
+        types = types_in(of, root)
+        if types == TEXT or not types or not isinstance(of, Mapping):
+            return self._text(of)
+        if types == {"object"} and "$ref" not in of:
+            return self._object(of, root)
+        if types == {"array"} and "$ref" not in of and not _is_plain(types_in(of.get("items"), root)):
+            item = tag("", self._value(of.get("items"), root), "")
+            return sequence(const("["), tags([item], ",", at_least_one=False), const("]"))
+        if types & TEXT:
+            rest = sorted(types - TEXT - {"object", "array"})
+            return one_of(self._text(True), *([schema({"type": rest})] if rest else []))
+        return schema(part(of, root))
+
+    def _text(self, of: object) -> Form:
+        return tag(self.quote, text_form(of), self.quote)
+
+
+def _is_plain(types: Types) -> bool:
+    """Whether values of these types are written as in JSON."""
+    return types is not None and not types & {"string", "object", "array"}

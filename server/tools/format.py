@@ -1,12 +1,15 @@
 """What each format of tool calls says of itself."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from numaserve.server.tools.call_grammar import Form, const, sequence, tag, tags, triggered
 from numaserve.server.tools.scanner import Scanner, Steps
 from numaserve.server.tools.sink import Sink
+from numaserve.server.tools.types import Tool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,3 +68,26 @@ class ToolFormat(ABC):
         """The text that a model writes for `calls`, of which there is at least one."""
         texts = (self.render_call(call, number) for number, call in enumerate(calls))
         return f"{self.begin}{self.separator.join(texts)}{self.end}"
+
+    @abstractmethod
+    def call_form(self, tool: Tool) -> Form:
+        """What a call of `tool` must look like; a tag that begins with the first trigger where `begin` is empty."""
+
+    def grammar(self, tools: Sequence[Tool], required: bool, parallel: bool) -> str | None:
+        """The structural tag, in xgrammar's form, of answers that call `tools`, of which there is at least one.
+
+        An answer that must call is a call from its first token on. Otherwise it is free up to the trigger; None where
+        no text is a trigger by itself. Without `parallel` there is one call. The text is the same for the same tools.
+        """
+        form = self._form([self.call_form(tool) for tool in tools], required, parallel)
+        return None if form is None else json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False)
+
+    def _form(self, each: list[Form], required: bool, parallel: bool) -> Form | None:
+        calls = tags(each, self.separator, at_least_one=True, only_one=not parallel)
+        if required:
+            return sequence(const(self.begin), calls, const(self.end))
+        if self.bare:
+            return None
+        if self.begin:
+            return triggered(self.triggers[0], [tag(self.begin, calls, self.end)], only_one=True)
+        return triggered(self.triggers[0], each, only_one=not parallel)

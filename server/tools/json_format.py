@@ -3,10 +3,12 @@
 import json
 from dataclasses import dataclass, field
 
+from numaserve.server.tools.call_grammar import Form, arguments_schema, schema, tag
 from numaserve.server.tools.format import Call, ToolFormat
 from numaserve.server.tools.json_call import CallReader, Keys
 from numaserve.server.tools.scanner import Scanner, Steps, markers
 from numaserve.server.tools.sink import Sink
+from numaserve.server.tools.types import Tool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,3 +47,9 @@ class JsonFormat(ToolFormat):
         """See `ToolFormat`."""
         members = {self.keys.name: call.name, self.keys.arguments[0]: call.arguments}
         return f"{self.call_begin}{json.dumps(members, ensure_ascii=False)}{self.call_end}"
+
+    def call_form(self, tool: Tool) -> Form:
+        """See `ToolFormat`."""
+        name, arguments = json.dumps(self.keys.name), json.dumps(self.keys.arguments[0])
+        begin = f"{self.call_begin}{{{name}: {json.dumps(tool.name, ensure_ascii=False)}, {arguments}: "
+        return tag(begin, schema(arguments_schema(tool)), f"}}{self.call_end}")

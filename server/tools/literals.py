@@ -11,7 +11,19 @@ from numaserve.server.tools.scanner import Emit, Scanner, Steps, markers
 _WORD = re.compile(r"[-+.0-9A-Za-z_]")
 _OCTAL = re.compile("[0-7]")
 _HEX = re.compile("[0-9a-fA-F]")
-_ESCAPES = {"\\": "\\", "'": "'", '"': '"', "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
+_ESCAPES = {
+    "\\": "\\",
+    "'": "'",
+    '"': '"',
+    "/": "/",
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "b": "\b",
+    "f": "\f",
+    "a": "\a",
+    "v": "\v",
+}
 _CODE_LENGTHS = {"x": 2, "u": 4, "U": 8}
 _BRACKETS = {"[": ("[", "]"), "(": ("[", ")"), "{": ("{", "}")}
 

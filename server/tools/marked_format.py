@@ -4,10 +4,12 @@ import json
 import re
 from dataclasses import dataclass
 
+from numaserve.server.tools.call_grammar import Form, arguments_schema, const, regex, schema, sequence, tag
 from numaserve.server.tools.format import Call, ToolFormat
 from numaserve.server.tools.json_call import NO_ARGUMENTS, read_arguments
 from numaserve.server.tools.scanner import NotACall, Scanner, Steps, markers
 from numaserve.server.tools.sink import Sink
+from numaserve.server.tools.types import Tool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,3 +61,13 @@ class MarkedFormat(ToolFormat):
         head = self.head.format(name=call.name, number=number, id=call.id)
         arguments = json.dumps(call.arguments, ensure_ascii=False)
         return f"{self.call_begin}{head}{self.arguments_begin}{arguments}{self.call_end}"
+
+    def call_form(self, tool: Tool) -> Form:
+        """See `ToolFormat`."""
+        before, number, after = self.head.partition("{number}")
+        arguments = schema(arguments_schema(tool))
+        begin = self.call_begin + before.format(name=tool.name)
+        if number:
+            content = sequence(regex("[0-9]+"), const(after + self.arguments_begin), arguments)
+            return tag(begin, content, self.call_end)
+        return tag(begin + self.arguments_begin, arguments, self.call_end)

@@ -4,10 +4,22 @@ import json
 import re
 from dataclasses import dataclass
 
+from numaserve.server.tools.call_grammar import (
+    Form,
+    const,
+    each_argument,
+    regex,
+    schema,
+    sequence,
+    tag,
+    tags,
+    takes_anything,
+)
 from numaserve.server.tools.format import Call, ToolFormat
 from numaserve.server.tools.literals import PYTHON, Broken, ValueReader
 from numaserve.server.tools.scanner import NotACall, Scanner, Steps, markers
 from numaserve.server.tools.sink import Sink
+from numaserve.server.tools.types import Tool
 
 _NAME = re.compile(r"[-.0-9A-Za-z_]")
 _KEY = re.compile(r"\w")
@@ -69,3 +81,13 @@ class PythonicFormat(ToolFormat):
     def render_call(self, call: Call, number: int) -> str:
         """See `ToolFormat`."""
         return f"{call.name}({', '.join(f'{key}={value!r}' for key, value in call.arguments.items())})"
+
+    def call_form(self, tool: Tool) -> Form:
+        """See `ToolFormat`. Values are in JSON, whose words the reader takes too."""
+        any_argument = tag("", sequence(regex("[A-Za-z_][A-Za-z_0-9]*"), const("="), schema(True)), "")
+        arguments = (
+            tags([any_argument], ", ", at_least_one=False)
+            if takes_anything(tool)
+            else each_argument(tool, lambda name, of: sequence(const(f"{name}="), schema(of)), ", ")
+        )
+        return tag(f"{tool.name}(", arguments, ")")

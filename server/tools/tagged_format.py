@@ -6,10 +6,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from numaserve.server.tools.argument_types import TEXT, Types, types_of, value_in_json
+from numaserve.server.tools.call_grammar import (
+    ANY_TEXT,
+    Form,
+    each_argument,
+    regex,
+    schema,
+    sequence,
+    tag,
+    tags,
+    takes_anything,
+    text_form,
+)
 from numaserve.server.tools.format import Call, ToolFormat
 from numaserve.server.tools.literals import text_in_json
 from numaserve.server.tools.scanner import NotACall, Scanner, Steps, markers
 from numaserve.server.tools.sink import Sink
+from numaserve.server.tools.types import Tool
 
 _NAME = re.compile(r"[^\s{}()\"'<>]+")
 
@@ -112,6 +125,20 @@ class TaggedFormat(ToolFormat):
             for key, value in call.arguments.items()
         )
         return f"{self.call_begin}{call.name}{self.name_end}{''.join(arguments)}{self.call_end}"
+
+    def call_form(self, tool: Tool) -> Form:
+        """See `ToolFormat`."""
+
+        def argument(name: str, of: Any) -> Form:
+            types = types_of(tool.parameters, name)
+            # A string among other types has no quotes either, and what has any type may be a string.
+            value = text_form(of) if types == TEXT else schema(of) if types and not types & TEXT else ANY_TEXT
+            return tag(f"{self.key_begin}{name}{self.key_end}", value, self.value_end)
+
+        named = sequence(regex("[A-Za-z_][A-Za-z_0-9]*"), tag(self.key_end, ANY_TEXT, self.value_end))
+        unnamed = tags([tag(self.key_begin, named, "")], "", at_least_one=False)
+        arguments = unnamed if takes_anything(tool) else each_argument(tool, argument, "")
+        return tag(f"{self.call_begin}{tool.name}{self.name_end}", arguments, self.call_end)
 
 
 def _written(value: object) -> str:

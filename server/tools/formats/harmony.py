@@ -8,10 +8,12 @@ import json
 import re
 from dataclasses import dataclass
 
+from numaserve.server.tools.call_grammar import ANY_TEXT, Form, arguments_schema, one_of, schema, sequence, tag, tags
 from numaserve.server.tools.format import Call, ToolFormat
 from numaserve.server.tools.json_call import read_arguments
 from numaserve.server.tools.scanner import NotACall, Scanner, Steps, markers
 from numaserve.server.tools.sink import Sink
+from numaserve.server.tools.types import Tool
 
 _MESSAGE, _CHANNEL, _START = "<|message|>", "<|channel|>", "<|start|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
@@ -54,6 +56,18 @@ class HarmonyFormat(ToolFormat):
         """See `ToolFormat`."""
         head = f"{'<|start|>assistant' if number else ''} to=functions.{call.name}<|channel|>commentary json<|message|>"
         return f"{head}{json.dumps(call.arguments, ensure_ascii=False)}<|call|>"
+
+    def call_form(self, tool: Tool) -> Form:
+        """See `ToolFormat`. The call's end is one of the model's ends, which every grammar allows at its own."""
+        head = f"<|channel|>commentary to=functions.{tool.name} <|constrain|>json<|message|>"
+        return tag(head, schema(arguments_schema(tool)), "")
+
+    def _form(self, each: list[Form], required: bool, parallel: bool) -> Form:
+        """Thoughts come first; then there is a call, of which no model of the family writes two, or the answer."""
+        after = f"<|end|>{_START}assistant"
+        thoughts = tags([tag(f"{_CHANNEL}analysis{_MESSAGE}", ANY_TEXT, after)], "", at_least_one=False)
+        final = tag(f"{_CHANNEL}final{_MESSAGE}", ANY_TEXT, "")
+        return sequence(thoughts, one_of(*each) if required else one_of(*each, final))
 
 
 FORMAT = HarmonyFormat(

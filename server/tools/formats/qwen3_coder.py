@@ -7,7 +7,7 @@ FORMAT = TaggedFormat(
     in_template=("<tool_call>", "<function=", "<parameter="),
     # Models often leave the outer tag out.
     triggers=("<tool_call>", "<function="),
-    tokens=("<tool_call>", "</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>"),
+    tokens=("<tool_call>", "</tool_call>"),
     call_begin="<tool_call>\n<function=",
     name_end=">\n",
     key_begin="<parameter=",

@@ -33,9 +33,14 @@ def strings(value: object) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
+def marks(tool_format: ToolFormat) -> re.Pattern[str]:
+    """What stands for itself in a format: its tokens and tags."""
+    return re.compile("|".join([*map(re.escape, tool_format.tokens), "</?(function|parameter|invoke)[^>]*>"]))
+
+
 def writable(tool_format: ToolFormat, arguments: list[dict[str, Any]]) -> bool:
-    """Whether the format can write them: some have no way to write their own markers in a value."""
-    return not any(token in text for text in strings(arguments) for token in tool_format.tokens)
+    """Whether the format can write them: some have no way to write their own marks in a value."""
+    return not any(marks(tool_format).search(text) for text in strings(arguments))
 
 
 @each_format
@@ -104,10 +109,10 @@ def test_a_call_cut_short_keeps_what_came(tool_format: ToolFormat) -> None:
     calls, tools = calls_of([{"city": "Cologne", "country": "Germany"}])
     text = tool_format.render(calls)
     seen = set()
-    tokens = [match.span() for match in re.finditer("|".join(map(re.escape, tool_format.tokens)), text)]
+    whole = [match.span() for match in marks(tool_format).finditer(text)]
     for end in range(len(text)):
-        if any(first < end < last for first, last in tokens):
-            continue  # a token is not cut short
+        if any(first < end < last for first, last in whole):
+            continue  # a mark is not cut short
         answer = parse([text[:end]], tool_format, tools=tools)
         if answer.calls:
             assert answer.content == ""

@@ -12,7 +12,16 @@ from numaserve.server.model_options import ModelKeys
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import SETTINGS_BYTES, is_there, read_text
 from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings, settings_of
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -142,6 +151,14 @@ class ServeConfig(BaseModel):
     step_deadline_seconds: float = Field(
         60.0, ge=1, le=3600, description="A step that takes longer counts as a dead worker."
     )
+    mask_deadline_ms: int = Field(
+        1000,
+        ge=1,
+        le=600_000,
+        validate_default=True,
+        description="How long a step waits for what its constrained requests may say; those that do not know it by "
+        "then end with an error. At most half of the step's own deadline.",
+    )
     overlap: bool = Field(True, description="Plan one step ahead of the workers.")
     prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
     sse_ping_seconds: float = Field(
@@ -165,6 +182,15 @@ class ServeConfig(BaseModel):
         False, description="Refuse requests with fields that the server does not know, instead of ignoring those."
     )
     log_prompts: bool = Field(False, description="Write prompts to the log.")
+
+    @field_validator("mask_deadline_ms")
+    @classmethod
+    def _below_the_step_deadline(cls, value: int, info: ValidationInfo) -> int:
+        # A step that waits for masks must not be taken for a dead worker.
+        step_ms = 1000 * info.data.get("step_deadline_seconds", float("inf"))
+        if 2 * value > step_ms:
+            raise ValueError(f"must be at most half of step_deadline_seconds, {step_ms / 2:g} ms")
+        return value
 
 
 # The keys of a configuration file, by name: the server's own, and those of the model's settings.
@@ -234,7 +260,7 @@ def _explain(key: str, error: Any) -> str:
     """One line for a pydantic error on a top-level key."""
     if error["type"] == "missing":
         return f"'{key}' is not set: name it on the command line or in the configuration file"
-    allowed = _allowed_range(key)
+    allowed = "" if error["type"] == "value_error" else _allowed_range(key)
     message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     reason = f"must be {allowed}" if allowed else message
     return f"{key} {reason}, not {str(error['input'])[:80]!r}"

@@ -67,7 +67,9 @@ class Engine:
         self._launches = launches = supervisor.launches
         self._scheduler = scheduler
         self._metrics = metrics
-        self._requests = LiveRequests(scheduler, tokenizer, metrics, on_end=self._on_room)
+        self._requests = LiveRequests(
+            scheduler, tokenizer, metrics, board=lambda: supervisor.board, on_end=self._on_room
+        )
         self._callbacks = callbacks or EngineCallbacks()
         self._steps = StepLoop(
             scheduler,
@@ -75,6 +77,8 @@ class Engine:
                 send=supervisor.send,
                 admitted=self._requests.scheduled,
                 updated=self._requests.advance,
+                masked=self._requests.masks.planned,
+                void=self._requests.masks.void,
                 failed=self._on_step_failed,
                 broken=supervisor.fail,
             ),
@@ -104,6 +108,8 @@ class Engine:
         """Admit the sequences of one client, all or none. Raises `QueueFull`, `NotReady` or `RequestTooLong`."""
         if not self.is_ready():
             raise NotReady(f"The server is {self.state}; try again later.")
+        if self._supervisor.board is None and any(request.matcher for request in requests):
+            raise NotReady("The server cannot constrain requests: its workers have no mask board.")
         now = time.monotonic()
         if len(self._requests) + len(requests) > self._capacity:
             raise QueueFull(
@@ -204,6 +210,7 @@ class Engine:
         self._steps.halt()
         self._profiles.fail("The server is shutting down.")
         self._requests.fail_all("The server is shutting down.")
+        self._requests.masks.close()
         await self._supervisor.stop(grace_s)
         self._set_workers_down()
 
@@ -248,6 +255,7 @@ class Engine:
         """
         self._state = "restarting"
         self._steps.halt()
+        self._requests.masks.reset()
         self._profiles.fail(f"The workers failed ({reason}); try again later.")
         self._requests.fail_begun(
             f"The request was lost because a worker process failed ({reason}). Please send it again."

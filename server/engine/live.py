@@ -77,6 +77,8 @@ class LiveRequest:
             chunk.token_ids.append(token)
             if update.logprobs is not None:
                 chunk.logprobs.append(update.logprobs)
+            if self.request.sampling.token_ids_logprob:
+                chunk.token_logprobs.append(list(update.token_logprobs))
             self._add_text(chunk, token)
         if update.finished and chunk.finish_reason is None:
             self._flush_text(chunk, "length")
@@ -84,6 +86,12 @@ class LiveRequest:
             self._stream.push(chunk)
         else:
             self._end(chunk.finish_reason, now, chunk)
+
+    def drop(self, message: str, now: float) -> None:
+        """End it because its constraint let it not go on; `message` is for the client."""
+        if not self.ended:
+            self._metrics.dropped()
+        self.fail(message, now)
 
     def fail(self, message: str, now: float) -> None:
         """End it with an error; `message` is for the client."""

@@ -6,7 +6,9 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 
+from msgspec import structs
 from numaserve.server.engine.live import LiveRequest
+from numaserve.server.engine.masks import Masks
 from numaserve.server.engine.stream import Stream
 from numaserve.server.engine.throughput import Throughput
 from numaserve.server.engine.types import GenerationRequest, RequestTooLong
@@ -14,6 +16,7 @@ from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.errors import SequenceTooLong
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
+from numaserve.server.supervisor.memory import MaskBoard
 from numaserve.server.tokenizer.types import TokenizerProtocol
 
 logger = logging.getLogger(__name__)
@@ -24,8 +27,16 @@ class LiveRequests:
     ended them. `on_end` is called then: there is room for another one."""
 
     def __init__(
-        self, scheduler: Scheduler, tokenizer: TokenizerProtocol, metrics: Metrics, on_end: Callable[[], None]
+        self,
+        scheduler: Scheduler,
+        tokenizer: TokenizerProtocol,
+        metrics: Metrics,
+        *,
+        board: Callable[[], MaskBoard | None],
+        on_end: Callable[[], None],
     ) -> None:
+        """`board` gives the mask board of the present workers."""
+        self.masks = Masks(board, metrics, failed=self._on_constraint_failed)
         self._scheduler = scheduler
         self._tokenizer = tokenizer
         self._metrics = metrics
@@ -57,7 +68,7 @@ class LiveRequests:
             # The client's id is not used as a key: two clients may choose the same one.
             f"{next(self._ids)}",
             request.prompt,
-            request.sampling,
+            structs.replace(request.sampling, masked=True) if request.matcher else request.sampling,
             request.max_new_tokens,
             request.prompt_logprobs,
             request.cache_salt,
@@ -67,6 +78,8 @@ class LiveRequests:
         )
         self._scheduler.add(sequence)
         self._live[sequence.request_id] = live
+        if request.matcher is not None:
+            self.masks.add(sequence, request.matcher)
         self._empty.clear()
         return live
 
@@ -86,11 +99,16 @@ class LiveRequests:
             live = self._live.get(update.sequence.request_id)
             if live is None:
                 continue
+            if update.dropped:
+                live.drop(self.masks.why_dropped(update.sequence.request_id), now)
+                continue
             try:
                 live.advance(update, now)
             except Exception:
                 logger.exception("a request failed while its output was processed")
                 live.fail("The server failed to process the output of this request.", now)
+        if self.masks:
+            self.masks.advance(updates)
 
     def fail(self, sequences: list[Sequence], message: str, now: float) -> None:
         """End the requests of these sequences with an error."""
@@ -109,6 +127,11 @@ class LiveRequests:
         """Return when every request has ended."""
         await self._empty.wait()
 
+    def _on_constraint_failed(self, request_id: str, message: str) -> None:
+        live = self._live.get(request_id)
+        if live is not None:
+            live.drop(message, time.monotonic())
+
     def _fail(self, requests: Iterable[LiveRequest], message: str, now: float) -> None:
         for live in requests:
             live.fail(message, now)
@@ -116,6 +139,7 @@ class LiveRequests:
     def _remove(self, live: LiveRequest) -> None:
         del self._live[live.sequence.request_id]
         self._scheduler.finish(live.sequence.request_id)
+        self.masks.remove(live.sequence.request_id)
         self._throughput.ended(time.monotonic())
         if not self._live:
             self._empty.set()

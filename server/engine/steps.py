@@ -11,6 +11,7 @@ from numaserve.server.engine.timing import StepTimes
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
+from numaserve.server.scheduler.step import MaskedRow
 from numaserve.server.supervisor.progress import ProgressWatch
 from numaserve.workers.protocol import Failure, StepPlan, StepResult
 
@@ -34,6 +35,8 @@ class StepHooks:
     admitted: Callable[[Sequence, float], None]  # left the queue for the first time
     updated: Callable[[list[SequenceUpdate], float], None]
     failed: Callable[[list[Sequence], str, float], None]  # by a step that the workers survived
+    masked: Callable[[int, list[MaskedRow]], None]  # the plan of this step has left, and has such rows
+    void: Callable[[int], None]  # the result of this step will be ignored
     broken: Callable[[str], None]  # the workers can no longer be used
 
 
@@ -135,6 +138,8 @@ class StepLoop:
                 return
             scheduled = time.monotonic()
             self._hooks.send(plan)
+            if self._scheduler.masked:
+                self._hooks.masked(plan.step_id, self._scheduler.masked)
             sent = time.monotonic()
             self._in_flight.append(_Step(plan, StepTimes(scheduling, scheduled, sent), set(self._ranks)))
             self._watch.expect(len(self._ranks))
@@ -149,6 +154,8 @@ class StepLoop:
         if step.failure is not None:
             logger.error("step %d failed in worker %d: %s", step.plan.step_id, step.failure.rank, step.failure.message)
             self._hooks.failed(self._scheduler.fail_step(step.plan.step_id), step.failure.message, answered)
+            for later in self._in_flight:
+                self._hooks.void(later.plan.step_id)
         elif step.result is not None:
             self._hooks.updated(self._scheduler.apply(step.result), answered)
             step.times.record(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from numaserve.server.metrics.labels import StepKind
+from numaserve.server.metrics.labels import Stage, StepKind
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.workers.protocol import StepPlan, StepResult
 
@@ -25,19 +25,17 @@ class StepTimes:
         rest outside of the worker: the way there and back, and waiting for the front end's attention.
         """
         worker = result.worker_ns * 1e-9
-        metrics.step(
-            step_kind(plan),
-            answered - begun,
-            {
-                "schedule": self.scheduled - self.scheduling,
-                "send": self.sent - self.scheduled,
-                "native": result.native_ns * 1e-9,
-                "all_reduce": result.all_reduce_ns * 1e-9,
-                "receive": max(0.0, answered - begun - worker),
-                "detokenize": processed - answered,
-            },
-            tokens=tokens_of(plan),
-        )
+        stages: dict[Stage, float] = {
+            "schedule": self.scheduled - self.scheduling,
+            "send": self.sent - self.scheduled,
+            "native": result.native_ns * 1e-9,
+            "all_reduce": result.all_reduce_ns * 1e-9,
+            "receive": max(0.0, answered - begun - worker),
+            "detokenize": processed - answered,
+        }
+        if result.mask_wait_ns:
+            stages["mask_wait"] = result.mask_wait_ns * 1e-9
+        metrics.step(step_kind(plan), answered - begun, stages, tokens=tokens_of(plan))
 
 
 def step_kind(plan: StepPlan) -> StepKind:

@@ -70,6 +70,8 @@ class GenerationChunk:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # on the first chunk, for positions 1..
+    # Log-probabilities of the tokens that `SamplingParams.token_ids_logprob` names, for each of `token_ids`.
+    token_logprobs: list[list[float]] = field(default_factory=list)
     finish_reason: EndReason | None = None
     stop_reason: int | str | None = None  # the token id or string that ended it
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache

@@ -85,6 +85,19 @@ class RequestFamilies:
             "Sequences ended because the model's logits were not numbers (NaN); they count as error too.",
         )
 
+        self.dropped = series.one(
+            Counter,
+            "numaserve_dropped_sequences_total",
+            "Sequences ended because their constraint failed, left nothing to say or was not evaluated within "
+            "--mask-deadline-ms; they count as error too.",
+        )
+        self.mask = series.one(
+            Histogram,
+            "numaserve_mask_seconds",
+            "Work of a constraint between two tokens: one accepted, the mask of the next one made.",
+            buckets=_STAGE,
+        )
+
 
 class SchedulerFamilies:
     """Counts of the queue and the KV cache."""
@@ -130,7 +143,7 @@ class WorkerFamilies:
         self.stage = series.each(
             Histogram,
             "numaserve_step_stage_seconds",
-            "Parts of a step; all_reduce is inside native.",
+            "Parts of a step; all_reduce and mask_wait are inside native, mask_wait of steps that waited only.",
             "stage",
             STAGES,
             buckets=_STAGE,

@@ -7,7 +7,7 @@ FinishReason = Literal[EndReason, "abort", "error"]  # of a request
 PageState = Literal["free", "cached", "active"]
 RequestState = Literal["waiting", "running"]
 StepKind = Literal["prefill", "decode", "mixed"]
-Stage = Literal["schedule", "send", "native", "all_reduce", "receive", "detokenize"]
+Stage = Literal["schedule", "send", "native", "all_reduce", "mask_wait", "receive", "detokenize"]
 Refusal = Literal["invalid", "unauthorized", "too_large", "too_long", "queue_full", "not_ready"]
 
 PAGE_STATES: tuple[PageState, ...] = get_args(PageState)

@@ -85,6 +85,14 @@ class Metrics:
         """Count a sequence whose logits were not numbers."""
         self._requests.nan_logits.inc()
 
+    def dropped(self) -> None:
+        """Count a sequence that its constraint has ended."""
+        self._requests.dropped.inc()
+
+    def mask(self, seconds: float) -> None:
+        """Count a mask, and what it took to make it."""
+        self._requests.mask.observe(seconds)
+
     def request_refused(self, reason: Refusal) -> None:
         """Count a request that was turned away before it became a sequence."""
         self._requests.outcomes[reason].inc()

@@ -6,7 +6,7 @@ from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.policy import Chunk
 from numaserve.server.scheduler.sequence import SchedulerConfig, SchedulerStats, Sequence, SequenceState, SequenceUpdate
-from numaserve.server.scheduler.step import Entry, InFlight, StepBuilder, slot_init
+from numaserve.server.scheduler.step import Entry, InFlight, MaskedRow, StepBuilder, slot_init
 from numaserve.workers.protocol import SeqResult, SlotInit, StepPlan, StepResult
 
 MAX_IN_FLIGHT = 2
@@ -42,6 +42,7 @@ class Scheduler:
         self.in_flight: deque[InFlight] = deque()
         self.free_slots = list(range(config.max_running_requests - 1, -1, -1))
         self.newly_admitted: list[Sequence] = []  # for the first time, by the last `schedule`
+        self.masked: list[MaskedRow] = []  # of the last plan
         self._sequences: dict[str, Sequence] = {}
         self._arrivals = 0
         self._next_step = 0
@@ -86,6 +87,7 @@ class Scheduler:
         step = StepBuilder(self._next_step, self.config)
         self._continue_running(step)
         self._admit_waiting(step)
+        self.masked = step.masked
         if not step.plans:
             return None
         self._next_step += 1
@@ -256,6 +258,9 @@ class Scheduler:
         seq.num_pending -= entry.sample
         if answer.nan:
             return self._end_without_logits(seq)
+        if answer.dropped:
+            self._end(seq)
+            return SequenceUpdate(seq, None, None, [], finished=True, dropped=True)
         if seq.state is SequenceState.RUNNING and (entry.sample or entry.logprob_rows):
             self.kv.trust(seq, entry.end)
         if entry.sample:
@@ -266,4 +271,6 @@ class Scheduler:
         if not (entry.sample or entry.logprob_rows or finished):
             return None
         token = answer.token if entry.sample else None
-        return SequenceUpdate(seq, token, answer.logprobs, answer.prompt_logprobs, finished)
+        return SequenceUpdate(
+            seq, token, answer.logprobs, answer.prompt_logprobs, finished, token_logprobs=answer.token_logprobs
+        )

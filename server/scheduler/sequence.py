@@ -115,6 +115,8 @@ class SequenceUpdate:
     prompt_logprobs: list[TokenLogprobs]  # of the next prompt positions, from position 1 on, each once
     finished: bool  # the length is reached and the sequence released; stop tokens and strings are the caller's to find
     nan: bool = False  # its logits were not numbers: it has ended, with nothing
+    dropped: bool = False  # it found no mask, or one that allows nothing: it has ended, with nothing
+    token_logprobs: Iterable[float] = ()  # of the tokens that it names, where `token` is one
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,14 @@ class Entry(NamedTuple):
     logprob_rows: int
 
 
+class MaskedRow(NamedTuple):
+    """A row of a plan whose sample waits for a mask."""
+
+    seq: Sequence
+    slot: int  # when the plan was made
+    position: int  # of the token to sample: tokens that the sequence has before it
+
+
 @dataclass(slots=True)
 class InFlight:
     """A plan sent whose result is awaited."""
@@ -33,6 +41,7 @@ class StepBuilder:
         self.budget = StepBudget(config.max_step_tokens, config.max_logit_rows)
         self.in_flight = InFlight(step_id)
         self.plans: list[SeqPlan] = []
+        self.masked: list[MaskedRow] = []
 
     def add(self, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None) -> None:
         """Plan the sequence's next `chunk`."""
@@ -51,6 +60,8 @@ class StepBuilder:
             )
         )
         self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows))
+        if chunk.sample and seq.sampling.masked:
+            self.masked.append(MaskedRow(seq, seq.slot, end))
 
 
 def slot_init(seq: Sequence) -> SlotInit:

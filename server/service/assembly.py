@@ -23,6 +23,7 @@ from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.server.tools.format import ToolFormat
 from numaserve.server.version import installed_version
+from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import create_segment
 from numaserve.workers.planning.deployment import Deployment
 
@@ -75,7 +76,8 @@ def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Se
     )
     world_size = len(deployment.launches)
     ring_factory = partial(create_segment, world_size, deployment.ring_lanes, deployment.ring_slot_bytes)
-    spec = GroupSpec(deployment.launches, ring_factory if world_size > 1 else None, worker_command)
+    board_factory = partial(create_mask_board, config.max_running_requests, checked.vocab_size)
+    spec = GroupSpec(deployment.launches, ring_factory if world_size > 1 else None, worker_command, board_factory)
     return Engine(
         EngineConfig(
             model=checked.name,

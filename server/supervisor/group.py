@@ -5,11 +5,11 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 import zmq
 from numaserve.server.dispatch.channel import WorkerGroupChannel
+from numaserve.server.supervisor.memory import BoardFactory, MaskBoard, RingFactory, RingSegment
 from numaserve.server.supervisor.process import DEFAULT_COMMAND, WorkerProcess
 from numaserve.server.supervisor.progress import ProgressWatch
 from numaserve.workers.protocol import (
@@ -35,27 +35,6 @@ _LAST_WORDS_S = 0.1
 _TERM_GRACE_S = 2.0
 
 
-class RingSegment(Protocol):
-    """The ring's memory as the supervisor sees it (`numaserve.shm_comm.Segment`)."""
-
-    @property
-    def fd(self) -> int:
-        """Descriptor of the memory, inherited by the workers."""
-
-    @property
-    def nonce(self) -> int:
-        """A number that workers get apart from the memory, so that a stale segment is noticed."""
-
-    def abort(self, reason: str) -> bool:
-        """End every wait in the ring with an error. Returns whether this was the first reason given."""
-
-    def close(self) -> None:
-        """Unmap and close."""
-
-
-RingFactory = Callable[[], RingSegment]
-
-
 class GroupFailed(Exception):
     """The group cannot serve (any more); the message names the rank and the reason."""
 
@@ -64,13 +43,15 @@ class GroupFailed(Exception):
 class GroupSpec:
     """The workers of a group, the same in each of its lives.
 
-    `launches` come by rank and without the ring's fields, which are new in every life. `ring_factory` makes the ring;
-    None with one rank. `command` is the command of a worker, without its arguments.
+    `launches` come by rank and without the fields of ring and mask board, which are new in every life. `ring_factory`
+    makes the ring; None with one rank. `board_factory` makes the mask board; without one no sequence can be masked.
+    `command` is the command of a worker, without its arguments.
     """
 
     launches: Sequence[Launch]
     ring_factory: RingFactory | None = None
     command: Sequence[str] = DEFAULT_COMMAND
+    board_factory: BoardFactory | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +77,8 @@ class WorkerGroup:
         self._command = spec.command
         self._ring_factory = spec.ring_factory
         self._ring: RingSegment | None = None
+        self._board_factory = spec.board_factory
+        self.board: MaskBoard | None = None
         self._channel: WorkerGroupChannel | None = None
         self._processes: list[WorkerProcess] = []
         self._lifeline = -1
@@ -132,14 +115,22 @@ class WorkerGroup:
         world_size = len(self._launches)
         self._channel = WorkerGroupChannel(world_size, self._on_message)
         self._ring = self._ring_factory() if self._ring_factory and world_size > 1 else None
-        ring_fd, nonce = (self._ring.fd, self._ring.nonce) if self._ring else (-1, 0)
+        self.board = self._board_factory() if self._board_factory else None
+        memory: dict[str, int] = {}
+        for name, each in (("ring", self._ring), ("mask", self.board)):
+            memory |= {f"{name}_fd": each.fd if each else -1, f"{name}_nonce": each.nonce if each else 0}
         read_end, self._lifeline = os.pipe()
         try:
             for launch in self._launches:
                 endpoint = self._channel.endpoint(launch.rank)
-                self._channel.send(launch.rank, msgspec.structs.replace(launch, ring_fd=ring_fd, ring_nonce=nonce))
+                self._channel.send(launch.rank, msgspec.structs.replace(launch, **memory))
                 process = WorkerProcess(
-                    launch.rank, self._command, endpoint, lifeline_fd=read_end, ring_fd=ring_fd, on_exit=self._on_exit
+                    launch.rank,
+                    self._command,
+                    endpoint,
+                    lifeline_fd=read_end,
+                    memory_fds=[memory["ring_fd"], memory["mask_fd"]],
+                    on_exit=self._on_exit,
                 )
                 self._processes.append(process)
         finally:
@@ -179,6 +170,9 @@ class WorkerGroup:
         if self._ring is not None:
             self._ring.close()
             self._ring = None
+        if self.board is not None:
+            self.board.close()
+            self.board = None
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1

@@ -25,9 +25,10 @@ def worker_environment(base: Mapping[str, str]) -> dict[str, str]:
 class WorkerProcess:
     """A running worker. `on_exit` is called once in the event loop when it has ended, however that came about.
 
-    Besides the ring's descriptor the worker inherits the read end of a pipe, `lifeline_fd`, of which only the front
-    end has the write end: end of file there means that the front end is gone, by SIGKILL too. (PR_SET_PDEATHSIG was
-    rejected: it fires when the *thread* that forked ends, and is lost when the parent dies before the call.)
+    Besides `memory_fds`, of which negative ones are none, the worker inherits the read end of a pipe, `lifeline_fd`, of
+    which only the front end has the write end: end of file there means that the front end is gone, by SIGKILL too.
+    (PR_SET_PDEATHSIG was rejected: it fires when the *thread* that forked ends, and is lost when the parent dies before
+    the call.)
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class WorkerProcess:
         endpoint: str,
         *,
         lifeline_fd: int,
-        ring_fd: int,
+        memory_fds: Sequence[int],
         on_exit: Callable[[int], None],
     ) -> None:
         self.rank = rank
@@ -51,7 +52,7 @@ class WorkerProcess:
                 [*command, *arguments],
                 stdin=subprocess.DEVNULL,
                 stderr=self._errors.write_fd,
-                pass_fds=[fd for fd in (lifeline_fd, ring_fd) if fd >= 0],
+                pass_fds=[fd for fd in (lifeline_fd, *memory_fds) if fd >= 0],
                 env=worker_environment(os.environ),
                 start_new_session=True,
             )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from numaserve.server.supervisor.group import GroupHooks, GroupSpec, WorkerGroup
+from numaserve.server.supervisor.memory import MaskBoard
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.workers.protocol import Launch, ProfileRequest, StepPlan
 
@@ -36,8 +37,13 @@ class Supervisor:
 
     @property
     def launches(self) -> Sequence[Launch]:
-        """The launch message of each rank, with the ring's fields not yet set."""
+        """The launch message of each rank, with the fields of ring and mask board not yet set."""
         return self._spec.launches
+
+    @property
+    def board(self) -> MaskBoard | None:
+        """The mask board of the present group."""
+        return self._group.board if self._group else None
 
     @property
     def pids(self) -> list[int]:

@@ -12,9 +12,11 @@ import sys
 import time
 import zlib
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 
 import zmq
+from numaserve.shm_comm import Board
 from numaserve.workers.protocol import (
     PAGE_SIZE,
     PROTOCOL_VERSION,
@@ -57,12 +59,20 @@ def next_token(context: bytes, sampling: SamplingParams) -> int:
     return token
 
 
-def expected_tokens(prompt: list[int], sampling: SamplingParams, count: int) -> list[int]:
-    """What a right server samples after `prompt`, whatever else it is doing."""
+def expected_tokens(
+    prompt: list[int], sampling: SamplingParams, count: int, allowed: Callable[[list[int]], set[int]] | None = None
+) -> list[int]:
+    """What a right server samples after `prompt`, whatever else it is doing. `allowed`: what may follow an output."""
     tokens = array("i", prompt)
     for _ in range(count):
-        tokens.append(next_token(tokens.tobytes(), sampling))
+        token = next_token(tokens.tobytes(), sampling)
+        tokens.append(token if allowed is None else allowed_token(token, allowed(list(tokens[len(prompt) :]))))
     return list(tokens[len(prompt) :])
+
+
+def allowed_token(token: int, allowed: set[int]) -> int:
+    """The token itself, or the next higher one that is allowed, behind the last one from the first on."""
+    return min(allowed, key=lambda other: (other - token) % VOCAB)
 
 
 def logprobs_of(context: bytes, token: int, top: int) -> TokenLogprobs:
@@ -90,13 +100,28 @@ class Slot:
 class FakeModel:
     def __init__(self, launch: Launch, *, nan: bool) -> None:
         self._nan = nan
+        reads_masks = launch.rank == 0 and launch.mask_fd >= 0
+        self._board = Board(launch.mask_fd, launch.mask_nonce) if reads_masks else None
+        self._mask_deadline_s = launch.mask_deadline_s
         self._kv = bytearray(launch.num_pages * PAGE_BYTES)
         self._slots: dict[int, Slot] = {}
 
     def step(self, plan: StepPlan) -> list[SeqResult]:
-        return [self._one(seq) for seq in plan.seqs]
+        self.mask_wait_ns = 0
+        return [self._one(seq, plan.step_id) for seq in plan.seqs]
 
-    def _one(self, seq: SeqPlan) -> SeqResult:
+    def _allowed(self, step_id: int, slot: int) -> set[int] | None:
+        """The tokens that the mask allows, none where the row is dropped; None: all."""
+        assert self._board is not None
+        begin = time.monotonic_ns()
+        state = self._board.wait(step_id, slot, max(0.0, self._mask_deadline_s - self.mask_wait_ns / 1e9))
+        self.mask_wait_ns += time.monotonic_ns() - begin
+        if state != 1:
+            return None if state == 2 else set()
+        bits = int.from_bytes(self._board.bits(step_id, slot), "little")
+        return {token for token in range(VOCAB) if bits >> token & 1}
+
+    def _one(self, seq: SeqPlan, step_id: int) -> SeqResult:
         if seq.init is not None:
             self._slots[seq.slot] = Slot(seq.init.sampling, list(seq.pages))
         else:
@@ -119,8 +144,13 @@ class FakeModel:
         if not seq.sample:
             return SeqResult(prompt_logprobs=echoed, nan=nan)
         slot.sampled = next_token(context, slot.sampling)
+        allowed = self._allowed(step_id, seq.slot) if slot.sampling.masked and self._board else None
+        if allowed:
+            slot.sampled = allowed_token(slot.sampled, allowed)
         top = slot.sampling.logprobs
-        return SeqResult(slot.sampled, logprobs_of(context, slot.sampled, top) if top >= 0 else None, echoed, nan)
+        logprobs = logprobs_of(context, slot.sampled, top) if top >= 0 else None
+        named = [-float(token) for token in slot.sampling.token_ids_logprob]
+        return SeqResult(slot.sampled, logprobs, echoed, nan, dropped=allowed == set(), token_logprobs=named)
 
 
 class Worker:
@@ -159,9 +189,8 @@ class Worker:
             if self.options.step_ms:
                 time.sleep(self.options.step_ms / 1000)
             elapsed = time.perf_counter_ns() - received
-            self.send(
-                StepResult(plan.step_id, self.rank, seqs if self.rank == 0 else [], elapsed, elapsed // 10, elapsed)
-            )
+            answer = seqs if self.rank == 0 else []
+            self.send(StepResult(plan.step_id, self.rank, answer, elapsed, elapsed // 10, elapsed, model.mask_wait_ns))
         if self.options.slow_end:
             time.sleep(3600)
 

@@ -21,9 +21,11 @@ from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
-from numaserve.server.supervisor.group import GroupSpec, RingFactory
+from numaserve.server.supervisor.group import GroupSpec
+from numaserve.server.supervisor.memory import RingFactory
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.supervisor import Supervisor
+from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.workers.protocol import Launch, SamplingParams
 from word_tokenizer import WordTokenizer
 
@@ -50,6 +52,7 @@ class Options:
     deadline_s: float = 30.0
     policy: RestartPolicy | None = None
     ring_factory: RingFactory | None = None
+    mask_deadline_s: float = 20.0
 
 
 def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks | None = None) -> Engine:
@@ -69,6 +72,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=options.deadline_s,
+            mask_deadline_s=options.mask_deadline_s,
         )
         for rank in range(options.ranks)
     ]
@@ -86,7 +90,15 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
     )
     return Engine(
         config,
-        Supervisor(GroupSpec(launches, options.ring_factory, [*options.command, *options.faults]), options.policy),
+        Supervisor(
+            GroupSpec(
+                launches,
+                options.ring_factory,
+                [*options.command, *options.faults],
+                lambda: create_mask_board(options.running, VOCAB),
+            ),
+            options.policy,
+        ),
         scheduler,
         WordTokenizer(),
         metrics,

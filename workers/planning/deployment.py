@@ -36,6 +36,7 @@ class DeploymentOptions:
     max_step_tokens: int  # prompt and output tokens in one step
     mem_fraction_static: float
     step_deadline_s: float
+    mask_deadline_s: float = 1.0
     tp: int | None = None
     threads_per_worker: int | None = None
     reserve_core: bool = False
@@ -62,7 +63,7 @@ class RankResources:
 class Deployment:
     """Everything the supervisor needs to start the workers."""
 
-    launches: list[Launch]  # by rank; ring_fd is -1 and ring_nonce 0 until a ring exists
+    launches: list[Launch]  # by rank, without the fields of ring and mask board
     ring_lanes: int  # threads that every rank has
     ring_slot_bytes: int
     ranks: list[RankResources]
@@ -125,6 +126,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=options.step_deadline_s,
+            mask_deadline_s=options.mask_deadline_s,
             settings=options.settings,
             weights_cache=options.weights_cache,
             backend=options.backend,

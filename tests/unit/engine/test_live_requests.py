@@ -26,7 +26,9 @@ class Run:
         self.scheduler = Scheduler(SchedulerConfig(num_pages=16, context_length=64))
         self.metrics = Metrics("m")
         self.room = 0
-        self.live = LiveRequests(self.scheduler, cast(TokenizerProtocol, Letters()), self.metrics, self._on_end)
+        self.live = LiveRequests(
+            self.scheduler, cast(TokenizerProtocol, Letters()), self.metrics, board=lambda: None, on_end=self._on_end
+        )
 
     def _on_end(self) -> None:
         self.room += 1

@@ -17,7 +17,7 @@ def _ending(program: str, *, end_when: Path | None = None) -> tuple[str, list[in
     async def scenario() -> str:
         read_end, write_end = os.pipe()
         process = WorkerProcess(
-            3, [sys.executable, "-c", program], "ipc://x", lifeline_fd=read_end, ring_fd=-1, on_exit=exits.append
+            3, [sys.executable, "-c", program], "ipc://x", lifeline_fd=read_end, memory_fds=[], on_exit=exits.append
         )
         os.close(read_end)
         if end_when is not None:

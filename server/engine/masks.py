@@ -1,0 +1,217 @@
+"""The masks of constrained sequences, on their way from matchers to rank 0."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import functools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from numaserve.server.engine.constraint import ConstraintFailed, MaskState, TokenMatcher
+from numaserve.server.engine.matcher_threads import MatcherThreads
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
+from numaserve.server.scheduler.step import MaskedRow
+from numaserve.server.supervisor.memory import MaskBoard
+
+logger = logging.getLogger(__name__)
+
+_LATE = (
+    "The server could not work out in time what the constraint of this request allows next. Please send it again, or "
+    "simplify the constraint."
+)
+_NOTHING = "The constraint of this request allows no token that could come next."
+_BROKEN = "The server failed to apply the constraint of this request."
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of the board whose word rank 0 awaits."""
+
+    board: MaskBoard
+    step_id: int
+    slot: int
+    position: int
+
+    def publish(self, state: MaskState, bits: int = 0) -> None:
+        self.board.publish(self.step_id, self.slot, state, bits)
+
+
+@dataclass(slots=True)
+class _Held:
+    """A constrained sequence. What threads and the event loop both touch, they touch under the lock of `Masks`."""
+
+    request_id: str
+    make: Callable[[], TokenMatcher]
+    position: int  # tokens before the one that `state` is about
+    memory: ctypes.Array[ctypes.c_uint32]  # the bits; a thread writes them without the lock while `state` is None
+    state: MaskState | None = None  # None: not known yet
+    tokens: deque[int] = field(default_factory=deque)  # sampled, not accepted yet
+    rows: list[_Row] = field(default_factory=list)  # awaited, not published yet
+    at_work: bool = False  # a piece of work is in a thread or on its way there
+    ended: bool = False
+    failure: str | None = None
+    matcher: TokenMatcher | None = None  # the threads' alone
+
+    def publish_known(self) -> None:
+        """Publish the row that `state` is about, if it is awaited."""
+        if self.state is None:
+            return
+        for row in [row for row in self.rows if row.position == self.position]:
+            row.publish(self.state, ctypes.addressof(self.memory))
+            self.rows.remove(row)
+
+    def drop_rows(self) -> None:
+        """Let nobody wait for this sequence any more."""
+        for row in self.rows:
+            row.publish(MaskState.DROP)
+        self.rows.clear()
+
+
+class Masks:
+    """Has matchers make the mask of each next token as soon as the token before is known, and hands it to rank 0 when a
+    plan wants it, whichever comes last. All methods are called in the event loop.
+
+    A matcher writes to memory of its own, which is copied to the board: one that is late would write over the mask
+    that its row has in a later step.
+
+    `failed` is called in the event loop, with the request's id and a message for the client, when a matcher gave up.
+    """
+
+    def __init__(
+        self, board: Callable[[], MaskBoard | None], metrics: Metrics, failed: Callable[[str, str], None]
+    ) -> None:
+        """`board` gives that of the present group of workers."""
+        self._board = board
+        self._metrics = metrics
+        self._failed = failed
+        self._held: dict[str, _Held] = {}
+        self._lock = threading.Lock()
+        self._threads = MatcherThreads()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, sequence: Sequence, make: Callable[[], TokenMatcher]) -> None:
+        """Constrain a sequence that is new. `make` is called in a thread, now, as is its first mask made."""
+        board = self._board()
+        words = 0 if board is None else board.row_bytes // 4
+        held = _Held(sequence.request_id, make, len(sequence.tokens), (ctypes.c_uint32 * words)())
+        self._held[sequence.request_id] = held
+        self._set_to_work(held)
+
+    def planned(self, step_id: int, rows: Iterable[MaskedRow]) -> None:
+        """A plan was made with these rows, for which rank 0 will wait."""
+        board = self._board()
+        if board is None:
+            return  # the workers are gone, and with them whoever waits
+        with self._lock:
+            for row in rows:
+                held = self._held[row.seq.request_id]
+                held.rows.append(_Row(board, step_id, row.slot, row.position))
+                if held.failure is None:
+                    held.publish_known()
+                else:
+                    held.drop_rows()
+
+    def advance(self, updates: Iterable[SequenceUpdate]) -> None:
+        """Tokens were sampled. Sequences that have ended by them are not here any more."""
+        for update in updates:
+            held = self._held.get(update.sequence.request_id)
+            if held is None or update.token is None:
+                continue
+            with self._lock:
+                held.tokens.append(update.token)
+                held.state = None
+            self._set_to_work(held)
+
+    def void(self, step_id: int) -> None:
+        """Nobody wants the result of this step any more."""
+        with self._lock:
+            for held in self._held.values():
+                for row in [row for row in held.rows if row.step_id == step_id]:
+                    row.publish(MaskState.DROP)
+                    held.rows.remove(row)
+
+    def reset(self) -> None:
+        """The workers are gone, and nobody waits for anything."""
+        with self._lock:
+            for held in self._held.values():
+                held.rows.clear()
+
+    def remove(self, request_id: str) -> None:
+        """A sequence has ended; nothing happens to one that is not constrained."""
+        held = self._held.pop(request_id, None)
+        if held is not None:
+            with self._lock:
+                held.ended = True
+                held.drop_rows()
+
+    def why_dropped(self, request_id: str) -> str:
+        """For the client: the reason for which rank 0 has dropped a row of the sequence, which was not removed yet."""
+        held = self._held.get(request_id)
+        if held is None:
+            return _BROKEN
+        with self._lock:
+            known = held.state is MaskState.MASK
+            return held.failure or (_NOTHING if known and not any(held.memory) else _LATE)
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._threads.close()
+
+    def _set_to_work(self, held: _Held) -> None:
+        with self._lock:
+            if held.at_work:
+                return
+            held.at_work = True
+        self._threads.submit(functools.partial(self._work, held, asyncio.get_running_loop()))
+
+    # --- in a thread --------------------------------------------------------------------------------------------
+
+    def _work(self, held: _Held, loop: asyncio.AbstractEventLoop) -> None:
+        """Make masks until all tokens that are known are behind the last one. One thread at a time has a sequence."""
+        while True:
+            with self._lock:
+                token = held.tokens.popleft() if held.tokens else None
+                held.at_work = not held.ended and held.failure is None and held.state is None
+                if not held.at_work:
+                    return
+            try:
+                state = self._next_mask(held, token)
+            except ConstraintFailed as failure:
+                self._fail(held, str(failure), loop)
+            except Exception:
+                logger.exception("a constraint failed")
+                self._fail(held, _BROKEN, loop)
+            else:
+                with self._lock:
+                    held.position += token is not None
+                    if not held.tokens:
+                        held.state = state
+                        held.publish_known()
+
+    def _next_mask(self, held: _Held, token: int | None) -> MaskState:
+        begun = time.monotonic()
+        if held.matcher is None:
+            held.matcher = held.make()
+        if token is not None:
+            held.matcher.accept(token)
+        state = MaskState(held.matcher.write_mask(ctypes.addressof(held.memory), ctypes.sizeof(held.memory)))
+        if state is MaskState.DROP:
+            raise ConstraintFailed(_NOTHING)
+        self._metrics.mask(time.monotonic() - begun)
+        return state
+
+    def _fail(self, held: _Held, message: str, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            held.failure = message
+            held.drop_rows()
+        with contextlib.suppress(RuntimeError):  # the loop has ended before this thread
+            loop.call_soon_threadsafe(self._failed, held.request_id, message)

@@ -6,12 +6,15 @@ transformers in bf16 on the same positions is the yardstick.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import gguf
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -95,7 +98,9 @@ def _demo_subject() -> Subject:
     tokens = load_tokenizer(path).encode(ALICE)[: POSITIONS + 1]
     # Loading logs an advice about the speed of dequantizing, which happens once here.
     logging.getLogger("transformers").setLevel(logging.ERROR)
-    narrow = hf.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16).eval()
+    # It would read the file, a long vocabulary above all, for the configuration and again for the weights.
+    with mock.patch.object(gguf, "GGUFReader", functools.cache(gguf.GGUFReader)):
+        narrow = hf.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.bfloat16).eval()
     wide = hf.AutoModelForCausalLM.from_config(narrow.config, dtype=torch.float32).eval()
     wide.load_state_dict({name: value.float() for name, value in narrow.state_dict().items()})
     return _subject(DEMO, path, [tokens], wide, narrow)

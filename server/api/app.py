@@ -25,6 +25,7 @@ from numaserve.server.api.openai.chat import chat_router
 from numaserve.server.api.openai.completions import completions_router
 from numaserve.server.api.openai.models import models_router
 from numaserve.server.api.openapi import describe
+from numaserve.server.api.sglang.generate import generate_router
 from numaserve.server.api.surfaces import error_of
 from numaserve.server.api.tokenize import tokenize_router
 from numaserve.server.engine.types import EngineError
@@ -58,6 +59,7 @@ def create_app(context: ApiContext) -> FastAPI:
         info_router(context),
         ollama_generation_router(context),
         ollama_models_router(context),
+        generate_router(context),
     ):
         app.include_router(router)
     describe(app, has_keys=context.api_keys is not None)

@@ -4,10 +4,12 @@ import time
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from fastapi import Request
 from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.body.route import Bodies
 from numaserve.server.api.browser_rules import BrowserRules
 from numaserve.server.api.limits import ApiLimits
+from numaserve.server.api.running import RunningRequests
 from numaserve.server.api.sampling import Sampling
 from numaserve.server.engine.types import EngineProtocol
 from numaserve.server.metrics.metrics import Metrics
@@ -46,6 +48,11 @@ class ApiContext:
         return Bodies(self.limits, refuse_unknown=self.strict_fields)
 
     @cached_property
+    def running(self) -> RunningRequests:
+        """The requests that wait for text or get it."""
+        return RunningRequests()
+
+    @cached_property
     def text(self) -> TextWork:
         """The threads for all tokenizing. A lane of them takes as many requests as the engine does."""
         return TextWork(self.tokenizer, max_requests=self.limits.max_sequences)
@@ -61,6 +68,10 @@ class ApiContext:
         """End the threads and processes that work on requests; what waits for them is refused."""
         self.text.close()
         self.bodies.close()
+
+    def owner_of(self, request: Request) -> bytes:
+        """Whose request it is, by its key: what one caller keeps here is not another's. Without keys all are one."""
+        return b"" if self.api_keys is None else self.api_keys.owner(request.scope["headers"])
 
     @property
     def model_names(self) -> tuple[str, ...]:

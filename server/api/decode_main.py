@@ -17,6 +17,8 @@ from numaserve.server.api.ollama.generate_schema import OllamaGenerateRequest
 from numaserve.server.api.ollama.show_schema import OllamaShowRequest
 from numaserve.server.api.openai.chat_schema import ChatRequest
 from numaserve.server.api.openai.completion_schema import CompletionRequest
+from numaserve.server.api.sglang.abort_schema import AbortRequest
+from numaserve.server.api.sglang.generate_schema import SGLangGenerateRequest
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
 from numaserve.server.api.unknown_fields import UnknownFields
 from numaserve.server.confinement import confine, ignore_ends_of_the_group
@@ -33,6 +35,8 @@ MODELS: dict[str, type[Strict]] = {
         OllamaChatRequest,
         OllamaGenerateRequest,
         OllamaShowRequest,
+        SGLangGenerateRequest,
+        AbortRequest,
     )
 }
 _MEMORY_BYTES = 4 << 30  # a hundred times the longest body

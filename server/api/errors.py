@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
 from numaserve.server.api.explain import Problem, explain
-from numaserve.server.engine.types import Busy, EngineError, NotReady, QueueFull, RequestTooLong
+from numaserve.server.engine.types import Aborted, Busy, EngineError, NotReady, QueueFull, RequestTooLong
 from numaserve.server.metrics.labels import Refusal
 
 
@@ -134,6 +134,8 @@ def from_engine(error: EngineError) -> ApiError:
         return not_ready(str(error))
     if isinstance(error, RequestTooLong):
         return context_length_exceeded(str(error), None)
+    if isinstance(error, Aborted):
+        return ApiError(400, str(error), code="aborted", refusal=None)
     if isinstance(error, Busy):
         return ApiError(409, str(error), code="requests_running", refusal=None)
     # The engine counts the end of what it admitted; counting it here too would count it twice.

@@ -39,6 +39,13 @@ class GenerationFailed(EngineError):
     """The request was admitted and could not be completed: HTTP 500, or an error event in a stream."""
 
 
+class Aborted(EngineError):
+    """The client has asked for the end of the request, in another one."""
+
+    def __init__(self) -> None:
+        super().__init__("The request was aborted.")
+
+
 @dataclass(frozen=True)
 class GenerationRequest:
     """One sequence to generate. OpenAI's `n` is n of these with different seeds."""

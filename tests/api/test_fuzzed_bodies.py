@@ -12,6 +12,8 @@ from numaserve.server.api.ollama.generate_schema import OllamaGenerateRequest
 from numaserve.server.api.ollama.show_schema import OllamaShowRequest
 from numaserve.server.api.openai.chat_schema import ChatRequest
 from numaserve.server.api.openai.completion_schema import CompletionRequest
+from numaserve.server.api.sglang.abort_schema import AbortRequest
+from numaserve.server.api.sglang.generate_schema import SGLangGenerateRequest
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
 from pydantic import BaseModel
 from starlette.testclient import TestClient
@@ -39,6 +41,8 @@ SCHEMAS: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "/api/chat": (OllamaChatRequest, {"messages": [{"role": "user", "content": "x"}]}),
     "/api/generate": (OllamaGenerateRequest, {"prompt": "x"}),
     "/api/show": (OllamaShowRequest, {}),
+    "/generate": (SGLangGenerateRequest, {"text": "x"}),
+    "/abort_request": (AbortRequest, {"rid": "x"}),
 }
 
 

@@ -82,6 +82,7 @@ class FakeStream:
 
     def __init__(self, engine: FakeEngine, requests: Sequence[GenerationRequest]) -> None:
         self._engine = engine
+        self._closed = asyncio.Event()
         self._waiting = deque(FakeSequence(engine, index, request) for index, request in enumerate(requests))
 
     def __aiter__(self) -> FakeStream:
@@ -92,7 +93,8 @@ class FakeStream:
             raise StopAsyncIteration
         sequence = self._waiting[0]
         if self._engine.pause_after is not None and sequence.sent >= self._engine.pause_after:
-            await asyncio.Event().wait()
+            await self._closed.wait()
+            raise StopAsyncIteration
         if self._engine.fail_after is not None and sequence.sent >= self._engine.fail_after:
             raise self._engine.failure
         await asyncio.sleep(0)
@@ -105,6 +107,7 @@ class FakeStream:
     async def aclose(self) -> None:
         self._engine.aborted += [sequence.request.request_id for sequence in self._waiting]
         self._waiting.clear()
+        self._closed.set()
 
 
 class FakeSequence:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from numaserve.server.api.access_log import RequestRecord
 from numaserve.server.api.generation.asked import Prompt
 from numaserve.server.api.generation.reading import AnswerReader, Chunk
-from numaserve.server.engine.types import EngineProtocol, GenerationChunk, GenerationRequest, GenerationStream
+from numaserve.server.engine.types import Aborted, EngineProtocol, GenerationChunk, GenerationRequest, GenerationStream
 from numaserve.server.metrics.labels import EndReason
 
 
@@ -45,6 +45,8 @@ class Generation:
         self._drop_output = drop_output
         self._per_prompt = per_prompt
         self._running = len(prompts) * per_prompt
+        self._aborted = False
+        self._on_close: Callable[[], None] = lambda: None
         self._completion_tokens = [0] * self._running
         # Each prompt's first sequence counts: its siblings find the whole prompt in the cache because it put it there.
         self._cached_tokens = [0] * len(prompts)
@@ -69,6 +71,10 @@ class Generation:
         stream = engine.admit([request for each in requests for request in each])
         return cls(stream, prompts, len(requests[0]), record, readers, drop_output=drop_output)
 
+    def when_closed(self, call: Callable[[], None]) -> None:
+        """Let `call` be called at the end, once or more often."""
+        self._on_close = call
+
     def usage(self) -> Usage:
         """The tokens of the whole answer. A prompt counts once whatever `n` is."""
         prompt_tokens = sum(len(prompt.tokens) for prompt in self.prompts)
@@ -81,20 +87,31 @@ class Generation:
         return Usage(len(prompt.tokens), 0 if begins else self._completion_tokens[index])
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
-        """Chunks of all sequences; those of one in order. Raises `GenerationFailed`; the others are aborted then."""
+        """Chunks of all sequences; those of one in order.
+
+        Raises `GenerationFailed`, and `Aborted`; the other sequences are aborted then.
+        """
         try:
             async for chunk in self._stream:
                 self._count(chunk)
                 yield self._read(chunk)
-        except Exception:
-            self._record.finish_reason = "error"
+            if self._aborted:
+                raise Aborted
+        except Exception as error:
+            self._record.finish_reason = "abort" if isinstance(error, Aborted) else "error"
             self._running = 0
             raise
         finally:
             await self.aclose()
 
+    async def abort(self) -> None:
+        """End what still runs, of which `chunks` tells its reader."""
+        self._aborted = self._running > 0
+        await self._stream.aclose()
+
     async def aclose(self) -> None:
         """Abort what still runs."""
+        self._on_close()
         if self._running:
             self._record.finish_reason = "abort"
         self._record.output_tokens = sum(self._completion_tokens)

@@ -54,10 +54,9 @@ def generation_requests(context: ApiContext, asked: Asked, prompt: Prompt, reque
             request_id=f"{request_id}-{index}",
             prompt=prompt.tokens,
             sampling=_sampling(
-                sampling,
+                asked,
                 context.sampling_defaults,
                 seed=(seed + index) & _SEED_MASK,
-                logprobs=asked.logprobs,
                 prompt_tokens=length,
                 stop_ids=sorted(stop_ids),
             ),
@@ -82,8 +81,9 @@ def _first(asked: _T | None, default: _T | None, otherwise: _T) -> _T:
 
 
 def _sampling(
-    asked: Sampling, defaults: Sampling, *, seed: int, logprobs: int, prompt_tokens: int, stop_ids: list[int]
+    request: Asked, defaults: Sampling, *, seed: int, prompt_tokens: int, stop_ids: list[int]
 ) -> SamplingParams:
+    asked = request.sampling
     temperature = _first(asked.temperature, defaults.temperature, 1.0)
     top_p = _first(asked.top_p, defaults.top_p, 1.0)
     top_k = max(0, _first(asked.top_k, defaults.top_k, 0))
@@ -99,7 +99,7 @@ def _sampling(
         frequency_penalty=asked.frequency_penalty,
         seed=seed,
         logit_bias=dict(asked.logit_bias),
-        logprobs=logprobs,
+        logprobs=request.logprobs,
         min_position=prompt_tokens + asked.min_tokens if asked.min_tokens else 0,
         suppress=stop_ids if asked.min_tokens else [],
     )

@@ -14,26 +14,42 @@ from numaserve.server.api.generation.generation import Generation
 from numaserve.server.api.generation.prompts import prompts_of
 from numaserve.server.api.generation.reading import AnswerReader
 from numaserve.server.api.generation.sampling import generation_requests
+from numaserve.server.api.running import RunningRequest
 from numaserve.server.tools.answer import output_parser
 
 
 async def start(context: ApiContext, request: Request, asked: Asked, request_id: str) -> Generation:
     """Make prompts and admit their sequences, all or none; `request_id` is that of the answer.
 
-    Raises `ApiError` for what cannot be served, and what `EngineProtocol.admit` raises.
+    Raises `ApiError` for what cannot be served, `Aborted`, and what `EngineProtocol.admit` raises.
     """
     check_model(context, asked.model)
     check_ready(context)
     _check_sequences(context, asked)
+    _check_tools(context, asked)
     record = record_of(request)
     if context.log_prompts:
         record.prompt = asked.input.conversation.messages if isinstance(asked.input, Chat) else asked.input.prompts
-    _check_tools(context, asked)
+    running = context.running.enter(context.owner_of(request), request_id)
+    try:
+        generation = await _admitted(context, request, asked, request_id, running)
+    except BaseException:
+        running.leave()
+        raise
+    running.admitted(generation.abort)
+    generation.when_closed(running.leave)
+    return generation
+
+
+async def _admitted(
+    context: ApiContext, request: Request, asked: Asked, request_id: str, running: RunningRequest
+) -> Generation:
     prompts = await until_disconnect(request, prompts_of(context, asked))
+    running.check()
     ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
     requests = [generation_requests(context, asked, prompt, each) for prompt, each in zip(prompts, ids, strict=True)]
-    readers = _readers(context, asked, prompts)
-    return Generation.admit(context.engine, prompts, requests, record, readers, drop_output=asked.max_tokens == 0)
+    readers, drops = _readers(context, asked, prompts), asked.max_tokens == 0
+    return Generation.admit(context.engine, prompts, requests, record_of(request), readers, drop_output=drops)
 
 
 def check_model(context: ApiContext, model: str | None) -> None:

@@ -1,8 +1,9 @@
 """POST /api/chat and POST /api/generate."""
 
+import uuid
+
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from numaserve.server.api.access_log import record_of
 from numaserve.server.api.body.route import body_route
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.generation.asked import Asked
@@ -48,6 +49,6 @@ async def _answer(
         check_model(context, served_name(context, body.model))
         check_ready(context)
         return loaded(body.model, place)
-    generation = await start(context, request, asked, record_of(request).request_id)
+    generation = await start(context, request, asked, f"ollama-{uuid.uuid4().hex}")
     answer = OllamaAnswer(context, body, request, place)
     return await respond(request, answer, generation, stream=body.stream is not False, ping_seconds=0)

@@ -10,7 +10,8 @@ from numaserve.workers.protocol import TokenLogprobs
 _LOWEST = -9999.0  # JSON has no -infinity; OpenAI writes this
 
 
-def _finite(logprob: float) -> float:
+def finite(logprob: float) -> float:
+    """The log-probability as a number that JSON has."""
     return max(logprob, _LOWEST)
 
 
@@ -40,7 +41,7 @@ def chat_entries(names: TokenNames, tokens: Sequence[TokenLogprobs]) -> list[msg
     """
 
     def entry(token: int, logprob: float) -> dict[str, object]:
-        return {"token": names.text_of(token), "logprob": _finite(logprob), "bytes": list(names.bytes_of(token))}
+        return {"token": names.text_of(token), "logprob": finite(logprob), "bytes": list(names.bytes_of(token))}
 
     return [
         msgspec.Raw(
@@ -95,9 +96,9 @@ class CompletionLogprobs:
         for item in tokens:
             top: dict[str, object] = {}
             for token, logprob in zip(item.top_ids, item.top_logprobs, strict=True):
-                top.setdefault(self._text(token), _finite(logprob))  # the most likely of tokens that look alike
-            top.setdefault(self._text(item.token), _finite(item.logprob))
-            self._append(columns, item.token, _finite(item.logprob), top, hidden=hidden)
+                top.setdefault(self._text(token), finite(logprob))  # the most likely of tokens that look alike
+            top.setdefault(self._text(item.token), finite(item.logprob))
+            self._append(columns, item.token, finite(item.logprob), top, hidden=hidden)
 
     def _append(
         self,

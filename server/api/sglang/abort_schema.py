@@ -1,0 +1,22 @@
+"""The body of POST /abort_request."""
+
+from __future__ import annotations
+
+from numaserve.server.api.fields import ShortText, Strict, Unused, conflict
+from pydantic import model_validator
+
+
+class AbortRequest(Strict):
+    """The requests that shall end."""
+
+    rid: ShortText | None = None
+    """The id of one; or else `abort_all`."""
+    abort_all: bool | None = None
+    """All that came with the same key."""
+    abort_message: Unused = None
+
+    @model_validator(mode="after")
+    def _one_or_all(self) -> AbortRequest:
+        if not self.rid and not self.abort_all:
+            raise conflict("rid", "'rid' is needed, or 'abort_all': true")
+        return self

@@ -1,0 +1,68 @@
+"""POST /generate, POST /abort_request and GET /health_generate, in SGLang's shapes."""
+
+import asyncio
+import uuid
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from numaserve.server.api.body.route import body_route
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.errors import ApiError
+from numaserve.server.api.generation.asked import Asked, Texts
+from numaserve.server.api.generation.start import start
+from numaserve.server.api.openapi import BODY_ERRORS, errors
+from numaserve.server.api.response_models import EVENT_STREAM, Status
+from numaserve.server.api.sampling import Sampling
+from numaserve.server.api.sglang.abort_schema import AbortRequest
+from numaserve.server.api.sglang.answer import GenerateAnswer
+from numaserve.server.api.sglang.generate_schema import SGLangGenerateRequest
+from numaserve.server.api.sglang.responses import SGLangAborted, SGLangAnswer
+from numaserve.server.api.streaming import json_response, respond
+
+PROBE_SECONDS = 20.0  # as SGLang waits
+_PROBE = Asked(Texts([[0]]), Sampling(temperature=0.0, ignore_eos=True), max_tokens=1)
+
+
+def generate_router(context: ApiContext) -> APIRouter:
+    """The routes of this file."""
+    router = APIRouter(tags=["sglang"], route_class=body_route(context.bodies))
+
+    @router.post(
+        "/generate", response_model=SGLangAnswer | list[SGLangAnswer], responses={200: EVENT_STREAM, **BODY_ERRORS}
+    )
+    async def generate(body: SGLangGenerateRequest, request: Request) -> Response:
+        """Texts or token ids, continued; SGLang's shapes, streaming and not."""
+        rid = body.rid or uuid.uuid4().hex
+        generation = await start(context, request, body.asked(), rid)
+        answer = GenerateAnswer(context, body, request, rid, generation.prompts)
+        return await respond(
+            request, answer, generation, stream=body.stream is True, ping_seconds=context.sse_ping_seconds
+        )
+
+    @router.post("/abort_request", response_model=SGLangAborted, responses=BODY_ERRORS)
+    async def abort_request(body: AbortRequest, request: Request) -> Response:
+        """End requests that came with the same key: the one of an id, or all; how many they were."""
+        ids = None if body.abort_all else body.rid
+        return json_response({"aborted": await context.running.abort(context.owner_of(request), ids)})
+
+    @router.get("/health_generate", response_model=Status, responses=errors(429, 503))
+    async def health_generate(request: Request) -> Response:
+        """200 when a token was generated within 20 s; 503 while loading, and where none came."""
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                await _generate_once(context, request)
+        except TimeoutError:
+            message = f"No token was generated within {PROBE_SECONDS:.0f} s."
+            raise ApiError(503, message, kind="server_error", code="generation_stalled", refusal=None) from None
+        return json_response({"status": "ok"})
+
+    return router
+
+
+async def _generate_once(context: ApiContext, request: Request) -> None:
+    generation = await start(context, request, _PROBE, f"probe-{uuid.uuid4().hex}")
+    try:
+        async for _ in generation.chunks():
+            pass
+    finally:
+        await generation.aclose()

@@ -1,0 +1,28 @@
+"""Log-probabilities in SGLang's shape: ``[log-probability, token id, text or null]``."""
+
+from collections.abc import Iterable
+
+from numaserve.server.api.openai.logprobs import TokenNames, finite
+from numaserve.workers.protocol import TokenLogprobs
+
+Entry = list[object]
+
+
+class Entries:
+    """Writes entries, with the tokens' texts where they are wanted."""
+
+    def __init__(self, names: TokenNames | None) -> None:
+        self._names = names
+
+    def entry(self, token: int, logprob: float | None) -> Entry:
+        """One token's."""
+        text = None if self._names is None else self._names.text_of(token)
+        return [None if logprob is None else finite(logprob), token, text]
+
+    def chosen(self, tokens: Iterable[TokenLogprobs]) -> list[Entry]:
+        """Those of the tokens that came."""
+        return [self.entry(each.token, each.logprob) for each in tokens]
+
+    def likeliest(self, tokens: Iterable[TokenLogprobs]) -> list[list[Entry]]:
+        """Those of the likeliest tokens, at each position."""
+        return [list(map(self.entry, each.top_ids, each.top_logprobs)) for each in tokens]

@@ -1,0 +1,76 @@
+"""The engine over real workers, without the HTTP server before it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from numaserve.server.engine.engine import Engine, EngineConfig
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.server.supervisor.group import GroupSpec
+from numaserve.server.supervisor.supervisor import Supervisor
+from numaserve.shm_comm.mask_board import create_mask_board
+from numaserve.shm_comm.segment import create_segment
+from numaserve.workers.models.load import load_model_config
+from numaserve.workers.protocol import Launch
+from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings
+
+from tests.support.api_fakes import ByteTokenizer
+
+_PATIENCE_S = 240.0
+
+
+@asynccontextmanager
+async def real_engine(
+    model: Path,
+    tp: int = 1,
+    *,
+    limits: SchedulerConfig,
+    overlap: bool = True,
+    threads: int = 1,
+    mask_deadline_s: float = _PATIENCE_S / 2,
+    backend: Backend = "native",
+    settings: ModelSettings = DEFAULT_SETTINGS,
+    metrics: Metrics | None = None,
+) -> AsyncIterator[Engine]:
+    """A model on `tp` ranks of `threads` unpinned threads each, until the context ends. Its texts mean nothing."""
+    config = load_model_config(model)
+    wide = max(limits.max_step_tokens * (config.hidden_size + 32), limits.max_logit_rows * (config.vocab_size + 32))
+    launches = [
+        Launch(
+            rank=rank,
+            world_size=tp,
+            model=str(model),
+            cpus=[[-1] * threads] * tp,
+            nodes=[0] * tp,
+            weights=[threads] * tp,
+            num_pages=limits.num_pages,
+            context_length=limits.context_length,
+            max_running_requests=limits.max_running_requests,
+            max_step_tokens=limits.max_step_tokens,
+            max_logit_rows=limits.max_logit_rows,
+            ring_fd=-1,
+            ring_nonce=0,
+            step_deadline_s=_PATIENCE_S,
+            mask_deadline_s=mask_deadline_s,
+            settings=settings,
+            backend=backend,
+        )
+        for rank in range(tp)
+    ]
+    ring = partial(create_segment, tp, threads, -(-4 * wide // 4096) * 4096)
+    board = partial(create_mask_board, limits.max_running_requests, config.vocab_size)
+    engine = Engine(
+        EngineConfig("real", "0", step_deadline_s=_PATIENCE_S, overlap=overlap),
+        Supervisor(GroupSpec(launches, ring if tp > 1 else None, board_factory=board)),
+        Scheduler(limits),
+        ByteTokenizer(),
+        metrics or Metrics("real"),
+    )
+    try:
+        await engine.start()
+        yield engine
+    finally:
+        await engine.stop(at_once=True)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import zmq
+from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.shm_comm.stat import ring_stat
 from numaserve.workers.models.load import load_model_config
@@ -41,7 +42,7 @@ _POLL_MS = 500
 # Workers are forked from a process that has imported what they need, which takes most of the time of a small one.
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["numaserve.workers.process.main"])
-_LIFELINE_FD, _RING_FD = 200, 201  # in a worker: numbers that nothing else there has
+_LIFELINE_FD, _RING_FD, _MASK_FD = 200, 201, 202  # in a worker: numbers that nothing else there has
 
 Message = TypeVar("Message", bound=FromWorker)
 
@@ -54,11 +55,12 @@ def _padded(count: int, unit: int = 32) -> int:
     return -(-count // unit) * unit
 
 
-def _work(arguments: list[str], environment: dict[str, str], *files: Connection) -> None:
-    """What a worker's command line does. `files` are its lifeline and the segment of its ring, where there is one."""
+def _work(arguments: list[str], environment: dict[str, str], files: dict[int, Connection]) -> None:
+    """What a worker's command line does. `files` are its lifeline, the segment of its ring and its mask board, where
+    there are such, by the numbers that they get."""
     from numaserve.workers.process.main import main  # here, and not in each process that collects tests
 
-    for number, file in enumerate(files, _LIFELINE_FD):
+    for number, file in files.items():
         os.dup2(file.fileno(), number)
         file.close()
     os.environ |= environment
@@ -70,7 +72,8 @@ class RankGroup:
     """A model on `tp` ranks of `threads` unpinned threads each.
 
     At most two plans are in flight, as with the server: `send` a plan, `receive` the result of the oldest. `isa`
-    forces an instruction set; None leaves the choice to the workers. `settings` are those of `ModelSettings`.
+    forces an instruction set; None leaves the choice to the workers. With a `mask_deadline_s` there is a mask `board`.
+    `settings` are those of `ModelSettings`.
     """
 
     def __init__(
@@ -86,10 +89,14 @@ class RankGroup:
         max_step_tokens: int = 512,
         max_logit_rows: int = 512,
         weights_cache: WeightsCache | None = None,
+        mask_deadline_s: float | None = None,
         **settings: Any,
     ) -> None:
         config = load_model_config(model)
         self._exits = contextlib.ExitStack()
+        self.board = None if mask_deadline_s is None else create_mask_board(max_running_requests, config.vocab_size)
+        if self.board is not None:
+            self._exits.callback(self.board.close)
         segment = None
         if tp > 1:
             largest = max(max_step_tokens * _padded(config.hidden_size), max_logit_rows * _padded(config.vocab_size))
@@ -113,6 +120,9 @@ class RankGroup:
                 step_deadline_s=_PATIENCE_S,
                 settings=ModelSettings(**settings),
                 weights_cache=weights_cache,
+                mask_fd=_MASK_FD if self.board else -1,
+                mask_nonce=self.board.nonce if self.board else 0,
+                mask_deadline_s=mask_deadline_s or 1.0,
             )
             for rank in range(tp)
         ]
@@ -130,7 +140,10 @@ class RankGroup:
         self._exits.callback(self._reap)
         # Workers end when the write end closes, even if this process is killed.
         lifeline, self._lifeline = map(self._exits.enter_context, _FORKS.Pipe(duplex=False))
-        files = [lifeline, *([Connection(os.dup(segment.fd))] if segment else [])]
+        files = {_LIFELINE_FD: lifeline}
+        for number, memory in ((_RING_FD, segment), (_MASK_FD, self.board)):
+            if memory is not None:
+                files[number] = Connection(os.dup(memory.fd))
         self._folder = Path(folder)
         self._sockets: list[zmq.Socket[bytes]] = []
         environment = {} if isa is None else {"NUMASERVE_ISA": isa}
@@ -141,11 +154,11 @@ class RankGroup:
             socket.bind(endpoint)
             self._sockets.append(socket)
             arguments = ["--rank", str(launch.rank), "--endpoint", endpoint, "--lifeline-fd", str(_LIFELINE_FD)]
-            process = _FORKS.Process(target=_work, args=(arguments, environment, *files))
+            process = _FORKS.Process(target=_work, args=(arguments, environment, files))
             process.start()
             self._processes.append(process)
             socket.send(encode(launch))
-        for file in files:
+        for file in files.values():
             file.close()
         self.ready = [self._next(rank, Ready) for rank in range(len(launches))]
 

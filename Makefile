@@ -2,7 +2,7 @@
 # Ninja come as wheels.
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients
-#   make lint    make bench    make asan    make tsan    make docs    make docs-serve
+#   make test-templates    make lint    make bench    make asan    make tsan    make docs    make docs-serve
 
 MODEL ?= demo
 TP ?=
@@ -35,7 +35,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install test test-amx test-slow test-clients lint format bench asan tsan docs docs-site docs-serve install-service clean
+.PHONY: serve install test test-amx test-slow test-clients test-templates lint format bench asan tsan docs docs-site docs-serve install-service clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -57,6 +57,10 @@ test-slow: $(STAMPS)/install-test $(STAMPS)/test $(STAMPS)/demo
 # Real clients and routers before real servers; needs Node.js and npm. Their environments are in build/clients.
 test-clients: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
 	$(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) $(BIN)/python -m tests.clients $(CLIENTS)
+
+# Chat templates of real models, which llama-cpp-python's source distribution carries; see build/templates.
+test-templates: $(STAMPS)/install $(STAMPS)/test
+	$(BIN)/python -m tests.templates
 
 lint: $(STAMPS)/run $(STAMPS)/lint
 	$(BIN)/ruff check .

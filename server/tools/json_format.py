@@ -25,7 +25,7 @@ class JsonFormat(ToolFormat):
 
     def read(self, scanner: Scanner, sink: Sink, trigger: str) -> Steps[None]:
         """See `ToolFormat`."""
-        end = self.call_end or self.after
+        end = self.call_end or self.end.removeprefix("]") or self.after
         calls = CallReader(scanner, sink, self.keys, markers(*{end, end.strip()} - {""}), known=not trigger)
         yield from scanner.space()
         bracket = "[" if self.begin.endswith("[") and not trigger.endswith("[") else ""
@@ -41,6 +41,7 @@ class JsonFormat(ToolFormat):
             return  # the end has been read with broken arguments
         if listed:
             yield from scanner.expect("]")
+            yield from scanner.close_lines(self.end.removeprefix("]"))
         yield from scanner.close_lines(self.call_end + self.after)
 
     def render_call(self, call: Call, number: int) -> str:

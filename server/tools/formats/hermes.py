@@ -5,6 +5,7 @@ from numaserve.server.tools.json_format import JsonFormat
 FORMAT = JsonFormat(
     name="hermes",
     in_template=("<tool_call>", '"arguments'),
+    not_in_template=("<tool_calls>",),
     triggers=("<tool_call>",),
     tokens=("<tool_call>", "</tool_call>"),
     call_begin="<tool_call>\n",

@@ -204,12 +204,16 @@ class Program:
         """Undo every `init_slot` and `append_pages` since the last step that was run."""
     @property
     def nan_sequences(self) -> list[int]:
-        """Indices of the last step's sequences with a row of logits that holds a NaN or has no finite maximum. Known to
-        rank 0 only."""
+        """Indices of the last step's sequences with a row of logits that holds a NaN or has no finite maximum, known to
+        rank 0 only, or with a result of pooling that is not all finite."""
     @property
     def dropped_sequences(self) -> list[int]:
         """Indices of the last step's sequences that found no mask, or one that leaves no token. Known to rank 0
         only."""
+    @property
+    def pooled(self) -> list[tuple[int, bytes]]:
+        """Of the last step: the index of each sequence that was pooled, and the final norm of its last position, in
+        fp32 of the machine's byte order."""
     def token_logprobs(self, slot: int, /) -> list[float]:
         """Log-probabilities of the slot's `token_ids_logprob` at its last sample."""
     def step(
@@ -219,8 +223,8 @@ class Program:
         targets: npt.NDArray[np.int32],
         step_id: int = 0,
     ) -> tuple[list[tuple[int, Logprobs | None, Logprobs | None]], int, int, int]:
-        """Run a batch: rows of (slot, start, count, from previous, sample, targets) and their token ids. Masks are
-        those of step `step_id`.
+        """Run a batch: rows of (slot, start, count, from previous, end, targets) and their token ids. `end` is what the
+        last position is for: 0 nothing, 1 a sample, 2 pooling. Masks are those of step `step_id`.
 
         Returns for each row of logits its sequence, sample and target, then nanoseconds in all, in collectives, and of
         waiting for masks.

@@ -84,6 +84,7 @@ class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     # When echo wants logprobs: the true next token of each position. Empty, or as long as `tokens`, but shorter where
     # the chunk goes on past the last position but one of the prompt.
     prompt_logprobs: list[int] = []
+    pool: bool = False  # whether the final norm of the last position is the result, of a model loaded with `pooled`
 
 
 class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="plan"):
@@ -105,9 +106,9 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The result of one sequence of a plan. `token` is -1 where the plan wanted no sample.
 
-    With `nan` some row of logits held a NaN, or had no finite maximum. Token and log-probabilities mean nothing then;
-    the worker can still go on from the token, which is one of the vocabulary. The same holds with `dropped`: no mask
-    came in time, or one that says so, or one that allows no token.
+    With `nan` some row of logits held a NaN, or had no finite maximum, or the embedding is not all numbers. Token,
+    log-probabilities and embedding mean nothing then; the worker can still go on from the token, which is one of the
+    vocabulary. The same holds with `dropped`: no mask came in time, or one that says so, or one that allows no token.
     """
 
     token: int = -1
@@ -116,6 +117,7 @@ class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     nan: bool = False
     dropped: bool = False
     token_logprobs: list[float] = []  # of `token_ids_logprob`, in that order; empty where nothing was sampled
+    embedding: bytes = b""  # fp32, little-endian, of the hidden size; empty where the plan did not pool
 
 
 class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="result"):

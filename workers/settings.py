@@ -45,7 +45,8 @@ BF16_WEIGHTS = WeightFormats("bf16", "bf16")
 
 
 class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings with which every rank serves the model. `formats` is made of the options in `WeightOptions`."""
+    """Settings with which every rank serves the model. `formats` is made of the options in `WeightOptions`,
+    `pooled` of what the server is for."""
 
     formats: WeightFormats = AS_PUBLISHED
     kv_cache_dtype: Annotated[
@@ -64,6 +65,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             packed=False,
         ),
     ] = None
+
+    pooled: bool = False  # loaded without an output head, to give hidden states in place of tokens
 
     def of_weights(self) -> ModelSettings:
         """These settings with the default of every field that shows in no byte of the packed weights."""

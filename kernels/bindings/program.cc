@@ -114,6 +114,9 @@ nb::object logprobs(const SampledRow& row) {
   return nb::make_tuple(row.token, row.logprob, ids, values);
 }
 
+// What a sequence's last position is for; 0: nothing.
+constexpr int32_t kSample = 1, kPool = 2;
+
 // [(sequence, sampled or None, target or None)], each a (token, logprob, top ids, top logprobs), and three times.
 nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, const Ints& targets, uint64_t step_id) {
   std::vector<SequenceInput> plan(sequences.shape(0));
@@ -122,8 +125,9 @@ nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, cons
                .start = sequences(i, 1),
                .count = sequences(i, 2),
                .from_previous = sequences(i, 3) != 0,
-               .sample = sequences(i, 4) != 0,
-               .num_targets = sequences(i, 5)};
+               .sample = sequences(i, 4) == kSample,
+               .num_targets = sequences(i, 5),
+               .pool = sequences(i, 4) == kPool};
   StepOutcome outcome{};
   {
     const nb::gil_scoped_release released;
@@ -136,6 +140,17 @@ nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, cons
                                row.target >= 0 ? logprobs(outcome.targets[i]) : nb::none()));
   }
   return nb::make_tuple(rows, outcome.native_ns, outcome.all_reduce_ns, outcome.mask_wait_ns);
+}
+
+// [(sequence, its pooled values as bytes)] of the last step.
+nb::list pooled(const Program& program) {
+  nb::list found;
+  const std::vector<int32_t>& sequences = program.step().pooled_sequences;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const std::span<const float> values = program.pooled(i);
+    found.append(nb::make_tuple(sequences[i], nb::bytes(values.data(), values.size_bytes())));
+  }
+  return found;
 }
 
 void use_masks(Program& program, const masks::Board& board, double deadline_s) {
@@ -175,6 +190,7 @@ void bind_program(nb::module_& m) {
       .def("use_masks", &use_masks, nb::arg("board"), nb::arg("deadline_s"), nb::keep_alive<1, 2>())
       .def_prop_ro("nan_sequences", &Program::nan_sequences)
       .def_prop_ro("dropped_sequences", &Program::dropped_sequences)
+      .def_prop_ro("pooled", &pooled)
       .def("token_logprobs", [](Program& self, int64_t slot) { return self.slots().at(slot).named_logprobs; })
       .def("step", &step, nb::arg("sequences"), nb::arg("tokens"), nb::arg("targets"), nb::arg("step_id") = 0)
       .def("profile",

@@ -61,6 +61,19 @@ struct NormArgs {
   float eps;
 };
 
+// out[i] = the norm of x[rows[i]], in fp32.
+struct PoolArgs {
+  const float* x;  // [.., ldx]
+  int64_t ldx;
+  const int32_t* rows;  // [num_rows]
+  int64_t num_rows;
+  const float* weight;  // [cols]
+  float* out;           // [num_rows, ldo], columns cols..ldo are zeroed
+  int64_t ldo;
+  int64_t cols;
+  float eps;
+};
+
 // Rows of bf16 to int8: x = scale * q, q in [-127, 127], rounded to nearest even.
 // Without groups each row has a scale of its own: a row of `out` is `depth` values, then its scale as a float. Values
 // are offset by 128 where the set's dot product wants them unsigned.
@@ -281,6 +294,7 @@ struct KernelTable {
   void (*rms_norm)(const NormArgs&, int thread, int threads);
   // A norm, and what it writes quantized; `scratch` holds a row.
   void (*rms_norm_quantize)(const NormArgs&, const QuantizeArgs&, void* scratch, int thread, int threads);
+  void (*pool)(const PoolArgs&, int thread, int threads);
   void (*reduce_add)(const ReduceArgs&, int thread, int threads);
   void (*post_norm_add)(const ReduceArgs&, int thread, int threads);
   void (*embed)(const EmbedArgs&, int thread, int threads);

@@ -55,6 +55,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .quantize = quantize,
     .rms_norm = rms_norm,
     .rms_norm_quantize = rms_norm_quantize,
+    .pool = pool,
     .reduce_add = reduce_add,
     .post_norm_add = post_norm_add,
     .embed = embed,

@@ -213,4 +213,17 @@ void GatherNode::run(Run& run, int thread) const {
                 static_cast<size_t>(x.ld) * sizeof(bf16));
 }
 
+void PoolNode::run(Run& run, int thread) const {
+  run.table.pool({.x = run.at<float>(x),
+                  .ldx = x.ld,
+                  .rows = run.step.pooled_rows.data(),
+                  .num_rows = static_cast<int64_t>(run.step.pooled_rows.size()),
+                  .weight = weight.data(),
+                  .out = run.at<float>(out),
+                  .ldo = out.ld,
+                  .cols = static_cast<int64_t>(weight.size()),
+                  .eps = eps},
+                 thread, run.team.size());
+}
+
 }  // namespace numaserve

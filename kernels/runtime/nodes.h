@@ -200,6 +200,17 @@ struct GatherNode : Node {
   Place x, out;
 };
 
+// The final norm, in fp32, of the last token of each sequence that is pooled.
+struct PoolNode : Node {
+  PoolNode(Place x_in, const Vector& weight_in, Place out_in, float eps_in)
+      : Node("pool"), x(x_in), weight(weight_in), out(out_in), eps(eps_in) {}
+  void run(Run& run, int thread) const override;
+  Place x;
+  const Vector& weight;
+  Place out;
+  float eps;
+};
+
 // Samples every row of logits on rank 0 and tells all ranks the tokens. Each thread samples its free rows first, then
 // those whose masks are there, and then waits for the others: nobody waits for another's mask but at the end.
 struct SampleNode : Node {

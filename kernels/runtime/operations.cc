@@ -129,6 +129,14 @@ void add(Program& p, const Gather& f) {
   p.add(std::make_unique<GatherNode>(f.x, f.out));
 }
 
+void add(Program& p, const Pool& f) {
+  require(f.x.ld >= f.weight->size && f.out.ld >= round_up(f.weight->size, kPad), f.kKind,
+          "the input or the output is narrower than the weight");
+  require(f.out.collective < 0, f.kKind, "the output is no part of a collective");
+  p.add(std::make_unique<PoolNode>(f.x, f.weight->values, f.out, f.eps));
+  p.pool_to(f.out, f.weight->size);
+}
+
 void add(Program& p, const GatherColumns& f) {
   const std::vector<int32_t>& bounds = f.bounds;
   require(p.world() > 1 && static_cast<int>(bounds.size()) == p.world() + 1 && bounds.front() == 0 &&

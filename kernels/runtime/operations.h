@@ -117,6 +117,15 @@ struct Gather {
   void visit(auto&& field) { field("x", x), field("out", out); }
 };
 
+struct Pool {
+  static constexpr const char* kKind = "pool";
+  Place x;
+  const PaddedVector* weight;
+  Place out;
+  float eps;
+  void visit(auto&& field) { field("x", x), field("weight", weight), field("out", out), field("eps", eps); }
+};
+
 struct GatherColumns {
   static constexpr const char* kKind = "gather_columns";
   Place message, out;
@@ -142,6 +151,7 @@ void add(Program& p, const Reduce& f);
 void add(Program& p, const RopeStore& f);
 void add(Program& p, const Attention& f);
 void add(Program& p, const Gather& f);
+void add(Program& p, const Pool& f);
 void add(Program& p, const GatherColumns& f);
 void add(Program& p, const Sample& f);
 

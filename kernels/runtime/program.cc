@@ -1,6 +1,7 @@
 #include "kernels/runtime/program.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <iterator>
 #include <stdexcept>
@@ -97,6 +98,17 @@ void Program::use_masks(const Masks& masks) {
   masks_ = masks;
 }
 
+void Program::pool_to(const Place& place, int64_t columns) {
+  pooled_ = place;
+  pooled_columns_ = columns;
+  step_.allow_pooling();
+}
+
+std::span<const float> Program::pooled(size_t index) const {
+  const auto* values = reinterpret_cast<const float*>(arena_.data() + pooled_.offset);
+  return {values + static_cast<int64_t>(index) * pooled_.ld, static_cast<size_t>(pooled_columns_)};
+}
+
 StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
                          std::span<const int32_t> targets, uint64_t step_id) {
   const int64_t begin = now_ns();
@@ -146,6 +158,11 @@ std::vector<int32_t> Program::nan_sequences() const {
     const bool spoiled =
         (rows[i].sample && !sampled_[i].usable) || (rows[i].target >= 0 && !sampled_[rows.size() + i].usable);
     if (spoiled && (found.empty() || found.back() != rows[i].sequence)) found.push_back(rows[i].sequence);
+  }
+  for (size_t i = 0; i < step_.pooled_sequences.size(); ++i) {
+    const std::span<const float> values = pooled(i);
+    if (!std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); }))
+      found.push_back(step_.pooled_sequences[i]);
   }
   return found;
 }

@@ -56,6 +56,8 @@ class Program {
   void keep(std::shared_ptr<const void> object) { kept_.push_back(std::move(object)); }
   // To be called once, after the last `add`: how many collectives a step has.
   void set_collectives(int64_t count) { collectives_ = static_cast<uint64_t>(count); }
+  // Where a node puts the results of pooling, `columns` of each.
+  void pool_to(const Place& place, int64_t columns);
   // The board outlives the Program. Throws std::invalid_argument for one with too few rows or bits.
   void use_masks(const Masks& masks);
 
@@ -66,14 +68,18 @@ class Program {
   StepOutcome run(std::span<const SequenceInput> plan, std::span<const int32_t> tokens,
                   std::span<const int32_t> targets, uint64_t step_id = 0);
 
-  // Sequences of the last step with a row of logits that are not numbers, by their index in the plan. Rank 0 alone
-  // knows them.
+  // Sequences of the last step with a row of logits that are not numbers, or a result of pooling that has one, by their
+  // index in the plan. Rank 0 alone knows those with logits.
   std::vector<int32_t> nan_sequences() const;
   // Those that found no mask, or one that leaves no token.
   std::vector<int32_t> dropped_sequences() const;
 
+  // The result of pooling of the last step's `index`-th pooled sequence, valid until the next step.
+  std::span<const float> pooled(size_t index) const;
+
   SlotTable& slots() { return slots_; }
   Step& step() { return step_; }
+  const Step& step() const { return step_; }
   const KvCache& kv() const { return kv_; }
   const HeadGeometry& heads() const { return heads_; }
   const ContextParallel& context_parallel() const { return parallel_; }
@@ -105,6 +111,8 @@ class Program {
   int64_t native_ns_ = 0;
   uint64_t collectives_ = 0;
   Masks masks_;
+  Place pooled_{.offset = 0, .ld = 0, .collective = -1};
+  int64_t pooled_columns_ = 0;
 };
 
 }  // namespace numaserve

@@ -31,6 +31,8 @@ Step::Step(const Limits& limits, const HeadGeometry& heads, const ContextParalle
   sequences.reserve(max_slots);
   plan.reserve(max_slots);
   logit_rows.reserve(static_cast<size_t>(limits.max_logit_rows));
+  pooled_rows.reserve(max_slots);
+  pooled_sequences.reserve(max_slots);
   if (parallel.world == 1) return;
   divided.work = divided_planner_.make_work(0);
   divided.sequences.reserve(static_cast<size_t>(parallel.max_rows));
@@ -63,6 +65,7 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
       refuse_slot(s, "has a page table that does not reach the new tokens");
     if (end > max_positions_) refuse_slot(s, "goes on beyond the context that the model was loaded for");
     if (s.num_targets < 0 || s.num_targets > s.count) refuse_slot(s, "has more targets than new tokens");
+    if (s.pool && !may_pool_) refuse_slot(s, "wants to be pooled, which this model is not loaded for");
     total += s.count;
     literal += s.from_previous ? 0 : s.count;
     wanted_targets += s.num_targets;
@@ -85,6 +88,8 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
   runs.clear();
   sequences.clear();
   logit_rows.clear();
+  pooled_rows.clear();
+  pooled_sequences.clear();
   divided.sequences.clear();
   divided.rows.clear();
   plan.assign(sequences_in.begin(), sequences_in.end());
@@ -101,6 +106,10 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
     add_sequence({.row = row, .q_len = s.count, .start = s.start, .pages = slot.pages.data()});
     add_runs(s, row, slot);
     add_rows(s, static_cast<int32_t>(i), row, targets);
+    if (s.pool) {
+      pooled_rows.push_back(row + s.count - 1);
+      pooled_sequences.push_back(static_cast<int32_t>(i));
+    }
   }
   for (AttentionWork& work : attention) planner_.plan(sequences, work);
   if (parallel_.world > 1) divided_planner_.plan(divided.sequences, divided.work);

@@ -17,6 +17,7 @@ struct SequenceInput {
   int32_t slot, start, count;
   bool from_previous, sample;
   int32_t num_targets;  // of the first so many positions the log-probability of a given next token is wanted
+  bool pool = false;    // whether the last position is pooled; such a sequence has no rows of logits
 };
 
 struct LogitRow {
@@ -50,6 +51,9 @@ class Step {
   // Positions from `count` on cannot be computed: a node's tables end there.
   void limit_positions(int64_t count) { max_positions_ = std::min(max_positions_, count); }
 
+  // Sequences may be pooled: there is a node that does.
+  void allow_pooling() { may_pool_ = true; }
+
   // Validates a plan and lays it out. `tokens` are those of all sequences that do not use their previous sample, in
   // order; `targets` the wanted next tokens of all sequences, in order. Throws std::invalid_argument before anything is
   // changed: the same plan is refused by every rank, so the ranks stay in step.
@@ -62,6 +66,7 @@ class Step {
   std::vector<PageRun> runs;
   std::vector<AttentionSequence> sequences;  // that each rank attends for its own heads
   std::vector<LogitRow> logit_rows;
+  std::vector<int32_t> pooled_rows, pooled_sequences;  // in the batch; index in the plan
   std::vector<AttentionWork> attention;
   std::vector<SequenceInput> plan;
   // Sequences whose latents the ranks divide, one new token each: `row` of a sequence counts these, `rows` has their
@@ -89,6 +94,7 @@ class Step {
   ContextParallel parallel_;
   AttentionPlanner planner_, divided_planner_;
   int64_t max_positions_;
+  bool may_pool_ = false;
   std::vector<bool> named_;  // slots that the plan under check has named
 };
 

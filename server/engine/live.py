@@ -15,8 +15,8 @@ from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.workers.protocol import TokenLogprobs
 
 _NAN = (
-    "The model gave no usable output for this request: its logits are not numbers (NaN). The same tokens will give the "
-    "same; other requests are not affected."
+    "The model gave no usable output for this request: its results are not numbers (NaN). The same tokens will give "
+    "the same; other requests are not affected."
 )
 
 
@@ -81,7 +81,8 @@ class LiveRequest:
                 chunk.token_logprobs.append(list(update.token_logprobs))
             self._add_text(chunk, token)
         if update.finished and chunk.finish_reason is None:
-            self._flush_text(chunk, "length")
+            chunk.embedding = update.embedding
+            self._flush_text(chunk, "stop" if self.request.pool else "length")
         if chunk.finish_reason is None:
             self._stream.push(chunk)
         else:

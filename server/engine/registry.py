@@ -72,6 +72,7 @@ class LiveRequests:
             request.max_new_tokens,
             request.prompt_logprobs,
             request.cache_salt,
+            request.pool,
         )
         live = LiveRequest(
             request, sequence, self._tokenizer, self._metrics, stream, index=index, now=now, on_end=self._remove

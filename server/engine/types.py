@@ -61,6 +61,7 @@ class GenerationRequest:
     skip_special_tokens: bool = True
     shown_tokens: frozenset[int] = frozenset()  # special tokens that are in the text all the same
     cache_salt: str = ""  # requests share cached prefixes only with equal salt
+    pool: bool = False  # its embedding is wanted and no token: `max_new_tokens` is 0
     matcher: Callable[[], TokenMatcher] | None = None  # makes the constraint of this sequence; not in the event loop
 
 
@@ -82,6 +83,7 @@ class GenerationChunk:
     finish_reason: EndReason | None = None
     stop_reason: int | str | None = None  # the token id or string that ended it
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    embedding: bytes = b""  # on the only chunk of a sequence that is pooled: fp32, little-endian, of the hidden size
 
 
 @dataclass(frozen=True)

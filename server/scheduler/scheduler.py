@@ -248,7 +248,11 @@ class Scheduler:
                     f"step {result.step_id} has {len(record.entries)} sequences, not {len(result.seqs)}"
                 )
             for entry, answer in zip(record.entries, result.seqs, strict=True):
-                if (answer.token >= 0) != entry.sample or len(answer.prompt_logprobs) != entry.logprob_rows:
+                if (
+                    (answer.token >= 0) != entry.sample
+                    or len(answer.prompt_logprobs) != entry.logprob_rows
+                    or bool(answer.embedding) != entry.pool
+                ):
                     raise ResultMismatch(f"step {result.step_id} answers {entry.seq.request_id!r} not as planned")
         return record
 
@@ -261,7 +265,7 @@ class Scheduler:
         if answer.dropped:
             self._end(seq)
             return SequenceUpdate(seq, None, None, [], finished=True, dropped=True)
-        if seq.state is SequenceState.RUNNING and (entry.sample or entry.logprob_rows):
+        if seq.state is SequenceState.RUNNING and (entry.sample or entry.logprob_rows or entry.pool):
             self.kv.trust(seq, entry.end)
         if entry.sample:
             seq.tokens.append(answer.token)
@@ -272,5 +276,11 @@ class Scheduler:
             return None
         token = answer.token if entry.sample else None
         return SequenceUpdate(
-            seq, token, answer.logprobs, answer.prompt_logprobs, finished, token_logprobs=answer.token_logprobs
+            seq,
+            token,
+            answer.logprobs,
+            answer.prompt_logprobs,
+            finished,
+            embedding=answer.embedding,
+            token_logprobs=answer.token_logprobs,
         )

@@ -60,9 +60,10 @@ class Sequence:
     request_id: str
     prompt: InitVar[Iterable[int]]
     sampling: SamplingParams
-    max_new_tokens: int  # 0: the prompt is computed (for its logprobs) and nothing is sampled
+    max_new_tokens: int  # 0: the prompt is computed (for its logprobs or its embedding) and nothing is sampled
     prompt_logprobs: bool = False
     cache_salt: str = ""
+    pool: bool = False  # the embedding of the prompt is wanted, and no token
 
     tokens: list[int] = field(init=False)  # prompt and then output, as far as it is known
     prompt_len: int = field(init=False)
@@ -115,6 +116,7 @@ class SequenceUpdate:
     prompt_logprobs: list[TokenLogprobs]  # of the next prompt positions, from position 1 on, each once
     finished: bool  # the length is reached and the sequence released; stop tokens and strings are the caller's to find
     nan: bool = False  # its logits were not numbers: it has ended, with nothing
+    embedding: bytes = b""  # fp32, of the hidden size; empty unless it was pooled
     dropped: bool = False  # it found no mask, or one that allows nothing: it has ended, with nothing
     token_logprobs: Iterable[float] = ()  # of the tokens that it names, where `token` is one
 

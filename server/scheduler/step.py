@@ -15,6 +15,7 @@ class Entry(NamedTuple):
     end: int  # the position after the last one planned
     sample: bool
     logprob_rows: int
+    pool: bool
 
 
 class MaskedRow(NamedTuple):
@@ -47,6 +48,7 @@ class StepBuilder:
         """Plan the sequence's next `chunk`."""
         start = seq.num_computed
         end = start + chunk.length
+        pool = seq.pool and end == seq.prompt_len
         self.plans.append(
             SeqPlan(
                 slot=seq.slot,
@@ -57,9 +59,10 @@ class StepBuilder:
                 init=init,
                 sample=chunk.sample,
                 prompt_logprobs=seq.tokens[start + 1 : start + 1 + chunk.logprob_rows],
+                pool=pool,
             )
         )
-        self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows))
+        self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows, pool))
         if chunk.sample and seq.sampling.masked:
             self.masked.append(MaskedRow(seq, seq.slot, end))
 

@@ -115,6 +115,15 @@ def rms_norm(isa: str, x: F32, weight: F32, eps: float, threads: int = 1) -> U16
     return out
 
 
+def pool(isa: str, x: F32, rows: list[int], weight: F32, eps: float, threads: int = 1) -> F32:
+    """Normalised rows of x, in fp32, with the padding that follows them."""
+    out = np.full((len(rows), padded(x.shape[1])), np.nan, np.float32)
+    wide = np.full((x.shape[0], padded(x.shape[1])), np.nan, np.float32)
+    wide[:, : x.shape[1]] = x
+    ops.pool(isa, wide, np.array(rows, np.int32), weight, eps, out, threads)
+    return out
+
+
 def rms_norm_quantized(
     isa: str, x: F32, weight: F32, eps: float, *, group: int, fused: bool, threads: int = 1
 ) -> tuple[U16, NDArray[np.int8]]:

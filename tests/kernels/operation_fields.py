@@ -96,6 +96,7 @@ def fields() -> dict[str, dict[str, Any]]:
         "attention": places("out", "partial")
         | {"q": HEADS, "layer": 0, "scale": 1.0, "window": 0, "softcap": 0.0, "sinks": vector(1)},
         "gather": places("x", "out"),
+        "pool": places("x", "out") | {"weight": vector(), "eps": 1e-5},
         "gather_columns": places("message", "out") | {"bounds": [0, 32, 64]},
         "sample": places("logits", "tokens") | {"vocab_first": [0, 16], "softcap": 0.0},
         "moe_route": places("logits", "x", "sorted", "routes", "counts")

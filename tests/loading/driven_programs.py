@@ -18,8 +18,8 @@ from tests.support.recorded_programs import HIDDEN, VOCAB, Shapes
 
 AnyProgram = Program | ReferenceProgram
 NONE = np.empty(0, np.int32)
-# Rows of (slot, start, tokens or None: the one sampled before, whether to sample, targets).
-Row = tuple[int, int, Sequence[int] | None, bool, Sequence[int]]
+# Rows of (slot, start, tokens or None: the one sampled before, whether to sample or what else it ends in, targets).
+Row = tuple[int, int, Sequence[int] | None, int, Sequence[int]]
 
 
 class RandomWeights(Shapes):

@@ -24,12 +24,24 @@ from numaserve.workers.program.native import make_program
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.run import KvCache
 from numaserve.workers.program.setup import RankShape
+from numaserve.workers.program.slots import END_POOL
 from numaserve.workers.protocol import SamplingParams
 from numaserve.workers.settings import KvCacheDtype, ModelSettings
 
-from tests.support.recorded_programs import HIDDEN, LIMITS, VOCAB, Part, Shapes, all_programs, dense, latent, mixture
+from tests.support.recorded_programs import (
+    HIDDEN,
+    LIMITS,
+    VOCAB,
+    Part,
+    Shapes,
+    all_programs,
+    dense,
+    latent,
+    mixture,
+    pooled,
+)
 
-NAMES = [*all_programs()]
+NAMES = [name for name in all_programs() if not name.startswith("pooled")]  # those that sample
 EXACT = Numbers(torch.float64, rounded=False)
 
 
@@ -230,3 +242,51 @@ def test_what_steps_cost_is_told_as_native_code_tells_it(part: Part, team: Team)
     counted = [[row for row in each if row[2:] != (0, 0)] for each in told]
     assert counted[0] == counted[1]
     assert [row[0] for row in told[0]] == [row[0] for row in told[1]]
+
+
+def embeddings(program: AnyProgram, rows: list[Row]) -> dict[int, np.ndarray]:
+    """What each of the sequences that a step pools gets, by its index in the plan."""
+    assert run(program, rows) == []
+    return {index: np.frombuffer(values, np.float32) for index, values in program.pooled}
+
+
+def pooling(b: ProgramBuilder, team: Team) -> list[AnyProgram]:
+    made: list[AnyProgram] = [make_program(b.setup, b.fused(), team), reference(b, b.fused(), EXACT)]
+    for program in made:
+        for slot in range(3):
+            start(program, slot, range(slot, 30, 3))
+    return made
+
+
+def test_the_last_tokens_of_some_sequences_are_pooled(part: Part, team: Team) -> None:
+    first, second = np.random.default_rng(0).integers(0, VOCAB, (2, 30)).tolist()
+    rows: list[Row] = [(0, 0, first, END_POOL, ()), (1, 0, [3], 0, ()), (2, 0, second, END_POOL, ())]
+    native, exact = (embeddings(program, rows) for program in pooling(pooled(part), team))
+    assert [*native] == [*exact] == [0, 2]
+    for index, values in exact.items():
+        assert native[index].shape == (HIDDEN,)
+        assert np.linalg.norm(native[index] - values) < 0.02 * np.linalg.norm(values)
+
+
+def test_a_pooled_row_is_the_same_alone_and_after_a_part_of_the_prompt(part: Part, team: Team) -> None:
+    prompt = np.random.default_rng(1).integers(0, VOCAB, 40).tolist()
+    b = pooled(part)
+    together, apart = (pooling(b, team)[0] for _ in range(2))
+    whole = embeddings(together, [(1, 0, [4, 5], END_POOL, ()), (0, 0, prompt, END_POOL, ())])[1]
+    assert embeddings(apart, [(0, 0, prompt[:33], 0, ())]) == {}
+    np.testing.assert_array_equal(embeddings(apart, [(0, 33, prompt[33:], END_POOL, ())])[0], whole)
+
+
+def test_pooled_values_that_are_not_numbers_are_told(team: Team) -> None:
+    for program in pooling(pooled(Part(weights=RandomWeights(team, spoiled_token=5))), team):
+        run(program, [(0, 0, [1], END_POOL, ()), (1, 0, [5], END_POOL, ())])
+        assert program.nan_sequences == [1]
+        run(program, [(0, 1, [1], END_POOL, ()), (1, 1, [2], 0, ())])
+        assert program.nan_sequences == []
+
+
+def test_a_program_that_does_not_pool_refuses_to(part: Part, team: Team) -> None:
+    for program in programs(part, team):
+        start(program, 0, [0])
+        with pytest.raises(ValueError, match="not loaded for"):
+            run(program, [(0, 0, [1], END_POOL, ())])

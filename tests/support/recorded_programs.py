@@ -140,9 +140,19 @@ def mixture(part: Part = ALONE, *, format: str = "bf16", held: range = range(4),
     return b
 
 
+def pooled(part: Part = ALONE) -> ProgramBuilder:
+    """An MLP, and a pooled row in place of logits."""
+    w, b = part.weights, part.builder(RankShape(1, 1, 32, 1, HIDDEN, part.vocab))
+    residual = b.embed(**part.embedding())
+    x = b.rms_norm(residual, w.vector(), EPS)
+    b.add_all_reduce(residual, b.gated_mlp(x, w.matrix(128, HIDDEN), w.matrix(HIDDEN, 64), "silu"))
+    b.pool(residual, w.vector(), EPS)
+    return b
+
+
 def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
-    """One of each, with activations in bf16 and in int8; two of them are fused in another way."""
-    found = {}
+    """One of each, with activations in bf16 and in int8; two of them are fused in another way, and one pools."""
+    found = {f"pooled, {part.world}": pooled(part)}
     for format in ("bf16", "int8"):
         for make in (dense, latent, mixture):
             found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)

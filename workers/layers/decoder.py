@@ -43,12 +43,12 @@ class Block(Layer):
 
 @dataclass(frozen=True)
 class Decoder(Layer):
-    """A whole model, from token ids to logits."""
+    """A whole model, from token ids to logits, or without a head to the final norms of sequences that are pooled."""
 
     embedding: Embedding
     blocks: tuple[Block, ...]
     norm: Norm
-    head: Head
+    head: Head | None
 
     def shape(self, part: RankPart) -> RankShape:
         """The sizes that a program is made for. Raises `OperatorError` where layers differ in what they cache."""
@@ -69,11 +69,14 @@ class Decoder(Layer):
         )
 
     def forward(self, b: ProgramBuilder, part: RankPart) -> None:
-        """Append the whole forward pass of a rank, from token ids to samples, to the program."""
+        """Append the whole forward pass of a rank, from token ids to samples or pooled rows, to the program."""
         residual = self.embedding.forward(b, part)
         for index, block in enumerate(self.blocks):
             block.forward(b, part, residual, index)
-        self.head.forward(b, part, self.norm.forward(b, part, residual))
+        if self.head is None:
+            b.pool(residual, self.norm.weight(part), self.norm.eps)
+        else:
+            self.head.forward(b, part, self.norm.forward(b, part, residual))
 
     def scratch_columns(self, part: RankPart) -> int:
         """The columns of the block that has most: a block's results are gone when the next begins."""

@@ -1,6 +1,7 @@
 """Opens a model and reads its configuration from a Hugging Face folder or a GGUF file, without torch and without any
 weight."""
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,16 +40,17 @@ def load_model_config(path: Path) -> ModelConfig:
     return read_config(open_model(path))
 
 
-def read_config(files: ModelFiles) -> ModelConfig:
-    """The model's configuration.
+def read_config(files: ModelFiles, *, pooled: bool = False) -> ModelConfig:
+    """The model's configuration; `pooled`: without an output head, which the checkpoint need not have.
 
     Nothing in the checkpoint is executed: an `auto_map` is ignored. Raises `OperatorError` when the file cannot be
     read, for an architecture or feature that is not supported, and for values out of range.
     """
-    return _load_hf_config(files.path) if files.gguf is None else gguf_config(files.gguf)
+    config = _load_hf_config(files.path, pooled=pooled) if files.gguf is None else gguf_config(files.gguf)
+    return config.pooled() if pooled else config
 
 
-def _load_hf_config(folder: Path) -> ModelConfig:
+def _load_hf_config(folder: Path, *, pooled: bool) -> ModelConfig:
     path = folder / "config.json"
     if not is_there(path):
         raise OperatorError(f"{path}: missing; give the folder of a whole checkpoint")
@@ -56,7 +58,8 @@ def _load_hf_config(folder: Path) -> ModelConfig:
     architectures = fields.values.get("architectures")
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise fields.error('architectures must name the model\'s class, such as ["LlamaForCausalLM"]')
-    architecture = architectures[0]
+    # What is saved without a head has the name of the class that has none.
+    architecture = re.sub("Model$", "ForCausalLM", architectures[0]) if pooled else architectures[0]
     config = family_of(architecture, str(path)).configure(fields, architecture)
     config = replace(config, stored=read_quantization(fields, config))
     generation = folder / "generation_config.json"

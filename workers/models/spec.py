@@ -1,7 +1,9 @@
 """A model as the rest of the program knows it: plain, validated data. Imports nothing heavy."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.partition import Partition
@@ -48,6 +50,15 @@ class ModelConfig:
     def partition(self, shares: Sequence[int], settings: ModelSettings = DEFAULT_SETTINGS) -> Partition:
         """How ranks with those shares, their cores, divide it."""
         return Partition(self.decoder, tuple(shares), settings, self.stored)
+
+    def pooled(self) -> ModelConfig:
+        """The same model without its head. Checkpoints of such models may name tensors without any prefix."""
+        return replace(
+            self,
+            decoder=replace(self.decoder, head=None),
+            prefixes=(*self.prefixes, ""),
+            ignored_prefixes=(*self.ignored_prefixes, "output."),
+        )
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ class Deployment:
     num_pages: int
     context_length: int
     max_step_tokens: int
-    max_logit_rows: int  # positions of one step whose logits are computed
+    max_logit_rows: int  # positions of one step whose logits are computed, or that are pooled
     front_end_cpus: tuple[int, ...]  # kept for the front end; empty without a reserved core
     notes: tuple[str, ...]  # sentences for the operator about the choices made
 
@@ -122,7 +122,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             context_length=context,
             max_running_requests=options.max_running_requests,
             max_step_tokens=tokens,
-            max_logit_rows=max_logit_rows(options.max_running_requests),
+            max_logit_rows=_logit_rows(options),
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=options.step_deadline_s,
@@ -188,13 +188,18 @@ def _step_tokens(options: DeploymentOptions) -> int:
     return max(options.max_step_tokens, options.max_running_requests)
 
 
+def _logit_rows(options: DeploymentOptions) -> int:
+    """Rows of logits that there has to be room for."""
+    return 0 if options.settings.pooled else max_logit_rows(options.max_running_requests)
+
+
 def _ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> int:
     """The largest message of a step, fp32: the residual stream of all tokens, what one rank makes of a layer for the
     others, or its logits."""
     decoder = model.decoder
     columns = max(model.hidden_size, *(decoder.message_columns(part) for part in partition.ranks))
     vocabulary = max(map(len, partition.ranges(decoder.embedding.axis)))
-    sizes = (_step_tokens(options), columns), (max_logit_rows(options.max_running_requests), vocabulary)
+    sizes = (_step_tokens(options), columns), (_logit_rows(options), vocabulary)
     padded = (round_up(rows, MATRIX_PAD) * round_up(wide, MATRIX_PAD) for rows, wide in sizes)
     return round_up(4 * max(padded), MEMORY_PAGE)
 
@@ -221,7 +226,7 @@ def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: Rank
     per_token = 4 * (3 * model.hidden_size + decoder.scratch_columns(part))
     # Rank 0 gathers the logits of all ranks.
     columns = model.vocab_size if part.rank == 0 else len(part.along(decoder.embedding.axis))
-    return tokens * per_token + 2 * 4 * max_logit_rows(options.max_running_requests) * columns
+    return tokens * per_token + 2 * 4 * _logit_rows(options) * columns
 
 
 def _pools(topology: Topology, ranks: Sequence[RankCores]) -> list[_Pool]:

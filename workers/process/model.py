@@ -22,7 +22,7 @@ from numaserve.workers.process.populate import Population
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
-from numaserve.workers.program.slots import slot_settings
+from numaserve.workers.program.slots import END_POOL, END_SAMPLE, slot_settings
 from numaserve.workers.protocol import (
     PAGE_SIZE,
     Launch,
@@ -67,7 +67,7 @@ class RankModel:
         """Load and build; `report(done, total)` gets bytes of packed weights. Raises `OperatorError` for a checkpoint
         that cannot be served."""
         files = open_model(Path(launch.model))
-        config = read_config(files)
+        config = read_config(files, pooled=launch.settings.pooled)
         part = config.partition(launch.weights, launch.settings).ranks[launch.rank]
         self.weight_bytes = part.weight_bytes()
         kept = launch.backend, launch.settings.kv_cache_dtype
@@ -176,6 +176,8 @@ class RankModel:
             if target is not None:
                 prompts[index].append(TokenLogprobs(*target))
         results = [SeqResult(*result) for result in zip(tokens, logprobs, prompts, strict=True)]
+        for index, values in self._program.pooled:
+            results[index] = msgspec.structs.replace(results[index], embedding=values)
         for index in self._program.nan_sequences:
             results[index] = msgspec.structs.replace(results[index], nan=True)
         for index in self._program.dropped_sequences:
@@ -212,9 +214,10 @@ def _pages_per_slot(launch: Launch) -> int:
     return -(-launch.context_length // PAGE_SIZE)
 
 
-def _native_row(seq: SeqPlan) -> tuple[int, int, int, bool, bool, int]:
+def _native_row(seq: SeqPlan) -> tuple[int, int, int, bool, int, int]:
     count = 1 if seq.from_previous else len(seq.tokens)
-    return (seq.slot, seq.start, count, seq.from_previous, seq.sample, len(seq.prompt_logprobs))
+    end = END_SAMPLE if seq.sample else END_POOL if seq.pool else 0
+    return (seq.slot, seq.start, count, seq.from_previous, end, len(seq.prompt_logprobs))
 
 
 def _concatenated(parts: Iterable[list[int]]) -> npt.NDArray[np.int32]:

@@ -17,7 +17,7 @@ from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Matrix, Operation, Rope, Vector
 from numaserve.workers.program.ops.exchange import Reduce, Sample
 from numaserve.workers.program.ops.products import Activation
-from numaserve.workers.program.ops.rows import Embed, Gather, RmsNorm
+from numaserve.workers.program.ops.rows import Embed, Gather, Pool, RmsNorm
 
 
 class ProgramBuilder(ExpertRecorder, LatentRecorder):
@@ -147,6 +147,11 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
         tokens = Tensor(logits.rows, 1, 4, self._in_ring)
         bounds = tuple(self.shape.vocab_bounds)
         self.operations.append(Sample(logits=logits, tokens=tokens, vocab_first=bounds, softcap=softcap or 0.0))
+
+    def pool(self, x: Residual, weight: Vector, eps: float) -> None:
+        """The norm, in fp32, of the last token of each sequence that is pooled: [sequences, columns of x]."""
+        out = Tensor(self.limits.max_slots, x.cols, 4)
+        self.operations.append(Pool(x=x, out=out, weight=weight, eps=eps))
 
     def fused(self) -> list[Operation]:
         """The recorded operations, as few as there are kernels for."""

@@ -18,11 +18,12 @@ Kind = Literal["gemm", "experts", "attention", "latent", "rows", "sample", "exch
 
 @dataclass(frozen=True)
 class StepWork:
-    """The work of a step: (position of the first new token, number of new tokens) for each sequence, and the number of
-    rows of logits that are wanted."""
+    """The work of a step: (position of the first new token, number of new tokens) for each sequence, the number of rows
+    of logits that are wanted, and that of sequences that are pooled."""
 
     sequences: Sequence[tuple[int, int]]
     logit_rows: int
+    pooled: int = 0
 
     @property
     def tokens(self) -> int:

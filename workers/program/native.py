@@ -15,7 +15,7 @@ from numaserve.workers.program.ops.exchange import Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
-from numaserve.workers.program.ops.rows import Embed, Gather, Quantize, QuantizeHeads, RmsNorm
+from numaserve.workers.program.ops.rows import Embed, Gather, Pool, Quantize, QuantizeHeads, RmsNorm
 from numaserve.workers.program.setup import ProgramSetup
 
 
@@ -147,5 +147,6 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     CombineExperts: ("moe_combine", _none),
     Gather: ("gather", _none),
     Sample: ("sample", _none),
+    Pool: ("pool", _none),
 }
 _NOT_NATIVE = frozenset({"routing", "held"})  # fields that no node takes

@@ -1,8 +1,10 @@
-"""The settings with which a sequence begins in a Program."""
+"""The settings with which a sequence begins in a Program, and what its last position in a step is for."""
 
 from typing import Any
 
 from numaserve.workers.protocol import SlotInit
+
+END_SAMPLE, END_POOL = 1, 2  # 0: nothing
 
 
 def slot_settings(init: SlotInit) -> dict[str, Any]:

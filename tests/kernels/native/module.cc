@@ -127,6 +127,26 @@ void rms_norm(const std::string& isa, Array<const float, 2> x, Array<const float
   });
 }
 
+// out [rows to pool, columns] = the norms of those rows of x.
+void pool(const std::string& isa, Array<const float, 2> x, Array<const int32_t, 1> rows, Array<const float, 1> weight,
+          float eps, Array<float, 2> out, int threads) {
+  const KernelTable& table = *table_by_name(isa);
+  const int64_t cols = size(weight, 0);
+  require(size(out, 0) >= size(rows, 0) && size(out, 1) >= round_up(cols, kPad), "the output is too small");
+  require(size(x, 1) >= cols, "x has fewer columns than weight");
+  for (int64_t i = 0; i < size(rows, 0); ++i) require(rows(i) >= 0 && rows(i) < size(x, 0), "there is no such row");
+  const PoolArgs args{.x = x.data(),
+                      .ldx = size(x, 1),
+                      .rows = rows.data(),
+                      .num_rows = size(rows, 0),
+                      .weight = weight.data(),
+                      .out = out.data(),
+                      .ldo = size(out, 1),
+                      .cols = cols,
+                      .eps = eps};
+  play_threads(table, threads, [&](int thread) { table.pool(args, thread, threads); });
+}
+
 void add_reduced(const std::string& isa, Array<const float, 3> parts, Array<float, 2> residual, int64_t cols,
                  Maybe<const float, 1> bias, Maybe<const float, 1> post_norm, float eps, bool assign, int threads) {
   const KernelTable& table = *table_by_name(isa);
@@ -253,6 +273,7 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
           "out_bf16"_a.none(), "limit"_a, "widened"_a, "accumulate"_a, "in_parts"_a, "threads"_a, "l1_bytes"_a,
           "l2_bytes"_a);
+  ops.def("pool", &pool, "isa"_a, "x"_a, "rows"_a, "weight"_a, "eps"_a, "out"_a, "threads"_a);
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "quantized"_a.none(), "group"_a,
           "fused"_a, "threads"_a);
   ops.def("add_reduced", &add_reduced, "isa"_a, "parts"_a, "residual"_a, "cols"_a, "bias"_a.none(),

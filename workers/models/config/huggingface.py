@@ -210,5 +210,6 @@ def read_layer_count(fields: Fields) -> int:
 def _refuse_unsupported(fields: Fields) -> None:
     fields.refuse("mlp_bias", False)
     fields.refuse("use_bidirectional_attention", False)
+    fields.refuse("is_causal", True)
     fields.refuse("attention_chunk_size")
     fields.refuse("is_encoder_decoder", False)

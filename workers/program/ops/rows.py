@@ -1,10 +1,22 @@
-"""Operations that take each row for itself: embedding, norm, quantization, the rows that want logits."""
+"""Operations that take each row for itself: embedding, norm, quantization, the rows that want logits or
+are pooled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.program.buffers import Buffer, Operand, Quantized, Residual, Tensor
-from numaserve.workers.program.cost import BF16, FP32, INT8, OperationCost, of_columns, of_rows, of_runs
+from numaserve.workers.program.cost import (
+    BF16,
+    FP32,
+    INT8,
+    Amount,
+    OperationCost,
+    StepWork,
+    column_pieces,
+    of_columns,
+    of_rows,
+    of_runs,
+)
 from numaserve.workers.program.ops.base import Matrix, Operation, Reads, Vector, Writes
 from numaserve.workers.program.setup import ProgramSetup
 
@@ -80,3 +92,24 @@ class Gather(Operation):
     def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
         """Rows are copied."""
         return [of_rows("gather", self.x.ld * 2 * BF16, logits=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool(Operation):
+    """out, fp32 [sequences that are pooled, columns] = the norm of the last row of x that each of them has."""
+
+    x: Reads[Residual]
+    out: Writes[Tensor]
+    weight: Vector
+    eps: float
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """fp32 is read and written."""
+        columns = self.weight.size
+
+        def amount(step: StepWork) -> Amount:
+            rows = step.pooled
+            nbytes = rows * columns * FP32
+            return Amount(rows=rows, touched=2 * nbytes, pieces=column_pieces(rows, columns), repeated=nbytes)
+
+        return [OperationCost("pool", "rows", amount)]

@@ -10,6 +10,7 @@ from numaserve.workers.program.buffers import Buffer
 from numaserve.workers.program.handles import Handle
 from numaserve.workers.program.layout import lifetimes
 from numaserve.workers.program.ops.base import Matrix, Operation
+from numaserve.workers.program.ops.rows import Pool
 from numaserve.workers.program.reference.masks import StepMasks
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.operations.table import OPERATIONS
@@ -49,9 +50,11 @@ class ReferenceProgram:
         self._costs = [operation.cost(setup) for operation in self._operations]
         self._profile = [[0, 0, 0] for _ in self._operations]  # nanoseconds, bytes, operations
         self._last_uses = _last_uses(self._operations)
+        self._pools = any(isinstance(operation, Pool) for operation in self._operations)
         self.values: dict[Buffer, torch.Tensor] = {}
         self.nan_sequences: list[int] = []
         self.dropped_sequences: list[int] = []
+        self.pooled: list[tuple[int, bytes]] = []
         self._masks: tuple[Board | None, float] = (None, 0.0)
 
     def use_masks(self, board: Board, deadline_s: float) -> None:
@@ -78,12 +81,15 @@ class ReferenceProgram:
         """Run a batch. Raises `ValueError` for one that cannot be run."""
         begin = time.monotonic_ns()
         step = make_step(self._setup, self._slots, sequences, tokens, targets)
+        if step.pooled and not self._pools:
+            raise ValueError("a plan wants sequences pooled, which this model is not loaded for")
         self._slots.commit()
         masks = StepMasks(*self._masks, step_id)
         run = Run(self._setup, self._numbers, self._weights, self._kv, self._ranks, step, masks)
         with torch.inference_mode():
             self._ranks.run(lambda: self._run(run))
         self.values, self.nan_sequences, self.dropped_sequences = run.values, run.spoiled, run.dropped
+        self.pooled = run.pooled
         took = time.monotonic_ns() - begin
         steps, total_tokens, ns = self._totals
         self._totals = (steps + 1, total_tokens + len(step.tokens), ns + took)

@@ -85,8 +85,9 @@ class Run:
     masks: StepMasks
     values: dict[Buffer, torch.Tensor] = field(default_factory=dict)
     sampled: list[Sampled] = field(default_factory=list)  # by row of logits; on rank 0
+    pooled: list[tuple[int, bytes]] = field(default_factory=list)  # index in the plan, fp32 values
     dropped: list[int] = field(default_factory=list)  # sequences that their masks leave no token
-    spoiled: list[int] = field(default_factory=list)  # sequences with logits that have no softmax, by index in the plan
+    spoiled: list[int] = field(default_factory=list)  # sequences without usable results, by index in the plan
 
     def get(self, buffer: Buffer) -> torch.Tensor:
         """The value of a buffer, or of a part of one: as many rows as the step has of it."""

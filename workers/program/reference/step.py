@@ -8,6 +8,7 @@ import numpy.typing as npt
 from numaserve.workers.program.cost import StepWork
 from numaserve.workers.program.reference.slots import Slot, SlotTable
 from numaserve.workers.program.setup import ProgramSetup
+from numaserve.workers.program.slots import END_POOL, END_SAMPLE
 from numaserve.workers.protocol import PAGE_SIZE
 
 Ints = npt.NDArray[np.int32]
@@ -29,6 +30,11 @@ class SequenceRows:
         """The position behind the last new token."""
         return self.start + self.count
 
+    @property
+    def last_row(self) -> int:
+        """The row of the last new token."""
+        return self.row + self.count - 1
+
 
 @dataclass(frozen=True)
 class LogitRow:
@@ -49,11 +55,12 @@ class Step:
     sequences: list[SequenceRows]
     divided: list[SequenceRows]  # those whose latents the ranks divide
     logit_rows: list[LogitRow]
+    pooled: list[SequenceRows]
 
     @property
     def work(self) -> StepWork:
         """The step as costs are counted by it."""
-        return StepWork([(each.start, each.count) for each in self.sequences], len(self.logit_rows))
+        return StepWork([(each.start, each.count) for each in self.sequences], len(self.logit_rows), len(self.pooled))
 
     @property
     def whole(self) -> list[SequenceRows]:
@@ -73,23 +80,25 @@ class Step:
 
 
 def make_step(setup: ProgramSetup, slots: SlotTable, sequences: Ints, tokens: Ints, targets: Ints) -> Step:
-    """The step of a plan: rows of (slot, start, count, from previous, sample, targets), token ids, wanted next tokens.
+    """The step of a plan: rows of (slot, start, count, from previous, end, targets), token ids, wanted next tokens.
 
     Raises `ValueError` for a plan that cannot be run.
     """
     literal, wanted = iter(tokens.tolist()), iter(targets.tolist())
     _check(setup, slots, sequences.tolist(), tokens.tolist(), targets.tolist())
-    step, parallel = Step([], [], [], []), setup.context_parallel
-    for index, (number, start, count, from_previous, sample, num_targets) in enumerate(sequences.tolist()):
+    step, parallel = Step([], [], [], [], []), setup.context_parallel
+    for index, (number, start, count, from_previous, end, num_targets) in enumerate(sequences.tolist()):
         slot = slots.at(number)
         sequence = SequenceRows(index, number, slot, len(step.tokens), start, count)
         step.sequences.append(sequence)
         if parallel is not None and parallel.divides(start, count, len(step.divided)):
             step.divided.append(sequence)
+        if end == END_POOL:
+            step.pooled.append(sequence)
         step.tokens.extend([slot.last_token] if from_previous else [next(literal) for _ in range(count)])
         for token in range(count):
             target = next(wanted) if token < num_targets else -1
-            samples = bool(sample) and token == count - 1
+            samples = end == END_SAMPLE and token == count - 1
             if target >= 0 or samples:
                 step.logit_rows.append(LogitRow(sequence.row + token, sequence, start + token + 1, target, samples))
     return step
@@ -101,7 +110,7 @@ def _check(
     limits = setup.limits
     numbers, counts = [each[0] for each in sequences], [each[2] for each in sequences]
     literal = sum(count for count, each in zip(counts, sequences, strict=True) if not each[3])
-    rows = sum(each[5] + (each[4] and each[5] < each[2]) for each in sequences)
+    rows = sum(each[5] + (each[4] == END_SAMPLE and each[5] < each[2]) for each in sequences)
     for row in sequences:
         _check_sequence(limits.pages_per_slot, slots, row)
     _require(len(set(numbers)) == len(numbers), "a plan names a slot twice")

@@ -1,7 +1,7 @@
 """Operations that take each row for itself."""
 
 import torch
-from numaserve.workers.program.ops.rows import Embed, Gather, Quantize, QuantizeHeads, RmsNorm
+from numaserve.workers.program.ops.rows import Embed, Gather, Pool, Quantize, QuantizeHeads, RmsNorm
 from numaserve.workers.program.reference.run import Run
 
 
@@ -41,3 +41,14 @@ def quantize_heads(run: Run, op: QuantizeHeads) -> None:
 def gather(run: Run, op: Gather) -> None:
     """Rows that want logits."""
     run.put(op.out, run.get(op.x)[[each.row for each in run.step.logit_rows]])
+
+
+def pool(run: Run, op: Pool) -> None:
+    """The norms of the rows of sequences that end here."""
+    pooled = run.step.pooled
+    out = normed(run.get(op.x)[[each.last_row for each in pooled]], run.weights.values(op.weight), op.eps)
+    run.put(op.out, out)
+    for sequence, values in zip(pooled, out.to(torch.float32), strict=True):
+        run.pooled.append((sequence.index, values.numpy().tobytes()))
+        if not torch.isfinite(values).all():
+            run.spoiled.append(sequence.index)

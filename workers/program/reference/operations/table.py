@@ -9,7 +9,7 @@ from numaserve.workers.program.ops.exchange import Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
-from numaserve.workers.program.ops.rows import Embed, Gather, Quantize, QuantizeHeads, RmsNorm
+from numaserve.workers.program.ops.rows import Embed, Gather, Pool, Quantize, QuantizeHeads, RmsNorm
 from numaserve.workers.program.reference.operations import attention, exchange, experts, latent, products, rows
 from numaserve.workers.program.reference.run import Run
 
@@ -19,6 +19,7 @@ OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
     Quantize: rows.quantize,
     QuantizeHeads: rows.quantize_heads,
     Gather: rows.gather,
+    Pool: rows.pool,
     Linear: products.linear,
     HeadLinear: products.head_linear,
     RopeStore: attention.rope_store,

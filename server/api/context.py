@@ -1,8 +1,11 @@
 """Everything the endpoints need, handed to them once."""
 
+from __future__ import annotations
+
 import time
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 from numaserve.server.api.auth import ApiKeys
@@ -17,6 +20,9 @@ from numaserve.server.reasoning.format import ReasoningFormat
 from numaserve.server.text.work import TextWork
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.server.tools.format import ToolFormat
+
+if TYPE_CHECKING:
+    from numaserve.server.structured.grammars import Grammars
 
 
 @dataclass(frozen=True)
@@ -64,10 +70,19 @@ class ApiContext:
         texts = {*(calls.tokens if calls else ()), *(thoughts.tokens if thoughts else ())}
         return frozenset(id for id in self.tokenizer.special_token_ids if self.tokenizer.token_text(id) in texts)
 
+    @cached_property
+    def grammars(self) -> Grammars:
+        """The compiling of constraints."""
+        from numaserve.server.structured.grammars import Grammars  # noqa: PLC0415 a library that few servers need
+
+        return Grammars(self.tokenizer, self.limits.vocab_size)
+
     def close(self) -> None:
         """End the threads and processes that work on requests; what waits for them is refused."""
         self.text.close()
         self.bodies.close()
+        if "grammars" in self.__dict__:
+            self.grammars.close()
 
     def owner_of(self, request: Request) -> bytes:
         """Whose request it is, by its key: what one caller keeps here is not another's. Without keys all are one."""

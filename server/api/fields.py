@@ -106,7 +106,8 @@ def _no_float_overflow(value: object) -> object:
     return value
 
 
-def _whole_characters(value: str) -> str:
+def whole_characters(value: str) -> str:
+    """`value`. Raises `ValueError` where it is not made of whole characters."""
     # JSON can spell half of a UTF-16 pair; no tokenizer and no UTF-8 answer can carry it.
     try:
         value.encode()
@@ -125,7 +126,7 @@ def _data(value: dict[str, Any]) -> dict[str, Any]:
 
 Neutral = Any
 Unused = Annotated[Any, AfterValidator(lambda _value: None), Field(description="Without effect, whatever it holds.")]
-Text = Annotated[str, AfterValidator(_whole_characters)]
+Text = Annotated[str, AfterValidator(whole_characters)]
 # Behind a number's bounds, which the OpenAPI document would not have otherwise.
 no_overflow = BeforeValidator(_no_float_overflow)
 StopString = Annotated[Text, StringConstraints(min_length=1, max_length=1024)]

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import msgspec
 from numaserve.server.engine.constraint import TokenMatcher
 
 ConstraintKind: TypeAlias = Literal["json_object", "json_schema", "regex", "choice", "lark", "structural_tag"]
 MatcherFactory: TypeAlias = Callable[[], TokenMatcher]  # a fresh matcher at each call, which is cheap
 
 
-@dataclass(frozen=True)
-class Constraint:
+class Constraint(msgspec.Struct, frozen=True):
     """What an answer must match. Equal ones are compiled once.
 
     `text` is a JSON schema (`json_schema`), a regular expression that the whole answer matches (`regex`), a JSON array

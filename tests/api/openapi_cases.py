@@ -24,6 +24,7 @@ BEYOND_THE_SCHEMA = {
     "too_many_sequences",
     "empty_prompt",
     "chat_template_refused",
+    "unsupported_grammar",
 }
 _CONFIG = {
     "checks": {

@@ -12,6 +12,7 @@ from numaserve.server.api.fields import MAX_INT
 from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.openai.chat_schema import ChatRequest
 from numaserve.server.api.openai.completion_schema import CompletionRequest
+from numaserve.server.api.openai.constraint_fields import ConstraintFields
 from numaserve.server.api.openai.messages import Message
 from numaserve.server.api.openai.sampling_fields import SamplingFields
 from numaserve.server.metrics.metrics import Metrics
@@ -47,6 +48,11 @@ def routes() -> str:
 def common_fields() -> str:
     """What both completion endpoints serve."""
     return _table(SamplingFields, _served(SamplingFields))
+
+
+def constraint_fields() -> str:
+    """What says, for both completion endpoints, what an answer must look like."""
+    return _table(ConstraintFields, _served(ConstraintFields))
 
 
 def chat_fields() -> str:
@@ -115,7 +121,7 @@ def _served(model: type[BaseModel]) -> dict[str, Schema]:
 
 
 def _own(model: type[BaseModel]) -> dict[str, Schema]:
-    common = _properties(SamplingFields)
+    common = _properties(SamplingFields) | _properties(ConstraintFields)
     return {name: schema for name, schema in _served(model).items() if common.get(name) != schema}
 
 

@@ -37,6 +37,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     },
     "routes": api.routes,
     "fields of both": api.common_fields,
+    "fields of constraints": api.constraint_fields,
     "fields of chat": api.chat_fields,
     "fields of completions": api.completion_fields,
     "fields of a message": api.message_fields,

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import tokenizers
 from numaserve.server.api.app import ApiContext, ApiLimits
 from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.browser_rules import BrowserRules
@@ -22,8 +23,10 @@ from numaserve.server.engine.types import (
     NotReady,
 )
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.tokenizer.token_bytes import byte_alphabet
 from numaserve.server.tokenizer.types import ChatTemplateError
 from numaserve.workers.protocol import Ceilings, OperationProfile, RankProfile, TokenLogprobs
+from tokenizers import decoders, models, pre_tokenizers
 
 BOS, EOS, TURN = 256, 257, 258
 VOCAB = 260
@@ -53,6 +56,14 @@ class ByteTokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         skipped = self.special_token_ids if skip_special_tokens else ()
         return b"".join(self.token_bytes(t) for t in token_ids if t not in skipped).decode(errors="replace")
+
+    def definition(self) -> str:
+        vocabulary = dict(byte_alphabet())
+        backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        backend.add_special_tokens([spelling.decode() for spelling in SPECIAL.values()])
+        return backend.to_str()
 
     def token_text(self, token_id: int) -> str:
         return f"<{token_id}>"

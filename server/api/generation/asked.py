@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from numaserve.server.api.conversation import Conversation
 from numaserve.server.api.sampling import Sampling
+from numaserve.server.structured.types import Constraint
 from numaserve.server.tools.types import Tool
 
 
@@ -65,6 +66,14 @@ class Reasoning:
 
 
 @dataclass(frozen=True)
+class Constrained:
+    """What an answer must match."""
+
+    constraint: Constraint
+    param: str  # the field to blame
+
+
+@dataclass(frozen=True)
 class Asked:
     """A request for text."""
 
@@ -77,6 +86,7 @@ class Asked:
     prompt_logprobs: bool = False  # of the prompt's, too
     tools: ToolUse | None = None
     reasoning: Reasoning = field(default_factory=Reasoning)
+    constrained: Constrained | None = None
 
 
 @dataclass(frozen=True)

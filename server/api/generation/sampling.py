@@ -10,6 +10,7 @@ from numaserve.server.api.explain import CONFLICT
 from numaserve.server.api.generation.asked import Asked, Chat, Prompt
 from numaserve.server.api.sampling import Sampling
 from numaserve.server.engine.types import GenerationRequest
+from numaserve.server.structured.types import MatcherFactory
 from numaserve.workers.protocol import SamplingParams
 
 _T = TypeVar("_T")
@@ -36,8 +37,13 @@ def output_limit(prompt_tokens: int, asked: int | None, default: int | None, con
     return room if default is None else min(default, room)
 
 
-def generation_requests(context: ApiContext, asked: Asked, prompt: Prompt, request_id: str) -> list[GenerationRequest]:
-    """The `n` sequences of one prompt. Sequence i has seed `seed + i`, the seed being random when none was given."""
+def generation_requests(
+    context: ApiContext, asked: Asked, prompt: Prompt, request_id: str, matcher: MatcherFactory | None = None
+) -> list[GenerationRequest]:
+    """The `n` sequences of one prompt. Sequence i has seed `seed + i`, the seed being random when none was given.
+
+    `matcher` makes their constraints.
+    """
     sampling, length, param = asked.sampling, len(prompt.tokens), asked.input.param
     limit = output_limit(length, asked.max_tokens, asked.default_max_tokens, context.limits.context_length, param)
     if sampling.min_tokens > limit:
@@ -69,6 +75,7 @@ def generation_requests(context: ApiContext, asked: Asked, prompt: Prompt, reque
             skip_special_tokens=sampling.skip_special_tokens,
             shown_tokens=shown,
             cache_salt=sampling.cache_salt,
+            matcher=matcher,
         )
         for index in range(sampling.n)
     ]

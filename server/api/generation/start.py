@@ -10,6 +10,7 @@ from numaserve.server.api.context import ApiContext
 from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import bad_request, model_not_found, not_ready
 from numaserve.server.api.generation.asked import Asked, Chat, Prompt, ToolUse
+from numaserve.server.api.generation.constrain import matchers_of
 from numaserve.server.api.generation.generation import Generation
 from numaserve.server.api.generation.prompts import prompts_of
 from numaserve.server.api.generation.reading import AnswerReader
@@ -45,9 +46,14 @@ async def _admitted(
     context: ApiContext, request: Request, asked: Asked, request_id: str, running: RunningRequest
 ) -> Generation:
     prompts = await until_disconnect(request, prompts_of(context, asked))
+    matcher = None
+    if asked.constrained is not None:
+        matcher = await until_disconnect(request, matchers_of(context, asked.constrained))
     running.check()
     ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
-    requests = [generation_requests(context, asked, prompt, each) for prompt, each in zip(prompts, ids, strict=True)]
+    requests = [
+        generation_requests(context, asked, prompt, each, matcher) for prompt, each in zip(prompts, ids, strict=True)
+    ]
     readers, drops = _readers(context, asked, prompts), asked.max_tokens == 0
     return Generation.admit(context.engine, prompts, requests, record_of(request), readers, drop_output=drops)
 

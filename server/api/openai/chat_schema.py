@@ -7,13 +7,14 @@ from typing import Annotated, Any, Literal
 
 from numaserve.server.api.fields import MAX_INT, Neutral, TemplateArguments, TopLogprobs, conflict, neutral
 from numaserve.server.api.generation.asked import Asked, Chat, Reasoning, ToolUse, effort_arguments
+from numaserve.server.api.openai.constraint_fields import ConstraintFields
 from numaserve.server.api.openai.messages import Messages
 from numaserve.server.api.openai.sampling_fields import SamplingFields
 from numaserve.server.api.openai.tools_schema import FunctionChoice, Functions, ToolChoice, Tools, tool_use
 from pydantic import Field, model_validator
 
 
-class ChatRequest(SamplingFields):
+class ChatRequest(ConstraintFields, SamplingFields):
     """The body of POST /v1/chat/completions."""
 
     messages: Messages
@@ -81,6 +82,7 @@ class ChatRequest(SamplingFields):
             logprobs=(self.top_logprobs or 0) if self.logprobs else -1,
             tools=self._tool_use(),
             reasoning=Reasoning(include=include, separate=separate),
+            constrained=self.constrained(),
         )
 
     def _tool_use(self) -> ToolUse | None:

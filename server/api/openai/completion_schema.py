@@ -7,6 +7,7 @@ from typing import Annotated
 from numaserve.server.api.fields import Neutral, Text, TokenId, TopLogprobs, conflict, neutral
 from numaserve.server.api.generation.asked import Asked, Texts
 from numaserve.server.api.limits import ApiLimits
+from numaserve.server.api.openai.constraint_fields import ConstraintFields
 from numaserve.server.api.openai.sampling_fields import SamplingFields
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -42,7 +43,7 @@ Prompts = Annotated[
 ]
 
 
-class CompletionRequest(SamplingFields):
+class CompletionRequest(ConstraintFields, SamplingFields):
     """The body of POST /v1/completions."""
 
     @classmethod
@@ -79,4 +80,5 @@ class CompletionRequest(SamplingFields):
             default_max_tokens=DEFAULT_MAX_TOKENS,
             logprobs=-1 if self.logprobs is None else self.logprobs,
             prompt_logprobs=self.echo is True and with_logprobs,
+            constrained=self.constrained(),
         )

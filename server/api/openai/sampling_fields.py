@@ -116,16 +116,6 @@ class SamplingFields(Strict):
     custom_logit_processor: Annotated[Neutral, neutral()] = None
     stop_regex: Annotated[Neutral, neutral([])] = None
     priority: Annotated[Neutral, neutral(0)] = None
-    guided_json: Annotated[Neutral, neutral()] = None
-    guided_regex: Annotated[Neutral, neutral()] = None
-    guided_choice: Annotated[Neutral, neutral()] = None
-    guided_grammar: Annotated[Neutral, neutral()] = None
-    structured_outputs: Annotated[Neutral, neutral()] = None
-    structural_tag: Annotated[Neutral, neutral()] = None
-    json_schema: Annotated[Neutral, neutral()] = None
-    regex: Annotated[Neutral, neutral()] = None
-    ebnf: Annotated[Neutral, neutral()] = None
-    response_format: Annotated[Neutral, neutral({"type": "text"})] = None
     lora_path: Annotated[Neutral, neutral()] = None
     session_params: Annotated[Neutral, neutral()] = None
     kv_transfer_params: Annotated[Neutral, neutral()] = None

@@ -1,0 +1,162 @@
+"""The fields that say what an answer must look like, in the words of OpenAI, vLLM and SGLang."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, TypeAlias
+
+from numaserve.server.api.fields import Strict, conflict, whole_characters
+from numaserve.server.api.generation.asked import Constrained
+from numaserve.server.api.openai.constraint_shapes import FORMATS, OBJECT, OUTPUTS, TEXT, TEXTS
+from numaserve.server.structured.types import Constraint, ConstraintKind
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema, core_schema
+
+_Read: TypeAlias = Callable[[Any], Constraint | None]  # raises ValueError
+
+
+class _Meaning:
+    """How a field's value becomes a constraint, and what the OpenAPI document says that the value is."""
+
+    def __init__(self, read: _Read, *kinds: dict[str, Any]) -> None:
+        self._read = read
+        self._kinds = kinds
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._check)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [*self._kinds, {"type": "null"}]}
+
+    def _check(self, value: object) -> Constraint | None:
+        constraint = None if value is None else self._read(value)
+        if constraint is not None:
+            whole_characters(constraint.text)
+        return constraint
+
+
+def _json(value: object, name: str, kind: type = dict) -> str:
+    """The JSON text of `value`, or `value` where it is that text already."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be an object or its JSON text")
+    # Not msgspec's, which has no integers beyond 64 bits.
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _of_text(kind: ConstraintKind) -> _Read:
+    def read(value: Any) -> Constraint:
+        if not isinstance(value, str):
+            raise ValueError("it must be a string")
+        return Constraint(kind, value)
+
+    return read
+
+
+def _schema(value: Any) -> Constraint:
+    return Constraint("json_schema", _json(value, "the schema"))
+
+
+def _choice(value: Any) -> Constraint:
+    if not isinstance(value, list) or not value or not all(isinstance(choice, str) for choice in value):
+        raise ValueError("it must be a list of at least one string")
+    return Constraint("choice", _json(value, "the list", list))
+
+
+def _structural_tag(value: Any) -> Constraint:
+    return Constraint("structural_tag", _json(value, "the structural tag"))
+
+
+def _json_object(value: Any) -> Constraint | None:
+    if not isinstance(value, bool):
+        raise ValueError("'json_object' must be true or false")
+    return Constraint("json_object") if value else None
+
+
+def _response_format(value: Any) -> Constraint | None:
+    kind = value.get("type") if isinstance(value, dict) else None
+    match kind:
+        case "text":
+            return None
+        case "json_object":
+            return Constraint("json_object")
+        case "json_schema":
+            named = value.get("json_schema")
+            if not isinstance(named, dict) or not isinstance(named.get("schema"), dict):
+                raise ValueError("'json_schema' must be an object with a 'schema', which is an object")
+            return _schema(named["schema"])
+        case "structural_tag":
+            return _structural_tag(value)
+    raise ValueError("'type' must be 'text', 'json_object', 'json_schema' or 'structural_tag'")
+
+
+_OUTPUTS: dict[str, _Read] = {
+    "json": _schema,
+    "regex": _of_text("regex"),
+    "choice": _choice,
+    "grammar": _of_text("lark"),
+    "structural_tag": _structural_tag,
+    "json_object": _json_object,
+}
+
+
+def _structured_outputs(value: Any) -> Constraint | None:
+    """vLLM's object, whose options are served as far as they change nothing."""
+    if not isinstance(value, dict):
+        raise ValueError("it must be an object")
+    given = {name: item for name, item in value.items() if item is not None and item is not False}
+    if others := sorted(given.keys() - _OUTPUTS.keys()):
+        raise ValueError(f"'{others[0][:64]}' is not supported; supported are {', '.join(_OUTPUTS)}")
+    if len(given) != 1:
+        raise ValueError(f"it must have exactly one of {', '.join(_OUTPUTS)}")
+    name, item = given.popitem()
+    try:
+        return _OUTPUTS[name](item)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+class ConstraintFields(Strict):
+    """Fields that constrain an answer; one of them at most."""
+
+    response_format: Annotated[Constraint | None, _Meaning(_response_format, *FORMATS)] = None
+    """`text`, `json_object`, `json_schema` with a `schema`, whether `strict` or not, or vLLM's `structural_tag`."""
+    structured_outputs: Annotated[Constraint | None, _Meaning(_structured_outputs, *OUTPUTS)] = None
+    """Extension, vLLM's: one of `json`, `regex`, `choice`, `grammar`, `structural_tag`, `json_object`, in an object."""
+    guided_json: Annotated[Constraint | None, _Meaning(_schema, OBJECT, TEXT)] = None
+    """Extension, vLLM's older: a JSON schema, or its text."""
+    guided_regex: Annotated[Constraint | None, _Meaning(_of_text("regex"), TEXT)] = None
+    """Extension, vLLM's older: a regular expression that the whole answer matches."""
+    guided_choice: Annotated[Constraint | None, _Meaning(_choice, TEXTS)] = None
+    """Extension, vLLM's older: the answers that there are."""
+    guided_grammar: Annotated[Constraint | None, _Meaning(_of_text("lark"), TEXT)] = None
+    """Extension, vLLM's older: a grammar in Lark's form or in GBNF."""
+    json_schema: Annotated[Constraint | None, _Meaning(_schema, OBJECT, TEXT)] = None
+    """Extension, SGLang's: the text of a JSON schema, or the schema."""
+    regex: Annotated[Constraint | None, _Meaning(_of_text("regex"), TEXT)] = None
+    """Extension, SGLang's: a regular expression that the whole answer matches."""
+    ebnf: Annotated[Constraint | None, _Meaning(_of_text("lark"), TEXT)] = None
+    """Extension, SGLang's: a grammar in GBNF, or in Lark's form."""
+    structural_tag: Annotated[Constraint | None, _Meaning(_structural_tag, OBJECT, TEXT)] = None
+    """Extension, SGLang's: a structural tag, or its JSON text."""
+
+    @model_validator(mode="after")
+    def _one_constraint_at_most(self) -> ConstraintFields:
+        given = self._given()
+        if len(given) > 1:
+            names = " and ".join(f"'{name}'" for name in given)
+            raise conflict(given[1], f"{names} constrain the answer; set only one of them")
+        return self
+
+    def constrained(self) -> Constrained | None:
+        """What the answer must match, if anything."""
+        given = self._given()
+        return Constrained(getattr(self, given[0]), given[0]) if given else None
+
+    def _given(self) -> list[str]:
+        return [name for name in _FIELDS if getattr(self, name) is not None]
+
+
+_FIELDS = tuple(ConstraintFields.model_fields)

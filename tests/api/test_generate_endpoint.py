@@ -128,6 +128,13 @@ def test_a_prompt_is_scored_from_a_position_on(client: TestClient, start: int, p
     assert info["output_token_logprobs"][0] == [-0.5, TOKENS[0], "H"]
 
 
+def test_named_tokens_have_log_probabilities_at_each_position(client: TestClient, engine: FakeEngine) -> None:
+    info = ask(client, return_logprob=True, token_ids_logprob=[7, 5]).json()["meta_info"]
+    assert engine.admitted[0].sampling.token_ids_logprob == [7, 5]
+    assert info["output_token_ids_logprobs"] == [[[-0.25, 7, None], [-0.25, 5, None]] for _ in TOKENS]
+    assert ask(client, return_logprob=True, token_ids_logprob=[300]).json()["error"]["param"] == "token_ids_logprob"
+
+
 def test_a_prompt_can_be_scored_alone(client: TestClient) -> None:
     fields = {"return_logprob": True, "logprob_start_len": 0, "sampling_params": {"max_new_tokens": 0}}
     answer = ask(client, input_ids=[97, 98], **fields).json()
@@ -147,6 +154,8 @@ def test_a_prompt_can_be_scored_alone(client: TestClient) -> None:
         {"text": "x", "input_ids": [1]},
         {"input_ids": [300]},
         {"top_logprobs_num": 1},
+        {"token_ids_logprob": [1]},
+        {"token_ids_logprob": [1], "return_logprob": True, "logprob_start_len": 0},
         {"sampling_params": [{}]},
         {"sampling_params": {"regex": "a"}},
         {"sampling_params": {"json_schema": "{}"}},

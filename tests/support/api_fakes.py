@@ -143,6 +143,8 @@ class FakeSequence:
             chunk.stop_reason = self._engine.stop_reason
         if self.request.sampling.logprobs >= 0:
             chunk.logprobs = [self._logprobs(token)]
+        if named := self.request.sampling.token_ids_logprob:
+            chunk.token_logprobs = [[-0.25 for _ in named]]
         if self.sent == 0:
             chunk.cached_tokens = self._engine.cached_tokens
             if self.request.prompt_logprobs:

@@ -84,6 +84,7 @@ class Asked:
     default_max_tokens: int | None = None  # None: as many as fit
     logprobs: int = -1  # of the output's tokens, as in `SamplingParams`
     prompt_logprobs: bool = False  # of the prompt's, too
+    token_ids_logprob: Sequence[int] = ()  # tokens that have log-probabilities at each position of the output
     tools: ToolUse | None = None
     reasoning: Reasoning = field(default_factory=Reasoning)
     constrained: Constrained | None = None

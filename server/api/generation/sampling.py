@@ -55,6 +55,7 @@ def generation_requests(
     eos = frozenset[int]() if sampling.ignore_eos else context.tokenizer.eos_token_ids
     stop_ids = eos | _known("stop_token_ids", sampling.stop_token_ids, context.vocab_size)
     _known("logit_bias", sampling.logit_bias, context.vocab_size)
+    _known("token_ids_logprob", asked.token_ids_logprob, context.vocab_size)
     return [
         GenerationRequest(
             request_id=f"{request_id}-{index}",
@@ -107,6 +108,7 @@ def _sampling(
         seed=seed,
         logit_bias=dict(asked.logit_bias),
         logprobs=request.logprobs,
+        token_ids_logprob=list(request.token_ids_logprob),
         min_position=prompt_tokens + asked.min_tokens if asked.min_tokens else 0,
         suppress=stop_ids if asked.min_tokens else [],
     )

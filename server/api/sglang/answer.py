@@ -47,7 +47,8 @@ class _Output:
         if not body.return_logprob:
             return []
         beside = ["top"] if body.top_logprobs_num else []
-        return [f"{side}_{what}_logprobs" for what in ("token", *beside) for side in ("input", "output")]
+        named = ["output_token_ids_logprobs"] if body.token_ids_logprob else []
+        return [f"{side}_{what}_logprobs" for what in ("token", *beside) for side in ("input", "output")] + named
 
     async def add(self, chunk: Chunk) -> None:
         """Take the next chunk."""
@@ -61,6 +62,9 @@ class _Output:
         self._ids.add(chunk.token_ids)
         self._add("output_token_logprobs", self._entries.chosen(chunk.logprobs))
         self._add("output_top_logprobs", self._entries.likeliest(chunk.logprobs))
+        if chunk.token_ids:
+            named = self._entries.named(self._body.token_ids_logprob or (), chunk.of_engine.token_logprobs)
+            self._add("output_token_ids_logprobs", named)
         if chunk.finish_reason is not None:
             self.end(_finish(chunk, self._tokens))
 

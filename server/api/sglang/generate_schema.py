@@ -22,6 +22,7 @@ from numaserve.server.api.sglang.sampling_schema import DEFAULT_MAX_NEW_TOKENS, 
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 MAX_PROMPTS = 8192
+MAX_NAMED_TOKENS = 256
 _DEFAULTS = SamplingParameters()
 
 
@@ -72,12 +73,13 @@ class SGLangGenerateRequest(Strict):
     """The prompt's too, from this position on; -1, the default, none of them."""
     top_logprobs_num: TopLogprobs | None = None
     """And so many of the likeliest beside each."""
+    token_ids_logprob: Annotated[list[TokenId], Field(max_length=MAX_NAMED_TOKENS)] | None = None
+    """And those of these tokens at each position of the answer."""
     return_text_in_logprobs: bool | None = None
     """Give the text of tokens beside their log-probabilities."""
     cache_salt: Annotated[Text, StringConstraints(max_length=256)] | None = None
     """Cached prefixes are shared only with requests of the same salt."""
 
-    token_ids_logprob: Annotated[Neutral, neutral([])] = None
     input_embeds: Annotated[Neutral, neutral()] = None
     image_data: Annotated[Neutral, neutral([])] = None
     audio_data: Annotated[Neutral, neutral([])] = None
@@ -101,8 +103,11 @@ class SGLangGenerateRequest(Strict):
     def _fields_fit_together(self) -> SGLangGenerateRequest:
         if (self.text is None) == (self.input_ids is None):
             raise conflict("text", "exactly one of 'text' and 'input_ids' is needed")
-        if self.top_logprobs_num and not self.return_logprob:
-            raise conflict("top_logprobs_num", "'top_logprobs_num' needs 'return_logprob': true")
+        if (self.top_logprobs_num or self.token_ids_logprob) and not self.return_logprob:
+            param = "top_logprobs_num" if self.top_logprobs_num else "token_ids_logprob"
+            raise conflict(param, f"'{param}' needs 'return_logprob': true")
+        if self.token_ids_logprob and self.scores_prompt:
+            raise conflict("token_ids_logprob", "'token_ids_logprob' is served for the answer's positions alone")
         return self
 
     @property
@@ -131,6 +136,7 @@ class SGLangGenerateRequest(Strict):
             default_max_tokens=DEFAULT_MAX_NEW_TOKENS,
             logprobs=(self.top_logprobs_num or 0) if self.return_logprob else -1,
             prompt_logprobs=self.scores_prompt,
+            token_ids_logprob=self.token_ids_logprob or (),
         )
 
     def _texts(self) -> Texts:

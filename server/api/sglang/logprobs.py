@@ -1,6 +1,6 @@
 """Log-probabilities in SGLang's shape: ``[log-probability, token id, text or null]``."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from numaserve.server.api.openai.logprobs import TokenNames, finite
 from numaserve.workers.protocol import TokenLogprobs
@@ -26,3 +26,7 @@ class Entries:
     def likeliest(self, tokens: Iterable[TokenLogprobs]) -> list[list[Entry]]:
         """Those of the likeliest tokens, at each position."""
         return [list(map(self.entry, each.top_ids, each.top_logprobs)) for each in tokens]
+
+    def named(self, ids: Sequence[int], logprobs: Iterable[Sequence[float]]) -> list[list[Entry]]:
+        """Those of the tokens that were named, at each position."""
+        return [list(map(self.entry, ids, each)) for each in logprobs]

@@ -29,6 +29,7 @@ class SGLangMetaInfo(BaseModel):
     output_token_logprobs: list[_Entry] | None = None
     input_top_logprobs: list[list[_Entry] | None] | None = None
     output_top_logprobs: list[list[_Entry]] | None = None
+    output_token_ids_logprobs: list[list[_Entry]] | None = None
 
 
 class SGLangAnswer(BaseModel):

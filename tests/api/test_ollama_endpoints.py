@@ -106,7 +106,7 @@ def test_without_a_bound_or_with_a_large_one_as_much_as_fits_is_generated(
         (CHAT, {"format": "json"}),
         (CHAT, {"format": {"type": "object"}}),
         (CHAT, {"tools": [{"type": "function"}]}),
-        (CHAT, {"think": "high"}),
+        (CHAT, {"think": "most"}),
         (CHAT, {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}),
         (GENERATE, {"suffix": "x"}),
         (GENERATE, {"template": "{{ .Prompt }}"}),

@@ -31,6 +31,10 @@ class WholeAnswer:
         self._texts.append(chunk.text)
         self._thoughts.append(chunk.reasoning)
         self.finish_reason = chunk.finish_reason or self.finish_reason
+        self.add_calls(chunk)
+
+    def add_calls(self, chunk: Chunk) -> None:
+        """Take only the calls of the next chunk."""
         for delta in chunk.tool_calls:
             self._add_call(delta)
 

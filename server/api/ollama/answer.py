@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 
@@ -16,12 +16,14 @@ from numaserve.server.api.errors import ApiError
 from numaserve.server.api.event_stream import Framing
 from numaserve.server.api.generation.generation import Generation
 from numaserve.server.api.generation.reading import Chunk
+from numaserve.server.api.generation.whole import WholeAnswer, WholeCall
 from numaserve.server.api.ollama.errors import error_body
 from numaserve.server.api.ollama.options import OllamaFields
 from numaserve.server.api.openai.logprobs import TokenNames, chat_entries
 from numaserve.server.api.streaming import json_response
 
-Place = Callable[[str], dict[str, object]]  # an answer's text in the fields that an endpoint has for it
+# An answer's text, thought and calls in the fields that an endpoint has for them.
+Place = Callable[[str, str, Sequence[WholeCall]], dict[str, object]]
 
 
 def _line(payload: object) -> bytes:
@@ -57,27 +59,32 @@ class OllamaAnswer:
 
     async def complete(self, generation: Generation) -> Response:
         """The whole answer at once."""
-        texts: list[str] = []
+        answer = WholeAnswer()
         logprobs: list[msgspec.Raw] = []
-        reason: str | None = None
         async with aclosing(generation.chunks()) as chunks:
             async for chunk in chunks:
                 self._see(chunk)
-                texts.append(chunk.text)
+                answer.add(chunk)
                 logprobs += self._entries(chunk)
-                reason = chunk.finish_reason or reason
-        return json_response(self._last("".join(texts), logprobs, reason, generation))
+        frame = self._frame(answer.text, answer.reasoning, answer.calls, logprobs)
+        return json_response(frame | self._end(answer.finish_reason, generation))
 
     async def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
-        """A line for each chunk that says something; the last one has the counts."""
+        """A line for each chunk that says something; a call is whole in its line, and the last line has the counts."""
+        calls = WholeAnswer()
+        told = 0
         async with aclosing(generation.chunks()) as chunks:
             async for chunk in chunks:
                 self._see(chunk)
                 logprobs = self._entries(chunk)
-                if chunk.text or logprobs:
-                    yield self._frame(chunk.text, logprobs) | {"done": False}
+                calls.add_calls(chunk)
+                # The last one may still grow.
+                whole = calls.calls[told : None if chunk.finish_reason else -1]
+                told += len(whole)
+                if chunk.text or chunk.reasoning or whole or logprobs:
+                    yield self._frame(chunk.text, chunk.reasoning, whole, logprobs) | {"done": False}
                 if chunk.finish_reason is not None:
-                    yield self._last("", [], chunk.finish_reason, generation)
+                    yield self._frame("", "", (), []) | self._end(chunk.finish_reason, generation)
 
     def _see(self, chunk: Chunk) -> None:
         if self._first is None and chunk.token_ids:
@@ -86,19 +93,19 @@ class OllamaAnswer:
     def _entries(self, chunk: Chunk) -> list[msgspec.Raw]:
         return chat_entries(self._names, chunk.logprobs) if self._with_logprobs else []
 
-    def _frame(self, text: str, logprobs: list[msgspec.Raw]) -> dict[str, object]:
-        frame: dict[str, object] = {"model": self._model, "created_at": now(), **self._place(text)}
+    def _frame(
+        self, text: str, thought: str, calls: Sequence[WholeCall], logprobs: list[msgspec.Raw]
+    ) -> dict[str, object]:
+        placed = self._place(text, thought, calls)
+        frame: dict[str, object] = {"model": self._model, "created_at": now(), **placed}
         return frame | {"logprobs": logprobs} if logprobs else frame
 
-    def _last(
-        self, text: str, logprobs: list[msgspec.Raw], reason: str | None, generation: Generation
-    ) -> dict[str, object]:
+    def _end(self, reason: str | None, generation: Generation) -> dict[str, object]:
         ended, usage = time.perf_counter(), generation.usage()
         first = ended if self._first is None else self._first
         return {
-            **self._frame(text, logprobs),
             "done": True,
-            "done_reason": reason,
+            "done_reason": "stop" if reason == "tool_calls" else reason,
             "total_duration": _nanoseconds(ended - self._began),
             "load_duration": _nanoseconds(self._admitted - self._began),
             "prompt_eval_count": usage.prompt_tokens,
@@ -110,7 +117,7 @@ class OllamaAnswer:
 
 def loaded(model: str, place: Place) -> Response:
     """The answer to a request that only wants the model to be loaded."""
-    answer = {"model": model, "created_at": now(), **place(""), "done": True, "done_reason": "load"}
+    answer = {"model": model, "created_at": now(), **place("", "", ()), "done": True, "done_reason": "load"}
     return json_response(answer)
 
 

@@ -8,6 +8,7 @@ from numaserve.server.api.conversation import Conversation, conversation_of
 from numaserve.server.api.fields import Data, Neutral, ShortText, Strict, Text, Unused, conflict, neutral
 from numaserve.server.api.generation.asked import Asked, Chat
 from numaserve.server.api.ollama.options import OllamaFields
+from numaserve.server.api.openai.tools_schema import Tools, tool_use
 from pydantic import Field, model_validator
 
 MAX_TOOL_CALLS = 128
@@ -47,7 +48,8 @@ class OllamaMessage(Strict):
     """The tool whose result this is."""
     tool_call_id: Unused = None
     images: Annotated[Neutral, neutral([])] = None
-    thinking: Unused = None  # templates leave out what was thought in earlier turns
+    thinking: Text | None = None
+    """What the assistant thought, for templates that write it."""
 
     @model_validator(mode="after")
     def _only_the_assistant_calls(self) -> OllamaMessage:
@@ -65,6 +67,8 @@ class OllamaMessage(Strict):
         message: dict[str, Any] = {"role": self.role, "content": self.content or ""}
         if self.tool_calls:
             message["tool_calls"] = [call.for_template() for call in self.tool_calls]
+        if self.thinking:
+            message["reasoning_content"] = self.thinking
         if self.tool_name is not None:
             message["name"] = self.tool_name
         return message
@@ -75,7 +79,8 @@ class OllamaChatRequest(OllamaFields):
 
     messages: Annotated[Conversation, conversation_of(OllamaMessage, at_least=0)] | None = None
     """The turns so far; without any nothing is generated."""
-    tools: Annotated[Neutral, neutral([])] = None
+    tools: Tools | None = None
+    """Functions that the model may call."""
 
     def asked(self, model: str) -> Asked | None:
         """What the client asks for, of `model`; None where it only wants the model to be loaded."""
@@ -88,4 +93,5 @@ class OllamaChatRequest(OllamaFields):
             model=model,
             default_max_tokens=options.most_output,
             logprobs=self.counted_logprobs,
+            tools=tool_use(self.tools, None, parallel=True) if self.tools else None,
         )

@@ -91,4 +91,5 @@ def _info(context: ApiContext) -> dict[str, object]:
 
 
 def _capabilities(context: ApiContext) -> list[str]:
-    return ["completion", "tools"] if context.tool_format is not None else ["completion"]
+    known = {"tools": context.tool_format, "thinking": context.reasoning_format}
+    return ["completion", *(name for name, form in known.items() if form is not None)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from numaserve.server.api.fields import (
     MAX_INT,
@@ -17,10 +17,22 @@ from numaserve.server.api.fields import (
     neutral,
     no_overflow,
 )
+from numaserve.server.api.generation.asked import effort_arguments
 from numaserve.server.api.sampling import Sampling
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 _RANDOM_SEED = -1
+
+
+def _kind_of_thinking(value: object) -> str:
+    return "[level]" if isinstance(value, str) else "[switch]"
+
+
+# Tags, so that an error is about what was sent; with brackets, so that `param_of` leaves them out.
+_Think = Annotated[
+    Annotated[bool, Tag("[switch]")] | Annotated[Literal["low", "medium", "high"], Tag("[level]")],
+    Discriminator(_kind_of_thinking),
+]
 
 
 class Options(Strict):
@@ -109,8 +121,8 @@ class OllamaFields(Strict):
     """Answer in lines, as the tokens come; true unless set."""
     options: Options | None = None
     """How to sample."""
-    think: bool | None = None
-    """Whether the chat template asks the model to think first."""
+    think: _Think | None = None
+    """Whether the model thinks first, or `low`, `medium` or `high`; what the model does by itself unless set."""
     logprobs: bool | None = None
     """Give log-probabilities of the answer's tokens."""
     top_logprobs: TopLogprobs | None = None
@@ -135,7 +147,12 @@ class OllamaFields(Strict):
     @property
     def template_arguments(self) -> dict[str, object]:
         """The arguments of the chat template."""
-        return {} if self.think is None else {"enable_thinking": self.think}
+        match self.think:
+            case True:
+                return {"enable_thinking": True, "thinking": True}
+            case False:
+                return effort_arguments("none")
+        return effort_arguments(self.think)
 
     @property
     def counted_logprobs(self) -> int:

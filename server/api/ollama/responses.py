@@ -34,6 +34,8 @@ class AnswerMessage(BaseModel):
 
     role: Literal["assistant"]
     content: str
+    thinking: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
 
 
 class ChatAnswer(_Answer):
@@ -46,6 +48,7 @@ class GenerateAnswer(_Answer):
     """The answer of /api/generate."""
 
     response: str
+    thinking: str | None = None
 
 
 class ModelDetails(BaseModel):

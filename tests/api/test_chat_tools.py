@@ -1,5 +1,6 @@
 """Tools and thoughts of POST /v1/chat/completions, over an engine whose answer is given and comes byte by byte."""
 
+import ctypes
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 from numaserve.server.api.app import create_app
+from numaserve.server.engine.constraint import MaskState, TokenMatcher
 from numaserve.server.reasoning.formats import reasoning_formats
 from numaserve.server.tools.formats import tool_formats
 from starlette.testclient import TestClient
@@ -23,6 +25,9 @@ WEATHER = {
 CLOCK = {"name": "clock"}
 TOOLS = [{"type": "function", "function": each} for each in (WEATHER, CLOCK)]
 ARGUMENTS = {"city": "São Paulo", "days": [1, 2]}
+DEEP: dict[str, Any] = {}
+for _ in range(70):
+    DEEP = {"items": DEEP}
 CALL = f"<tool_call>\n{json.dumps({'name': 'weather', 'arguments': ARGUMENTS}, ensure_ascii=False)}\n</tool_call>"
 SECOND = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
 
@@ -216,6 +221,10 @@ def test_the_effort_is_an_argument_of_the_template(
         ({"tools": TOOLS, "functions": [CLOCK]}, "functions"),
         ({"tools": [*TOOLS, TOOLS[0]]}, "tools"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": DEEP}}]},
+            "tools[0].function.parameters",
+        ),
         ({"chat_template_kwargs": {"x": "y" * 257}}, "chat_template_kwargs.x"),
         ({"chat_template_kwargs": {"x": [1]}}, "chat_template_kwargs.x"),
     ],
@@ -224,3 +233,74 @@ def test_what_cannot_be_meant_is_refused(client: TestClient, fields: dict[str, A
     answer = client.post(CHAT, json={"messages": [USER], **fields})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"].startswith(param)
+
+
+def constraint_of(engine: FakeEngine) -> TokenMatcher | None:
+    make = engine.admitted[-1].matcher
+    return None if make is None else make()
+
+
+def allows(matcher: TokenMatcher | None, text: bytes) -> bool:
+    """Whether an answer may begin with `text`, a token a byte."""
+    assert matcher is not None
+    bits = (ctypes.c_uint8 * 64)()
+    for byte in text:
+        state = matcher.write_mask(ctypes.addressof(bits), len(bits))
+        if state is MaskState.MASK and not bits[byte // 8] >> byte % 8 & 1:
+            return False
+        matcher.accept(byte)
+    return True
+
+
+BEGIN = b'<tool_call>\n{"name": "'
+
+
+def test_a_demanded_call_is_what_the_answer_begins_with(client: TestClient, engine: FakeEngine) -> None:
+    ask(client, tools=TOOLS, tool_choice="required")
+    assert allows(constraint_of(engine), BEGIN + b'weather", "arguments": {"city": "')
+    assert allows(constraint_of(engine), BEGIN + b'clock", "arguments": {')
+    assert not allows(constraint_of(engine), b"No.")
+    assert not allows(constraint_of(engine), BEGIN + b"other")
+    assert not allows(constraint_of(engine), BEGIN + b'weather", "arguments": {"city": 1')
+
+
+def test_a_named_tool_is_the_one_that_is_called(client: TestClient, engine: FakeEngine) -> None:
+    ask(client, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "clock"}})
+    assert allows(constraint_of(engine), BEGIN + b"clock")
+    assert not allows(constraint_of(engine), BEGIN + b"weather")
+
+
+def test_an_answer_that_may_call_is_free_up_to_a_call(client: TestClient, engine: FakeEngine) -> None:
+    ask(client, tools=TOOLS)
+    assert allows(constraint_of(engine), b"No, I do not.")
+    assert allows(constraint_of(engine), b"Well. " + BEGIN + b"clock")
+    assert not allows(constraint_of(engine), b"Well. " + BEGIN + b"other")
+
+
+def test_an_answer_may_call_or_be_what_else_is_asked_for(client: TestClient, engine: FakeEngine) -> None:
+    yes = {"type": "json_schema", "json_schema": {"name": "yes", "schema": {"const": "yes"}}}
+    ask(client, tools=TOOLS, response_format=yes)
+    assert allows(constraint_of(engine), b'"yes"')
+    assert allows(constraint_of(engine), BEGIN)
+    assert not allows(constraint_of(engine), b"No")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_schema_without_a_grammar_is_an_error_only_where_it_was_to_be_met(
+    client: TestClient, engine: FakeEngine, strict: bool
+) -> None:
+    function = {"name": "f", "parameters": {"$ref": "https://example.com/schema"}, "strict": strict}
+    fields = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+    answer = client.post(CHAT, json={"messages": [USER], **fields})
+    assert answer.status_code == (400 if strict else 200)
+    if strict:
+        assert answer.json()["error"]["param"] == "tools"
+        assert "$ref" in answer.json()["error"]["message"]
+    else:
+        assert allows(constraint_of(engine), BEGIN + b'f", "arguments": {"any": [')
+
+
+def test_without_tools_there_is_no_constraint(client: TestClient, engine: FakeEngine) -> None:
+    ask(client)
+    ask(client, tools=TOOLS, tool_choice="none")
+    assert [request.matcher for request in engine.admitted] == [None, None]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from numaserve.server.api.conversation import Conversation
@@ -47,6 +48,20 @@ class ToolUse:
     def offered(self) -> tuple[Tool, ...]:
         """The tools that the model is told of."""
         return () if self.choice == "none" else self.tools
+
+    @cached_property
+    def characters(self) -> int:
+        """The length of what the model is told."""
+        return sum(len(tool.name) + len(tool.description) + _length(tool.parameters) for tool in self.offered)
+
+
+def _length(value: object) -> int:
+    """About the length of a value as JSON."""
+    if isinstance(value, Mapping):
+        return sum(len(key) + 4 + _length(item) for key, item in value.items())
+    if isinstance(value, list):
+        return sum(2 + _length(item) for item in value)
+    return len(value) if isinstance(value, str) else 4
 
 
 def effort_arguments(effort: str | None) -> dict[str, Any]:

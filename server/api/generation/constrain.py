@@ -1,14 +1,75 @@
-"""Matchers of what a client asks an answer to match."""
+"""What an answer is held to: what the client asks it to match, its calls, and the end of its thought."""
+
+from __future__ import annotations
+
+from functools import partial
 
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import bad_request
-from numaserve.server.api.generation.asked import Constrained
+from numaserve.server.api.generation.asked import Asked, Chat, Constrained, Prompt, ToolUse
+from numaserve.server.api.generation.call_constraint import loosely, with_calls
+from numaserve.server.structured.thought import Thought, after_thought
 from numaserve.server.structured.types import MatcherFactory, UnsupportedGrammar
 
 
-async def matchers_of(context: ApiContext, asked: Constrained) -> MatcherFactory:
-    """Raises `ApiError`, which names field and keyword, `QueueFull` and `NotReady`."""
+async def matchers_of(context: ApiContext, asked: Asked, prompt: Prompt) -> MatcherFactory | None:
+    """Makes a matcher for each answer to `prompt`; None where an answer may be anything.
+
+    Raises `ApiError`, which names field and keyword, `QueueFull` and `NotReady`.
+    """
+    answer = await _of_answer(context, asked)
+    thought = _thought(context, asked, prompt)
+    if thought is None or (answer is None and thought.max_tokens is None):
+        return answer
+    return after_thought(answer, thought)
+
+
+async def _of_answer(context: ApiContext, asked: Asked) -> MatcherFactory | None:
+    use = asked.tools
+    if use is None or not use.offered:
+        return None if asked.constrained is None else await _compiled(context, asked.constrained)
+    wanted = await _with_calls(context, use, asked.constrained)
+    if wanted is None:
+        return None
     try:
-        return await context.grammars.compile(asked.constraint)
+        return await context.grammars.compile(wanted.constraint)
     except UnsupportedGrammar as error:
-        raise bad_request(f"'{asked.param}' cannot be served: {error}.", asked.param, "unsupported_grammar") from error
+        loose = loosely(use)
+        if loose is None:
+            raise _refused(wanted, error) from error
+    # Nobody was promised that arguments fit their schema.
+    wanted = await _with_calls(context, loose, asked.constrained)
+    return None if wanted is None else await _compiled(context, wanted)
+
+
+async def _with_calls(context: ApiContext, use: ToolUse, answer: Constrained | None) -> Constrained | None:
+    calls = context.tool_format
+    assert calls is not None  # noqa: S101  requests with tools are refused without one
+    # Writing a grammar takes as long as the schemas are; not in the event loop.
+    with context.text.admit(use.characters) as turns:
+        return await turns.run(partial(with_calls, calls, use, answer))
+
+
+async def _compiled(context: ApiContext, wanted: Constrained) -> MatcherFactory:
+    try:
+        return await context.grammars.compile(wanted.constraint)
+    except UnsupportedGrammar as error:
+        raise _refused(wanted, error) from error
+
+
+def _refused(wanted: Constrained, error: UnsupportedGrammar) -> Exception:
+    return bad_request(f"'{wanted.param}' cannot be served: {error}.", wanted.param, "unsupported_grammar")
+
+
+def _thought(context: ApiContext, asked: Asked, prompt: Prompt) -> Thought | None:
+    """The thought before the answer, which no constraint of the answer is about; None where there is none."""
+    thoughts, tokenizer = context.reasoning_format, context.tokenizer
+    if thoughts is None or not isinstance(asked.input, Chat):
+        return None
+    is_inside = thoughts.begins_inside_after(prompt.text)
+    start = tokenizer.encode(thoughts.start, add_special_tokens=False)
+    if not is_inside and len(start) != 1:
+        return None  # no single token tells whether a thought begins
+    budget = asked.reasoning.max_tokens
+    closing = () if budget is None else tuple(tokenizer.encode(thoughts.end, add_special_tokens=False))
+    return Thought(thoughts.end, tokenizer.token_bytes, None if is_inside else start[0], budget, closing)

@@ -7,7 +7,7 @@ from functools import partial
 
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, bad_request, context_length_exceeded, template_unavailable
-from numaserve.server.api.generation.asked import Asked, Chat, Prompt, Texts
+from numaserve.server.api.generation.asked import Asked, Chat, Prompt, Texts, ToolUse
 from numaserve.server.api.generation.plain_tools import described, in_plain_text
 from numaserve.server.api.generation.sampling import check_token_ids, output_limit
 from numaserve.server.text.work import TextTooLong, Turns
@@ -23,7 +23,8 @@ async def prompts_of(context: ApiContext, asked: Asked) -> list[Prompt]:
     """The prompts, none of them empty. Raises `ApiError` and `QueueFull`."""
     given = asked.input
     if isinstance(given, Chat):
-        return [await render(context, given, asked.tools.offered if asked.tools else ())]
+        use = asked.tools or ToolUse(())
+        return [await render(context, given, use.offered, use.characters)]
     return await _texts(context, given, skip=asked.sampling.skip_special_tokens)
 
 
@@ -41,10 +42,12 @@ async def _texts(context: ApiContext, texts: Texts, *, skip: bool) -> list[Promp
     return prompts
 
 
-async def render(context: ApiContext, chat: Chat, tools: Sequence[Tool] = ()) -> Prompt:
-    """A conversation with `tools`, by the model's own template. Raises `ApiError` and `QueueFull`."""
+async def render(context: ApiContext, chat: Chat, tools: Sequence[Tool] = (), characters: int = 0) -> Prompt:
+    """A conversation with `tools`, which are about so many `characters`, by the model's own template. Raises `ApiError`
+    and `QueueFull`."""
     conversation, template = chat.conversation, context.tokenizer.chat_template
     check_text_length(context, conversation.characters, chat.param)
+    check_text_length(context, characters, "tools")
     in_text = ("tools" if tools else "tool_calls") not in template and (tools or conversation.needs_tools)
 
     def write() -> str:

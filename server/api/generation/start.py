@@ -46,9 +46,7 @@ async def _admitted(
     context: ApiContext, request: Request, asked: Asked, request_id: str, running: RunningRequest
 ) -> Generation:
     prompts = await until_disconnect(request, prompts_of(context, asked))
-    matcher = None
-    if asked.constrained is not None:
-        matcher = await until_disconnect(request, matchers_of(context, asked.constrained))
+    matcher = await until_disconnect(request, matchers_of(context, asked, prompts[0]))
     running.check()
     ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
     requests = [
@@ -82,8 +80,6 @@ def _check_tools(context: ApiContext, asked: Asked) -> None:
     if asked.tools is not None and asked.tools.offered and context.tool_format is None:
         message = "The format in which this model calls tools is not known; the operator can name one."
         raise bad_request(message, "tools", "tools_unsupported")
-    if asked.tools is not None and (asked.tools.choice == "required" or any(each.strict for each in asked.tools.tools)):
-        raise bad_request("Calls cannot be demanded of this model yet.", "tool_choice", "tools_unsupported")
 
 
 def _readers(context: ApiContext, asked: Asked, prompts: Sequence[Prompt]) -> list[AnswerReader] | None:

@@ -44,6 +44,8 @@ class ChatRequest(ConstraintFields, SamplingFields):
     """How long the model thinks, where its template knows that; `none`: not at all, where it can be turned off."""
     include_reasoning: bool | None = None
     """Whether the thought is in the answer, as `reasoning_content`; true unless set."""
+    max_thinking_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
+    """Tokens of the thought, which is closed then; all that fit unless set."""
     separate_reasoning: bool | None = None
     """SGLang's: false leaves the thought in the text, with its marks."""
     modalities: Annotated[Neutral, neutral(["text"])] = None
@@ -81,7 +83,7 @@ class ChatRequest(ConstraintFields, SamplingFields):
             max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
             logprobs=(self.top_logprobs or 0) if self.logprobs else -1,
             tools=self._tool_use(),
-            reasoning=Reasoning(include=include, separate=separate),
+            reasoning=Reasoning(include=include, separate=separate, max_tokens=self.max_thinking_tokens),
             constrained=self.constrained(),
         )
 

@@ -11,8 +11,20 @@ from numaserve.server.tools.types import Tool
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag
 
 MAX_TOOLS = 256
+MAX_DEPTH = 64  # of a schema; whatever reads one is recursive
 # OpenAI's rule, and the dots, slashes and colons that names of MCP servers bring.
 ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+
+
+def shallow(schema: dict[str, Any]) -> dict[str, Any]:
+    """`schema`, unless it nests more deeply than `MAX_DEPTH`: then raises `ValueError`."""
+    level: list[Any] = [schema]
+    for _ in range(MAX_DEPTH):
+        inside = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [value for values in inside for value in values if isinstance(value, dict | list)]
+        if not level:
+            return schema
+    raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
 
 
 class FunctionDefinition(Strict):
@@ -22,7 +34,7 @@ class FunctionDefinition(Strict):
     """Letters, digits and `_.:/-`."""
     description: Text | None = None
     """What it does, for the model."""
-    parameters: dict[str, Any] | None = None
+    parameters: Annotated[dict[str, Any], AfterValidator(shallow)] | None = None
     """The JSON schema of its arguments; none unless set."""
     strict: bool | None = None
     """Whether arguments always fit the schema; false unless set."""

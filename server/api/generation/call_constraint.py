@@ -1,0 +1,58 @@
+"""What an answer with tools has to look like: its calls, and where it makes none what else was asked for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from numaserve.server.api.errors import bad_request
+from numaserve.server.api.explain import CONFLICT
+from numaserve.server.api.generation.asked import Constrained, ToolUse
+from numaserve.server.structured.types import Constraint
+from numaserve.server.tools.format import ToolFormat
+from numaserve.server.tools.types import Tool
+
+
+def with_calls(calls: ToolFormat, use: ToolUse, answer: Constrained | None) -> Constrained | None:
+    """The constraint of answers that call tools as `use` says, or else match `answer`; None where anything goes."""
+    tools = [tool for tool in use.offered if use.named in {None, tool.name}]
+    if use.choice == "required":
+        return _constrained(calls.grammar(tools, True, use.parallel))
+    if answer is None:
+        text = calls.grammar(tools, False, use.parallel)
+        return None if text is None else _constrained(text)
+    required = calls.grammar(tools, True, use.parallel)
+    if required is None:
+        return answer
+    either = {"type": "or", "elements": [_form(answer), json.loads(required)["format"]]}
+    text = json.dumps({"type": "structural_tag", "format": either}, ensure_ascii=False)
+    return Constrained(Constraint("structural_tag", text), answer.param)
+
+
+def loosely(use: ToolUse) -> ToolUse | None:
+    """The same tools with any arguments, for schemas that no grammar can be made of; None where one has to be met."""
+    if any(tool.strict for tool in use.tools):
+        return None
+    return replace(use, tools=tuple(Tool(tool.name, tool.description) for tool in use.tools))
+
+
+def _constrained(text: str | None) -> Constrained:
+    if text is None:
+        raise bad_request("Calls cannot be demanded of this model.", "tool_choice", "tools_unsupported")
+    return Constrained(Constraint("structural_tag", text), "tools")
+
+
+def _form(answer: Constrained) -> dict[str, Any]:
+    """What an answer without calls matches, as a part of a structural tag."""
+    kind, text = answer.constraint.kind, answer.constraint.text
+    match kind:
+        case "json_object":
+            return {"type": "json_schema", "json_schema": {"type": "object"}}
+        case "json_schema":
+            return {"type": "json_schema", "json_schema": json.loads(text)}
+        case "regex":
+            return {"type": "regex", "pattern": text}
+        case _:
+            message = f"'{answer.param}' of this kind cannot be asked for together with tools."
+            raise bad_request(message, answer.param, CONFLICT)

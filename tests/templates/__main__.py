@@ -45,9 +45,9 @@ def _templates() -> Path:
     if not folder.exists():
         environment, download = FOLDER / "environment", FOLDER / "download"
         venv.create(environment, with_pip=True)
-        pip = [environment / "bin" / "python", "-m", "pip", "-q", "--disable-pip-version-check", "download"]
-        options = ["--no-deps", "--no-binary", ":all:", "--dest", download, PACKAGE]
-        subprocess.run([*pip, *options], check=True)
+        pip = [str(environment / "bin" / "python"), "-m", "pip", "-q", "--disable-pip-version-check"]
+        options = ["--no-deps", "--no-binary", ":all:", "--dest", str(download)]
+        subprocess.run([*pip, "download", *options, PACKAGE], check=True)
         _unpack(next(download.glob("*.tar.gz")), folder)
     return folder
 

@@ -46,7 +46,8 @@ class BracedFormat(ToolFormat):
         if not name or (yield from scanner.sees("{")) is None:
             raise NotACall
         sink.begin_call(name)
-        dialect = Dialect(quotes=(self.quote,), words=WORDS, bare=True)
+        # Models write strings as in JSON too.
+        dialect = Dialect(quotes=(self.quote, '"'), escaping=('"',), words=WORDS, bare=True)
         try:
             yield from ValueReader(scanner, dialect, sink.arguments).value()
             yield from scanner.close_lines(self.call_end)

@@ -82,6 +82,10 @@ class ToolFormat(ABC):
         form = self._form([self.call_form(tool) for tool in tools], required, parallel)
         return None if form is None else json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False)
 
+    def answer_form(self, form: Form) -> Form:
+        """What an answer without calls looks like whose text is `form`."""
+        return form
+
     def _form(self, each: list[Form], required: bool, parallel: bool) -> Form | None:
         calls = tags(each, self.separator, at_least_one=True, only_one=not parallel)
         if required:

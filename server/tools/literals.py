@@ -32,19 +32,21 @@ _BRACKETS = {"[": ("[", "]"), "(": ("[", ")"), "{": ("{", "}")}
 class Dialect:
     """How values are written.
 
-    `quotes` are around strings, in which there are Python's escapes if `escapes`. `words` become their JSON. With
-    `bare`, keys have no quotes, and what is neither quoted, nor a number, nor a word is a string up to where it ends.
+    `quotes` are around strings; in those with `escaping` ones there are escapes as in Python and JSON. `words` become
+    their JSON. With `bare`, keys may have no quotes, and what is neither quoted, nor a number, nor a word is a string
+    up to where it ends.
     """
 
     quotes: tuple[str, ...]
+    escaping: tuple[str, ...]
     words: Mapping[str, str]
-    escapes: bool = False
     bare: bool = False
 
 
 _JSON_WORDS = {word: word for word in ("true", "false", "null")}
 WORDS = {"True": "true", "False": "false", "None": "null", **_JSON_WORDS}
-PYTHON = Dialect(quotes=('"""', "'''", '"', "'"), words=WORDS, escapes=True)
+_PYTHON_QUOTES = ('"""', "'''", '"', "'")
+PYTHON = Dialect(quotes=_PYTHON_QUOTES, escaping=_PYTHON_QUOTES, words=WORDS)
 
 
 class Broken(Exception):
@@ -137,7 +139,7 @@ class ValueReader:
 
     def _string(self, quote: str) -> Steps[None]:
         self.emit('"')
-        ends = markers(quote, "\\") if self.dialect.escapes else markers(quote)
+        ends = markers(quote, "\\") if quote in self.dialect.escaping else markers(quote)
         while (end := (yield from self.scanner.until(ends, lambda text: self.emit(text_in_json(text))))) == "\\":
             yield from self._escape()
         if end is None:

@@ -23,6 +23,9 @@ _BODY_ENDS = markers(*_ENDS, _START, _CHANNEL)
 _RECIPIENT = re.compile(r"to=(?:functions\.)?([^\s<]+)")
 _NAMED_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
+_THOUGHT = tag(f"{_CHANNEL}analysis{_MESSAGE}", ANY_TEXT, f"<|end|>{_START}assistant")
+_THOUGHTS = tags([_THOUGHT], "", at_least_one=False)
+
 
 @dataclass(frozen=True, kw_only=True)
 class HarmonyFormat(ToolFormat):
@@ -62,12 +65,14 @@ class HarmonyFormat(ToolFormat):
         head = f"<|channel|>commentary to=functions.{tool.name} <|constrain|>json<|message|>"
         return tag(head, schema(arguments_schema(tool)), "")
 
+    def answer_form(self, form: Form) -> Form:
+        """See `ToolFormat`. The text is a message after those that are thoughts."""
+        return sequence(_THOUGHTS, tag(f"{_CHANNEL}final{_MESSAGE}", form, ""))
+
     def _form(self, each: list[Form], required: bool, parallel: bool) -> Form:
         """Thoughts come first; then there is a call, of which no model of the family writes two, or the answer."""
-        after = f"<|end|>{_START}assistant"
-        thoughts = tags([tag(f"{_CHANNEL}analysis{_MESSAGE}", ANY_TEXT, after)], "", at_least_one=False)
         final = tag(f"{_CHANNEL}final{_MESSAGE}", ANY_TEXT, "")
-        return sequence(thoughts, one_of(*each) if required else one_of(*each, final))
+        return sequence(_THOUGHTS, one_of(*each) if required else one_of(*each, final))
 
 
 FORMAT = HarmonyFormat(

@@ -204,3 +204,30 @@ def test_arguments_may_refer_to_what_the_schema_defines(name: str) -> None:
 def test_the_same_tools_make_the_same_text(name: str) -> None:
     tool_format = tool_formats()[name]
     assert tool_format.grammar(TOOLS, True, True) == tool_format.grammar(list(TOOLS), True, True)
+
+
+def test_an_answer_of_gpt_oss_is_the_text_of_its_last_message() -> None:
+    harmony = tool_formats()["harmony"]
+    form = harmony.answer_form({"type": "json_schema", "json_schema": {"type": "integer"}})
+    tag = json.dumps({"type": "structural_tag", "format": form})
+    over = model(harmony, True)
+    thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
+    assert over.lets_through(tag, "<|channel|>final<|message|>12")
+    assert over.lets_through(tag, f"{thought}{thought}<|channel|>final<|message|>12")
+    assert not over.lets_through(tag, "<|channel|>final<|message|>twelve")
+    assert not over.lets_through(tag, "12")
+
+
+def test_objects_of_gemma_that_a_schema_refers_to_are_read_as_they_are_let_through() -> None:
+    gemma = tool_formats()["gemma4"]
+    point = {
+        "type": "object",
+        "properties": {"x": {"type": "string"}},
+        "required": ["x"],
+        "additionalProperties": False,
+    }
+    parameters = {"type": "object", "properties": {"p": {"$ref": "#/$defs/point"}}, "required": ["p"]}
+    tools = [Tool("f", parameters={**parameters, "$defs": {"point": point}})]
+    text = '<|tool_call>call:f{p:{"x": "a, \\"b\\" é"}}<tool_call|>'
+    assert model(gemma, True).lets_through(gemma.grammar(tools, required=True, parallel=True), text)
+    assert parse([text], gemma, tools=tools).named == [("f", {"p": {"x": 'a, "b" é'}})]

@@ -125,7 +125,8 @@ class LiveRequest:
         self._last_token_at = now
 
     def _add_text(self, chunk: GenerationChunk, token: int) -> None:
-        may_stop = self._generated >= self.request.min_new_tokens
+        # A constrained sequence has a stop token before its time only where its constraint allowed nothing else.
+        may_stop = self._generated >= self.request.min_new_tokens or self.request.matcher is not None
         if may_stop and token in self.request.stop_token_ids:
             self._flush_text(chunk, "stop")  # the text before it; its own is not part of the answer
             if chunk.stop_reason is None:

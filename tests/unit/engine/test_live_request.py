@@ -27,6 +27,10 @@ class Bytes:
         return bytes([token_id]) if token_id < 256 else b"</s>"
 
 
+def _no_matcher() -> Any:
+    raise AssertionError
+
+
 class Run:
     def __init__(self, **fields: Any) -> None:
         request = GenerationRequest("id", [1], SamplingParams(), 1000, **fields)
@@ -110,6 +114,12 @@ def test_a_stop_token_lets_out_what_was_held_back_and_counts_as_a_token() -> Non
     chunks = asyncio.run(run.chunks())
     assert "".join(chunk.text for chunk in chunks) == "the END"
     assert (chunks[-1].token_ids, chunks[-1].finish_reason, chunks[-1].stop_reason) == ([EOS], "stop", EOS)
+
+
+async def test_a_constraint_that_allows_only_the_end_wins_over_the_least_number_of_tokens() -> None:
+    run = Run(stop_token_ids=frozenset({EOS}), min_new_tokens=4, matcher=_no_matcher)
+    run.feed([*b"a", EOS])
+    assert [chunk.finish_reason for chunk in await run.chunks()] == [None, "stop"]
 
 
 def test_before_the_minimum_neither_strings_nor_tokens_stop() -> None:

@@ -1,18 +1,9 @@
 """JSON that a client wrote, read within limits."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numaserve.server.structured.types import Limits, UnsupportedGrammar
-
-if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions
-
-# Without a bound a model that has lost its way writes spaces or line ends until its tokens are used up. This is a line
-# end and ten levels of indentation by two; a schema's own `x-guidance` overrides it.
-JSON_OPTIONS: JsonCompileOptions = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,21}"}
 
 
 def read_json(text: str, limits: Limits) -> Any:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from llguidance import LLMatcher
-from numaserve.server.structured.json_text import JSON_OPTIONS, read_json
+from numaserve.server.structured.json_schema import JSON_OPTIONS, bounded
+from numaserve.server.structured.json_text import read_json
 from numaserve.server.structured.types import Limits, UnsupportedGrammar
 
 _ANY = r"/(.|\n)*/"
@@ -108,7 +109,7 @@ class _Writer:
         if not isinstance(schema, dict | bool):
             _refuse("json_schema", "is not a JSON schema")
         written = schema if isinstance(schema, dict) else {} if schema else {"enum": []}
-        return self._rule(f"%json {json.dumps({'x-guidance': JSON_OPTIONS, **written})}")
+        return self._rule(f"%json {json.dumps({'x-guidance': JSON_OPTIONS, **bounded(written)})}")
 
     def _regex(self, form: dict[str, Any], last: bool) -> str:
         return self._rule(_pattern(form))

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
-from numaserve.server.structured.json_text import JSON_OPTIONS, read_json
+from numaserve.server.structured.json_schema import JSON_OPTIONS, bounded
+from numaserve.server.structured.json_text import read_json
 from numaserve.server.structured.structural_tag import structural_tag_grammar
 from numaserve.server.structured.types import Constraint, Limits, UnsupportedGrammar
 
@@ -34,11 +35,11 @@ def to_llguidance(constraint: Constraint, special: Mapping[str, int], limits: Li
 def _json_schema(text: str, limits: Limits) -> str:
     schema = read_json(text, limits)
     if isinstance(schema, bool):
-        text = "{}" if schema else '{"enum":[]}'
-    elif not isinstance(schema, dict):
+        schema = {} if schema else {"enum": []}
+    if not isinstance(schema, dict):
         raise UnsupportedGrammar("a JSON schema is an object")
     try:
-        return LLMatcher.grammar_from_json_schema(text, defaults=JSON_OPTIONS)
+        return LLMatcher.grammar_from_json_schema(json.dumps(bounded(schema)), defaults=JSON_OPTIONS)
     except ValueError as error:
         raise UnsupportedGrammar(f"it is not a JSON schema: {error}") from None
 

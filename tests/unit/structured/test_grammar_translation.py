@@ -40,6 +40,25 @@ def test_white_space_in_json_is_bounded_unless_the_schema_says_otherwise(match: 
 
 
 @pytest.mark.parametrize(
+    ("kind", "longest"),
+    [("time", "10:00:00.123456789+01:00"), ("date-time", "2026-01-31T10:00:00.123456789+01:00"), ("duration", "P1Y2M")],
+)
+def test_a_format_without_a_longest_text_is_bounded(match: Match, kind: str, longest: str) -> None:
+    schema = {"type": "string", "format": kind}
+    assert match("json_schema", schema, f'"{longest}"')
+    if kind != "duration":
+        assert not match("json_schema", schema, f'"{longest.replace(".", ".0")}"')
+        longer = {"type": "string", "format": kind, "maxLength": 40}
+        assert match("json_schema", longer, f'"{longest.replace(".", ".0")}"')
+
+
+def test_what_looks_like_a_format_in_a_value_stays(match: Match) -> None:
+    value = {"format": "time"}
+    for schema in ({"const": value}, {"enum": [value]}):
+        assert match("json_schema", schema, '{"format":"time"}')
+
+
+@pytest.mark.parametrize(
     ("schema", "keyword"),
     [
         ({"not": {}}, "not"),

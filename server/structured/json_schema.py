@@ -1,0 +1,30 @@
+"""JSON schemas as llguidance gets them: with bounds where a model that has lost its way would go on for ever.
+
+Neither bound lets through what the schema does not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+# A line end and ten levels of indentation by two; a schema's own `x-guidance` overrides it.
+JSON_OPTIONS: JsonCompileOptions = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,21}"}
+# Seconds may have a fraction of any length, and the numbers of a duration any number of digits.
+_LONGEST = {"time": 24, "date-time": 35, "duration": 32}
+_VALUES = frozenset({"const", "enum", "default", "examples", "example"})  # what is below them is no schema
+
+
+def bounded(schema: Any) -> Any:
+    """`schema`, with a `maxLength` beside each of the formats that have no longest text."""
+    if isinstance(schema, list):
+        return [bounded(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {name: item if name in _VALUES else bounded(item) for name, item in schema.items()}
+    kind = schema.get("format")
+    if isinstance(kind, str) and kind in _LONGEST:
+        inner.setdefault("maxLength", _LONGEST[kind])
+    return inner

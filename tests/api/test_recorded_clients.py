@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from httpx import Response
 from numaserve.server.api.app import ApiLimits, create_app
+from numaserve.server.tools.formats import tool_formats
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
@@ -26,6 +27,8 @@ MISTAKES = {
     "Invalid value for 'temperature': Input should be less than or equal to 2.",
     "Invalid value for 'options.temperature': Input should be less than or equal to 2.",
     "Invalid value for 'top_p': Input should be less than or equal to 1.",
+    "'response_format' cannot be served: its $ref cannot be enforced: only references inside the schema are followed, "
+    "and no circle that adds keywords.",
 }
 # What clients ask of servers of several kinds, and do without.
 ROUTES_OF_OTHERS = {
@@ -34,6 +37,7 @@ ROUTES_OF_OTHERS = {
     "Unknown request URL: POST /v1/chat/completions/render.",
     "Unknown request URL: POST /v1/completions/render.",
 }
+HERMES = tool_formats()["hermes"]  # in which tools are written for the demo model
 LOCAL = "http://127.0.0.1:8000"
 
 
@@ -49,7 +53,9 @@ def demo_client() -> Iterator[TestClient]:
 
 def _app(tokenizer: ByteTokenizer) -> Any:
     context = make_context(FakeEngine())
-    return create_app(replace(context, tokenizer=tokenizer, model_name=MODEL, limits=ApiLimits(CONTEXT, VOCAB)))
+    return create_app(
+        replace(context, tokenizer=tokenizer, model_name=MODEL, limits=ApiLimits(CONTEXT, VOCAB), tool_format=HERMES)
+    )
 
 
 def _replay(client: TestClient, request: dict[str, Any]) -> Response:

@@ -11,6 +11,9 @@ CHECKS = (
     "completion",
     "completion stream",
     "log-probabilities",
+    "tools",
+    "tools stream",
+    "structured output",
     "errors",
     "both servers",
 )
@@ -44,6 +47,13 @@ CLIENTS = (
     Client("openai-js", "openai_js.mjs", {"openai": "6.30.1"}),
     Client("litellm", "litellm_py.py", {"litellm": "1.105.3"}),
     Client("langchain-openai", "langchain_openai_py.py", {"langchain-openai": "1.6.7"}),
+    Client("instructor", "instructor_py.py", {"instructor": "1.17.0"}),
+    Client("pydantic-ai", "pydantic_ai_py.py", {"pydantic-ai-slim[openai]": "2.68.0"}),
+    Client(
+        "llama-index",
+        "llama_index_py.py",
+        {"llama-index-core": "0.14.25", "llama-index-llms-openai-like": "0.8.1"},
+    ),
     Client("ai-sdk", "ai_sdk.mjs", {"ai": "6.0.322", "@ai-sdk/openai-compatible": "2.0.87"}),
     # torch only as a pin: left alone, pip takes a build for another machine.
     Client("guidellm", "guidellm_cli.py", {"guidellm": "0.8.1", "torch": "2.13.0"}),

@@ -1,7 +1,7 @@
 // The AI SDK (`ai`) with its provider for servers of OpenAI's kind.
 
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
-import { generateText, streamText } from "ai";
+import { generateObject, generateText, jsonSchema, streamText, tool } from "ai";
 import { answer, assert, check, expect, model, prompt, question, urls } from "./checks.mjs";
 
 const provider = createOpenAICompatible({ name: "numaserve", baseURL: `${urls[0]}/v1`, apiKey: "none", includeUsage: true });
@@ -47,13 +47,28 @@ await check("completion stream", async () => {
   assert(await collect(streamText({ ...completing, prompt })), "no text");
 });
 
+const place = { type: "object", properties: { place: { type: "string", enum: ["France", "Spain"] } }, required: ["place"], additionalProperties: false };
+const lookUp = tool({ description: "Finds the capital of a country.", inputSchema: jsonSchema(place) });
+const calling = { ...options, maxOutputTokens: 60, tools: { look_up: lookUp }, toolChoice: "required", messages };
+
+await check("tools", async () => {
+  const { toolCalls } = await generateText(calling); // and more of them: a small model goes on while it may
+  assert(["France", "Spain"].includes(toolCalls[0].input.place), JSON.stringify(toolCalls));
+});
+
+await check("tools stream", async () => {
+  const streamed = streamText(calling);
+  await collect(streamed);
+  assert(["France", "Spain"].includes((await streamed.toolCalls)[0].input.place), "no call");
+});
+
+await check("structured output", async () => {
+  const structured = createOpenAICompatible({ name: "numaserve", baseURL: `${urls[0]}/v1`, apiKey: "none", supportsStructuredOutputs: true });
+  const { object } = await generateObject({ ...calling, model: structured.chatModel(model), tools: undefined, toolChoice: undefined, schema: jsonSchema(place) });
+  assert(["France", "Spain"].includes(object.place), JSON.stringify(object));
+});
+
 await check("errors", async () => {
   await expect(404, () => generateText({ ...options, model: provider.chatModel("other"), messages }), "does not exist");
   await expect(400, () => generateText({ ...options, temperature: 3, messages }), "temperature");
-  const call = { toolCallId: "call_1", toolName: "look_up" };
-  const called = { role: "assistant", content: [{ type: "tool-call", ...call, input: { place: "France" } }] };
-  const output = { type: "text", value: "Paris" };
-  const found = { role: "tool", content: [{ type: "tool-result", ...call, output }] };
-  // The demo model's template knows no tools.
-  await expect(400, () => generateText({ ...options, messages: [...messages, called, found] }), "tool calls");
 });

@@ -24,6 +24,19 @@ QUESTION = "Name the capital of France."
 ANSWER = "Paris"
 
 
+# A tool and an answer that even a small model writes well, as there is nothing in them without an end.
+LOOK_UP = {
+    "name": "look_up",
+    "description": "Finds the capital of a country.",
+    "parameters": {
+        "type": "object",
+        "properties": {"place": {"type": "string", "enum": ["France", "Spain"]}},
+        "required": ["place"],
+        "additionalProperties": False,
+    },
+}
+
+
 def check(name: str) -> Callable[[Callable[[], None]], None]:
     """Run what is decorated at once; what it raises is the check's failure."""
 

@@ -1,8 +1,9 @@
 """litellm, as a client of an OpenAI server and of a hosted vLLM."""
 
+import json
 import os
 
-from checks import ANSWER, MODEL, URL, check, expect, user
+from checks import ANSWER, LOOK_UP, MODEL, URL, check, expect, user
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it asks the net for prices otherwise
 
@@ -71,10 +72,17 @@ def log_probabilities() -> None:
     assert ask(logprobs=True, top_logprobs=2).choices[0].logprobs.content
 
 
+@check("tools")
+def tools() -> None:
+    tool = {"type": "function", "function": LOOK_UP}
+    answer = ask(tools=[tool], tool_choice="required", parallel_tool_calls=False, max_tokens=60).choices[0]
+    assert answer.finish_reason == "tool_calls"
+    assert json.loads(answer.message.tool_calls[0].function.arguments)["place"] in {"France", "Spain"}
+    for echoed in (CALLED, CALLED.model_dump()):
+        assert ask(messages=[user(), echoed, FOUND]).choices[0].message.content
+
+
 @check("errors")
 def errors() -> None:
     expect(litellm.NotFoundError, lambda: ask(model="openai/other"), "does not exist")
     expect(litellm.BadRequestError, lambda: ask(temperature=3), "temperature")
-    # The demo model's template knows no tools.
-    for echoed in (CALLED, CALLED.model_dump()):
-        expect(litellm.BadRequestError, lambda turn=echoed: ask(messages=[user(), turn, FOUND]), "tool calls")

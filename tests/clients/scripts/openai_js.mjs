@@ -58,12 +58,31 @@ await check("log-probabilities", async () => {
   assert(choices[0].logprobs.content[0].top_logprobs.length === 2, "no log-probabilities");
 });
 
+const place = { type: "object", properties: { place: { type: "string", enum: ["France", "Spain"] } }, required: ["place"], additionalProperties: false };
+const tools = [{ type: "function", function: { name: "look_up", parameters: place } }];
+const calling = { ...first, max_tokens: 60, tools, tool_choice: "required", parallel_tool_calls: false };
+
+await check("tools", async () => {
+  const { choices } = await chat.create(calling);
+  const [call] = choices[0].message.tool_calls;
+  assert(["France", "Spain"].includes(JSON.parse(call.function.arguments).place), JSON.stringify(choices));
+  const found = { role: "tool", tool_call_id: call.id, content: "Paris" };
+  const next = await chat.create({ ...first, messages: [ask, choices[0].message, found] });
+  assert(next.choices[0].message.content, "no text");
+});
+
+await check("tools stream", async () => {
+  const { choices } = await chat.stream(calling).finalChatCompletion();
+  assert(JSON.parse(choices[0].message.tool_calls[0].function.arguments).place, JSON.stringify(choices));
+});
+
+await check("structured output", async () => {
+  const response_format = { type: "json_schema", json_schema: { name: "place", strict: true, schema: place } };
+  const { choices } = await chat.create({ ...first, max_tokens: 60, response_format });
+  assert(["France", "Spain"].includes(JSON.parse(choices[0].message.content).place), choices[0].message.content);
+});
+
 await check("errors", async () => {
   await expect(404, () => chat.create({ ...first, model: "other" }), "does not exist");
   await expect(400, () => chat.create({ ...first, temperature: 3 }), "temperature");
-  const call = { id: "call_1", type: "function", function: { name: "look_up", arguments: '{"place": "France"}' } };
-  const called = { role: "assistant", content: null, tool_calls: [call] };
-  const found = { role: "tool", tool_call_id: "call_1", content: "Paris" };
-  // The demo model's template knows no tools.
-  await expect(400, () => chat.create({ ...first, messages: [ask, called, found] }), "tool calls");
 });

@@ -1,12 +1,19 @@
 """The `openai` package for Python."""
 
+import json
+from typing import Literal
+
 import openai
-from checks import ANSWER, MODEL, QUESTION, URL, check, expect, user
+from checks import ANSWER, LOOK_UP, MODEL, QUESTION, URL, check, expect, user
+from pydantic import BaseModel
 
 client = openai.OpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0, timeout=120)
 chat = client.chat.completions
 FIRST = {"model": MODEL, "messages": [user()], "max_tokens": 12, "temperature": 0}
 FOLLOW_UP = user("And of Spain?")
+TOOLS = [{"type": "function", "function": LOOK_UP}]
+WITH_TOOL = {"model": MODEL, "messages": [user()], "max_tokens": 60, "temperature": 0, "tools": TOOLS}
+ONE_CALL = {"parallel_tool_calls": False}  # a small model goes on with calls that are allowed
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": '{"place": "France"}'}}
 CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 FOUND = {"role": "tool", "tool_call_id": "call_1", "content": "Paris"}
@@ -66,9 +73,52 @@ def log_probabilities() -> None:
     assert answer.choices[0].logprobs.token_logprobs[0] is None
 
 
+class City(BaseModel):
+    name: Literal["Paris", "Madrid"]
+    on_the_coast: bool
+
+
+@check("tools")
+def tools() -> None:
+    for choice in ("required", {"type": "function", "function": {"name": "look_up"}}):
+        answer = chat.create(**WITH_TOOL, **ONE_CALL, tool_choice=choice).choices[0]
+        assert answer.finish_reason == "tool_calls"
+        call = answer.message.tool_calls[0]
+        assert call.function.name == "look_up"
+        assert json.loads(call.function.arguments)["place"] in {"France", "Spain"}
+        result = {"role": "tool", "tool_call_id": call.id, "content": "Paris"}
+        assert chat.create(**WITH_TOOL | {"messages": [user(), answer.message, result]}).choices[0].message.content
+    assert chat.create(**WITH_TOOL).choices[0].finish_reason
+    strict = [{"type": "function", "function": LOOK_UP | {"strict": True}}]
+    assert chat.create(**WITH_TOOL | {"tools": strict}, tool_choice="required").choices[0].message.tool_calls
+    older = {name: value for name, value in WITH_TOOL.items() if name != "tools"}
+    answer = chat.create(**older, functions=[LOOK_UP], function_call={"name": "look_up"})
+    assert answer.choices[0].message.function_call.name == "look_up"
+    assert chat.create(**FIRST | {"messages": [user(), CALLED, FOUND]}).choices[0].message.content
+
+
+@check("tools stream")
+def tools_stream() -> None:
+    with chat.stream(**WITH_TOOL, **ONE_CALL, tool_choice="required") as streamed:
+        message = streamed.get_final_completion().choices[0].message
+    assert json.loads(message.tool_calls[0].function.arguments)["place"] in {"France", "Spain"}
+
+
+@check("structured output")
+def structured() -> None:
+    answer = chat.parse(**FIRST | {"max_tokens": 60}, response_format=City)
+    assert answer.choices[0].message.parsed.name in {"Paris", "Madrid"}
+    with chat.stream(**FIRST | {"max_tokens": 60}, response_format=City) as streamed:
+        assert streamed.get_final_completion().choices[0].message.parsed
+    answer = client.completions.create(
+        model=MODEL, prompt="Yes or no?", max_tokens=8, extra_body={"structured_outputs": {"choice": ["yes", "no"]}}
+    )
+    assert answer.choices[0].text in {"yes", "no"}
+
+
 @check("errors")
 def errors() -> None:
     expect(openai.NotFoundError, lambda: chat.create(**FIRST | {"model": "other"}), "does not exist")
     expect(openai.BadRequestError, lambda: chat.create(**FIRST | {"temperature": 3}), "temperature")
-    # The demo model's template knows no tools.
-    expect(openai.BadRequestError, lambda: chat.create(**FIRST | {"messages": [user(), CALLED, FOUND]}), "tool calls")
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "https://example.com/x"}}}
+    expect(openai.BadRequestError, lambda: chat.create(**FIRST, response_format=schema), "response_format")

@@ -127,12 +127,6 @@ def _errors(url: str) -> None:
     status, text = _post(url, "chat/completions", FIRST | {"top_p": 3})
     assert status == 400, f"{status} {text}"
     assert "top_p" in text, text
-    call = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": '{"place": "France"}'}}
-    called = {"role": "assistant", "content": None, "tool_calls": [call]}
-    found = {"role": "tool", "tool_call_id": "call_1", "content": "Paris"}
-    status, text = _post(url, "chat/completions", FIRST | {"messages": [user(), called, found]})
-    assert status == 400, f"{status} {text}"
-    assert "tool calls" in text, text  # the demo model's template knows no tools
 
 
 CHECKS: dict[str, Callable[[str], None]] = {

@@ -25,9 +25,13 @@ def with_calls(calls: ToolFormat, use: ToolUse, answer: Constrained | None) -> C
     required = calls.grammar(tools, True, use.parallel)
     if required is None:
         return answer
-    either = {"type": "or", "elements": [_form(answer), json.loads(required)["format"]]}
-    text = json.dumps({"type": "structural_tag", "format": either}, ensure_ascii=False)
-    return Constrained(Constraint("structural_tag", text), answer.param)
+    forms = [calls.answer_form(_form(answer)), json.loads(required)["format"]]
+    return _tagged({"type": "or", "elements": forms}, answer.param)
+
+
+def in_last_message(calls: ToolFormat, answer: Constrained) -> Constrained:
+    """The constraint of answers in a format of messages, where `answer` is about the text of the last one."""
+    return _tagged(calls.answer_form(_form(answer)), answer.param)
 
 
 def loosely(use: ToolUse) -> ToolUse | None:
@@ -43,16 +47,32 @@ def _constrained(text: str | None) -> Constrained:
     return Constrained(Constraint("structural_tag", text), "tools")
 
 
+def _tagged(form: dict[str, Any], param: str) -> Constrained:
+    text = json.dumps({"type": "structural_tag", "format": form}, ensure_ascii=False)
+    return Constrained(Constraint("structural_tag", text), param)
+
+
 def _form(answer: Constrained) -> dict[str, Any]:
-    """What an answer without calls matches, as a part of a structural tag."""
+    """What the text of an answer without calls matches, as a part of a structural tag."""
     kind, text = answer.constraint.kind, answer.constraint.text
     match kind:
         case "json_object":
             return {"type": "json_schema", "json_schema": {"type": "object"}}
         case "json_schema":
-            return {"type": "json_schema", "json_schema": json.loads(text)}
+            return {"type": "json_schema", "json_schema": _read(answer)}
         case "regex":
             return {"type": "regex", "pattern": text}
+        case "choice":
+            texts = [{"type": "const_string", "value": choice} for choice in _read(answer)]
+            return {"type": "or", "elements": texts}
         case _:
-            message = f"'{answer.param}' of this kind cannot be asked for together with tools."
+            message = f"'{answer.param}' of this kind cannot be asked of this model, or not together with tools."
             raise bad_request(message, answer.param, CONFLICT)
+
+
+def _read(answer: Constrained) -> Any:
+    try:
+        return json.loads(answer.constraint.text)
+    except (ValueError, RecursionError) as error:
+        message = f"'{answer.param}' is not JSON, or nests too deeply."
+        raise bad_request(message, answer.param, "unsupported_grammar") from error

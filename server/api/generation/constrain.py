@@ -7,7 +7,7 @@ from functools import partial
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import bad_request
 from numaserve.server.api.generation.asked import Asked, Chat, Constrained, Prompt, ToolUse
-from numaserve.server.api.generation.call_constraint import loosely, with_calls
+from numaserve.server.api.generation.call_constraint import in_last_message, loosely, with_calls
 from numaserve.server.structured.thought import Thought, after_thought
 from numaserve.server.structured.types import MatcherFactory, UnsupportedGrammar
 
@@ -27,7 +27,8 @@ async def matchers_of(context: ApiContext, asked: Asked, prompt: Prompt) -> Matc
 async def _of_answer(context: ApiContext, asked: Asked) -> MatcherFactory | None:
     use = asked.tools
     if use is None or not use.offered:
-        return None if asked.constrained is None else await _compiled(context, asked.constrained)
+        wanted = None if asked.constrained is None else await _in_messages(context, asked, asked.constrained)
+        return None if wanted is None else await _compiled(context, wanted)
     wanted = await _with_calls(context, use, asked.constrained)
     if wanted is None:
         return None
@@ -48,6 +49,15 @@ async def _with_calls(context: ApiContext, use: ToolUse, answer: Constrained | N
     # Writing a grammar takes as long as the schemas are; not in the event loop.
     with context.text.admit(use.characters) as turns:
         return await turns.run(partial(with_calls, calls, use, answer))
+
+
+async def _in_messages(context: ApiContext, asked: Asked, wanted: Constrained) -> Constrained:
+    """The constraint of an answer whose text is constrained and may be in a message after the thought's."""
+    calls = context.tool_format
+    if calls is None or not calls.whole or not isinstance(asked.input, Chat):
+        return wanted
+    with context.text.admit(len(wanted.constraint.text)) as turns:
+        return await turns.run(partial(in_last_message, calls, wanted))
 
 
 async def _compiled(context: ApiContext, wanted: Constrained) -> MatcherFactory:

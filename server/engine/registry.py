@@ -64,11 +64,14 @@ class LiveRequests:
         return stream
 
     def _add(self, request: GenerationRequest, stream: Stream, index: int, now: float) -> LiveRequest:
+        sampling, constrained = request.sampling, request.matcher is not None
+        if sampling.masked != constrained:  # workers must not wait for masks that nobody makes
+            sampling = structs.replace(sampling, masked=constrained)
         sequence = Sequence(
             # The client's id is not used as a key: two clients may choose the same one.
             f"{next(self._ids)}",
             request.prompt,
-            structs.replace(request.sampling, masked=True) if request.matcher else request.sampling,
+            sampling,
             request.max_new_tokens,
             request.prompt_logprobs,
             request.cache_salt,

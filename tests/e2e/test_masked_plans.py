@@ -130,6 +130,14 @@ def test_a_named_token_that_there_is_not_is_refused(group: RankGroup) -> None:
 
 
 @pytest.mark.parametrize("tp", [1, 2])
+def test_workers_whose_front_end_dies_while_they_wait_for_its_mask_end_too(model: Path, tp: int) -> None:
+    with RankGroup(model, tp, mask_deadline_s=0.4) as orphaned:
+        orphaned.send(plan(0, FREE_SLOT, MASKED_SLOT))
+        assert orphaned.orphan() == [1] * tp
+        assert orphaned.left_behind() == []
+
+
+@pytest.mark.parametrize("tp", [1, 2])
 def test_every_rank_refuses_a_masked_sequence_where_there_is_no_board(model: Path, tp: int) -> None:
     with RankGroup(model, tp) as without:
         without.send(plan(0, MASKED_SLOT))

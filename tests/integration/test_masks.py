@@ -318,6 +318,12 @@ async def test_a_batch_without_constraints_does_not_touch_the_board(monkeypatch:
         assert board.published == 20
 
 
+async def test_a_request_without_a_matcher_waits_for_no_mask() -> None:
+    async with running_engine(Options()) as engine:
+        tokens = tokens_of(await generate(engine, PROMPT, 5, sampling=SamplingParams(temperature=0.0, masked=True)))
+    assert tokens == expected_tokens(PROMPT, GREEDY, 5)
+
+
 async def test_without_a_board_constrained_requests_are_refused_and_others_served() -> None:
     async with running_engine(Options()) as engine:
         board, engine._supervisor._group.board = engine._supervisor._group.board, None

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import threading
+import zlib
 
 import pytest
 from numaserve.server.engine.constraint import MaskState
@@ -99,6 +100,44 @@ def test_a_state_that_there_is_not_is_a_drop_at_once(board, rank_0, state):
     assert word >> 8 & 0xFFFF == board.nonce & 0xFFFF
     os.pwrite(board.fd, struct.pack("=Q", word & ~0xFF | state), FIRST_ROW)
     assert rank_0.wait(6, 0, LONG) == MaskState.DROP
+
+
+FRONT_END = """
+import ctypes, random, sys, zlib
+from numaserve.shm_comm import Board
+board, chance = Board(int(sys.argv[1]), int(sys.argv[2])), random.Random(5)
+for step in range(int(sys.argv[3])):
+    if step >= 2:
+        sys.stdin.readline()  # the result of the step that had this half before
+    for row in chance.sample(range(board.rows), board.rows):
+        key = zlib.crc32(b"%d %d" % (step, row))
+        bits = key.to_bytes(4, "little") * (board.row_bytes // 4)
+        memory = ctypes.create_string_buffer(bits, len(bits))
+        for _ in range(key % 3000):
+            pass
+        board.publish(step, row, 1 + key % 3, ctypes.addressof(memory))
+"""
+
+
+def test_another_process_is_understood_for_thousands_of_steps(board, rank_0):
+    steps = 5000
+    process = subprocess.Popen(
+        [sys.executable, "-c", FRONT_END, str(board.fd), str(board.nonce), str(steps)],
+        pass_fds=[board.fd],
+        stdin=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdin is not None
+        for step in range(steps):
+            for row in range(ROWS):
+                key = zlib.crc32(b"%d %d" % (step, row))
+                assert rank_0.wait(step, row, LONG) == 1 + key % 3
+                if key % 3 == 0:
+                    assert rank_0.bits(step, row) == key.to_bytes(4, "little") * (NBYTES // 4)
+            if step < steps - 2:
+                process.stdin.write(b"\n")
+                process.stdin.flush()
+    assert process.returncode == 0
 
 
 WRITER = """

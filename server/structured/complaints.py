@@ -41,6 +41,8 @@ def refusal(complaint: str) -> UnsupportedGrammar:
         )
     if found := _SPECIAL_TOKEN.search(text):
         return UnsupportedGrammar(f"the model has no special token {_short(found[1])}")
+    if "NoExtension" in text:
+        return UnsupportedGrammar("no text matches it")
     keyword = next((keyword for pattern, keyword in _KEYWORDS if pattern.search(text)), None)
     if keyword is None:
         return UnsupportedGrammar(f"it cannot be compiled: {_short(text)}")

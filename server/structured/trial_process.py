@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from llguidance import LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 from numaserve.server.confinement import confine, ignore_ends_of_the_group
 from numaserve.server.structured.complaints import refusal
 from numaserve.server.structured.parser_limits import new_matcher
@@ -25,6 +25,7 @@ from numaserve.server.structured.types import Constraint, UnsupportedGrammar
 # Less than a thread of the server has: a grammar that exhausts the stack does it here.
 _STACK_BYTES = 2**20
 _PR_SET_PDEATHSIG = 1
+_TOKENS = 4  # of an answer that is begun for trial
 _PAGE = resource.getpagesize()
 # Of a signal: whether the stack or the memory was exhausted cannot be told, as the one grows into the other.
 _TOO_LARGE = "it nests too deeply, has too many parts, or takes too much memory"
@@ -35,16 +36,27 @@ def _compile(tokenizer: LLTokenizer, settings: Settings, line: bytes) -> Answer:
         constraint = msgspec.json.decode(line, type=Constraint)
         grammar = to_llguidance(constraint, settings.vocabulary.special, settings.limits)
         matcher = new_matcher(tokenizer, grammar)
+        _take_some_tokens(matcher)
         if matcher.is_error():
             raise refusal(matcher.get_error())
-        matcher.compute_bitmask()
-        if matcher.is_error():
-            raise UnsupportedGrammar(f"no text matches it, or too many do: {refusal(matcher.get_error())}")
     except UnsupportedGrammar as error:
         return Answer(refused=str(error), keyword=error.keyword)
     except MemoryError:
         return Answer(refused=_TOO_LARGE)
     return Answer(grammar=grammar)
+
+
+def _take_some_tokens(matcher: LLMatcher) -> None:
+    """Begin an answer: what is too large for a mask, or for the one after the first token, is told by that alone."""
+    for step in range(_TOKENS):
+        if matcher.is_stopped():  # failed, or ended
+            return
+        mask = matcher.compute_bitmask()
+        start = step * len(mask) // _TOKENS
+        places = (*range(start, len(mask)), *range(start))
+        place = next((place for place in places if mask[place]), None)
+        if place is not None:
+            matcher.consume_token(8 * place + (mask[place] & -mask[place]).bit_length() - 1)
 
 
 def _become_a_trial(settings: Settings, memory_bytes: int, parent: int) -> None:

@@ -47,6 +47,8 @@ HOSTILE = {
     "too many choices": Constraint("choice", json.dumps([f"{i}" for i in range(50_001)])),
     "a control character in a pattern": Constraint("json_schema", '{"pattern": "\\u0000("}'),
     "half a character": Constraint("json_schema", '{"const": "\\ud800"}'),
+    "1,000 properties that need not be there": Constraint("json_schema", _object(1000)),
+    "a million times a thousand letters": Constraint("regex", "a{1000000000}"),
     "a grammar that allows nothing": Constraint("lark", "start: start"),
 }
 
@@ -65,3 +67,9 @@ def test_a_hostile_constraint_is_refused(trial: Trial, name: str) -> None:
     assert len(str(refused.value)) < 600
     assert "\n" not in str(refused.value)
     assert trial.run(Constraint("regex", "a")).grammar
+
+
+@pytest.mark.parametrize("name", ["a reference to itself", "references in a circle", "a grammar that allows nothing"])
+def test_a_constraint_that_no_text_matches_is_told_so(trial: Trial, name: str) -> None:
+    with pytest.raises(UnsupportedGrammar, match="no text matches it"):
+        trial.run(HOSTILE[name])

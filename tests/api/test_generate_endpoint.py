@@ -14,7 +14,8 @@ from numaserve.server.api.sglang import generate as generate_module
 from numaserve.server.engine.types import GenerationFailed, QueueFull
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import BOS, EOS, MODEL, REPLY, FakeEngine, make_context
+from tests.support.api_fakes import BOS, EOS, MODEL, REPLY, ByteTokenizer, FakeEngine, make_context
+from tests.support.masks import matches
 
 TOKENS = [*REPLY.encode(), EOS]
 
@@ -94,6 +95,21 @@ def test_sampling_parameters_have_sglang_s_names(client: TestClient, engine: Fak
     assert (request.skip_special_tokens, request.cache_salt) == (False, "s")
 
 
+@pytest.mark.parametrize(
+    ("parameters", "fits"),
+    [({"regex": "[ab]+"}, "ab"), ({"json_schema": '{"type": "integer"}'}, "12"), ({"ebnf": 'root ::= "yes"'}, "yes")],
+)
+def test_parameters_may_constrain_the_answer(
+    shared_client: TestClient, shared_engine: FakeEngine, parameters: dict[str, Any], fits: str
+) -> None:
+    shared_engine.admitted.clear()
+    assert ask(shared_client, sampling_params=parameters).status_code == 200
+    [request] = shared_engine.admitted
+    assert request.matcher is not None
+    assert matches(request.matcher(), ByteTokenizer(), fits)
+    assert not matches(request.matcher(), ByteTokenizer(), "no")
+
+
 @pytest.mark.parametrize("parameters", [None, {}, {"max_new_tokens": None}])
 def test_an_answer_has_128_tokens_at_most_unless_told(
     client: TestClient, engine: FakeEngine, parameters: dict[str, Any] | None
@@ -157,8 +173,9 @@ def test_a_prompt_can_be_scored_alone(client: TestClient) -> None:
         {"token_ids_logprob": [1]},
         {"token_ids_logprob": [1], "return_logprob": True, "logprob_start_len": 0},
         {"sampling_params": [{}]},
-        {"sampling_params": {"regex": "a"}},
-        {"sampling_params": {"json_schema": "{}"}},
+        {"sampling_params": {"regex": "("}},
+        {"sampling_params": {"regex": "a", "ebnf": 'root ::= "a"'}},
+        {"sampling_params": {"json_schema": "{"}},
         {"rid": ""},
         {"rid": ["a"]},
         {"lora_path": "x"},

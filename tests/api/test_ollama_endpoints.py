@@ -11,7 +11,8 @@ from numaserve.server.engine.types import GenerationFailed, QueueFull
 from numaserve.server.tools.formats import tool_formats
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import CONTEXT, EOS, MODEL, REPLY, FakeEngine
+from tests.support.api_fakes import CONTEXT, EOS, MODEL, REPLY, ByteTokenizer, FakeEngine
+from tests.support.masks import matches
 
 CHAT, GENERATE = "/api/chat", "/api/generate"
 BODIES: dict[str, dict[str, Any]] = {
@@ -103,8 +104,9 @@ def test_without_a_bound_or_with_a_large_one_as_much_as_fits_is_generated(
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        (CHAT, {"format": "json"}),
-        (CHAT, {"format": {"type": "object"}}),
+        (CHAT, {"format": "xml"}),
+        (CHAT, {"format": ["json"]}),
+        (CHAT, {"format": {"type": "no such type"}}),
         (CHAT, {"tools": [{"type": "function"}]}),
         (CHAT, {"think": "most"}),
         (CHAT, {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}),
@@ -127,6 +129,24 @@ def test_what_would_change_the_result_and_is_not_served_is_refused(
     blamed = [name for field, value in fields.items() for name in (field, *(value if isinstance(value, dict) else ()))]
     assert any(name in answer.json()["error"] for name in blamed)
     assert engine.admitted == []
+
+
+@both
+@pytest.mark.parametrize(
+    ("given", "fits", "does_not"), [("json", '{"a": 1}', "1"), ({"type": "integer"}, "12", "{}"), ("", None, None)]
+)
+def test_a_format_is_what_the_answer_must_match(
+    shared_client: TestClient, shared_engine: FakeEngine, path: str, given: object, fits: str | None, does_not: str
+) -> None:
+    shared_engine.admitted.clear()
+    assert ask(shared_client, path, format=given).status_code == 200
+    [request] = shared_engine.admitted
+    if fits is None:
+        assert request.matcher is None
+        return
+    assert request.matcher is not None
+    assert matches(request.matcher(), ByteTokenizer(), fits)
+    assert not matches(request.matcher(), ByteTokenizer(), does_not)
 
 
 @pytest.mark.parametrize("path", [CHAT, GENERATE])

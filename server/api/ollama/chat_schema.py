@@ -68,7 +68,7 @@ class OllamaMessage(Strict):
         if self.tool_calls:
             message["tool_calls"] = [call.for_template() for call in self.tool_calls]
         if self.thinking:
-            message["reasoning_content"] = self.thinking
+            message |= {"reasoning_content": self.thinking, "thinking": self.thinking}  # templates have either
         if self.tool_name is not None:
             message["name"] = self.tool_name
         return message
@@ -93,5 +93,6 @@ class OllamaChatRequest(OllamaFields):
             model=model,
             default_max_tokens=options.most_output,
             logprobs=self.counted_logprobs,
+            constrained=self.constrained,
             tools=tool_use(self.tools, None, parallel=True) if self.tools else None,
         )

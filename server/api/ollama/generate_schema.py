@@ -36,6 +36,7 @@ class OllamaGenerateRequest(OllamaFields):
             model=model,
             default_max_tokens=options.most_output,
             logprobs=self.counted_logprobs,
+            constrained=self.constrained,
         )
 
     def _conversation(self) -> Conversation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from numaserve.server.api.fields import (
     MAX_INT,
@@ -17,8 +17,11 @@ from numaserve.server.api.fields import (
     neutral,
     no_overflow,
 )
-from numaserve.server.api.generation.asked import effort_arguments
+from numaserve.server.api.generation.asked import Constrained, effort_arguments
+from numaserve.server.api.openai.constraint_fields import Meaning, read_schema
+from numaserve.server.api.openai.constraint_shapes import OBJECT
 from numaserve.server.api.sampling import Sampling
+from numaserve.server.structured.types import Constraint
 from pydantic import Discriminator, Field, Tag, model_validator
 
 _RANDOM_SEED = -1
@@ -112,6 +115,16 @@ class Options(Strict):
 _DEFAULTS = Options()
 
 
+def _read_format(value: Any) -> Constraint | None:
+    if value == "":
+        return None
+    if value == "json":
+        return Constraint("json_object")
+    if not isinstance(value, dict):
+        raise ValueError("it must be 'json' or a JSON schema")
+    return read_schema(value)
+
+
 class OllamaFields(Strict):
     """Fields of both endpoints."""
 
@@ -128,7 +141,8 @@ class OllamaFields(Strict):
     top_logprobs: TopLogprobs | None = None
     """And so many of the likeliest beside each; needs `logprobs`."""
 
-    format: Annotated[Neutral, neutral("")] = None
+    format: Annotated[Constraint | None, Meaning(_read_format, {"enum": ["", "json"]}, OBJECT)] = None
+    """`json`, or a JSON schema that the answer fits."""
     keep_alive: Unused = None  # the model stays loaded as long as the server runs
     truncate: Unused = None
     shift: Unused = None
@@ -153,6 +167,11 @@ class OllamaFields(Strict):
             case False:
                 return effort_arguments("none")
         return effort_arguments(self.think)
+
+    @property
+    def constrained(self) -> Constrained | None:
+        """What the answer must match, if anything."""
+        return None if self.format is None else Constrained(self.format, "format")
 
     @property
     def counted_logprobs(self) -> int:

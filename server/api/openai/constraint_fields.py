@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
 from numaserve.server.api.fields import Strict, conflict, whole_characters
 from numaserve.server.api.generation.asked import Constrained
@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema, core_schema
 _Read: TypeAlias = Callable[[Any], Constraint | None]  # raises ValueError
 
 
-class _Meaning:
+class Meaning:
     """How a field's value becomes a constraint, and what the OpenAPI document says that the value is."""
 
     def __init__(self, read: _Read, *kinds: dict[str, Any]) -> None:
@@ -55,7 +55,8 @@ def _of_text(kind: ConstraintKind) -> _Read:
     return read
 
 
-def _schema(value: Any) -> Constraint:
+def read_schema(value: Any) -> Constraint:
+    """A JSON schema, or its text. Raises ValueError."""
     return Constraint("json_schema", _json(value, "the schema"))
 
 
@@ -86,14 +87,14 @@ def _response_format(value: Any) -> Constraint | None:
             named = value.get("json_schema")
             if not isinstance(named, dict) or not isinstance(named.get("schema"), dict):
                 raise ValueError("'json_schema' must be an object with a 'schema', which is an object")
-            return _schema(named["schema"])
+            return read_schema(named["schema"])
         case "structural_tag":
             return _structural_tag(value)
     raise ValueError("'type' must be 'text', 'json_object', 'json_schema' or 'structural_tag'")
 
 
 _OUTPUTS: dict[str, _Read] = {
-    "json": _schema,
+    "json": read_schema,
     "regex": _of_text("regex"),
     "choice": _choice,
     "grammar": _of_text("lark"),
@@ -118,32 +119,20 @@ def _structured_outputs(value: Any) -> Constraint | None:
         raise ValueError(f"{name}: {error}") from None
 
 
-class ConstraintFields(Strict):
-    """Fields that constrain an answer; one of them at most."""
+class SGLangConstraintFields(Strict):
+    """SGLang's fields that constrain an answer; one of them at most."""
 
-    response_format: Annotated[Constraint | None, _Meaning(_response_format, *FORMATS)] = None
-    """`text`, `json_object`, `json_schema` with a `schema`, whether `strict` or not, or vLLM's `structural_tag`."""
-    structured_outputs: Annotated[Constraint | None, _Meaning(_structured_outputs, *OUTPUTS)] = None
-    """Extension, vLLM's: one of `json`, `regex`, `choice`, `grammar`, `structural_tag`, `json_object`, in an object."""
-    guided_json: Annotated[Constraint | None, _Meaning(_schema, OBJECT, TEXT)] = None
-    """Extension, vLLM's older: a JSON schema, or its text."""
-    guided_regex: Annotated[Constraint | None, _Meaning(_of_text("regex"), TEXT)] = None
-    """Extension, vLLM's older: a regular expression that the whole answer matches."""
-    guided_choice: Annotated[Constraint | None, _Meaning(_choice, TEXTS)] = None
-    """Extension, vLLM's older: the answers that there are."""
-    guided_grammar: Annotated[Constraint | None, _Meaning(_of_text("lark"), TEXT)] = None
-    """Extension, vLLM's older: a grammar in Lark's form or in GBNF."""
-    json_schema: Annotated[Constraint | None, _Meaning(_schema, OBJECT, TEXT)] = None
+    json_schema: Annotated[Constraint | None, Meaning(read_schema, OBJECT, TEXT)] = None
     """Extension, SGLang's: the text of a JSON schema, or the schema."""
-    regex: Annotated[Constraint | None, _Meaning(_of_text("regex"), TEXT)] = None
+    regex: Annotated[Constraint | None, Meaning(_of_text("regex"), TEXT)] = None
     """Extension, SGLang's: a regular expression that the whole answer matches."""
-    ebnf: Annotated[Constraint | None, _Meaning(_of_text("lark"), TEXT)] = None
+    ebnf: Annotated[Constraint | None, Meaning(_of_text("lark"), TEXT)] = None
     """Extension, SGLang's: a grammar in GBNF, or in Lark's form."""
-    structural_tag: Annotated[Constraint | None, _Meaning(_structural_tag, OBJECT, TEXT)] = None
+    structural_tag: Annotated[Constraint | None, Meaning(_structural_tag, OBJECT, TEXT)] = None
     """Extension, SGLang's: a structural tag, or its JSON text."""
 
     @model_validator(mode="after")
-    def _one_constraint_at_most(self) -> ConstraintFields:
+    def _one_constraint_at_most(self) -> Self:
         given = self._given()
         if len(given) > 1:
             names = " and ".join(f"'{name}'" for name in given)
@@ -156,7 +145,24 @@ class ConstraintFields(Strict):
         return Constrained(getattr(self, given[0]), given[0]) if given else None
 
     def _given(self) -> list[str]:
-        return [name for name in _FIELDS if getattr(self, name) is not None]
+        return [name for name in _FIELDS if getattr(self, name, None) is not None]
+
+
+class ConstraintFields(SGLangConstraintFields):
+    """All fields that constrain an answer; one of them at most."""
+
+    response_format: Annotated[Constraint | None, Meaning(_response_format, *FORMATS)] = None
+    """`text`, `json_object`, `json_schema` with a `schema`, whether `strict` or not, or vLLM's `structural_tag`."""
+    structured_outputs: Annotated[Constraint | None, Meaning(_structured_outputs, *OUTPUTS)] = None
+    """Extension, vLLM's: one of `json`, `regex`, `choice`, `grammar`, `structural_tag`, `json_object`, in an object."""
+    guided_json: Annotated[Constraint | None, Meaning(read_schema, OBJECT, TEXT)] = None
+    """Extension, vLLM's older: a JSON schema, or its text."""
+    guided_regex: Annotated[Constraint | None, Meaning(_of_text("regex"), TEXT)] = None
+    """Extension, vLLM's older: a regular expression that the whole answer matches."""
+    guided_choice: Annotated[Constraint | None, Meaning(_choice, TEXTS)] = None
+    """Extension, vLLM's older: the answers that there are."""
+    guided_grammar: Annotated[Constraint | None, Meaning(_of_text("lark"), TEXT)] = None
+    """Extension, vLLM's older: a grammar in Lark's form or in GBNF."""
 
 
 _FIELDS = tuple(ConstraintFields.model_fields)

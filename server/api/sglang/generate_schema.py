@@ -137,6 +137,7 @@ class SGLangGenerateRequest(Strict):
             logprobs=(self.top_logprobs_num or 0) if self.return_logprob else -1,
             prompt_logprobs=self.scores_prompt,
             token_ids_logprob=self.token_ids_logprob or (),
+            constrained=self.parameters.constrained(),
         )
 
     def _texts(self) -> Texts:

@@ -11,19 +11,19 @@ from numaserve.server.api.fields import (
     LogitBias,
     Neutral,
     StopStrings,
-    Strict,
     TokenId,
     Unused,
     neutral,
     no_overflow,
 )
+from numaserve.server.api.openai.constraint_fields import SGLangConstraintFields
 from numaserve.server.api.sampling import Sampling
 from pydantic import Field
 
 DEFAULT_MAX_NEW_TOKENS = 128
 
 
-class SamplingParameters(Strict):
+class SamplingParameters(SGLangConstraintFields):
     """How to sample, and when to stop, in SGLang's names."""
 
     max_new_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
@@ -59,10 +59,6 @@ class SamplingParameters(Strict):
     skip_special_tokens: bool | None = None
     """Leave special tokens out of the text; true unless set."""
 
-    json_schema: Annotated[Neutral, neutral()] = None
-    regex: Annotated[Neutral, neutral()] = None
-    ebnf: Annotated[Neutral, neutral()] = None
-    structural_tag: Annotated[Neutral, neutral()] = None
     custom_params: Annotated[Neutral, neutral()] = None
     stop_regex: Annotated[Neutral, neutral([])] = None
     no_stop_trim: Annotated[Neutral, neutral(False)] = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from numaserve.server.api.fields import Strict, Text
+from numaserve.server.api.fields import Strict, Text, conflict
 from numaserve.server.api.generation.asked import ToolUse
 from numaserve.server.tools.types import Tool
 from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag
@@ -72,7 +72,7 @@ class NamedTool(Strict):
 def _distinct(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     names = {tool["name"] for tool in tools}
     if len(names) != len(tools):
-        raise ValueError("two tools have the same name")
+        raise conflict("name", "two tools have the same name")
     return tools
 
 

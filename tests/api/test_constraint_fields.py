@@ -160,7 +160,7 @@ def test_a_constraint_that_cannot_be_served_is_refused_with_field_and_reason(
 def test_two_constraints_are_refused(client: TestClient, engine: FakeEngine, path: str) -> None:
     answer = _post(client, path, {"response_format": {"type": "json_object"}, "regex": "a"})
     assert answer.status_code == 400
-    assert "'response_format' and 'regex'" in answer.json()["error"]["message"]
+    assert "'regex' and 'response_format'" in answer.json()["error"]["message"]
     assert engine.admitted == []
 
 

@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+Task = Literal["generate", "embed"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 # Names that other servers have for these keys, on the command line and in the file.
@@ -78,6 +79,10 @@ class ServeConfig(BaseModel):
         "native",
         description="What runs the model: the kernels (`native`), or torch (`reference`), slowly, on one rank and any "
         "processor. It needs numaserve[reference].",
+    )
+    task: Task = Field(
+        "generate",
+        description="`generate` text, or `embed`: answer /v1/embeddings with the last token's hidden state.",
     )
     settings: ModelSettings = Field(DEFAULT_SETTINGS, description="Of the model; keys of their own, see `KEYS`.")
     host: NonBlank = Field("127.0.0.1", description="Address to listen on.")

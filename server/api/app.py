@@ -23,6 +23,7 @@ from numaserve.server.api.ollama.generation import ollama_generation_router
 from numaserve.server.api.ollama.models import ollama_models_router
 from numaserve.server.api.openai.chat import chat_router
 from numaserve.server.api.openai.completions import completions_router
+from numaserve.server.api.openai.embeddings import embeddings_router
 from numaserve.server.api.openai.models import models_router
 from numaserve.server.api.openapi import describe
 from numaserve.server.api.sglang.generate import generate_router
@@ -52,6 +53,7 @@ def create_app(context: ApiContext) -> FastAPI:
     for router in (
         chat_router(context),
         completions_router(context),
+        embeddings_router(context),
         models_router(context),
         messages_router(context),
         tokenize_router(context),

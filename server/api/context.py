@@ -45,6 +45,7 @@ class ApiContext:
     sse_ping_seconds: float = 15.0  # without output until a stream gets a comment; 0 sends none
     tool_format: ToolFormat | None = None  # None: the model's calls are in no format that is known
     reasoning_format: ReasoningFormat | None = None  # None: the model does not think before it answers
+    embedding_size: int = 0  # of the model's embeddings; 0: it is not served for them
     browsers: BrowserRules = field(default_factory=BrowserRules)
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -17,6 +17,7 @@ from numaserve.server.api.ollama.generate_schema import OllamaGenerateRequest
 from numaserve.server.api.ollama.show_schema import OllamaShowRequest
 from numaserve.server.api.openai.chat_schema import ChatRequest
 from numaserve.server.api.openai.completion_schema import CompletionRequest
+from numaserve.server.api.openai.embedding_schema import EmbeddingRequest
 from numaserve.server.api.sglang.abort_schema import AbortRequest
 from numaserve.server.api.sglang.generate_schema import SGLangGenerateRequest
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
@@ -28,6 +29,7 @@ MODELS: dict[str, type[Strict]] = {
     for model in (
         ChatRequest,
         CompletionRequest,
+        EmbeddingRequest,
         MessagesRequest,
         CountTokensRequest,
         TokenizeRequest,

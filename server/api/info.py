@@ -40,7 +40,7 @@ def info_router(context: ApiContext) -> APIRouter:
         """The model that is served, its context and its vocabulary."""
         limits = context.limits
         sizes = {"max_model_len": limits.context_length, "vocab_size": limits.vocab_size}
-        return json_response({**_model_names(context), "is_generation": True, **sizes})
+        return json_response({**_model_names(context), "is_generation": context.embedding_size == 0, **sizes})
 
     @router.get("/v1/loads", response_model=Loads, responses=errors())
     async def loads() -> Response:

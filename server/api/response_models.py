@@ -146,6 +146,30 @@ class Completion(_Answer):
     choices: list[CompletionChoice]
 
 
+class Embedding(BaseModel):
+    """The embedding of an input: numbers, or their base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class PromptUsage(BaseModel):
+    """Tokens of all inputs."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(BaseModel):
+    """The answer of /v1/embeddings."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: PromptUsage
+
+
 class Model(BaseModel):
     """A name that requests may have."""
 

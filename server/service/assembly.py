@@ -40,6 +40,7 @@ class Checked:
     path: Path  # of the model
     tokenizer: TokenizerProtocol
     vocab_size: int  # token ids the model has rows for
+    embedding_size: int  # 0: the model is not served for embeddings
     sampling_defaults: Sampling
     tool_format: ToolFormat | None
     reasoning_format: ReasoningFormat | None
@@ -122,6 +123,7 @@ def make_http_server(checked: Checked, engine: Engine, listener: Listener) -> Ht
         sampling_defaults=checked.sampling_defaults,
         tool_format=checked.tool_format,
         reasoning_format=checked.reasoning_format,
+        embedding_size=checked.embedding_size,
         root_path=config.root_path or "",
         sse_ping_seconds=config.sse_ping_seconds,
         browsers=BrowserRules(

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from msgspec import structs
 from numaserve.server.config import ServeConfig
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.planning.deployment import GIB, DeploymentOptions
@@ -23,7 +24,7 @@ def deployment_options(config: ServeConfig, model: Path) -> DeploymentOptions:
         reserve_core=config.reserve_core,
         context_length=config.context_length,
         kv_cache_gib=config.kv_cache_gib,
-        settings=config.settings,
+        settings=structs.replace(config.settings, pooled=config.task == "embed"),
         weights_cache=_weights_cache(config),
         backend=config.backend,
     )

@@ -30,6 +30,7 @@ from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.listen import Listener, bind_listener
 from numaserve.server.service.loading import LoadingDisplay
 from numaserve.server.service.logs import set_up_logging
+from numaserve.server.service.pooling import check_pooling
 from numaserve.server.service.reload import Reloader
 from numaserve.server.service.sampling_defaults import read_sampling_defaults
 from numaserve.server.service.systemd import ServiceManager, watchdog_seconds
@@ -96,7 +97,10 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     check_backend(config.backend)
     path = resolve_model(config.model)
     files = open_model(path)
-    model = read_config(files)
+    embeds = config.task == "embed"
+    model = read_config(files, pooled=embeds)
+    if embeds:
+        check_pooling(path)
     sampling_defaults = read_sampling_defaults(path) if config.generation_config == "model" else Sampling()
     deployment = make_deployment(deployment_options(config, path), model, read_topology())
     check_checkpoint(files, model)
@@ -111,6 +115,7 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
         path,
         tokenizer,
         model.vocab_size,
+        model.hidden_size if embeds else 0,
         sampling_defaults,
         tool_format(config.tool_call_parser, tokenizer.chat_template),
         reasoning_format(config.reasoning_parser, tokenizer.chat_template),

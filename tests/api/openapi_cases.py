@@ -25,6 +25,8 @@ BEYOND_THE_SCHEMA = {
     "empty_prompt",
     "chat_template_refused",
     "unsupported_grammar",
+    "task_unsupported",
+    "too_many_dimensions",
 }
 _CONFIG = {
     "checks": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import re
+from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ VOCAB = 260
 SPECIAL = {BOS: b"<s>", EOS: b"</s>", TURN: b"<t>"}
 _BY_SPELLING = {spelling: token for token, spelling in SPECIAL.items()}
 CONTEXT = 200
+EMBEDDING_SIZE = 4
 MODEL = "tiny/bytes"
 REPLY = "Hé 世界!"
 OPERATION = OperationProfile("linear", "bf16", calls=60, ns=900, wait_ns=0, weight_bytes=50, bytes=100, flops=200)
@@ -131,6 +133,9 @@ class FakeSequence:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def next(self) -> GenerationChunk:
+        if self.request.pool:
+            self.sent += 1
+            return self._pooled()
         token = self._tokens[self.sent]
         reason: EndReason | None = None
         if token in self.request.stop_token_ids:
@@ -151,6 +156,12 @@ class FakeSequence:
                 chunk.prompt_logprobs = [self._logprobs(token) for token in self.request.prompt[1:]]
         self.sent += 1
         return chunk
+
+    def _pooled(self) -> GenerationChunk:
+        """The numbers 3, 4 and then how many tokens there are, as often as there are dimensions."""
+        numbers = array("f", [3.0, 4.0, *[len(self.request.prompt)] * (EMBEDDING_SIZE - 2)])
+        cached = self._engine.cached_tokens
+        return GenerationChunk(self._index, finish_reason="stop", cached_tokens=cached, embedding=numbers.tobytes())
 
     def _logprobs(self, token: int) -> TokenLogprobs:
         top = self.request.sampling.logprobs
@@ -219,6 +230,7 @@ def make_context(
     strict_fields: bool = False,
     sse_ping_seconds: float = 15.0,
     browsers: BrowserRules | None = None,
+    embedding_size: int = 0,
 ) -> ApiContext:
     """A context over `engine` and byte tokens."""
     return ApiContext(
@@ -234,6 +246,7 @@ def make_context(
         strict_fields=strict_fields,
         sse_ping_seconds=sse_ping_seconds,
         browsers=browsers or BrowserRules(),
+        embedding_size=embedding_size,
     )
 
 

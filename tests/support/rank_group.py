@@ -18,7 +18,7 @@ import zmq
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.shm_comm.stat import ring_stat
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.protocol import (
     Failure,
     FromWorker,
@@ -92,7 +92,7 @@ class RankGroup:
         mask_deadline_s: float | None = None,
         **settings: Any,
     ) -> None:
-        config = load_model_config(model)
+        config = read_config(open_model(model), pooled=settings.get("pooled", False))
         self._exits = contextlib.ExitStack()
         self.board = None if mask_deadline_s is None else create_mask_board(max_running_requests, config.vocab_size)
         if self.board is not None:

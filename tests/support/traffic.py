@@ -19,6 +19,7 @@ class Request:
     sampling: SamplingParams
     max_new_tokens: int
     prompt_logprobs: bool = False
+    pool: bool = False
 
 
 @dataclass
@@ -29,6 +30,7 @@ class Answer:
     logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     nan: bool = False
+    embedding: bytes = b""
 
 
 class Traffic:
@@ -50,7 +52,12 @@ class Traffic:
             answers[name] = Answer()
             self.scheduler.add(
                 ScheduledSequence(
-                    name, request.prompt, request.sampling, request.max_new_tokens, request.prompt_logprobs
+                    name,
+                    request.prompt,
+                    request.sampling,
+                    request.max_new_tokens,
+                    request.prompt_logprobs,
+                    pool=request.pool,
                 )
             )
         while self.scheduler.running or self.scheduler.waiting:
@@ -71,6 +78,7 @@ class Traffic:
             answer = answers[update.sequence.request_id]
             answer.prompt_logprobs += update.prompt_logprobs
             answer.nan = update.nan
+            answer.embedding += update.embedding
             if update.token is not None:
                 answer.tokens.append(update.token)
                 answer.logprobs.append(update.logprobs)

@@ -122,7 +122,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             context_length=context,
             max_running_requests=options.max_running_requests,
             max_step_tokens=tokens,
-            max_logit_rows=_logit_rows(options),
+            max_logit_rows=max_logit_rows(options.max_running_requests),
             ring_fd=-1,
             ring_nonce=0,
             step_deadline_s=options.step_deadline_s,

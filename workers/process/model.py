@@ -194,7 +194,7 @@ def _build(
 ) -> Program | ReferenceProgram:
     limits = ProgramLimits(
         max_step_tokens=launch.max_step_tokens,
-        max_logit_rows=launch.max_logit_rows,
+        max_logit_rows=0 if launch.settings.pooled else launch.max_logit_rows,
         max_slots=launch.max_running_requests,
         pages_per_slot=_pages_per_slot(launch),
         num_pages=launch.num_pages,

@@ -100,6 +100,7 @@ class Asked:
     logprobs: int = -1  # of the output's tokens, as in `SamplingParams`
     prompt_logprobs: bool = False  # of the prompt's, too
     token_ids_logprob: Sequence[int] = ()  # tokens that have log-probabilities at each position of the output
+    pool: bool = False  # the prompts' embeddings are wanted in place of text
     tools: ToolUse | None = None
     reasoning: Reasoning = field(default_factory=Reasoning)
     constrained: Constrained | None = None

@@ -25,14 +25,15 @@ async def prompts_of(context: ApiContext, asked: Asked) -> list[Prompt]:
     if isinstance(given, Chat):
         use = asked.tools or ToolUse(())
         return [await render(context, given, use.offered, use.characters)]
-    return await _texts(context, given, skip=asked.sampling.skip_special_tokens)
+    return await _texts(context, asked, given)
 
 
-async def _texts(context: ApiContext, texts: Texts, *, skip: bool) -> list[Prompt]:
+async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt]:
+    skip = asked.sampling.skip_special_tokens
     for given in texts.prompts:
         if isinstance(given, str):
             check_text_length(context, len(given), texts.param)
-        else:
+        elif not asked.pool:  # which needs no room for output
             output_limit(len(given), None, None, context.limits.context_length, texts.param)
     with context.text.admit(sum(map(len, texts.prompts))) as turns:
         prompts = [await _prompt(context, texts, given, turns, skip=skip) for given in texts.prompts]

@@ -45,6 +45,8 @@ def generation_requests(
     `matcher` makes their constraints.
     """
     sampling, length, param = asked.sampling, len(prompt.tokens), asked.input.param
+    if asked.pool:
+        return [_pooled(context, prompt, request_id, param)]
     limit = output_limit(length, asked.max_tokens, asked.default_max_tokens, context.limits.context_length, param)
     if sampling.min_tokens > limit:
         raise bad_request(
@@ -80,6 +82,17 @@ def generation_requests(
         )
         for index in range(sampling.n)
     ]
+
+
+def _pooled(context: ApiContext, prompt: Prompt, request_id: str, param: str) -> GenerationRequest:
+    """A prompt to be pooled: it may fill the context, as nothing comes after it."""
+    length, limit = len(prompt.tokens), context.limits.context_length
+    if length > limit:
+        raise context_length_exceeded(
+            f"This model's maximum context length is {limit} tokens, but the input has {length} tokens. Shorten it.",
+            param,
+        )
+    return GenerationRequest(request_id, prompt.tokens, SamplingParams(), max_new_tokens=0, pool=True)
 
 
 def _first(asked: _T | None, default: _T | None, otherwise: _T) -> _T:

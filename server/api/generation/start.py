@@ -26,6 +26,9 @@ async def start(context: ApiContext, request: Request, asked: Asked, request_id:
     """
     check_model(context, asked.model)
     check_ready(context)
+    if context.embedding_size:
+        message = "This model is served for embeddings, and writes no text."
+        raise bad_request(message, "model", "task_unsupported")
     _check_sequences(context, asked)
     _check_tools(context, asked)
     record = record_of(request)

@@ -1,0 +1,43 @@
+"""The body of POST /v1/embeddings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from numaserve.server.api.fields import MAX_INT, Neutral, ShortText, Strict, Unused, neutral
+from numaserve.server.api.generation.asked import Asked, Texts
+from numaserve.server.api.limits import ApiLimits
+from numaserve.server.api.openai.completion_schema import Prompts
+from numaserve.server.api.sampling import Sampling
+from pydantic import Field
+
+
+class EmbeddingRequest(Strict):
+    """The body of POST /v1/embeddings."""
+
+    @classmethod
+    def most_tokens(cls, limits: ApiLimits) -> int:
+        """Tokens of many inputs, few of which are as long as they may be."""
+        return 16 * limits.context_length
+
+    model: ShortText | None = None
+    """A served name; another one is a 404."""
+    input: Prompts
+    """A text, token ids, or a list of either. A text gets the special tokens that the model's tokenizer adds."""
+    dimensions: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
+    """The first so many numbers of each embedding; all unless set."""
+    encoding_format: Literal["float", "base64"] | None = None
+    """`float`, a list of numbers, or `base64`, of 32-bit floats, little-endian; `float` unless set."""
+    normalize: bool | None = None
+    """vLLM's: scale embeddings to length 1, after they are cut to `dimensions`; true unless set."""
+
+    user: Unused = None
+    priority: Unused = None
+    add_special_tokens: Annotated[Neutral, neutral(True)] = None
+    truncate_prompt_tokens: Annotated[Neutral, neutral()] = None
+    embed_dtype: Annotated[Neutral, neutral("float32")] = None
+    endianness: Annotated[Neutral, neutral("native", "little")] = None
+
+    def asked(self) -> Asked:
+        """What the client asks for."""
+        return Asked(Texts(self.input, param="input"), Sampling(), model=self.model, pool=True)

@@ -1,0 +1,49 @@
+"""What sentence-transformers' files in a model's folder say of its embeddings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.files import CONFIG_BYTES, is_there, read_json, read_text
+
+_POOLING = "pooling_mode_lasttoken"
+_SERVED = frozenset({"Transformer", "Pooling", "Normalize"})
+
+
+def check_pooling(model: Path) -> None:
+    """Raise `OperatorError` where the model at `model` was trained for embeddings that are made in another way.
+
+    A model without these files is taken as it is: the operator has said what it is for.
+    """
+    path = model / "modules.json"
+    if not model.is_dir() or not is_there(path):
+        return
+    for kind, folder in _modules(path):
+        if kind not in _SERVED:
+            raise OperatorError(
+                f"{path}: the model's embeddings go through a module of kind {kind}, which is not served"
+            )
+        config = model / folder / "config.json"
+        if kind == "Pooling" and is_there(config):
+            _check_mode(config, read_json(config))
+
+
+def _modules(path: Path) -> Iterable[tuple[str, str]]:
+    """The kind of each module, and its folder."""
+    try:
+        listed = json.loads(read_text(path, CONFIG_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise OperatorError(f"{path}: not valid JSON ({error}); fetch it again") from error
+    for each in listed if isinstance(listed, list) else ():
+        if isinstance(each, dict):
+            yield str(each.get("type", "")).rpartition(".")[2], str(each.get("path", ""))
+
+
+def _check_mode(path: Path, config: dict[str, Any]) -> None:
+    modes = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+    if modes and modes != [_POOLING]:
+        raise OperatorError(f"{path}: embeddings are made with {', '.join(modes)}; served is {_POOLING} alone")

@@ -1,4 +1,4 @@
-"""The tables of what the package carries: model families, presets, hosts and shapes of models."""
+"""The tables of what the package carries: model families, presets, hosts, shapes of models, formats of answers."""
 
 import importlib
 import re
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import yaml
 from numaserve.configs import hosts, presets
+from numaserve.server.reasoning.formats import reasoning_formats
+from numaserve.server.tools.formats import tool_formats
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.models import registry
 
@@ -17,7 +19,7 @@ def families() -> str:
     """Each family, the architectures that it runs, and what its module says of it."""
     rows = []
     for family in registry.families().values():
-        head, _, note = _about(family.name).partition(": ")
+        head, _, note = _about(f"workers.models.{family.name}").partition(": ")
         gguf = () if family.gguf is None else (family.gguf.architecture,)
         rows.append((head.rstrip("."), code(*family.architectures), code(*gguf), note.rstrip(".")))
     return table(("family", "`architectures` in config.json", "GGUF architecture", "what is its own"), rows)
@@ -25,7 +27,7 @@ def families() -> str:
 
 def family_names() -> str:
     """The families in one sentence."""
-    names = [_about(name).partition(": ")[0].rstrip(".") for name in registry.families()]
+    names = [_about(f"workers.models.{name}").partition(": ")[0].rstrip(".") for name in registry.families()]
     return textwrap.fill("; ".join(names) + ".", 120, break_on_hyphens=False) + "\n"
 
 
@@ -45,8 +47,20 @@ def shapes() -> str:
     return code(*SHAPES) + "\n"
 
 
-def _about(family: str) -> str:
-    text = importlib.import_module(f"numaserve.workers.models.{family}").__doc__ or ""
+def tool_call_formats() -> str:
+    """What `--tool-call-parser` can name."""
+    rows = ((code(name), _about(f"server.tools.formats.{name}")) for name in tool_formats())
+    return table(("`--tool-call-parser`", "models"), rows)
+
+
+def thought_formats() -> str:
+    """What `--reasoning-parser` can name."""
+    rows = ((code(name), _about(f"server.reasoning.formats.{name}")) for name in reasoning_formats())
+    return table(("`--reasoning-parser`", "models"), rows)
+
+
+def _about(module: str) -> str:
+    text = importlib.import_module(f"numaserve.{module}").__doc__ or ""
     return " ".join(text.split("\n\n")[0].split())
 
 

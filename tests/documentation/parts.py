@@ -28,6 +28,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "presets": packages.shipped_presets,
     "hosts": packages.shipped_hosts,
     "shapes": packages.shapes,
+    "formats of calls": packages.tool_call_formats,
+    "formats of thoughts": packages.thought_formats,
     "bench commands": partial(options.commands, "bench"),
     **{
         f"options of bench {name}": partial(

@@ -1,4 +1,4 @@
-"""Thoughts in <think>: Qwen3, QwQ, DeepSeek V3.1, GLM-4.5, MiniMax-M2, SmolLM3 and others."""
+"""Thoughts in `<think>`: Qwen3, QwQ, DeepSeek V3.1, GLM-4.5, MiniMax-M2, SmolLM3 and others."""
 
 from numaserve.server.reasoning.format import ReasoningFormat
 

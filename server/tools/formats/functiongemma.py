@@ -1,4 +1,4 @@
-"""FunctionGemma, made of Gemma 3."""
+"""FunctionGemma: names and values in braces, with a token for quotes."""
 
 from numaserve.server.tools.braced_format import BracedFormat
 

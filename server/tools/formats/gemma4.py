@@ -1,4 +1,4 @@
-"""Gemma 4."""
+"""Gemma 4: names and values in braces, with a token for quotes."""
 
 from numaserve.server.tools.braced_format import BracedFormat
 

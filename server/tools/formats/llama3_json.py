@@ -1,4 +1,4 @@
-"""Llama 3.1, 3.2 and 3.3: a bare object, or several after <|python_tag|>."""
+"""Llama 3.1, 3.2 and 3.3: a bare object, or several after `<|python_tag|>`."""
 
 from numaserve.server.tools.json_call import Keys
 from numaserve.server.tools.json_format import JsonFormat

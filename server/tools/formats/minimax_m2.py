@@ -1,4 +1,4 @@
-"""MiniMax-M2."""
+"""MiniMax-M2: tags with the name as an attribute."""
 
 from numaserve.server.tools.tagged_format import TaggedFormat
 

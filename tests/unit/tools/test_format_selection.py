@@ -1,12 +1,18 @@
 """Which format belongs to a chat template; real templates are tried by `make test-templates`."""
 
+from pkgutil import iter_modules
+
 import pytest
+from numaserve.server.reasoning import formats as reasoning_modules
 from numaserve.server.reasoning.formats import reasoning_format_of, reasoning_formats
+from numaserve.server.tools import formats as tool_modules
 from numaserve.server.tools.formats import tool_format_of, tool_formats
 
 
 def test_names_are_those_of_the_files() -> None:
-    assert list(tool_formats()) == sorted(tool_formats())
+    folders = (tool_modules.__path__, tool_formats()), (reasoning_modules.__path__, reasoning_formats())
+    for path, formats in folders:
+        assert list(formats) == sorted(module.name for module in iter_modules(path))
     assert {"hermes", "harmony", "pythonic"} <= tool_formats().keys()
     assert {"think", "deepseek_r1", "gpt_oss"} <= reasoning_formats().keys()
 

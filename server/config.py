@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-Task = Literal["generate", "embed"]
+Task = Literal["generate", "embed", "score"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 # Names that other servers have for these keys, on the command line and in the file.
@@ -82,7 +82,8 @@ class ServeConfig(BaseModel):
     )
     task: Task = Field(
         "generate",
-        description="`generate` text, or `embed`: answer /v1/embeddings with the last token's hidden state.",
+        description="`generate` text; `embed`: answer /v1/embeddings with the last token's hidden state; or `score`: "
+        "answer /v1/rerank and /v1/score, too, by the probability of a reranker's yes.",
     )
     settings: ModelSettings = Field(DEFAULT_SETTINGS, description="Of the model; keys of their own, see `KEYS`.")
     host: NonBlank = Field("127.0.0.1", description="Address to listen on.")

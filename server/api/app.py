@@ -26,6 +26,7 @@ from numaserve.server.api.openai.completions import completions_router
 from numaserve.server.api.openai.embeddings import embeddings_router
 from numaserve.server.api.openai.models import models_router
 from numaserve.server.api.openapi import describe
+from numaserve.server.api.rerank.routes import rerank_router
 from numaserve.server.api.sglang.generate import generate_router
 from numaserve.server.api.surfaces import error_of
 from numaserve.server.api.tokenize import tokenize_router
@@ -54,6 +55,7 @@ def create_app(context: ApiContext) -> FastAPI:
         chat_router(context),
         completions_router(context),
         embeddings_router(context),
+        rerank_router(context),
         models_router(context),
         messages_router(context),
         tokenize_router(context),

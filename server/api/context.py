@@ -11,6 +11,7 @@ from fastapi import Request
 from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.body.route import Bodies
 from numaserve.server.api.browser_rules import BrowserRules
+from numaserve.server.api.judge import Judge
 from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.running import RunningRequests
 from numaserve.server.api.sampling import Sampling
@@ -45,6 +46,7 @@ class ApiContext:
     sse_ping_seconds: float = 15.0  # without output until a stream gets a comment; 0 sends none
     tool_format: ToolFormat | None = None  # None: the model's calls are in no format that is known
     reasoning_format: ReasoningFormat | None = None  # None: the model does not think before it answers
+    judge: Judge | None = None  # None: the model is not served as a judge of documents
     embedding_size: int = 0  # of the model's embeddings; 0: it is not served for them
     browsers: BrowserRules = field(default_factory=BrowserRules)
     created: int = field(default_factory=lambda: int(time.time()))

@@ -18,6 +18,7 @@ from numaserve.server.api.ollama.show_schema import OllamaShowRequest
 from numaserve.server.api.openai.chat_schema import ChatRequest
 from numaserve.server.api.openai.completion_schema import CompletionRequest
 from numaserve.server.api.openai.embedding_schema import EmbeddingRequest
+from numaserve.server.api.rerank.schema import RerankRequest, ScoreRequest
 from numaserve.server.api.sglang.abort_schema import AbortRequest
 from numaserve.server.api.sglang.generate_schema import SGLangGenerateRequest
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
@@ -30,6 +31,8 @@ MODELS: dict[str, type[Strict]] = {
         ChatRequest,
         CompletionRequest,
         EmbeddingRequest,
+        RerankRequest,
+        ScoreRequest,
         MessagesRequest,
         CountTokensRequest,
         TokenizeRequest,

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from numaserve.server.api.judge import Judge
 from numaserve.server.api.sampling import Sampling
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import Engine, EngineCallbacks, EngineConfig
@@ -41,6 +42,7 @@ class Checked:
     tokenizer: TokenizerProtocol
     vocab_size: int  # token ids the model has rows for
     embedding_size: int  # 0: the model is not served for embeddings
+    judge: Judge | None  # None: it is not served as a judge of documents
     sampling_defaults: Sampling
     tool_format: ToolFormat | None
     reasoning_format: ReasoningFormat | None
@@ -123,6 +125,7 @@ def make_http_server(checked: Checked, engine: Engine, listener: Listener) -> Ht
         sampling_defaults=checked.sampling_defaults,
         tool_format=checked.tool_format,
         reasoning_format=checked.reasoning_format,
+        judge=checked.judge,
         embedding_size=checked.embedding_size,
         root_path=config.root_path or "",
         sse_ping_seconds=config.sse_ping_seconds,

@@ -32,6 +32,7 @@ from numaserve.server.service.loading import LoadingDisplay
 from numaserve.server.service.logs import set_up_logging
 from numaserve.server.service.pooling import check_pooling
 from numaserve.server.service.reload import Reloader
+from numaserve.server.service.reranker import find_judge
 from numaserve.server.service.sampling_defaults import read_sampling_defaults
 from numaserve.server.service.systemd import ServiceManager, watchdog_seconds
 from numaserve.server.service.tls import find_certificate
@@ -116,6 +117,7 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
         tokenizer,
         model.vocab_size,
         model.hidden_size if embeds else 0,
+        find_judge(path, tokenizer) if config.task == "score" else None,
         sampling_defaults,
         tool_format(config.tool_call_parser, tokenizer.chat_template),
         reasoning_format(config.reasoning_parser, tokenizer.chat_template),

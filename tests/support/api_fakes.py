@@ -14,6 +14,7 @@ import tokenizers
 from numaserve.server.api.app import ApiContext, ApiLimits
 from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.browser_rules import BrowserRules
+from numaserve.server.api.judge import Judge
 from numaserve.server.engine.types import (
     Busy,
     EndReason,
@@ -231,6 +232,8 @@ def make_context(
     sse_ping_seconds: float = 15.0,
     browsers: BrowserRules | None = None,
     embedding_size: int = 0,
+    judge: Judge | None = None,
+    context_length: int = CONTEXT,
 ) -> ApiContext:
     """A context over `engine` and byte tokens."""
     return ApiContext(
@@ -240,13 +243,14 @@ def make_context(
         model_name=MODEL,
         model_path="/models/tiny",
         version="1.2.3",
-        limits=ApiLimits(CONTEXT, VOCAB, max_sequences, max_body_bytes, body_timeout_seconds),
+        limits=ApiLimits(context_length, VOCAB, max_sequences, max_body_bytes, body_timeout_seconds),
         api_keys=ApiKeys(keys) if keys else None,
         log_prompts=log_prompts,
         strict_fields=strict_fields,
         sse_ping_seconds=sse_ping_seconds,
         browsers=browsers or BrowserRules(),
         embedding_size=embedding_size,
+        judge=judge,
     )
 
 

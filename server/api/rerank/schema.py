@@ -1,0 +1,86 @@
+"""The bodies of POST /v1/rerank and /v1/score."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from numaserve.server.api.fields import MAX_INT, Neutral, ShortText, Strict, Text, Unused, conflict, neutral
+from numaserve.server.api.limits import ApiLimits
+from pydantic import BeforeValidator, Field, model_validator
+
+_MAX_DOCUMENTS = 8192
+
+
+def _text_of(value: object) -> object:
+    """Jina's and Cohere's document with a field `text` as that text."""
+    return value["text"] if isinstance(value, dict) and "text" in value else value
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Documents = Annotated[list[Annotated[Text, BeforeValidator(_text_of)]], Field(min_length=1, max_length=_MAX_DOCUMENTS)]
+Texts = Annotated[list[Text], BeforeValidator(_as_list), Field(min_length=1, max_length=_MAX_DOCUMENTS)]
+
+
+class _Judged(Strict):
+    """The fields that both share."""
+
+    @classmethod
+    def most_tokens(cls, limits: ApiLimits) -> int:
+        """Tokens of many documents, few of which are as long as they may be."""
+        return 16 * limits.context_length
+
+    model: ShortText | None = None
+    """A served name; another one is a 404."""
+    instruct: Text | None = None
+    """What makes a document fit a query; the model's own words for a search on the web unless set."""
+
+    user: Unused = None
+    priority: Unused = None
+    truncate_prompt_tokens: Annotated[Neutral, neutral()] = None
+
+
+class RerankRequest(_Judged):
+    """The body of POST /v1/rerank, in the shape of Jina and Cohere."""
+
+    query: Text
+    """What is looked for."""
+    documents: Documents
+    """Texts, or objects with a field `text`."""
+    top_n: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
+    """The best so many; all unless set."""
+    return_documents: bool | None = None
+    """Whether results have their documents; true unless set."""
+    max_tokens_per_doc: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
+    """Tokens after which a document is cut. Unless set, one that does not fit the context is refused."""
+
+
+class ScoreRequest(_Judged):
+    """The body of POST /v1/score, in vLLM's shape."""
+
+    text_1: Texts | None = None
+    """A query, or one for each document. Also called `queries`."""
+    text_2: Texts | None = None
+    """A document or some. Also called `documents`."""
+    queries: Texts | None = None
+    """`text_1` by another name."""
+    documents: Texts | None = None
+    """`text_2` by another name."""
+
+    @model_validator(mode="after")
+    def _pairs(self) -> ScoreRequest:
+        for one, other, names in ((self.text_1, self.queries, "text_1"), (self.text_2, self.documents, "text_2")):
+            if (one is None) == (other is None):
+                other_name = "queries" if names == "text_1" else "documents"
+                raise conflict(names, f"exactly one of '{names}' and '{other_name}' is needed")
+        queries, documents = len(self.text_1 or self.queries or ()), len(self.text_2 or self.documents or ())
+        if queries not in (1, documents):
+            raise conflict("text_1", f"{queries} queries and {documents} documents make no pairs")
+        return self
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Each document with its query."""
+        queries, documents = self.text_1 or self.queries or [], self.text_2 or self.documents or []
+        return list(zip(queries * (len(documents) if len(queries) == 1 else 1), documents, strict=True))

@@ -1,0 +1,37 @@
+"""The two tokens with which a reranker answers, and models that have none."""
+
+import json
+from pathlib import Path
+
+import pytest
+from numaserve.server.api.judge import Judge, probability
+from numaserve.server.service.reranker import find_judge
+from numaserve.workers.errors import OperatorError
+
+from tests.support.api_fakes import ByteTokenizer
+
+
+def configured(folder: Path, **fields: object) -> Path:
+    (folder / "config.json").write_text(json.dumps(fields))
+    return folder
+
+
+def test_the_words_that_the_model_names_are_its_answers(tmp_path: Path) -> None:
+    folder = configured(tmp_path, classifier_from_token=["n", "y"])
+    assert find_judge(folder, ByteTokenizer()) == Judge(no=ord("n"), yes=ord("y"))
+
+
+def test_a_model_without_tokens_for_yes_and_no_is_no_reranker(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="'no' is no token"):
+        find_judge(tmp_path, ByteTokenizer())
+
+
+@pytest.mark.parametrize("words", [["y"], "yes", ["a", "b", "c"], [1, 2]])
+def test_other_than_two_words_are_refused(tmp_path: Path, words: object) -> None:
+    with pytest.raises(OperatorError, match="two words"):
+        find_judge(configured(tmp_path, classifier_from_token=words), ByteTokenizer())
+
+
+@pytest.mark.parametrize(("no", "yes", "expected"), [(-1, -1, 0.5), (0, -1000, 0), (-1000, 0, 1), (-2, -1, 0.7310586)])
+def test_a_probability_is_of_one_answer_against_the_other(no: float, yes: float, expected: float) -> None:
+    assert probability(no, yes) == pytest.approx(expected)

@@ -184,6 +184,9 @@ class ServeConfig(BaseModel):
         description="Host name that the server may be called by, for a proxy before it, or `*`; may be given several "
         "times. Default: local names.",
     )
+    tokenizer_info: bool = Field(
+        False, description="Serve GET /tokenizer_info, which shows the chat template to every client."
+    )
     strict_fields: bool = Field(
         False, description="Refuse requests with fields that the server does not know, instead of ignoring those."
     )

@@ -30,6 +30,7 @@ from numaserve.server.api.rerank.routes import rerank_router
 from numaserve.server.api.sglang.generate import generate_router
 from numaserve.server.api.surfaces import error_of
 from numaserve.server.api.tokenize import tokenize_router
+from numaserve.server.api.vllm import vllm_router
 from numaserve.server.engine.types import EngineError
 from numaserve.server.tokenizer.types import TokenizationError
 from starlette.exceptions import HTTPException
@@ -64,6 +65,7 @@ def create_app(context: ApiContext) -> FastAPI:
         ollama_generation_router(context),
         ollama_models_router(context),
         generate_router(context),
+        vllm_router(context),
     ):
         app.include_router(router)
     describe(app, has_keys=context.api_keys is not None)

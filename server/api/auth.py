@@ -10,7 +10,7 @@ from numaserve.workers.files import SETTINGS_BYTES, read_text
 
 _API_KEY = b"x-api-key"  # as Anthropic's clients send it
 _KEY_HEADERS = frozenset({b"authorization", _API_KEY})
-OPEN_PATHS = frozenset({"/health", "/livez", "/readyz"})
+OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/ping"})
 
 
 def read_keys(path: Path) -> list[str]:

@@ -40,6 +40,7 @@ class ApiContext:
     api_keys: ApiKeys | None = None
     log_prompts: bool = False
     other_names: tuple[str, ...] = ()  # that requests may have too
+    tokenizer_info: bool = False  # serve GET /tokenizer_info, which shows the chat template
     strict_fields: bool = False  # refuse fields that are not known
     sampling_defaults: Sampling = field(default_factory=Sampling)  # where a request says nothing
     root_path: str = ""  # under which a proxy shows the server: empty, or "/" and a name, and so on

@@ -56,10 +56,7 @@ def info_router(context: ApiContext) -> APIRouter:
     @router.post("/flush_cache", response_model=Flushed, responses=errors(409))
     async def flush_cache() -> Response:
         """Forget cached prefixes; 409 while requests run."""
-        if await context.engine.flush_cache():
-            return json_response({"success": True, "message": "Cache flushed."})
-        message = "Requests are running; the cache was not flushed. Try again when the server is idle."
-        raise ApiError(409, message, code="requests_running", refusal=None)
+        return await flush(context)
 
     @router.get("/metrics", response_class=PlainTextResponse, responses=errors())
     async def metrics() -> Response:
@@ -68,6 +65,14 @@ def info_router(context: ApiContext) -> APIRouter:
         return Response(body, media_type=content_type)
 
     return router
+
+
+async def flush(context: ApiContext) -> Response:
+    """Forget cached prefixes. Raises `ApiError` 409 while requests run."""
+    if await context.engine.flush_cache():
+        return json_response({"success": True, "message": "Cache flushed."})
+    message = "Requests are running; the cache was not flushed. Try again when the server is idle."
+    raise ApiError(409, message, code="requests_running", refusal=None)
 
 
 def _model_names(context: ApiContext) -> dict[str, object]:

@@ -269,6 +269,23 @@ class OlderRankLoad(BaseModel):
     num_tokens: int
 
 
+class ServerLoad(BaseModel):
+    """Sequences that run or wait."""
+
+    server_load: int
+
+
+class TokenizerInfo(BaseModel):
+    """The answer of /tokenizer_info, in the names of a tokenizer_config.json."""
+
+    tokenizer_class: str
+    vocab_size: int
+    model_max_length: int
+    bos_token: str | None
+    eos_token: str | None
+    chat_template: str | None
+
+
 class Flushed(BaseModel):
     """The cache is empty now."""
 

@@ -122,6 +122,7 @@ def make_http_server(checked: Checked, engine: Engine, listener: Listener) -> Ht
         api_keys=checked.key_sources.keys,
         log_prompts=config.log_prompts,
         strict_fields=config.strict_fields,
+        tokenizer_info=config.tokenizer_info,
         sampling_defaults=checked.sampling_defaults,
         tool_format=checked.tool_format,
         reasoning_format=checked.reasoning_format,

@@ -8,7 +8,7 @@ from numaserve.server.api.auth import OPEN_PATHS
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
-from tests.support.app_routes import ROUTES
+from tests.support.app_routes import ROUTES, operations
 from tests.support.error_forms import error_message
 
 KEY = "key-of-a-test"
@@ -16,7 +16,7 @@ DEEP = 100_000
 
 
 GUARDED = [(method, path) for method, path in ROUTES if path not in OPEN_PATHS]
-BODIES = [route for route in ROUTES if route[0] == "POST" and route[1] != "/flush_cache"]
+BODIES = [route for route, operation in operations().items() if "requestBody" in operation]
 
 GARBAGE = {
     "nothing": b"",

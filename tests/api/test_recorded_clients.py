@@ -52,7 +52,7 @@ def demo_client() -> Iterator[TestClient]:
 
 
 def _app(tokenizer: ByteTokenizer) -> Any:
-    context = make_context(FakeEngine())
+    context = make_context(FakeEngine(), tokenizer_info=False)
     return create_app(
         replace(context, tokenizer=tokenizer, model_name=MODEL, limits=ApiLimits(CONTEXT, VOCAB), tool_format=HERMES)
     )

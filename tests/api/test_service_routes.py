@@ -1,9 +1,20 @@
 import msgspec
 import pytest
-from numaserve.server.api.app import ApiContext
+from numaserve.server.api.app import ApiContext, create_app
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import BOS, CONTEXT, MODEL, OPERATION, TURN, VOCAB, FakeEngine
+from tests.support.api_fakes import (
+    BOS,
+    CONTEXT,
+    EOS,
+    MODEL,
+    OPERATION,
+    TURN,
+    VOCAB,
+    ByteTokenizer,
+    FakeEngine,
+    make_context,
+)
 
 
 def test_the_model_is_listed(client: TestClient) -> None:
@@ -22,7 +33,7 @@ def test_a_model_that_is_not_there_is_not_found(client: TestClient) -> None:
     assert answer.json()["error"]["code"] == "model_not_found"
 
 
-@pytest.mark.parametrize("path", ["/health", "/readyz"])
+@pytest.mark.parametrize("path", ["/health", "/readyz", "/ping"])
 def test_health_answers_503_while_not_ready(client: TestClient, engine: FakeEngine, path: str) -> None:
     assert client.get(path).status_code == 200
     engine.ready = False
@@ -137,3 +148,20 @@ def test_what_is_no_token_id_is_refused(client: TestClient, tokens: object) -> N
     answer = client.post("/detokenize", json={"tokens": tokens})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"].startswith("tokens")
+
+
+def test_vllm_s_names_are_served(client: TestClient, engine: FakeEngine) -> None:
+    assert client.post("/ping").json() == {"status": "ok"}
+    assert client.get("/load").json() == {"server_load": 4}
+    assert client.post("/reset_prefix_cache").json()["success"] is True
+    engine.idle = False
+    assert client.post("/reset_prefix_cache").status_code == 409
+
+
+def test_the_tokenizer_is_shown_where_the_operator_says_so(client: TestClient, engine: FakeEngine) -> None:
+    shown = client.get("/tokenizer_info").json()
+    assert (shown["vocab_size"], shown["model_max_length"]) == (VOCAB, CONTEXT)
+    assert (shown["bos_token"], shown["eos_token"]) == (f"<{BOS}>", f"<{EOS}>")
+    assert shown["chat_template"] == ByteTokenizer.chat_template
+    other = TestClient(create_app(make_context(engine, tokenizer_info=False)))
+    assert other.get("/tokenizer_info").status_code == 404

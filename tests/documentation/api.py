@@ -28,7 +28,7 @@ def _operations() -> Iterator[tuple[str, str, Schema]]:
     """Method, path and what the OpenAPI document says of them."""
     # Nothing is asked of the engine and the tokenizer before a request comes.
     unused: Any = None
-    context = ApiContext(unused, unused, Metrics("m"), "m", "m", "0", ApiLimits(32, 32, 1, 1, 1.0))
+    context = ApiContext(unused, unused, Metrics("m"), "m", "m", "0", ApiLimits(32, 32, 1, 1, 1.0), tokenizer_info=True)
     for path, methods in create_app(context).openapi()["paths"].items():
         for method, operation in methods.items():
             yield method.upper(), path, operation

@@ -25,6 +25,7 @@ class Sampling:
     ignore_eos: bool = False
     min_tokens: int = 0
     skip_special_tokens: bool = True
+    include_stop: bool = False  # what ends the text is a part of it
     cache_salt: str = ""
 
     def given(self) -> dict[str, object]:

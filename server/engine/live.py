@@ -128,7 +128,8 @@ class LiveRequest:
         # A constrained sequence has a stop token before its time only where its constraint allowed nothing else.
         may_stop = self._generated >= self.request.min_new_tokens or self.request.matcher is not None
         if may_stop and token in self.request.stop_token_ids:
-            self._flush_text(chunk, "stop")  # the text before it; its own is not part of the answer
+            # The text before it; its own is a part of the answer only where that is asked for.
+            self._flush_text(chunk, "stop", self._detokenizer.push(token) if self.request.include_stop else "")
             if chunk.stop_reason is None:
                 chunk.stop_reason = token
             return
@@ -139,10 +140,11 @@ class LiveRequest:
         chunk.text, chunk.stop_reason = self._stops.push(text)
         if chunk.stop_reason is not None:
             chunk.finish_reason = "stop"
+            chunk.text += str(chunk.stop_reason) if self.request.include_stop else ""
 
-    def _flush_text(self, chunk: GenerationChunk, reason: EndReason) -> None:
+    def _flush_text(self, chunk: GenerationChunk, reason: EndReason, last: str = "") -> None:
         chunk.finish_reason = reason
-        text = self._detokenizer.flush()
+        text = last + self._detokenizer.flush()
         if self._stops is None:
             chunk.text += text
             return

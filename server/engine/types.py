@@ -59,6 +59,7 @@ class GenerationRequest:
     stop_token_ids: frozenset[int] = frozenset()  # end-of-sequence ids are in here unless ignore_eos
     prompt_logprobs: bool = False
     skip_special_tokens: bool = True
+    include_stop: bool = False  # what ends the text is a part of it
     shown_tokens: frozenset[int] = frozenset()  # special tokens that are in the text all the same
     cache_salt: str = ""  # requests share cached prefixes only with equal salt
     pool: bool = False  # its embedding is wanted and no token: `max_new_tokens` is 0

@@ -9,7 +9,7 @@ from numaserve.server.api.openai.logprobs import TokenNames, chat_entries
 from numaserve.workers.protocol import TokenLogprobs
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import CONTEXT, EOS, MODEL, REPLY, TURN, FakeEngine
+from tests.support.api_fakes import CONTEXT, EOS, MODEL, REPLY, TURN, ByteTokenizer, FakeEngine
 
 USER = [{"role": "user", "content": "hi"}]
 PROMPT = [TURN, *b"user\nhi", TURN]
@@ -227,3 +227,36 @@ def test_tool_calls_of_earlier_turns_reach_a_template_that_writes_them() -> None
     call, result = conversation.messages[1:]
     assert call["tool_calls"] == [{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": [1]}}}]
     assert result == {"role": "tool", "content": "42", "tool_call_id": "1"}
+
+
+ANSWERED = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Well, "}]
+
+
+def test_the_last_message_is_continued_where_it_is_left_open(client: TestClient, engine: FakeEngine) -> None:
+    for fields in ({"continue_final_message": True}, {"add_generation_prompt": False}, {}):
+        chat(client, messages=ANSWERED, **fields)
+    texts = [ByteTokenizer().decode(request.prompt, skip_special_tokens=False) for request in engine.admitted]
+    rendered = "<t>user\nhi<t>assistant\nWell, "
+    assert texts == [rendered, rendered, f"{rendered}<t>"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"continue_final_message": True, "add_generation_prompt": True},
+        {"continue_final_message": True, "messages": [{"role": "user", "content": " "}]},
+    ],
+)
+def test_what_cannot_be_continued_is_refused(client: TestClient, engine: FakeEngine, fields: dict[str, Any]) -> None:
+    assert chat(client, **{"messages": ANSWERED} | fields).status_code == 400
+    assert engine.admitted == []
+
+
+@pytest.mark.parametrize(("messages", "echoed"), [(ANSWERED, "Well, "), (ANSWERED[:1], "")])
+def test_an_answer_may_begin_with_what_it_continues(
+    client: TestClient, messages: list[dict[str, str]], echoed: str
+) -> None:
+    fields = {"messages": messages, "echo": True, "continue_final_message": True}
+    assert chat(client, **fields).json()["choices"][0]["message"]["content"] == echoed + REPLY
+    deltas = [event["choices"][0]["delta"] for event in events(chat(client, **fields, stream=True).text)]
+    assert "".join(delta.get("content", "") for delta in deltas) == echoed + REPLY

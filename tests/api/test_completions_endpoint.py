@@ -134,3 +134,10 @@ def test_a_prompt_too_long_is_refused_with_openai_s_code(client: TestClient) -> 
 def test_token_ids_outside_the_vocabulary_are_refused(client: TestClient, engine: FakeEngine) -> None:
     assert complete(client, [260]).json()["error"]["param"] == "prompt"
     assert engine.admitted == []
+
+
+@pytest.mark.parametrize("field", ["include_stop_str_in_output", "no_stop_trim"])
+def test_a_stop_string_may_be_a_part_of_the_answer(client: TestClient, engine: FakeEngine, field: str) -> None:
+    for value in (True, False, None):
+        assert client.post("/v1/completions", json={"prompt": "x", "stop": "y", field: value}).status_code == 200
+    assert [request.include_stop for request in engine.admitted] == [True, False, False]

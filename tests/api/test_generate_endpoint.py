@@ -84,6 +84,7 @@ def test_sampling_parameters_have_sglang_s_names(client: TestClient, engine: Fak
     parameters = {"max_new_tokens": 9, "min_new_tokens": 2, "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1}
     parameters |= {"frequency_penalty": 0.5, "presence_penalty": -0.5, "repetition_penalty": 1.5, "sampling_seed": 4}
     parameters |= {"stop_token_ids": [5], "ignore_eos": True, "skip_special_tokens": False}
+    parameters |= {"no_stop_trim": True}
     ask(client, sampling_params={**parameters, "stop": "x", "logit_bias": {"3": 1.5}}, cache_salt="s")
     [request] = engine.admitted
     sampling = request.sampling
@@ -92,7 +93,7 @@ def test_sampling_parameters_have_sglang_s_names(client: TestClient, engine: Fak
     assert (sampling.frequency_penalty, sampling.presence_penalty) == (0.5, -0.5)
     assert (sampling.repetition_penalty, sampling.seed, sampling.logit_bias) == (1.5, 4, {3: 1.5})
     assert request.stop_token_ids == {5}
-    assert (request.skip_special_tokens, request.cache_salt) == (False, "s")
+    assert (request.skip_special_tokens, request.cache_salt, request.include_stop) == (False, "s", True)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ class Chat:
     conversation: Conversation
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     add_generation_prompt: bool = True
+    continue_final: bool = False  # the answer goes on from the last message, which is not ended
     param: str = "messages"  # the field to blame
 
 

@@ -65,11 +65,24 @@ async def render(context: ApiContext, chat: Chat, tools: Sequence[Tool] = (), ch
         raise _template_refuses(f"The chat template does not take these messages: {error}", chat) from error
     except ChatTemplateUnavailable as error:
         raise template_unavailable(str(error)) from error
+    if chat.continue_final:
+        text = _cut_behind(text, conversation.messages[-1]["content"], chat)
     with context.text.admit(len(text)) as turns:
         prompt = await _encode(context, turns, text, chat.param, add_special_tokens=False)
     if not prompt:
         raise _template_refuses("The chat template makes an empty prompt of these messages.", chat)
     return Prompt(prompt, text)
+
+
+def _cut_behind(text: str, content: str, chat: Chat) -> str:
+    """What the template wrote, up to the end of the last message: templates end it, and many strip it first."""
+    said = content.strip()
+    start = text.rfind(said) if said else -1
+    if start < 0:
+        raise _template_refuses("The chat template does not write the last message as it is, to be continued.", chat)
+    end = start + len(said)
+    space = content[len(content.rstrip()) :]
+    return text[: end + len(space) if text.startswith(space, end) else end]
 
 
 def hidden_tokens(context: ApiContext, *, skip_special_tokens: bool) -> frozenset[int]:

@@ -76,6 +76,7 @@ def generation_requests(
             stop_token_ids=stop_ids,
             prompt_logprobs=asked.prompt_logprobs,
             skip_special_tokens=sampling.skip_special_tokens,
+            include_stop=sampling.include_stop,
             shown_tokens=shown,
             cache_salt=sampling.cache_salt,
             matcher=matcher,

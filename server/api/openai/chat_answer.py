@@ -31,6 +31,7 @@ class ChatAnswer:
         self._choices = body.n or 1
         self._with_logprobs = body.logprobs is True
         self._older = bool(body.functions)  # calls in OpenAI's older shape
+        self._echoed = body.echoed
         self._body = body
 
     @property
@@ -69,6 +70,9 @@ class ChatAnswer:
                     started.add(index)
                     first = self._choice(index, {"role": "assistant", "content": "", "refusal": None})
                     yield self._frame.wrap([first], **usage.of_chunk(index, begins=True))
+                    if self._echoed:
+                        echo = self._choice(index, {"content": self._echoed})
+                        yield self._frame.wrap([echo], **usage.of_chunk(index, begins=True))
                 logprobs = self._logprobs(self._entries(chunk.logprobs)) if chunk.logprobs else None
                 for delta in self._deltas(chunk, with_logprobs=logprobs is not None):
                     yield self._frame.wrap([self._choice(index, delta, logprobs)], **usage.of_chunk(index))
@@ -91,7 +95,7 @@ class ChatAnswer:
             yield {"tool_calls": [_call_delta(delta) for delta in chunk.tool_calls]}
 
     def _message(self, answer: WholeAnswer) -> dict[str, object]:
-        text, thought = answer.text, answer.reasoning
+        text, thought = self._echoed + answer.text, answer.reasoning
         message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None}
         if thought:
             message |= {"reasoning_content": thought, "reasoning": thought}

@@ -48,6 +48,12 @@ class ChatRequest(ConstraintFields, SamplingFields):
     """Tokens of the thought, which is closed then; all that fit unless set."""
     separate_reasoning: bool | None = None
     """SGLang's: false leaves the thought in the text, with its marks."""
+    add_generation_prompt: bool | None = None
+    """Extension: whether the template begins the answer; true unless set."""
+    continue_final_message: bool | None = None
+    """Extension: the answer goes on from the last message, which is left open. Not with `add_generation_prompt`."""
+    echo: bool | None = None
+    """Extension: begin the answer with the last message, where that is the assistant's."""
     modalities: Annotated[Neutral, neutral(["text"])] = None
     audio: Annotated[Neutral, neutral()] = None
     prediction: Annotated[Neutral, neutral()] = None
@@ -55,10 +61,7 @@ class ChatRequest(ConstraintFields, SamplingFields):
     web_search_options: Annotated[Neutral, neutral()] = None
     service_tier: Annotated[Neutral, neutral("auto", "default")] = None
     store: Annotated[Neutral, neutral(False)] = None
-    add_generation_prompt: Annotated[Neutral, neutral(True)] = None
-    continue_final_message: Annotated[Neutral, neutral(False)] = None
     add_special_tokens: Annotated[Neutral, neutral(False)] = None  # the template writes them
-    echo: Annotated[Neutral, neutral(False)] = None
     best_of: Annotated[Neutral, neutral(1)] = None
     chat_template: Annotated[Neutral, neutral()] = None
     documents: Annotated[Neutral, neutral([])] = None
@@ -67,6 +70,9 @@ class ChatRequest(ConstraintFields, SamplingFields):
     @model_validator(mode="after")
     def _fields_fit_together(self) -> ChatRequest:
         self._check_tools()
+        if self.continue_final_message and self.add_generation_prompt:
+            message = "'continue_final_message' and 'add_generation_prompt' exclude each other"
+            raise conflict("continue_final_message", message)
         if self.top_logprobs is not None and not self.logprobs:
             raise conflict("top_logprobs", "'top_logprobs' needs 'logprobs': true")
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
@@ -77,7 +83,7 @@ class ChatRequest(ConstraintFields, SamplingFields):
         """What the client asks for."""
         separate, include = self.separate_reasoning is not False, self.include_reasoning is not False
         return Asked(
-            Chat(self.messages, effort_arguments(self.reasoning_effort) | (self.chat_template_kwargs or {})),
+            self._chat(),
             self.sampling(),
             model=self.model,
             max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
@@ -85,6 +91,21 @@ class ChatRequest(ConstraintFields, SamplingFields):
             tools=self._tool_use(),
             reasoning=Reasoning(include=include, separate=separate, max_tokens=self.max_thinking_tokens),
             constrained=self.constrained(),
+        )
+
+    @property
+    def echoed(self) -> str:
+        """What the answer begins with."""
+        last = self.messages.messages[-1]
+        return str(last["content"] or "") if self.echo and last["role"] == "assistant" else ""
+
+    def _chat(self) -> Chat:
+        open_ended = self.continue_final_message is True
+        return Chat(
+            self.messages,
+            effort_arguments(self.reasoning_effort) | (self.chat_template_kwargs or {}),
+            add_generation_prompt=self.add_generation_prompt is not False and not open_ended,
+            continue_final=open_ended,
         )
 
     def _tool_use(self) -> ToolUse | None:

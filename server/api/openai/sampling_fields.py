@@ -82,6 +82,11 @@ class SamplingFields(Strict):
     cache_salt: Annotated[Text, StringConstraints(max_length=256)] | None = None
     """Extension: cached prefixes are shared only with requests of the same salt."""
 
+    include_stop_str_in_output: bool | None = None
+    """Extension: a stop string, or a stop token that has a text, is a part of the answer."""
+    no_stop_trim: bool | None = None
+    """Extension: SGLang's name for it."""
+
     # Without effect on the result.
     user: ShortText | None = None
     """Without effect."""
@@ -101,8 +106,6 @@ class SamplingFields(Strict):
     """Without effect."""
 
     # Known from vLLM and SGLang, and not supported. Routers send the neutral values with every request.
-    no_stop_trim: Annotated[Neutral, neutral(False)] = None
-    include_stop_str_in_output: Annotated[Neutral, neutral(False)] = None
     return_hidden_states: Annotated[Neutral, neutral(False)] = None
     return_tokens_as_token_ids: Annotated[Neutral, neutral(False)] = None
     return_token_ids: Annotated[Neutral, neutral(False)] = None
@@ -129,7 +132,8 @@ class SamplingFields(Strict):
 
     def sampling(self) -> Sampling:
         """How to sample, as it was asked for."""
-        given = {name: value for name in _SAMPLING if (value := getattr(self, name)) is not None}
+        given = {name: value for name in _SAMPLING if (value := getattr(self, name, None)) is not None}
+        given["include_stop"] = bool(self.include_stop_str_in_output or self.no_stop_trim)
         return Sampling(**given | {"logit_bias": {int(token): bias for token, bias in (self.logit_bias or {}).items()}})
 
 

@@ -58,10 +58,11 @@ class SamplingParameters(SGLangConstraintFields):
     """Go on behind the model's own end."""
     skip_special_tokens: bool | None = None
     """Leave special tokens out of the text; true unless set."""
+    no_stop_trim: bool | None = None
+    """A stop string, or a stop token that has a text, is a part of the answer."""
 
     custom_params: Annotated[Neutral, neutral()] = None
     stop_regex: Annotated[Neutral, neutral([])] = None
-    no_stop_trim: Annotated[Neutral, neutral(False)] = None
     spaces_between_special_tokens: Unused = None  # only tokenizers in Python know the difference
     stream_interval: Unused = None  # every token is sent when it is there
 
@@ -77,6 +78,7 @@ class SamplingParameters(SGLangConstraintFields):
             "seed": self.sampling_seed,
             "logit_bias": {int(token): bias for token, bias in (self.logit_bias or {}).items()},
             "cache_salt": cache_salt,
+            "include_stop": self.no_stop_trim,
         }
 
 

@@ -187,3 +187,22 @@ def test_a_sequence_without_output_has_no_length_of_it() -> None:
     run = Run()
     run.live.abort(1.0)
     assert run.metric("request_generation_tokens_count") == run.metric("decode_time_seconds_count") == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"stop": ("yz",)}, "x"),
+        ({"stop": ("yz",), "include_stop": True}, "xyz"),
+        ({"stop_token_ids": frozenset({ord("y")})}, "x"),
+        ({"stop_token_ids": frozenset({ord("y")}), "include_stop": True}, "xy"),
+        ({"stop_token_ids": frozenset({ord("z")}), "stop": ("yq",), "include_stop": True}, "xyz"),
+        ({"stop_token_ids": frozenset({EOS}), "include_stop": True}, "xyzw"),
+    ],
+)
+def test_what_ends_an_answer_is_a_part_of_it_where_that_is_asked_for(fields: dict[str, Any], text: str) -> None:
+    run = Run(**fields)
+    run.feed([*b"xyzw", EOS])
+    chunks = asyncio.run(run.chunks())
+    assert "".join(chunk.text for chunk in chunks) == text
+    assert chunks[-1].finish_reason == "stop"

@@ -104,6 +104,7 @@ class ChatChoice(BaseModel):
     message: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
+    token_ids: list[int] | None = None
 
 
 class _Answer(BaseModel):
@@ -118,6 +119,7 @@ class ChatCompletion(_Answer):
     """The answer of /v1/chat/completions."""
 
     object: Literal["chat.completion"]
+    prompt_token_ids: list[int] | None = None
     choices: list[ChatChoice]
 
 
@@ -137,6 +139,8 @@ class CompletionChoice(BaseModel):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReason
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class Completion(_Answer):

@@ -260,3 +260,26 @@ def test_an_answer_may_begin_with_what_it_continues(
     assert chat(client, **fields).json()["choices"][0]["message"]["content"] == echoed + REPLY
     deltas = [event["choices"][0]["delta"] for event in events(chat(client, **fields, stream=True).text)]
     assert "".join(delta.get("content", "") for delta in deltas) == echoed + REPLY
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_token_ids_are_given_beside_the_text(client: TestClient, path: str) -> None:
+    body = {"model": MODEL, "n": 2, "return_token_ids": True, "max_tokens": 50}
+    body |= {"messages": USER} if "chat" in path else {"prompt": PROMPT}
+    tokens = [*REPLY.encode(), EOS]
+    whole = client.post(path, json=body).json()
+    assert [choice["token_ids"] for choice in whole["choices"]] == [tokens, tokens]
+    chunks = events(client.post(path, json=body | {"stream": True}).text)
+    for index in range(2):
+        of_choice = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
+        assert [token for choice in of_choice for token in choice.get("token_ids", ())] == tokens
+    for answer in (whole, chunks[0]):
+        assert (answer if "chat" in path else answer["choices"][0])["prompt_token_ids"] == PROMPT
+    plain = client.post(path, json=body | {"return_token_ids": False}).text
+    assert "token_ids" not in plain
+
+
+def test_tokens_may_be_named_by_their_ids(client: TestClient) -> None:
+    answer = chat(client, logprobs=True, top_logprobs=1, return_tokens_as_token_ids=True).json()
+    [first, *_] = answer["choices"][0]["logprobs"]["content"]
+    assert (first["token"], first["top_logprobs"][0]["token"]) == ("token_id:72", "token_id:72")

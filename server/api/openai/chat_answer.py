@@ -14,6 +14,7 @@ from numaserve.server.api.generation.whole import WholeAnswer
 from numaserve.server.api.openai.chat_schema import ChatRequest
 from numaserve.server.api.openai.frame import EVENTS, Frame, StreamUsage, usage_body
 from numaserve.server.api.openai.logprobs import TokenNames, chat_entries
+from numaserve.server.api.openai.token_ids import TokenIds
 from numaserve.server.api.streaming import json_response
 from numaserve.server.tools.types import ToolCallDelta
 from numaserve.workers.protocol import TokenLogprobs
@@ -27,11 +28,12 @@ class ChatAnswer:
     def __init__(self, context: ApiContext, body: ChatRequest) -> None:
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         self._frame = Frame.new(context, "chatcmpl", kind)
-        self._names = TokenNames(context.tokenizer)
+        self._names = TokenNames(context.tokenizer, as_ids=body.return_tokens_as_token_ids is True)
         self._choices = body.n or 1
         self._with_logprobs = body.logprobs is True
         self._older = bool(body.functions)  # calls in OpenAI's older shape
         self._echoed = body.echoed
+        self._ids = TokenIds(wanted=body.return_token_ids is True)
         self._body = body
 
     @property
@@ -46,6 +48,7 @@ class ChatAnswer:
         async with aclosing(generation.chunks()) as chunks:
             async for chunk in chunks:
                 answers[chunk.index].add(chunk)
+                self._ids.add(chunk.index, chunk.token_ids)
                 # Chunk by chunk: those of a long answer together would hold the event loop for a second at its end.
                 logprobs[chunk.index] += self._entries(chunk.logprobs)
         choices: list[dict[str, object]] = [
@@ -54,10 +57,12 @@ class ChatAnswer:
                 "message": self._message(answer),
                 "logprobs": self._logprobs(logprobs[index]),
                 "finish_reason": self._reason(answer.finish_reason),
+                **self._ids.take(index),
             }
             for index, answer in enumerate(answers)
         ]
-        return json_response(self._frame.wrap(choices, usage=usage_body(generation.usage())))
+        of_prompt = self._ids.of_prompt(generation.prompts[0].tokens)
+        return json_response(self._frame.wrap(choices, usage=usage_body(generation.usage()), **of_prompt))
 
     async def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
         """The chunks: per choice one with the role, then what it adds, then one with the reason; at last usage."""
@@ -66,20 +71,23 @@ class ChatAnswer:
         async with aclosing(generation.chunks()) as chunks:
             async for chunk in chunks:
                 index = chunk.index
+                self._ids.add(index, chunk.token_ids)
                 if index not in started:
                     started.add(index)
                     first = self._choice(index, {"role": "assistant", "content": "", "refusal": None})
-                    yield self._frame.wrap([first], **usage.of_chunk(index, begins=True))
+                    of_prompt = self._ids.of_prompt(generation.prompts[0].tokens)
+                    yield self._frame.wrap([first], **usage.of_chunk(index, begins=True), **of_prompt)
                     if self._echoed:
                         echo = self._choice(index, {"content": self._echoed})
                         yield self._frame.wrap([echo], **usage.of_chunk(index, begins=True))
                 logprobs = self._logprobs(self._entries(chunk.logprobs)) if chunk.logprobs else None
                 for delta in self._deltas(chunk, with_logprobs=logprobs is not None):
-                    yield self._frame.wrap([self._choice(index, delta, logprobs)], **usage.of_chunk(index))
+                    choice = self._choice(index, delta, logprobs) | self._ids.take(index)
+                    yield self._frame.wrap([choice], **usage.of_chunk(index))
                     logprobs = None
                 if chunk.finish_reason is not None:
                     last = self._choice(index, {}, finish_reason=self._reason(chunk.finish_reason))
-                    yield self._frame.wrap([last], **usage.of_chunk(index))
+                    yield self._frame.wrap([last | self._ids.take(index)], **usage.of_chunk(index))
         if usage.wanted:
             yield self._frame.wrap([], usage=usage_body(generation.usage()))
 

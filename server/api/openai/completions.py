@@ -18,6 +18,7 @@ from numaserve.server.api.generation.start import start
 from numaserve.server.api.openai.completion_schema import CompletionRequest
 from numaserve.server.api.openai.frame import EVENTS, Frame, StreamUsage, usage_body
 from numaserve.server.api.openai.logprobs import CompletionLogprobs, TokenNames, joined
+from numaserve.server.api.openai.token_ids import TokenIds
 from numaserve.server.api.openapi import BODY_ERRORS
 from numaserve.server.api.response_models import EVENT_STREAM, Completion
 from numaserve.server.api.streaming import json_response, respond
@@ -47,6 +48,7 @@ class _Choice:
     prompt: Prompt
     logprobs: CompletionLogprobs
     begun: bool = False
+    sent: bool = False
     texts: list[str] = field(default_factory=list)
     parts: list[dict[str, list[object]]] = field(default_factory=list)
     finish_reason: str | None = None
@@ -59,11 +61,12 @@ class _CompletionAnswer:
 
     def __init__(self, context: ApiContext, body: CompletionRequest) -> None:
         self._frame = Frame.new(context, "cmpl", "text_completion")
-        self._names = TokenNames(context.tokenizer)
+        self._names = TokenNames(context.tokenizer, as_ids=body.return_tokens_as_token_ids is True)
         self._hidden = hidden_tokens(context, skip_special_tokens=body.skip_special_tokens is not False)
         self._choices: list[_Choice] = []
         self._echo = body.echo is True
         self._with_logprobs = body.logprobs is not None
+        self._ids = TokenIds(wanted=body.return_token_ids is True)
         self._body = body
 
     @property
@@ -86,12 +89,15 @@ class _CompletionAnswer:
                 choice = self._choices[chunk.index]
                 text, logprobs = await self._contents(choice, chunk)
                 choice.texts.append(text)
+                self._ids.add(chunk.index, chunk.token_ids)
                 choice.parts += [] if logprobs is None else [logprobs]
                 choice.finish_reason = chunk.finish_reason or choice.finish_reason
         choices = [
             self._choice(
                 index, "".join(choice.texts), joined(choice.parts) if choice.parts else None, choice.finish_reason
             )
+            | self._ids.take(index)
+            | self._ids.of_prompt(choice.prompt.tokens)
             for index, choice in enumerate(self._choices)
         ]
         return json_response(self._frame.wrap(choices, usage=usage_body(generation.usage())))
@@ -102,9 +108,14 @@ class _CompletionAnswer:
         async with aclosing(generation.chunks()) as chunks:
             async for chunk in chunks:
                 index = chunk.index
+                begins = not self._choices[index].sent
                 text, logprobs = await self._contents(self._choices[index], chunk)
+                self._ids.add(index, chunk.token_ids)
                 if text or chunk.finish_reason is not None or (logprobs is not None and logprobs["tokens"]):
-                    choice = self._choice(index, text, logprobs, chunk.finish_reason)
+                    choice = self._choice(index, text, logprobs, chunk.finish_reason) | self._ids.take(index)
+                    if begins:
+                        self._choices[index].sent = True
+                        choice |= self._ids.of_prompt(self._choices[index].prompt.tokens)
                     yield self._frame.wrap([choice], **usage.of_chunk(index))
         if usage.wanted:
             yield self._frame.wrap([], usage=usage_body(generation.usage()))

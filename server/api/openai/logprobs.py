@@ -18,8 +18,10 @@ def finite(logprob: float) -> float:
 class TokenNames:
     """The spelling of token ids in answers."""
 
-    def __init__(self, tokenizer: TokenizerProtocol) -> None:
+    def __init__(self, tokenizer: TokenizerProtocol, *, as_ids: bool = False) -> None:
+        """With `as_ids` texts are ids in words, as vLLM writes them: tokens may look alike."""
         self._tokenizer = tokenizer
+        self._as_ids = as_ids
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes a token stands for; none for ids that a padded vocabulary has and the tokenizer has not."""
@@ -27,6 +29,8 @@ class TokenNames:
 
     def text_of(self, token: int, prefix: str = "") -> str:
         """The token as text, or as ``\\xe2\\x82`` when its bytes are not a whole character."""
+        if self._as_ids:
+            return f"token_id:{token}"
         data = self.bytes_of(token)
         try:
             return data.decode("utf-8")

@@ -82,6 +82,10 @@ class SamplingFields(Strict):
     cache_salt: Annotated[Text, StringConstraints(max_length=256)] | None = None
     """Extension: cached prefixes are shared only with requests of the same salt."""
 
+    return_token_ids: bool | None = None
+    """Extension: give the token ids of prompt and answer, as `prompt_token_ids` and `token_ids`."""
+    return_tokens_as_token_ids: bool | None = None
+    """Extension: log-probabilities name a token `token_id:5`."""
     include_stop_str_in_output: bool | None = None
     """Extension: a stop string, or a stop token that has a text, is a part of the answer."""
     no_stop_trim: bool | None = None
@@ -107,8 +111,6 @@ class SamplingFields(Strict):
 
     # Known from vLLM and SGLang, and not supported. Routers send the neutral values with every request.
     return_hidden_states: Annotated[Neutral, neutral(False)] = None
-    return_tokens_as_token_ids: Annotated[Neutral, neutral(False)] = None
-    return_token_ids: Annotated[Neutral, neutral(False)] = None
     prompt_logprobs: Annotated[Neutral, neutral()] = None
     truncate_prompt_tokens: Annotated[Neutral, neutral()] = None
     use_beam_search: Annotated[Neutral, neutral(False)] = None

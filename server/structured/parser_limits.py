@@ -9,7 +9,8 @@ def new_matcher(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
         initial_lexer_fuel=1_000_000,  # some tens of milliseconds
         step_lexer_fuel=100_000,  # some milliseconds of one mask
         step_max_items=25_000,  # about a millisecond of one mask
-        max_lexer_states=25_000,  # up to 2 kB each, for each sequence
+        # Some 200 bytes each, for each sequence. A string with a `maxLength` takes some for each character.
+        max_lexer_states=50_000,
         max_grammar_size=200_000,
         verbose_errors=False,  # the others print the whole grammar and the answer
     )

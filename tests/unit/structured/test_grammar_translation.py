@@ -52,6 +52,10 @@ def test_a_format_without_a_longest_text_is_bounded(match: Match, kind: str, lon
         assert match("json_schema", longer, f'"{longest.replace(".", ".0")}"')
 
 
+def test_a_long_text_is_allowed_where_it_is_bounded(match: Match) -> None:
+    assert match("json_schema", {"type": "string", "maxLength": 9000}, '"' + "a few words, " * 300 + '"')
+
+
 def test_what_looks_like_a_format_in_a_value_stays(match: Match) -> None:
     value = {"format": "time"}
     for schema in ({"const": value}, {"enum": [value]}):

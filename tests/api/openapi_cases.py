@@ -23,6 +23,7 @@ BEYOND_THE_SCHEMA = {
     "token_unknown",
     "too_many_sequences",
     "empty_prompt",
+    "suffix_unsupported",
     "chat_template_refused",
     "unsupported_grammar",
     "task_unsupported",

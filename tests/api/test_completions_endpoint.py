@@ -1,11 +1,12 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from numaserve.server.api.app import create_app
 from starlette.testclient import TestClient
 
-from tests.support.api_fakes import BOS, CONTEXT, MODEL, REPLY, FakeEngine, make_context
+from tests.support.api_fakes import BOS, CONTEXT, MODEL, REPLY, ByteTokenizer, FakeEngine, make_context
 
 
 def complete(client: TestClient, prompt: Any = "ab", **fields: Any) -> Any:
@@ -141,3 +142,37 @@ def test_a_stop_string_may_be_a_part_of_the_answer(client: TestClient, engine: F
     for value in (True, False, None):
         assert client.post("/v1/completions", json={"prompt": "x", "stop": "y", field: value}).status_code == 200
     assert [request.include_stop for request in engine.admitted] == [True, False, False]
+
+
+class FillingTokenizer(ByteTokenizer):
+    """One with tokens around what is to be filled in, in the places of those for turns."""
+
+    _MARKERS = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        if text in self._MARKERS:
+            return [250 + self._MARKERS.index(text)]
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/completions", {}), ("/api/generate", {"model": MODEL, "stream": False})]
+)
+def test_a_suffix_follows_the_answer_where_the_tokenizer_has_tokens_for_it(
+    engine: FakeEngine, path: str, body: dict[str, Any]
+) -> None:
+    fields = {"prompt": "ab", "suffix": "cd", **body}
+    context = make_context(engine)
+    answer = TestClient(create_app(context)).post(path, json=fields)
+    assert (answer.status_code, engine.admitted) == (400, [])
+    client = TestClient(create_app(replace(context, tokenizer=FillingTokenizer())))
+    assert client.post(path, json=fields).status_code == 200
+    assert engine.admitted[0].prompt == [BOS, 250, *b"ab", 251, *b"cd", 252]
+    shown = client.post("/api/show", json={"model": MODEL}).json()
+    assert shown["capabilities"] == ["completion", "insert"]
+
+
+@pytest.mark.parametrize("fields", [{"prompt": [1]}, {"prompt": ["a", "b"]}, {"prompt": "a", "echo": True}])
+def test_a_suffix_needs_one_text_before_it(client: TestClient, fields: dict[str, Any]) -> None:
+    answer = client.post("/v1/completions", json={"suffix": "x", **fields})
+    assert answer.json()["error"]["param"] == "suffix"

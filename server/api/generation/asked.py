@@ -33,6 +33,7 @@ class Texts:
 
     prompts: Sequence[str] | Sequence[list[int]]
     echo: bool = False  # answers repeat their prompts
+    suffix: str = ""  # what follows the answer; there is one prompt then, which is a text
     param: str = "prompt"
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, bad_request, context_length_exceeded, template_unavailable
 from numaserve.server.api.generation.asked import Asked, Chat, Prompt, Texts, ToolUse
+from numaserve.server.api.generation.fill_in import fill_in_of
 from numaserve.server.api.generation.plain_tools import described, in_plain_text
 from numaserve.server.api.generation.sampling import check_token_ids, output_limit
 from numaserve.server.text.work import TextTooLong, Turns
@@ -35,7 +36,8 @@ async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt
             check_text_length(context, len(given), texts.param)
         elif not asked.pool:  # which needs no room for output
             output_limit(len(given), None, None, context.limits.context_length, texts.param)
-    with context.text.admit(sum(map(len, texts.prompts))) as turns:
+    check_text_length(context, len(texts.suffix), "suffix")
+    with context.text.admit(sum(map(len, texts.prompts)) + len(texts.suffix)) as turns:
         prompts = [await _prompt(context, texts, given, turns, skip=skip) for given in texts.prompts]
     if not all(prompt.tokens for prompt in prompts):
         message = "A prompt is empty, and this model has no token that starts a text."
@@ -100,6 +102,8 @@ def check_text_length(context: ApiContext, characters: int, param: str) -> None:
 
 
 async def _prompt(context: ApiContext, asked: Texts, given: str | list[int], turns: Turns, *, skip: bool) -> Prompt:
+    if asked.suffix and isinstance(given, str):
+        return await _filled_in(context, asked, given, turns)
     if isinstance(given, str):
         bos = context.tokenizer.bos_token_id
         hidden = frozenset[int]() if bos is None else frozenset((bos,))
@@ -107,6 +111,15 @@ async def _prompt(context: ApiContext, asked: Texts, given: str | list[int], tur
     await turns.run(partial(check_token_ids, given, context.vocab_size, asked.param))
     text = await turns.decode(given, skip_special_tokens=skip) if asked.echo else ""
     return Prompt(given, text, hidden_tokens(context, skip_special_tokens=skip))
+
+
+async def _filled_in(context: ApiContext, asked: Texts, prefix: str, turns: Turns) -> Prompt:
+    fill_in = await turns.run(partial(fill_in_of, context.tokenizer))
+    if fill_in is None:
+        raise bad_request("This model's tokenizer has no tokens for a suffix.", "suffix", "suffix_unsupported")
+    before = await _encode(context, turns, prefix, asked.param, add_special_tokens=False)
+    behind = await _encode(context, turns, asked.suffix, "suffix", add_special_tokens=False)
+    return Prompt(fill_in.prompt(before, behind))
 
 
 async def _encode(

@@ -17,10 +17,11 @@ class OllamaGenerateRequest(OllamaFields):
     """What the user says, or with `raw` the text to be continued; without one nothing is generated."""
     system: Text | None = None
     """What the system says before."""
+    suffix: Text | None = None
+    """What follows the answer, for models whose tokenizer has tokens for it; there is no chat template then."""
     raw: bool | None = None
     """Continue `prompt` as it is, without the chat template."""
 
-    suffix: Annotated[Neutral, neutral("")] = None
     template: Annotated[Neutral, neutral("")] = None
     context: Annotated[Neutral, neutral([])] = None
     images: Annotated[Neutral, neutral([])] = None
@@ -31,7 +32,9 @@ class OllamaGenerateRequest(OllamaFields):
             return None
         options = self.given_options
         return Asked(
-            Texts([self.prompt]) if self.raw else Chat(self._conversation(), self.template_arguments, param="prompt"),
+            Texts([self.prompt], suffix=self.suffix or "")
+            if self.raw or self.suffix
+            else Chat(self._conversation(), self.template_arguments, param="prompt"),
             options.sampling(),
             model=model,
             default_max_tokens=options.most_output,

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from numaserve.server.api.body.route import body_route
 from numaserve.server.api.context import ApiContext
+from numaserve.server.api.generation.fill_in import fill_in_of
 from numaserve.server.api.generation.start import check_model
 from numaserve.server.api.ollama.names import served_name, tagged
 from numaserve.server.api.ollama.responses import (
@@ -91,5 +92,6 @@ def _info(context: ApiContext) -> dict[str, object]:
 
 
 def _capabilities(context: ApiContext) -> list[str]:
-    known = {"tools": context.tool_format, "thinking": context.reasoning_format}
+    known: dict[str, object] = {"tools": context.tool_format, "thinking": context.reasoning_format}
+    known["insert"] = fill_in_of(context.tokenizer)
     return ["completion", *(name for name, form in known.items() if form is not None)]

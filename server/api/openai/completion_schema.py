@@ -57,23 +57,26 @@ class CompletionRequest(ConstraintFields, SamplingFields):
     """Begin the answer with the prompt."""
     logprobs: TopLogprobs | None = None
     """Log-probabilities of the tokens, and so many of the likeliest; with `echo` the prompt's too."""
+    suffix: Text | None = None
+    """What follows the answer, for models whose tokenizer has tokens for it; needs one prompt, which is a text."""
 
     best_of: Annotated[int, Field(ge=1, le=20)] | None = None
     """As many as `n`: there is nothing to choose from."""
-    suffix: Annotated[Neutral, neutral("")] = None
     add_special_tokens: Annotated[Neutral, neutral(True)] = None
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> CompletionRequest:
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise conflict("best_of", "'best_of' is not supported by this server; leave it out or set it to 'n'")
+        if self.suffix and (self.echo or len(self.prompt) > 1 or not isinstance(self.prompt[0], str)):
+            raise conflict("suffix", "'suffix' needs one prompt, which is a text, and no 'echo'")
         return self
 
     def asked(self) -> Asked:
         """What the client asks for."""
         with_logprobs = self.logprobs is not None
         return Asked(
-            Texts(self.prompt, echo=self.echo is True),
+            Texts(self.prompt, echo=self.echo is True, suffix=self.suffix or ""),
             self.sampling(),
             model=self.model,
             max_tokens=self.max_tokens,

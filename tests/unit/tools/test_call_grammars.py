@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,14 +14,14 @@ from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.structural_tag import structural_tag_grammar
 from numaserve.server.structured.types import Limits
 from numaserve.server.structured.vocabulary import Vocabulary
-from numaserve.server.tokenizer import Tokenizer
+from numaserve.server.tokenizer import Tokenizer, load_tokenizer
 from numaserve.server.tools.format import Call, ToolFormat
 from numaserve.server.tools.formats import tool_formats
 from numaserve.server.tools.types import Tool
 
 from tests.support.masks import matches, walk
 from tests.support.model_outputs import parse
-from tests.support.tokenizer_builders import byte_level_backend, wrap
+from tests.support.tokenizer_builders import byte_level_backend, demo_gguf, wrap
 
 COLORS = {"enum": ["red", "dark blue", "g<b"]}
 WEATHER = Tool(
@@ -82,6 +83,14 @@ def model(tool_format: ToolFormat, special: bool) -> Model:
     return Model(tokenizer, vocabulary, vocabulary.load())
 
 
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Model]:
+    tokenizer = load_tokenizer(demo_gguf())
+    vocabulary = Vocabulary.of(tokenizer, tokenizer.vocab_size)
+    yield Model(tokenizer, vocabulary, vocabulary.load())
+    tokenizer.close()
+
+
 each_format = pytest.mark.parametrize("name", list(tool_formats()))
 each_kind_of_marker = pytest.mark.parametrize("special", [False, True], ids=["text", "tokens"])
 CALLS = [
@@ -139,26 +148,30 @@ def test_a_required_call_is_one_of_the_tools_with_their_arguments(name: str, spe
     assert not over.lets_through(required, "")
 
 
-@each_format
-@each_kind_of_marker
-def test_walks_through_the_masks_are_read_as_calls_of_the_tools(name: str, special: bool) -> None:
-    tool_format = tool_formats()[name]
-    over = model(tool_format, special)
+def assert_walks_are_calls(tool_format: ToolFormat, over: Model, walks: int) -> None:
+    """At least one of the walks through the masks ends, and each that ends is read as calls of the tools."""
     tools = [PAINT, NOTHING]
+    schemas = {tool.name: tool.parameters for tool in tools}
     tag = tool_format.grammar(tools, required=True, parallel=True)
-    ended = 0
-    for seed in range(4):
-        text = walk(over.matcher(tag), over.tokenizer, random.Random(seed), most=400)
-        if text is None:
-            continue
-        ended += 1
+    texts = [walk(over.matcher(tag), over.tokenizer, random.Random(seed), most=400) for seed in range(walks)]
+    ended = [text for text in texts if text is not None]
+    assert ended
+    for text in ended:
         answer = parse([text], tool_format, tools=tools)
         assert answer.content == ""
         assert answer.calls
-        for called, arguments in answer.named:
-            schema = {tool.name: tool.parameters for tool in tools}[str(called)]
-            assert jsonschema_rs.is_valid(schema, arguments)
-    assert ended
+        assert all(jsonschema_rs.is_valid(schemas[str(called)], arguments) for called, arguments in answer.named)
+
+
+@each_format
+@each_kind_of_marker
+def test_walks_through_the_masks_are_read_as_calls_of_the_tools(name: str, special: bool) -> None:
+    assert_walks_are_calls(tool_formats()[name], model(tool_formats()[name], special), 4)
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "gemma4"])
+def test_walks_over_the_demo_models_tokens_are_read_as_calls(name: str, demo: Model) -> None:
+    assert_walks_are_calls(tool_formats()[name], demo, 2)
 
 
 @each_format

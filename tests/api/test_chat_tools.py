@@ -2,60 +2,21 @@
 
 import ctypes
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
 from numaserve.server.engine.constraint import MaskState, TokenMatcher
-from numaserve.server.reasoning.formats import reasoning_formats
-from numaserve.server.tools.formats import tool_formats
 from starlette.testclient import TestClient
+from tool_cases import ARGUMENTS, CALL, CLOCK, SECOND, USER, WEATHER, PlainTemplate, Template, thinking_client
 
-from tests.support.api_fakes import CONTEXT, ByteTokenizer, FakeEngine, make_context
+from tests.support.api_fakes import FakeEngine
 
 CHAT = "/v1/chat/completions"
-USER = {"role": "user", "content": "x"}
-WEATHER = {
-    "name": "weather",
-    "description": "Tells it.",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-}
-CLOCK = {"name": "clock"}
 TOOLS = [{"type": "function", "function": each} for each in (WEATHER, CLOCK)]
-ARGUMENTS = {"city": "São Paulo", "days": [1, 2]}
 DEEP: dict[str, Any] = {}
 for _ in range(70):
     DEEP = {"items": DEEP}
-CALL = f"<tool_call>\n{json.dumps({'name': 'weather', 'arguments': ARGUMENTS}, ensure_ascii=False)}\n</tool_call>"
-SECOND = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
-
-
-class Template(ByteTokenizer):
-    """One whose template writes tools, and that keeps what it was given."""
-
-    chat_template = "tools tool_calls"
-
-    def __init__(self) -> None:
-        self.messages: list[dict[str, object]] = []
-        self.tools: list[Any] = []
-        self.arguments: dict[str, object] = {}
-
-    def render_chat(
-        self,
-        messages: list[dict[str, object]],
-        *,
-        tools: Any = (),
-        add_generation_prompt: bool = True,
-        arguments: Mapping[str, object] | None = None,
-    ) -> str:
-        self.messages, self.tools, self.arguments = messages, list(tools), dict(arguments or {})
-        return "p"
-
-
-class PlainTemplate(Template):
-    chat_template = "messages"
 
 
 @pytest.fixture
@@ -70,14 +31,7 @@ def template() -> Template:
 
 @pytest.fixture
 def client(engine: FakeEngine, template: Template) -> Iterator[TestClient]:
-    context = replace(
-        make_context(engine),
-        tokenizer=template,
-        tool_format=tool_formats()["hermes"],
-        reasoning_format=reasoning_formats()["think"],
-    )
-    limits = replace(context.limits, context_length=8 * CONTEXT)
-    with TestClient(create_app(replace(context, limits=limits)), base_url="http://127.0.0.1") as client:
+    with thinking_client(engine, template) as client:
         yield client
 
 

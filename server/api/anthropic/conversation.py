@@ -19,6 +19,7 @@ from numaserve.server.api.conversation import MAX_MESSAGES, Conversation
 from numaserve.server.api.fields import Strict, conflict, made_of
 from pydantic import Field, model_validator
 
+_THOUGHT = ("reasoning_content", "thinking")  # the second one is the name in gpt-oss' template
 _OF_A_USER = frozenset({"text", "tool_result"})
 _OF_THE_ASSISTANT = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
 
@@ -83,7 +84,7 @@ def _assistant_turns(message: InputMessage) -> Iterator[dict[str, Any]]:
     turn: dict[str, Any] = {"role": "assistant", "content": text_of([b for b in blocks if isinstance(b, TextBlock)])}
     thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
     if thoughts:
-        turn["reasoning_content"] = "\n".join(thoughts)
+        turn |= dict.fromkeys(_THOUGHT, "\n".join(thoughts))
     calls = [
         {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
         for block in blocks
@@ -95,7 +96,7 @@ def _assistant_turns(message: InputMessage) -> Iterator[dict[str, Any]]:
 
 
 def _join(turn: dict[str, Any], other: dict[str, Any]) -> None:
-    for name in ("content", "reasoning_content"):
+    for name in ("content", *_THOUGHT):
         if other.get(name):
             turn[name] = f"{turn[name]}\n{other[name]}" if turn.get(name) else other[name]
     if "tool_calls" in other:

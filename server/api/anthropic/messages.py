@@ -41,7 +41,8 @@ def messages_router(context: ApiContext) -> APIRouter:
     async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
         """The number of tokens that a conversation is, in Anthropic's shapes."""
         check_model(context, body.model)
-        prompt = await until_disconnect(request, render(context, body.chat()))
+        use = body.tool_use()
+        prompt = await until_disconnect(request, render(context, body.chat(), use.offered if use else ()))
         return json_response({"input_tokens": len(prompt.tokens)})
 
     return router
@@ -70,7 +71,7 @@ class _MessageAnswer:
                 if not begun:
                     begun = True
                     yield self._start(generation)
-                for event in blocks.text(chunk.text):
+                for event in blocks.of(chunk):
                     yield event
                 if chunk.finish_reason is not None:
                     for event in blocks.end():
@@ -97,6 +98,8 @@ class _MessageAnswer:
         if last.finish_reason == "length":
             full = usage.completion_tokens < self._max_tokens
             reason = "model_context_window_exceeded" if full else "max_tokens"
+        elif last.finish_reason == "tool_calls":
+            reason = "tool_use"
         else:
             reason = "end_turn" if stopped_at is None else "stop_sequence"
         delta = {"stop_reason": reason, "stop_sequence": stopped_at}

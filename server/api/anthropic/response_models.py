@@ -1,6 +1,6 @@
 """The shapes of Anthropic's answers, for the OpenAPI document, after Anthropic's reference of the Messages API."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -36,6 +36,23 @@ class AnthropicText(BaseModel):
     text: str
 
 
+class AnthropicThinking(BaseModel):
+    """The thought before an answer."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: Literal[""]
+
+
+class AnthropicToolUse(BaseModel):
+    """A call that the model wants made. An input that is no JSON object is the one field `INVALID_JSON`."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
 class AnthropicMessage(BaseModel):
     """The answer of /v1/messages."""
 
@@ -43,8 +60,8 @@ class AnthropicMessage(BaseModel):
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: list[AnthropicText]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "model_context_window_exceeded"]
+    content: list[AnthropicText | AnthropicThinking | AnthropicToolUse]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
     stop_sequence: str | None
     usage: AnthropicUsage
 

@@ -6,53 +6,41 @@ from typing import Annotated, Literal
 
 from numaserve.server.api.anthropic.blocks import Texts, text_of
 from numaserve.server.api.anthropic.conversation import Messages, with_system
+from numaserve.server.api.anthropic.tools_schema import ToolChoice, Tools, tool_use
 from numaserve.server.api.fields import (
     MAX_INT,
-    Data,
     Neutral,
     ShortText,
     StopStrings,
     Strict,
-    Text,
     Unused,
     conflict,
     made_of,
     neutral,
     no_overflow,
 )
-from numaserve.server.api.generation.asked import Asked, Chat
+from numaserve.server.api.generation.asked import Asked, Chat, Reasoning, ToolUse
 from numaserve.server.api.sampling import Sampling
 from pydantic import Field, model_validator
-
-MAX_TOOLS = 1024
 
 
 class Thinking(Strict):
     """Whether the model thinks before it answers."""
 
     type: Literal["enabled", "adaptive", "disabled"]
-    """`disabled` asks the template for no thought, the others for one."""
+    """Whether it does; `adaptive` is `enabled` here."""
     budget_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
-    """Without effect: a thought ends where the model ends it."""
-    display: Unused = None
+    """Tokens after which the thought is closed."""
+    display: Literal["summarized", "omitted"] | None = None
+    """Whether the thought is in the answer; it is never summarized."""
 
 
-class InputTool(Strict):
-    """A tool that the model may call."""
+class OutputConfig(Strict):
+    """How the model answers."""
 
-    name: ShortText
-    description: Text | None = None
-    input_schema: Data
-    type: Literal["custom"] | None = None
-    cache_control: Unused = None
-
-
-class ToolChoice(Strict):
-    """Which of the tools are called."""
-
-    type: Literal["auto", "any", "tool", "none"]
-    name: ShortText | None = None
-    disable_parallel_tool_use: bool | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    """How long the model thinks, where its template knows that; `max` is `xhigh` here."""
+    format: Annotated[Neutral, neutral()] = None
 
 
 class RequestMetadata(Strict):
@@ -60,14 +48,6 @@ class RequestMetadata(Strict):
 
     user_id: ShortText | None = None
     """Without effect."""
-
-
-InputTools = Annotated[list[InputTool], Field(max_length=MAX_TOOLS)]
-
-
-def _whether_any(tools: list[InputTool]) -> list[dict[str, object]]:
-    # Nothing else is asked of them, and they may be large.
-    return [{}] if tools else []
 
 
 class CountTokensRequest(Strict):
@@ -80,25 +60,42 @@ class CountTokensRequest(Strict):
     system: Annotated[str, made_of(Texts, text_of)] | None = None
     """What the model is told first: a text, or a list of blocks that are text."""
     thinking: Thinking | None = None
-    """Whether to think first; the model's own way unless set."""
-    tools: Annotated[list[dict[str, object]], made_of(InputTools, _whether_any)] | None = None
-    """Not supported; taken where `tool_choice` is `none`."""
+    """Whether the model thinks before it answers, where it can; disabled unless set."""
+    tools: Tools | None = None
+    """Functions that the model may call."""
     tool_choice: ToolChoice | None = None
-    """Not supported but for the type `none`."""
+    """Which of them an answer calls; `auto` unless set."""
+    output_config: OutputConfig | None = None
+    """How the model answers."""
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> CountTokensRequest:
-        if self.tools and (self.tool_choice is None or self.tool_choice.type != "none"):
-            raise conflict("tools", "'tools' are not supported by this server; set the type of 'tool_choice' to 'none'")
         if self.messages.messages[-1]["role"] == "assistant":
             raise conflict("messages", "the last message must be one of the user: answers are not begun for the model")
+        choice = self.tool_choice
+        if choice is not None and choice.demands and not self.tools:
+            raise conflict("tool_choice", "'tool_choice' demands a call, but there are no tools")
+        if choice is not None and choice.name is not None and choice.name not in {t["name"] for t in self.tools or ()}:
+            raise conflict("tool_choice", "'tool_choice' names a tool that is not among the tools")
         return self
+
+    @property
+    def thinks(self) -> bool:
+        """Whether a thought is asked for."""
+        return self.thinking is not None and self.thinking.type != "disabled"
 
     def chat(self) -> Chat:
         """The conversation, to be continued."""
-        thinks = None if self.thinking is None else self.thinking.type != "disabled"
-        arguments = {} if thinks is None else {"enable_thinking": thinks}
+        # Templates have one of these variables, or none.
+        arguments: dict[str, object] = {"enable_thinking": self.thinks, "thinking": self.thinks}
+        effort = None if self.output_config is None else self.output_config.effort
+        if effort is not None:
+            arguments["reasoning_effort"] = "xhigh" if effort == "max" else effort
         return Chat(with_system(self.system, self.messages), arguments)
+
+    def tool_use(self) -> ToolUse | None:
+        """The tools, and which of them the answer calls."""
+        return tool_use(self.tools, self.tool_choice) if self.tools else None
 
 
 class MessagesRequest(CountTokensRequest):
@@ -133,4 +130,12 @@ class MessagesRequest(CountTokensRequest):
             model=self.model,
             # A default and no demand: clients ask for what the largest models may write.
             default_max_tokens=self.max_tokens,
+            tools=self.tool_use(),
+            reasoning=self._reasoning(),
         )
+
+    def _reasoning(self) -> Reasoning:
+        thinking = self.thinking
+        if thinking is None or not self.thinks:
+            return Reasoning(include=False)  # of a model that thinks all the same
+        return Reasoning(include=thinking.display != "omitted", max_tokens=thinking.budget_tokens)

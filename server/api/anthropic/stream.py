@@ -10,8 +10,11 @@ from numaserve.server.api.anthropic.errors import error_body
 from numaserve.server.api.errors import ApiError
 from numaserve.server.api.event_stream import Framing
 from numaserve.server.api.generation.generation import Usage
+from numaserve.server.api.generation.reading import Chunk
 
 Event = dict[str, Any]
+# Where the deltas of blocks have their pieces.
+_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
 def _event(payload: object) -> bytes:
@@ -31,13 +34,21 @@ class BlockEvents:
 
     def __init__(self) -> None:
         self._index = -1
-        self._open: str | None = None  # what the open block is
+        self._open: object = None  # what the open block is: a kind, or the number of a call
 
-    def text(self, piece: str) -> Iterator[Event]:
-        """The events of a piece of the answer's text."""
-        if piece:
+    def of(self, chunk: Chunk) -> Iterator[Event]:
+        """The events of a piece of the answer."""
+        if chunk.reasoning:
+            yield from self._begin("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            yield self._delta({"type": "thinking_delta", "thinking": chunk.reasoning})
+        if chunk.text:
             yield from self._begin("text", {"type": "text", "text": ""})
-            yield self._delta({"type": "text_delta", "text": piece})
+            yield self._delta({"type": "text_delta", "text": chunk.text})
+        for call in chunk.tool_calls:
+            # Only the first piece of a call has its id and its name, and only it begins a block.
+            yield from self._begin(call.call, {"type": "tool_use", "id": call.id, "name": call.name, "input": {}})
+            if call.arguments:
+                yield self._delta({"type": "input_json_delta", "partial_json": call.arguments})
 
     def end(self) -> Iterator[Event]:
         """The end of the block that is open."""
@@ -45,7 +56,7 @@ class BlockEvents:
             self._open = None
             yield {"type": "content_block_stop", "index": self._index}
 
-    def _begin(self, what: str, block: dict[str, object]) -> Iterator[Event]:
+    def _begin(self, what: object, block: dict[str, object]) -> Iterator[Event]:
         if self._open == what:
             return
         yield from self.end()
@@ -69,12 +80,23 @@ async def message_of(events: AsyncIterator[Event]) -> dict[str, Any]:
                 message["content"].append(event["content_block"])
                 pieces.append([])
             case "content_block_delta":
-                pieces[-1].append(event["delta"]["text"])
+                pieces[-1].append(event["delta"][_FIELDS[event["delta"]["type"]]])
             case "message_delta":
                 message |= event["delta"] | {"usage": event["usage"]}
     for block, texts in zip(message["content"], pieces, strict=True):
-        block["text"] = "".join(texts)
+        kind, whole = block["type"], "".join(texts)
+        block.update({"input": _input(whole)} if kind == "tool_use" else {kind: whole})
     return message
+
+
+def _input(arguments: str) -> object:
+    """The input of a call: an object, whatever the model wrote, in which Anthropic's clients find what is none."""
+    text = arguments or "{}"
+    try:
+        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return {"INVALID_JSON": text}
+    return msgspec.Raw(text.encode())  # as it is: numbers may have more digits than Python's encoder writes
 
 
 def usage_body(usage: Usage) -> dict[str, object]:

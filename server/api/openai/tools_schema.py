@@ -5,26 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from numaserve.server.api.fields import Strict, Text, conflict
+from numaserve.server.api.fields import Strict, Text
 from numaserve.server.api.generation.asked import ToolUse
+from numaserve.server.api.tool_fields import MAX_TOOLS, ToolName, distinct, shallow
 from numaserve.server.tools.types import Tool
-from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag
-
-MAX_TOOLS = 256
-MAX_DEPTH = 64  # of a schema; whatever reads one is recursive
-# OpenAI's rule, and the dots, slashes and colons that names of MCP servers bring.
-ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
-
-
-def shallow(schema: dict[str, Any]) -> dict[str, Any]:
-    """`schema`, unless it nests more deeply than `MAX_DEPTH`: then raises `ValueError`."""
-    level: list[Any] = [schema]
-    for _ in range(MAX_DEPTH):
-        inside = (value.values() if isinstance(value, dict) else value for value in level)
-        level = [value for values in inside for value in values if isinstance(value, dict | list)]
-        if not level:
-            return schema
-    raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 
 class FunctionDefinition(Strict):
@@ -69,19 +54,12 @@ class NamedTool(Strict):
     function: NamedFunction
 
 
-def _distinct(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    names = {tool["name"] for tool in tools}
-    if len(names) != len(tools):
-        raise conflict("name", "two tools have the same name")
-    return tools
-
-
 def _tools(given: Sequence[FunctionTool]) -> list[dict[str, Any]]:
-    return _distinct([each.function.tool() for each in given])
+    return distinct([each.function.tool() for each in given])
 
 
 def _functions(given: Sequence[FunctionDefinition]) -> list[dict[str, Any]]:
-    return _distinct([each.tool() for each in given])
+    return distinct([each.tool() for each in given])
 
 
 def _kind_of_choice(choice: object) -> str:

@@ -1,0 +1,65 @@
+"""Models that call tools and think, played over an engine whose answer is given and comes byte by byte."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from numaserve.server.api.app import create_app
+from numaserve.server.reasoning.formats import reasoning_formats
+from numaserve.server.tools.formats import tool_formats
+from starlette.testclient import TestClient
+
+from tests.support.api_fakes import CONTEXT, ByteTokenizer, FakeEngine, make_context
+
+USER = {"role": "user", "content": "x"}
+WEATHER = {
+    "name": "weather",
+    "description": "Tells it.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+CLOCK = {"name": "clock"}
+ARGUMENTS = {"city": "São Paulo", "days": [1, 2]}
+CALL = f"<tool_call>\n{json.dumps({'name': 'weather', 'arguments': ARGUMENTS}, ensure_ascii=False)}\n</tool_call>"
+SECOND = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+
+
+class Template(ByteTokenizer):
+    """One whose template writes tools, and that keeps what it was given."""
+
+    chat_template = "tools tool_calls"
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, object]] = []
+        self.tools: list[Any] = []
+        self.arguments: dict[str, object] = {}
+
+    def render_chat(
+        self,
+        messages: list[dict[str, object]],
+        *,
+        tools: Any = (),
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, object] | None = None,
+    ) -> str:
+        self.messages, self.tools, self.arguments = messages, list(tools), dict(arguments or {})
+        return "p"
+
+
+class PlainTemplate(Template):
+    chat_template = "messages"
+
+
+@contextmanager
+def thinking_client(engine: FakeEngine, template: Template) -> Iterator[TestClient]:
+    """A client of a model that calls as Hermes does and thinks between marks."""
+    context = replace(
+        make_context(engine),
+        tokenizer=template,
+        tool_format=tool_formats()["hermes"],
+        reasoning_format=reasoning_formats()["think"],
+    )
+    limits = replace(context.limits, context_length=8 * CONTEXT)
+    with TestClient(create_app(replace(context, limits=limits)), base_url="http://127.0.0.1") as client:
+        yield client

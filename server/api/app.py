@@ -1,11 +1,14 @@
 """The application: its routes, their errors, and the middleware around them."""
 
 import logging
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from numaserve.server.api.access_log import record_of
+from fastapi.routing import APIRoute
+from numaserve.server.api.access_log import record_of, route_of
 from numaserve.server.api.anthropic.messages import messages_router
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, from_engine, from_http, from_validation, tokenizer_failed
@@ -25,6 +28,7 @@ from numaserve.server.api.openai.chat import chat_router
 from numaserve.server.api.openai.completions import completions_router
 from numaserve.server.api.openai.embeddings import embeddings_router
 from numaserve.server.api.openai.models import models_router
+from numaserve.server.api.openai.responses.routes import responses_router
 from numaserve.server.api.openapi import describe
 from numaserve.server.api.rerank.routes import rerank_router
 from numaserve.server.api.sglang.generate import generate_router
@@ -52,12 +56,13 @@ def create_app(context: ApiContext) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    for router in (
+    routers = (
         chat_router(context),
         completions_router(context),
         embeddings_router(context),
         rerank_router(context),
         models_router(context),
+        responses_router(context),
         messages_router(context),
         tokenize_router(context),
         health_router(context),
@@ -66,10 +71,11 @@ def create_app(context: ApiContext) -> FastAPI:
         ollama_models_router(context),
         generate_router(context),
         vllm_router(context),
-    ):
+    )
+    for router in routers:
         app.include_router(router)
     describe(app, has_keys=context.api_keys is not None)
-    _answer_errors(app, context)
+    _answer_errors(app, context, _methods(routers))
     # The last one added is the outermost.
     app.add_middleware(BodyLimit, context=context)
     app.add_middleware(RequireKey, context=context)
@@ -82,9 +88,21 @@ def create_app(context: ApiContext) -> FastAPI:
     return app
 
 
-def _answer_errors(app: FastAPI, context: ApiContext) -> None:
+def _methods(routers: Sequence[APIRouter]) -> dict[str, str]:
+    """The methods of each path: the framework names those of the first of its routes alone."""
+    methods: dict[str, set[str]] = {}
+    for route in chain.from_iterable(router.routes for router in routers):
+        if isinstance(route, APIRoute):
+            methods.setdefault(route.path, set()).update(route.methods or ())
+    return {path: ", ".join(sorted(names)) for path, names in methods.items()}
+
+
+def _answer_errors(app: FastAPI, context: ApiContext, methods: Mapping[str, str]) -> None:
     async def answer(request: Request, error: Exception) -> Response:
         answered = _as_api_error(request, error)
+        if answered.status_code == 405:
+            allowed = methods.get(route_of(request.scope))
+            answered.headers = {"Allow": allowed} if allowed else answered.headers
         if answered.refusal is not None:
             context.metrics.request_refused(answered.refusal)
         return error_of(request.scope, answered)

@@ -18,6 +18,7 @@ from numaserve.server.api.ollama.show_schema import OllamaShowRequest
 from numaserve.server.api.openai.chat_schema import ChatRequest
 from numaserve.server.api.openai.completion_schema import CompletionRequest
 from numaserve.server.api.openai.embedding_schema import EmbeddingRequest
+from numaserve.server.api.openai.responses.schema import ResponsesRequest
 from numaserve.server.api.rerank.schema import RerankRequest, ScoreRequest
 from numaserve.server.api.sglang.abort_schema import AbortRequest
 from numaserve.server.api.sglang.generate_schema import SGLangGenerateRequest
@@ -33,6 +34,7 @@ MODELS: dict[str, type[Strict]] = {
         EmbeddingRequest,
         RerankRequest,
         ScoreRequest,
+        ResponsesRequest,
         MessagesRequest,
         CountTokensRequest,
         TokenizeRequest,

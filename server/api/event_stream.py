@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
+import msgspec
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from numaserve.server.api.disconnect import until_disconnect
@@ -29,6 +30,12 @@ class Framing:
     error: Callable[[ApiError], bytes]  # an error behind the beginning
     ping: bytes  # a sign of life; empty where there is none
     end: bytes = b""
+
+
+def named_event(payload: object) -> bytes:
+    """A server-sent event under the name that is the payload's `type`."""
+    name = payload["type"] if isinstance(payload, dict) else ""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(payload))
 
 
 class EventStream(StreamingResponse):

@@ -28,6 +28,7 @@ BEYOND_THE_SCHEMA = {
     "unsupported_grammar",
     "task_unsupported",
     "too_many_dimensions",
+    "previous_response_not_found",
 }
 _CONFIG = {
     "checks": {

@@ -121,6 +121,10 @@ def test_a_wrong_method_answers_405_and_says_which_is_right(client: TestClient) 
     assert answer.json()["error"]["code"] == "method_not_supported"
 
 
+def test_a_wrong_method_is_told_all_that_are_right(client: TestClient) -> None:
+    assert client.post("/v1/responses/x").headers["allow"] == "DELETE, GET"
+
+
 def test_invalid_bodies_are_counted(client: TestClient, context: ApiContext) -> None:
     complete(client, temperature=9)
     client.post("/v1/completions", content=b"{", headers={"Content-Type": "application/json"})

@@ -62,6 +62,7 @@ def test_the_routes_are_those_that_clients_expect() -> None:
     assert {
         "/v1/chat/completions",
         "/v1/completions",
+        "/v1/responses",
         "/v1/messages",
         "/v1/messages/count_tokens",
         "/v1/models",

@@ -12,6 +12,7 @@ from numaserve.server.api.ollama.generate_schema import OllamaGenerateRequest
 from numaserve.server.api.ollama.show_schema import OllamaShowRequest
 from numaserve.server.api.openai.chat_schema import ChatRequest
 from numaserve.server.api.openai.completion_schema import CompletionRequest
+from numaserve.server.api.openai.responses.schema import ResponsesRequest
 from numaserve.server.api.sglang.abort_schema import AbortRequest
 from numaserve.server.api.sglang.generate_schema import SGLangGenerateRequest
 from numaserve.server.api.tokenize_schema import DetokenizeRequest, TokenizeRequest
@@ -34,6 +35,7 @@ VALUES = st.recursive(
 SCHEMAS: dict[str, tuple[type[BaseModel], dict[str, Any]]] = {
     "/v1/chat/completions": (ChatRequest, {"messages": [{"role": "user", "content": "x"}]}),
     "/v1/completions": (CompletionRequest, {"prompt": "x"}),
+    "/v1/responses": (ResponsesRequest, {"input": "x"}),
     "/v1/messages": (MessagesRequest, {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9}),
     "/v1/messages/count_tokens": (CountTokensRequest, {"messages": [{"role": "user", "content": "x"}]}),
     "/tokenize": (TokenizeRequest, {"prompt": "x"}),

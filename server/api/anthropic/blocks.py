@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from numaserve.server.api.fields import Data, ShortText, Strict, Text, Unused
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from numaserve.server.api.typed import only_types, tag_of
+from pydantic import Discriminator, Field, Tag
 
 _MAX_BLOCKS = 16384
 _UNSERVED = {"image": "images", "document": "documents", "search_result": "search results"}
@@ -21,29 +21,14 @@ class TextBlock(Strict):
     citations: Unused = None
 
 
-def _only(*kinds: str) -> BeforeValidator:
-    """Refuses blocks of other kinds, in words: pydantic's own repeat what was sent."""
-
-    def check(value: object) -> object:
-        kind = value.get("type") if isinstance(value, Mapping) else None
-        if isinstance(kind, str) and kind in _UNSERVED:
-            raise ValueError(f"{_UNSERVED[kind]} are not supported by this server; send their text")
-        if not isinstance(kind, str) or kind not in kinds:
-            supported = ", ".join(map(repr, kinds))
-            raise ValueError(f"this server supports blocks of the types {supported} here, and no other")
-        return value
-
-    return BeforeValidator(check)
-
-
 def _kind_of_content(content: object) -> str:
     return "[blocks]" if isinstance(content, list) else "[text]"
 
 
 # Tags have brackets, so that `param_of` leaves them out.
+_Text = Annotated[TextBlock, only_types(("text",), _UNSERVED)]
 Texts = Annotated[
-    Annotated[Text, Tag("[text]")]
-    | Annotated[list[Annotated[TextBlock, _only("text")]], Field(max_length=_MAX_BLOCKS), Tag("[blocks]")],
+    Annotated[Text, Tag("[text]")] | Annotated[list[_Text], Field(max_length=_MAX_BLOCKS), Tag("[blocks]")],
     Discriminator(_kind_of_content),
 ]
 
@@ -87,18 +72,14 @@ class ToolResultBlock(Strict):
     cache_control: Unused = None
 
 
-def _tag(block: Mapping[str, Any] | Strict) -> str:
-    return f"[{block['type'] if isinstance(block, Mapping) else block.type}]"  # type: ignore[attr-defined]
-
-
 Block = Annotated[
     Annotated[TextBlock, Tag("[text]")]
     | Annotated[ThinkingBlock, Tag("[thinking]")]
     | Annotated[RedactedThinkingBlock, Tag("[redacted_thinking]")]
     | Annotated[ToolUseBlock, Tag("[tool_use]")]
     | Annotated[ToolResultBlock, Tag("[tool_result]")],
-    Discriminator(_tag),
-    _only("text", "thinking", "redacted_thinking", "tool_use", "tool_result"),
+    Discriminator(tag_of()),
+    only_types(("text", "thinking", "redacted_thinking", "tool_use", "tool_result"), _UNSERVED),
 ]
 Blocks = Annotated[list[Block], Field(min_length=1, max_length=_MAX_BLOCKS)]
 Content = Annotated[

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
 
 from numaserve.server.api.anthropic.blocks import (
     Blocks,
@@ -17,9 +16,9 @@ from numaserve.server.api.anthropic.blocks import (
 )
 from numaserve.server.api.conversation import MAX_MESSAGES, Conversation
 from numaserve.server.api.fields import Strict, conflict, made_of
+from numaserve.server.api.turns import Turn, assistant_turn, conversation_from, join_neighbours
 from pydantic import Field, model_validator
 
-_THOUGHT = ("reasoning_content", "thinking")  # the second one is the name in gpt-oss' template
 _OF_A_USER = frozenset({"text", "tool_result"})
 _OF_THE_ASSISTANT = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
 
@@ -49,27 +48,15 @@ class InputMessage(Strict):
 def _conversation(messages: list[InputMessage]) -> Conversation:
     """The conversation; neighbours of one role are one turn, as Anthropic takes them."""
     names = {block.id: block.name for message in messages for block in message.blocks if block.type == "tool_use"}
-    turns: list[dict[str, Any]] = []
-    for message in messages:
-        made = _assistant_turns(message) if message.role == "assistant" else _user_turns(message, names)
-        for turn in made:
-            if turns and turn["role"] != "tool" and turns[-1]["role"] == turn["role"]:
-                _join(turns[-1], turn)
-            else:
-                turns.append(turn)
-    characters = sum(map(_characters, turns))
-    return Conversation(turns, characters, any(turn["role"] == "tool" or "tool_calls" in turn for turn in turns))
+    turns = (turn for message in messages for turn in _turns(message, names))
+    return conversation_from(join_neighbours(turns, {"user", "assistant"}))
 
 
-def with_system(system: str | None, conversation: Conversation) -> Conversation:
-    """The conversation behind what the model is told first."""
-    if not system:
-        return conversation
-    messages = [{"role": "system", "content": system}, *conversation.messages]
-    return Conversation(messages, len(system) + conversation.characters, conversation.needs_tools)
+def _turns(message: InputMessage, names: Mapping[str, str]) -> Iterator[Turn]:
+    return _assistant_turns(message) if message.role == "assistant" else _user_turns(message, names)
 
 
-def _user_turns(message: InputMessage, names: dict[str, str]) -> Iterator[dict[str, Any]]:
+def _user_turns(message: InputMessage, names: Mapping[str, str]) -> Iterator[Turn]:
     for block in message.blocks:
         if isinstance(block, ToolResultBlock):
             result = {"role": "tool", "content": text_of(block.content), "tool_call_id": block.tool_use_id}
@@ -79,34 +66,15 @@ def _user_turns(message: InputMessage, names: dict[str, str]) -> Iterator[dict[s
             yield {"role": "user", "content": block.text}
 
 
-def _assistant_turns(message: InputMessage) -> Iterator[dict[str, Any]]:
+def _assistant_turns(message: InputMessage) -> Iterator[Turn]:
     blocks = message.blocks
-    turn: dict[str, Any] = {"role": "assistant", "content": text_of([b for b in blocks if isinstance(b, TextBlock)])}
-    thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
-    if thoughts:
-        turn |= dict.fromkeys(_THOUGHT, "\n".join(thoughts))
     calls = [
         {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
         for block in blocks
         if isinstance(block, ToolUseBlock)
     ]
-    if calls:
-        turn["tool_calls"] = calls
-    yield turn
-
-
-def _join(turn: dict[str, Any], other: dict[str, Any]) -> None:
-    for name in ("content", *_THOUGHT):
-        if other.get(name):
-            turn[name] = f"{turn[name]}\n{other[name]}" if turn.get(name) else other[name]
-    if "tool_calls" in other:
-        turn["tool_calls"] = turn.get("tool_calls", []) + other["tool_calls"]
-
-
-def _characters(turn: dict[str, Any]) -> int:
-    calls = turn.get("tool_calls")
-    written = len(json.dumps(calls, ensure_ascii=False)) if calls else 0
-    return len(turn["content"]) + len(turn.get("reasoning_content", "")) + written
+    thought = "\n".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
+    yield assistant_turn(text_of([block for block in blocks if isinstance(block, TextBlock)]), thought, calls)
 
 
 Messages = Annotated[

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from numaserve.server.api.anthropic.errors import error_body
 from numaserve.server.api.errors import ApiError
-from numaserve.server.api.event_stream import Framing
+from numaserve.server.api.event_stream import Framing, named_event
 from numaserve.server.api.generation.generation import Usage
 from numaserve.server.api.generation.reading import Chunk
 
@@ -17,16 +17,11 @@ Event = dict[str, Any]
 _FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
-def _event(payload: object) -> bytes:
-    name = payload["type"] if isinstance(payload, dict) else ""
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(payload))
-
-
 def _error_event(error: ApiError) -> bytes:
-    return _event(error_body(error))
+    return named_event(error_body(error))
 
 
-EVENTS = Framing("text/event-stream", _event, _error_event, ping=_event({"type": "ping"}))
+EVENTS = Framing("text/event-stream", named_event, _error_event, ping=named_event({"type": "ping"}))
 
 
 class BlockEvents:

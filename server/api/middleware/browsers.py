@@ -22,7 +22,7 @@ class Browsers:
             self._app = CORSMiddleware(
                 app,
                 allow_origins=rules.cors_origins,
-                allow_methods=["GET", "HEAD", "POST"],
+                allow_methods=["GET", "HEAD", "POST", "DELETE"],
                 allow_headers=[ANY],
                 expose_headers=_EXPOSED,
                 max_age=_MAX_AGE_S,

@@ -1,0 +1,138 @@
+"""A generation as a response: its events, and the object that they end with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi.responses import Response
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.conversation import Conversation
+from numaserve.server.api.errors import ApiError
+from numaserve.server.api.event_stream import Framing, named_event
+from numaserve.server.api.generation.generation import Generation, Usage
+from numaserve.server.api.openai.responses.items import call_turn
+from numaserve.server.api.openai.responses.output import Event, Output, new_id
+from numaserve.server.api.openai.responses.schema import ResponsesRequest
+from numaserve.server.api.openai.responses.store import Kept, ResponseStore
+from numaserve.server.api.streaming import json_response
+from numaserve.server.api.turns import Turn, assistant_turn, join_neighbours
+
+
+class ResponseAnswer:
+    """Writes the chunks of a generation as a response, and keeps it where that is asked for."""
+
+    def __init__(
+        self,
+        context: ApiContext,
+        body: ResponsesRequest,
+        conversation: Conversation,
+        store: ResponseStore,
+        owner: bytes,
+    ) -> None:
+        self.id = new_id("resp")
+        self.framing = Framing("text/event-stream", named_event, self._failed, ping=b": ping\n\n")
+        self._conversation = conversation
+        self._store = store if body.store is not False else None
+        self._owner = owner
+        self._output = Output()
+        self._frame = {
+            "id": self.id,
+            "object": "response",
+            "created_at": int(time.time()),
+            "model": context.model_name,
+            **_echoed(body),
+        }
+
+    async def complete(self, generation: Generation) -> Response:
+        """The whole answer at once: what the last event has."""
+        last: Event = {}
+        async with aclosing(self.stream(generation)) as events:
+            async for event in events:
+                last = event
+        return json_response(last["response"])
+
+    async def stream(self, generation: Generation) -> AsyncGenerator[Event, None]:
+        """The events: the response's beginning, its items, its end."""
+        output, begun = self._output, False
+        async with aclosing(generation.chunks()) as chunks:
+            async for chunk in chunks:
+                if not begun:
+                    begun = True
+                    yield output.event("created", response=self._response("in_progress"))
+                    yield output.event("in_progress", response=self._response("in_progress"))
+                for event in output.of(chunk):
+                    yield event
+                if chunk.finish_reason is not None:
+                    status = "incomplete" if chunk.finish_reason == "length" else "completed"
+                    for event in output.end(status):
+                        yield event
+                    yield self._end(status, generation.usage())
+
+    def _end(self, status: str, usage: Usage) -> Event:
+        cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        response = self._response(status, usage=_usage_body(usage), incomplete_details=cut)
+        if self._store is not None:
+            turns = join_neighbours([*self._conversation.messages, *_turns(self._output.items)], {"assistant"})
+            self._store.put(self._owner, Kept(response, turns))
+        return self._output.event(status, response=response)
+
+    def _failed(self, error: ApiError) -> bytes:
+        failure = {"code": error.code or error.kind, "message": error.message}
+        return named_event(self._output.event("failed", response=self._response("failed", error=failure)))
+
+    def _response(self, status: str, **fields: object) -> dict[str, Any]:
+        begun = {"status": status, "error": None, "incomplete_details": None, "usage": None}
+        # A copy: the list goes on.
+        return {**self._frame, **begun, "output": list(self._output.items), **fields}
+
+
+def _echoed(body: ResponsesRequest) -> dict[str, object]:
+    """What a response repeats of its request."""
+    effort = None if body.reasoning is None else body.reasoning.effort
+    summary = None if body.reasoning is None else body.reasoning.summary
+    choice = body.tool_choice
+    return {
+        "background": False,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "metadata": body.metadata or {},
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": body.previous_response_id,
+        "reasoning": {"effort": effort, "summary": summary},
+        "service_tier": "default",
+        "store": body.store is not False,
+        "temperature": body.temperature,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": {"type": "function", **choice} if isinstance(choice, dict) else choice or "auto",
+        "tools": [{"type": "function", **tool} for tool in body.tools or ()],
+        "top_logprobs": 0,
+        "top_p": body.top_p,
+        "truncation": "disabled",
+        "user": body.user,
+    }
+
+
+def _turns(items: list[dict[str, Any]]) -> list[Turn]:
+    """The items of an output as turns, for the requests that follow."""
+    turns = []
+    for item in items:
+        if item["type"] == "function_call":
+            turns.append(assistant_turn(calls=[call_turn(item["call_id"], item["name"], item["arguments"])]))
+        else:
+            text = item["content"][0]["text"]
+            turns.append(assistant_turn(thought=text) if item["type"] == "reasoning" else assistant_turn(text))
+    return turns
+
+
+def _usage_body(usage: Usage) -> dict[str, object]:
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

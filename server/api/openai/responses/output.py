@@ -1,0 +1,112 @@
+"""The items of a response, and the events that tell of them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+from numaserve.server.api.generation.reading import Chunk
+from numaserve.server.tools.types import ToolCallDelta
+
+Event = dict[str, Any]
+_THOUGHT, _TEXT = "reasoning_text", "output_text"
+
+
+class Output:
+    """Items as they come, one open at a time. Each event has the number after that of the one before."""
+
+    def __init__(self) -> None:
+        self.items: list[dict[str, Any]] = []
+        self._events = 0
+        self._open: object = None  # what the open item is: the kind of its text, or the number of a call
+        self._pieces: list[str] = []
+
+    def event(self, kind: str, **fields: object) -> Event:
+        """The next event."""
+        self._events += 1
+        return {"type": f"response.{kind}", "sequence_number": self._events - 1, **fields}
+
+    def of(self, chunk: Chunk) -> Iterator[Event]:
+        """The events of a piece of the answer."""
+        if chunk.reasoning:
+            yield from self._text(_THOUGHT, chunk.reasoning)
+        if chunk.text:
+            yield from self._text(_TEXT, chunk.text)
+        for call in chunk.tool_calls:
+            yield from self._call(call)
+
+    def end(self, status: str = "completed") -> Iterator[Event]:
+        """The end of the item that is open, which has this status."""
+        if self._open is None:
+            return
+        item, whole = self.items[-1], "".join(self._pieces)
+        if item["type"] == "function_call":
+            item["arguments"] = whole
+            yield self._of_item("function_call_arguments.done", name=item["name"], arguments=whole)
+        else:
+            (part,) = item["content"]
+            part["text"] = whole
+            more: dict[str, object] = {"logprobs": []} if self._open == _TEXT else {}
+            yield self._of_item(f"{self._open}.done", content_index=0, text=whole, **more)
+            yield self._of_item("content_part.done", content_index=0, part=part)
+        item["status"] = status
+        self._open = None
+        yield self._of_whole("output_item.done", item)
+
+    def _text(self, kind: str, piece: str) -> Iterator[Event]:
+        if self._open != kind:
+            yield from self._begin(kind, _thought_item() if kind == _THOUGHT else _message_item())
+            part: dict[str, object] = {"type": kind, "text": ""}
+            if kind == _TEXT:
+                part |= {"annotations": [], "logprobs": []}
+            yield self._of_item("content_part.added", content_index=0, part=dict(part))
+            self.items[-1]["content"].append(part)
+        self._pieces.append(piece)
+        more: dict[str, object] = {"logprobs": []} if kind == _TEXT else {}
+        yield self._of_item(f"{kind}.delta", content_index=0, delta=piece, **more)
+
+    def _call(self, call: ToolCallDelta) -> Iterator[Event]:
+        # Only the first piece of a call has its id and its name, and only it begins an item.
+        if self._open != call.call:
+            yield from self._begin(call.call, _call_item(call))
+        if call.arguments:
+            self._pieces.append(call.arguments)
+            yield self._of_item("function_call_arguments.delta", delta=call.arguments)
+
+    def _begin(self, what: object, item: dict[str, Any]) -> Iterator[Event]:
+        yield from self.end()
+        self._open, self._pieces = what, []
+        self.items.append(item)
+        # A copy: the item itself goes on.
+        yield self._of_whole("output_item.added", {**item, **({"content": []} if "content" in item else {})})
+
+    def _of_item(self, kind: str, **fields: object) -> Event:
+        return self.event(kind, item_id=self.items[-1]["id"], output_index=len(self.items) - 1, **fields)
+
+    def _of_whole(self, kind: str, item: dict[str, Any]) -> Event:
+        return self.event(kind, output_index=len(self.items) - 1, item=item)
+
+
+def new_id(prefix: str) -> str:
+    """An id that nobody can guess."""
+    return f"{prefix}_{secrets.token_hex(24)}"
+
+
+def _thought_item() -> dict[str, Any]:
+    return {"type": "reasoning", "id": new_id("rs"), "summary": [], "content": [], "status": "in_progress"}
+
+
+def _message_item() -> dict[str, Any]:
+    return {"type": "message", "id": new_id("msg"), "role": "assistant", "content": [], "status": "in_progress"}
+
+
+def _call_item(call: ToolCallDelta) -> dict[str, Any]:
+    return {
+        "type": "function_call",
+        "id": new_id("fc"),
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": "",
+        "status": "in_progress",
+    }

@@ -1,0 +1,123 @@
+"""The shapes of responses, for the OpenAPI document, after OpenAI's reference of the Responses API."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+ItemStatus = Literal["completed", "incomplete"]
+
+
+class ResponseText(BaseModel):
+    """The text of a message."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: list[Any]
+    logprobs: list[Any]
+
+
+class ResponseMessage(BaseModel):
+    """A message that the model wrote."""
+
+    type: Literal["message"]
+    id: str
+    role: Literal["assistant"]
+    content: list[ResponseText]
+    status: ItemStatus
+
+
+class ResponseThoughtText(BaseModel):
+    """The text of a thought."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class ResponseThought(BaseModel):
+    """The thought before an answer."""
+
+    type: Literal["reasoning"]
+    id: str
+    summary: list[Any]
+    content: list[ResponseThoughtText]
+    status: ItemStatus
+
+
+class ResponseCall(BaseModel):
+    """A call that the model wants made; `arguments` is JSON where the model wrote it well."""
+
+    type: Literal["function_call"]
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: ItemStatus
+
+
+class ResponseInputDetails(BaseModel):
+    """The origin of input tokens."""
+
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class ResponseOutputDetails(BaseModel):
+    """The use of output tokens."""
+
+    reasoning_tokens: int
+
+
+class ResponseUsage(BaseModel):
+    """Tokens."""
+
+    input_tokens: int
+    input_tokens_details: ResponseInputDetails
+    output_tokens: int
+    output_tokens_details: ResponseOutputDetails
+    total_tokens: int
+
+
+class ResponseIncompleteDetails(BaseModel):
+    """The reason of an end before the end."""
+
+    reason: Literal["max_output_tokens"]
+
+
+class ModelResponse(BaseModel):
+    """A response; what it repeats of its request is here as it was sent."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    model: str
+    status: ItemStatus
+    error: None
+    incomplete_details: ResponseIncompleteDetails | None
+    output: list[ResponseMessage | ResponseThought | ResponseCall]
+    usage: ResponseUsage
+    background: Literal[False]
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    parallel_tool_calls: bool
+    previous_response_id: str | None
+    reasoning: dict[str, str | None]
+    service_tier: Literal["default"]
+    store: bool
+    temperature: float | None
+    text: dict[str, Any]
+    tool_choice: str | dict[str, str]
+    tools: list[dict[str, Any]]
+    top_logprobs: Literal[0]
+    top_p: float | None
+    truncation: Literal["disabled"]
+    user: str | None
+
+
+class DeletedResponse(BaseModel):
+    """The answer of DELETE /v1/responses/{response_id}."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]

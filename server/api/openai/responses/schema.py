@@ -1,0 +1,157 @@
+"""The body of POST /v1/responses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from numaserve.server.api.conversation import Conversation
+from numaserve.server.api.fields import (
+    MAX_INT,
+    MAX_METADATA,
+    Neutral,
+    ShortText,
+    Strict,
+    Text,
+    Unused,
+    conflict,
+    neutral,
+    no_overflow,
+)
+from numaserve.server.api.generation.asked import Asked, Chat, Reasoning, ToolUse, effort_arguments
+from numaserve.server.api.openai.responses.items import Input
+from numaserve.server.api.openai.responses.tools_schema import ResponseToolChoice, ResponseTools
+from numaserve.server.api.openai.tools_schema import tool_use
+from numaserve.server.api.sampling import Sampling
+from numaserve.server.api.turns import Turn, conversation_from, with_system
+from pydantic import Field, model_validator
+
+# What a client may ask to see of tools that the server does not have, and of thoughts, which are never encrypted.
+Includable = Literal[
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
+
+
+class ReasoningOptions(Strict):
+    """How the model thinks."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    """How long, where its template knows that; `none`: not at all, where it can be turned off."""
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    """Without effect: the whole thought is in the answer."""
+    generate_summary: Unused = None
+
+
+class TextFormat(Strict):
+    """What the text looks like."""
+
+    type: Literal["text"]
+
+
+class TextOptions(Strict):
+    """What the text is like."""
+
+    format: TextFormat | None = None
+    """`text`, the only one."""
+    verbosity: Annotated[Neutral, neutral("medium")] = None
+
+
+class ResponseStreamOptions(Strict):
+    """Settings of a stream."""
+
+    include_obfuscation: bool | None = None
+    """Without effect: events are not padded against traffic analysis."""
+
+
+class ResponsesRequest(Strict):
+    """The body of POST /v1/responses."""
+
+    model: ShortText | None = None
+    """A served name; another one is a 404."""
+    input: Input
+    """A text, or a list of items: messages, `function_call`, `function_call_output`, `reasoning`."""
+    instructions: Text | None = None
+    """What the model is told first, for this response alone."""
+    previous_response_id: ShortText | None = None
+    """The response that the input follows; it must have been stored."""
+    store: bool | None = None
+    """Whether the response is kept for later requests; true unless set."""
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
+    """Tokens to generate at most, those of the thought too; all that fit unless set."""
+    temperature: Annotated[float, Field(ge=0, le=2), no_overflow] | None = None
+    """0 is greedy; 1 unless set."""
+    top_p: Annotated[float, Field(ge=0, le=1), no_overflow] | None = None
+    """1 unless set."""
+    tools: ResponseTools | None = None
+    """Functions that the model may call."""
+    tool_choice: ResponseToolChoice | None = None
+    """`none`, `auto`, `required` or a function; `auto` unless set."""
+    parallel_tool_calls: bool | None = None
+    """Whether an answer may have several calls; true unless set."""
+    reasoning: ReasoningOptions | None = None
+    """How the model thinks."""
+    text: TextOptions | None = None
+    """What the text is like."""
+    stream: bool | None = None
+    """Answer in events, as the tokens come."""
+    stream_options: ResponseStreamOptions | None = None
+    """Settings of a stream."""
+    metadata: Annotated[dict[ShortText, ShortText], Field(max_length=MAX_METADATA)] | None = None
+    """Given back with the response."""
+    include: Annotated[list[Includable], Field(max_length=16)] | None = None
+    """Without effect: thoughts are never encrypted, and there are no tools of the server."""
+
+    max_tool_calls: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
+    """Without effect: it counts calls of the server's own tools."""
+    user: ShortText | None = None
+    """Without effect."""
+    safety_identifier: ShortText | None = None
+    """Without effect."""
+    prompt_cache_key: ShortText | None = None
+    """Without effect."""
+    prompt_cache_retention: ShortText | None = None
+    """Without effect."""
+
+    background: Annotated[Neutral, neutral(False)] = None
+    conversation: Annotated[Neutral, neutral()] = None
+    prompt: Annotated[Neutral, neutral()] = None
+    context_management: Annotated[Neutral, neutral([])] = None
+    moderation: Annotated[Neutral, neutral()] = None
+    service_tier: Annotated[Neutral, neutral("auto", "default")] = None
+    top_logprobs: Annotated[Neutral, neutral(0)] = None
+    truncation: Annotated[Neutral, neutral("disabled")] = None
+
+    @model_validator(mode="after")
+    def _the_choice_is_among_the_tools(self) -> ResponsesRequest:
+        choice = self.tool_choice
+        if (choice == "required" or isinstance(choice, dict)) and not self.tools:
+            raise conflict("tool_choice", "'tool_choice' demands a call, but there are no tools")
+        if isinstance(choice, dict) and choice["name"] not in {tool["name"] for tool in self.tools or ()}:
+            raise conflict("tool_choice", "'tool_choice' names a tool that is not among the tools")
+        return self
+
+    def conversation_after(self, earlier: list[Turn]) -> Conversation:
+        """The input behind what was said before."""
+        return conversation_from([*earlier, *self.input.messages])
+
+    def asked(self, conversation: Conversation) -> Asked:
+        """What the client asks for."""
+        effort = None if self.reasoning is None else self.reasoning.effort
+        return Asked(
+            Chat(with_system(self.instructions, conversation), effort_arguments(effort), param="input"),
+            Sampling(temperature=self.temperature, top_p=self.top_p),
+            model=self.model,
+            max_tokens=self.max_output_tokens,
+            tools=self._tool_use(),
+            reasoning=Reasoning(),
+        )
+
+    def _tool_use(self) -> ToolUse | None:
+        if not self.tools:
+            return None
+        return tool_use(self.tools, self.tool_choice, parallel=self.parallel_tool_calls is not False)

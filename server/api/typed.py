@@ -1,0 +1,35 @@
+"""Objects of a body that say in `type` what they are."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from pydantic import BaseModel, BeforeValidator
+
+
+def only_types(kinds: Collection[str], unserved: Mapping[str, str], default: str | None = None) -> BeforeValidator:
+    """Refuses objects of other types than `kinds`, in words: pydantic's own repeat what was sent.
+
+    `unserved` are types that are known, with what they are for a client; without a type an object has the `default`.
+    """
+    supported = ", ".join(map(repr, kinds))
+
+    def check(value: object) -> object:
+        if isinstance(value, BaseModel):
+            return value
+        kind = value.get("type", default) if isinstance(value, Mapping) else None
+        if isinstance(kind, str) and kind in unserved:
+            raise ValueError(f"{unserved[kind]} are not supported by this server")
+        if not isinstance(kind, str) or kind not in kinds:
+            raise ValueError(f"this server supports the types {supported} here, and no other")
+        return value
+
+    return BeforeValidator(check)
+
+
+def tag_of(default: str | None = None) -> Callable[[Any], str]:
+    """What finds the tag of an object's type, which has brackets, so that `param_of` leaves it out."""
+
+    def tag(value: Any) -> str:
+        return f"[{value.get('type', default) if isinstance(value, Mapping) else value.type}]"
+
+    return tag

@@ -1,0 +1,302 @@
+"""POST /v1/responses, and what is stored of them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from numaserve.server.api.app import create_app
+from numaserve.server.api.openai.responses.store import Kept, ResponseStore
+from numaserve.server.engine.types import GenerationFailed
+from starlette.testclient import TestClient
+from tool_cases import ARGUMENTS, CALL, CLOCK, SECOND, WEATHER, Template, thinking_client
+
+from tests.support.api_fakes import MODEL, REPLY, TURN, FakeEngine, make_context
+
+PATH = "/v1/responses"
+TOOLS = [{"type": "function", **WEATHER}, {"type": "function", **CLOCK}]
+THOUGHT = "<think>\nLet me see.\n</think>\n\n"
+
+
+@pytest.fixture
+def template() -> Template:
+    return Template()
+
+
+@pytest.fixture
+def thinker(engine: FakeEngine, template: Template) -> Iterator[TestClient]:
+    with thinking_client(engine, template) as client:
+        yield client
+
+
+def ask(client: TestClient, given: object = "hi", **fields: Any) -> dict[str, Any]:
+    answer = client.post(PATH, json={"input": given, **fields})
+    assert answer.status_code == 200, answer.text
+    response: dict[str, Any] = answer.json()
+    return response
+
+
+def events(client: TestClient, **fields: Any) -> list[dict[str, Any]]:
+    answer = client.post(PATH, json={"input": "hi", "stream": True, **fields})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    parsed = []
+    for each in answer.text.removesuffix("\n\n").split("\n\n"):
+        name, data = each.split("\n")
+        parsed.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {parsed[-1]['type']}"
+    assert [event["sequence_number"] for event in parsed] == list(range(len(parsed)))
+    return parsed
+
+
+def prompt_of(engine: FakeEngine) -> str:
+    return "".join("<t>" if token == TURN else chr(token) for token in engine.admitted[-1].prompt)
+
+
+def refusal(client: TestClient, **fields: Any) -> dict[str, Any]:
+    answer = client.post(PATH, json={"input": "hi", **fields})
+    assert answer.status_code == 400, answer.text
+    error: dict[str, Any] = answer.json()["error"]
+    return error
+
+
+def test_an_answer_has_openai_s_shape(client: TestClient, engine: FakeEngine) -> None:
+    engine.cached_tokens = 4
+    response = ask(client, metadata={"a": "b"}, instructions="be", temperature=0.5, max_output_tokens=50)
+    assert prompt_of(engine) == "<t>system\nbe<t>user\nhi<t>"
+    assert engine.admitted[0].sampling.temperature == 0.5
+    prompt, generated = len(engine.admitted[0].prompt), len(REPLY.encode()) + 1
+    assert response.pop("id").startswith("resp_")
+    assert isinstance(response.pop("created_at"), int)
+    (item,) = response.pop("output")
+    assert item.pop("id").startswith("msg_")
+    assert item == {
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": REPLY, "annotations": [], "logprobs": []}],
+    }
+    assert response == {
+        "object": "response",
+        "model": MODEL,
+        "status": "completed",
+        "error": None,
+        "incomplete_details": None,
+        "usage": {
+            "input_tokens": prompt,
+            "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
+            "output_tokens": generated,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": prompt + generated,
+        },
+        "background": False,
+        "instructions": "be",
+        "max_output_tokens": 50,
+        "max_tool_calls": None,
+        "metadata": {"a": "b"},
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "service_tier": "default",
+        "store": True,
+        "temperature": 0.5,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_logprobs": 0,
+        "top_p": None,
+        "truncation": "disabled",
+        "user": None,
+    }
+
+
+def test_the_events_of_a_stream_come_in_openai_s_order(client: TestClient) -> None:
+    begun, running, added, part, *deltas, done, part_done, item_done, last = events(client)
+    assert (begun["type"], running["type"]) == ("response.created", "response.in_progress")
+    assert begun["response"]["status"] == "in_progress"
+    assert begun["response"]["output"] == []
+    assert added["type"] == "response.output_item.added"
+    assert (added["item"]["content"], added["item"]["status"]) == ([], "in_progress")
+    assert part["type"] == "response.content_part.added"
+    assert part["part"] == {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+    assert {delta["type"] for delta in deltas} == {"response.output_text.delta"}
+    assert "".join(delta["delta"] for delta in deltas) == done["text"] == REPLY
+    assert part_done["part"]["text"] == REPLY
+    assert item_done["item"]["status"] == "completed"
+    assert {event["item_id"] for event in (part, *deltas, done, part_done)} == {item_done["item"]["id"]}
+    assert last["type"] == "response.completed"
+    assert last["response"]["output"] == [item_done["item"]]
+    assert last["response"]["usage"]["output_tokens"] == len(REPLY.encode()) + 1
+
+
+def test_an_answer_that_is_cut_is_incomplete(client: TestClient) -> None:
+    response = ask(client, max_output_tokens=2)
+    assert response["status"] == "incomplete"
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert response["output"][0]["status"] == "incomplete"
+    assert events(client, max_output_tokens=2)[-1]["type"] == "response.incomplete"
+
+
+def test_a_failure_in_mid_stream_is_an_event(client: TestClient, engine: FakeEngine) -> None:
+    engine.fail_after = 2
+    engine.failure = GenerationFailed("A worker died.")
+    last = events(client)[-1]
+    assert last["type"] == "response.failed"
+    assert last["response"]["status"] == "failed"
+    assert last["response"]["error"] == {"code": "generation_failed", "message": "A worker died."}
+    assert client.get(f"{PATH}/{last['response']['id']}").status_code == 404
+    assert client.post(PATH, json={"input": "hi"}).status_code == 500
+
+
+@pytest.mark.parametrize(
+    ("reply", "kinds"),
+    [
+        (CALL, ["function_call"]),
+        (f"{CALL}\n{SECOND}", ["function_call", "function_call"]),
+        (f"{THOUGHT}So:{CALL}", ["reasoning", "message", "function_call"]),
+        (f"{THOUGHT}Yes.", ["reasoning", "message"]),
+        ("", []),
+    ],
+)
+def test_thoughts_and_calls_are_items_streamed_and_whole(
+    thinker: TestClient, engine: FakeEngine, reply: str, kinds: list[str]
+) -> None:
+    engine.reply = reply
+    whole = ask(thinker, tools=TOOLS)["output"]
+    told = events(thinker, tools=TOOLS)
+    stream = told[-1]["response"]["output"]
+    assert [item["type"] for item in whole] == kinds
+    done = [event["item"] for event in told if event["type"] == "response.output_item.done"]
+    added = [event["item"]["id"] for event in told if event["type"] == "response.output_item.added"]
+    assert done == stream
+    assert added == [item["id"] for item in stream]
+    for index, item in enumerate(stream):
+        deltas = "".join(event["delta"] for event in told if "delta" in event and event["output_index"] == index)
+        assert deltas == (item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"])
+    changing = {"id", "call_id"}
+    assert [{k: v for k, v in item.items() if k not in changing} for item in whole] == [
+        {k: v for k, v in item.items() if k not in changing} for item in stream
+    ]
+
+
+def test_a_call_has_openai_s_shape(thinker: TestClient, engine: FakeEngine, template: Template) -> None:
+    engine.reply = CALL
+    (call,) = ask(thinker, tools=TOOLS)["output"]
+    assert (call["type"], call["name"], call["status"]) == ("function_call", "weather", "completed")
+    assert json.loads(call["arguments"]) == ARGUMENTS
+    assert call["call_id"].startswith("call_")
+    assert [tool["function"]["name"] for tool in template.tools] == ["weather", "clock"]
+
+
+def test_items_are_turns_of_the_template(thinker: TestClient, template: Template) -> None:
+    items = [
+        {"role": "developer", "content": "be"},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "So:"}], "id": "msg_1"},
+        {"type": "function_call", "call_id": "1", "name": "clock", "arguments": '{"a": 1}', "status": "completed"},
+        {"type": "function_call_output", "call_id": "1", "output": "noon"},
+    ]
+    ask(thinker, items)
+    assert template.messages == [
+        {"role": "system", "content": "be"},
+        {"role": "user", "content": "q"},
+        {
+            "role": "assistant",
+            "content": "So:",
+            "reasoning_content": "hm",
+            "thinking": "hm",
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "clock", "arguments": {"a": 1}}}],
+        },
+        {"role": "tool", "content": "noon", "tool_call_id": "1"},
+    ]
+
+
+def test_a_response_is_followed_by_its_id_or_by_its_items_alike(
+    thinker: TestClient, engine: FakeEngine, template: Template
+) -> None:
+    engine.reply = f"{THOUGHT}So:{CALL}"
+    first = ask(thinker, tools=TOOLS, instructions="be")
+    result = {"type": "function_call_output", "call_id": first["output"][-1]["call_id"], "output": "rain"}
+    ask(thinker, [result], previous_response_id=first["id"])
+    by_id = template.messages
+    ask(thinker, [{"role": "user", "content": "hi"}, *first["output"], result])
+    assert by_id == template.messages
+    assert [turn["role"] for turn in by_id] == ["user", "assistant", "tool"]  # instructions are not handed on
+
+
+def test_a_stored_response_is_given_back_and_can_be_deleted(client: TestClient) -> None:
+    response = ask(client)
+    path = f"{PATH}/{response['id']}"
+    assert client.get(path).json() == response
+    assert client.delete(path).json() == {"id": response["id"], "object": "response", "deleted": True}
+    for answer in (client.get(path), client.delete(path)):
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "response_not_found")
+
+
+def test_a_response_that_is_not_to_be_stored_is_not(client: TestClient) -> None:
+    response = ask(client, store=False)
+    assert response["store"] is False
+    assert client.get(f"{PATH}/{response['id']}").status_code == 404
+    assert refusal(client, previous_response_id=response["id"])["code"] == "previous_response_not_found"
+
+
+def test_a_response_stored_under_one_key_is_not_there_for_another() -> None:
+    with TestClient(create_app(make_context(FakeEngine(), keys=["one", "two"]))) as client:
+        client.headers["Authorization"] = "Bearer one"
+        path = f"{PATH}/{ask(client)['id']}"
+        client.headers["Authorization"] = "Bearer two"
+        assert client.get(path).status_code == 404
+        assert client.delete(path).status_code == 404
+        assert refusal(client, previous_response_id=path.rpartition("/")[2])["param"] == "previous_response_id"
+        client.headers["Authorization"] = "Bearer one"
+        assert client.get(path).status_code == 200
+        del client.headers["Authorization"]
+        assert client.get(path, headers={"x-api-key": "one"}).status_code == 200
+
+
+def test_the_least_used_responses_go_when_there_is_no_room(engine: FakeEngine) -> None:
+    context = make_context(engine)
+    with TestClient(create_app(replace(context, limits=replace(context.limits, max_bytes_stored=4000)))) as client:
+        kept = ask(client)["id"]
+        others = [ask(client)["id"] for _ in range(20) if client.get(f"{PATH}/{kept}").status_code == 200]
+        statuses = [client.get(f"{PATH}/{other}").status_code for other in others]
+    assert len(others) == 20
+    assert statuses[0] == 404
+    assert statuses[-1] == 200
+
+
+def test_the_store_counts_bytes_and_keeps_nothing_that_is_larger_than_it() -> None:
+    store = ResponseStore(1000)
+    store.put(b"a", Kept({"id": "small"}, []))
+    store.put(b"a", Kept({"id": "large"}, [{"content": "x" * 2000}]))
+    assert store.get(b"a", "large") is None
+    assert store.get(b"a", "small") is None  # it was the least used
+    for _ in range(100):
+        store.put(b"a", Kept({"id": "same"}, [{"content": "x" * 300}]))
+        assert store.delete(b"a", "same")
+    store.put(b"a", Kept({"id": "one"}, [{"content": "x" * 900}]))
+    assert store.get(b"a", "one") is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": []}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
+        ({"input": [{"type": "x" * 99}]}, "input"),
+        ({"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "["}]}, "input"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": TOOLS * 2}, "tools.name"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "other"}}, "tool_choice"),
+        ({"background": True}, "background"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"include": ["message.output_text.logprobs"]}, "include[0]"),
+        ({"max_output_token": 9}, "max_output_token"),
+        ({"previous_response_id": "resp_x"}, "previous_response_id"),
+    ],
+)
+def test_what_is_refused_says_which_field_it_is_about(client: TestClient, fields: dict[str, Any], param: str) -> None:
+    assert refusal(client, **fields)["param"].startswith(param)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from numaserve.server.api.answer_format import AnswerFormat, constrained_to
 from numaserve.server.api.anthropic.blocks import Texts, text_of
 from numaserve.server.api.anthropic.conversation import Messages
 from numaserve.server.api.anthropic.tools_schema import ToolChoice, Tools, tool_use
@@ -41,7 +42,8 @@ class OutputConfig(Strict):
 
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     """How long the model thinks, where its template knows that; `max` is `xhigh` here."""
-    format: Annotated[Neutral, neutral()] = None
+    format: AnswerFormat | None = None
+    """`json_schema` with a `schema`, which the answer's text then fits."""
 
 
 class RequestMetadata(Strict):
@@ -133,6 +135,9 @@ class MessagesRequest(CountTokensRequest):
             default_max_tokens=self.max_tokens,
             tools=self.tool_use(),
             reasoning=self._reasoning(),
+            constrained=constrained_to(self.output_config.format, "output_config.format")
+            if self.output_config
+            else None,
         )
 
     def _reasoning(self) -> Reasoning:

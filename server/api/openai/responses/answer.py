@@ -106,7 +106,7 @@ def _echoed(body: ResponsesRequest) -> dict[str, object]:
         "service_tier": "default",
         "store": body.store is not False,
         "temperature": body.temperature,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": body.text_format},
         "tool_choice": {"type": "function", **choice} if isinstance(choice, dict) else choice or "auto",
         "tools": [{"type": "function", **tool} for tool in body.tools or ()],
         "top_logprobs": 0,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+from numaserve.server.api.answer_format import AnswerFormat, constrained_to
 from numaserve.server.api.conversation import Conversation
 from numaserve.server.api.fields import (
     MAX_INT,
@@ -17,7 +18,7 @@ from numaserve.server.api.fields import (
     neutral,
     no_overflow,
 )
-from numaserve.server.api.generation.asked import Asked, Chat, Reasoning, ToolUse, effort_arguments
+from numaserve.server.api.generation.asked import Asked, Chat, ToolUse, effort_arguments
 from numaserve.server.api.openai.responses.items import Input
 from numaserve.server.api.openai.responses.tools_schema import ResponseToolChoice, ResponseTools
 from numaserve.server.api.openai.tools_schema import tool_use
@@ -47,17 +48,11 @@ class ReasoningOptions(Strict):
     generate_summary: Unused = None
 
 
-class TextFormat(Strict):
-    """What the text looks like."""
-
-    type: Literal["text"]
-
-
 class TextOptions(Strict):
     """What the text is like."""
 
-    format: TextFormat | None = None
-    """`text`, the only one."""
+    format: AnswerFormat | None = None
+    """Of the type `text`, `json_object`, or `json_schema` with a `schema`, which the text then fits."""
     verbosity: Annotated[Neutral, neutral("medium")] = None
 
 
@@ -139,6 +134,11 @@ class ResponsesRequest(Strict):
         """The input behind what was said before."""
         return conversation_from([*earlier, *self.input.messages])
 
+    @property
+    def text_format(self) -> dict[str, Any]:
+        """The format of the answer's text."""
+        return (self.text and self.text.format) or {"type": "text"}
+
     def asked(self, conversation: Conversation) -> Asked:
         """What the client asks for."""
         effort = None if self.reasoning is None else self.reasoning.effort
@@ -148,7 +148,7 @@ class ResponsesRequest(Strict):
             model=self.model,
             max_tokens=self.max_output_tokens,
             tools=self._tool_use(),
-            reasoning=Reasoning(),
+            constrained=constrained_to(self.text_format, "text.format"),
         )
 
     def _tool_use(self) -> ToolUse | None:

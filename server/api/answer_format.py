@@ -1,0 +1,33 @@
+"""The format of an answer's text, as OpenAI's responses and Anthropic's messages have it."""
+
+import json
+from typing import Annotated, Any
+
+from numaserve.server.api.fields import Data, conflict
+from numaserve.server.api.generation.asked import Constrained
+from numaserve.server.structured.types import Constraint
+from pydantic import AfterValidator
+
+
+def _known(value: dict[str, Any]) -> dict[str, Any]:
+    kind = value.get("type")
+    if kind == "json_schema" and not isinstance(value.get("schema"), dict):
+        raise conflict("schema", "the type 'json_schema' needs a 'schema', which is an object")
+    if kind not in ("text", "json_object", "json_schema"):
+        raise conflict("type", "the type must be 'text', 'json_object' or 'json_schema'")
+    return value
+
+
+# As it was sent: OpenAI's answers repeat it.
+AnswerFormat = Annotated[Data, AfterValidator(_known)]
+
+
+def constrained_to(answer_format: dict[str, Any] | None, param: str) -> Constrained | None:
+    """What an answer must match; `param` is the field to blame."""
+    if answer_format is None or answer_format["type"] == "text":
+        return None
+    if answer_format["type"] == "json_object":
+        return Constrained(Constraint("json_object"), param)
+    # Not msgspec's, which has no integers beyond 64 bits.
+    text = json.dumps(answer_format["schema"], ensure_ascii=False, separators=(",", ":"))
+    return Constrained(Constraint("json_schema", text), param)

@@ -1,0 +1,66 @@
+"""Structured text of OpenAI's responses and Anthropic's messages, up to the matchers that the engine gets."""
+
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.support.api_fakes import ByteTokenizer, FakeEngine
+from tests.support.error_forms import error_message
+from tests.support.masks import matches
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/responses": {"input": "hi"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 50},
+}
+
+
+def post(client: TestClient, path: str, wanted: object) -> Any:
+    field = "text" if path == "/v1/responses" else "output_config"
+    return client.post(path, json={**BODIES[path], field: {"format": wanted}})
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(
+    ("wanted", "right", "wrong"),
+    [
+        ({"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True}, '{"n": 1}', '{"n": "x"}'),
+        ({"type": "json_object"}, '{"n": "x"}', "1"),
+    ],
+)
+def test_the_engine_gets_matchers_of_the_format(
+    client: TestClient, engine: FakeEngine, path: str, wanted: dict[str, Any], right: str, wrong: str
+) -> None:
+    answer = post(client, path, wanted)
+    assert answer.status_code == 200, answer.text
+    factory = engine.admitted[-1].matcher
+    assert factory is not None
+    assert matches(factory(), ByteTokenizer(), right)
+    assert not matches(factory(), ByteTokenizer(), wrong)
+    if path == "/v1/responses":
+        assert answer.json()["text"] == {"format": wanted}
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_text_is_not_held_to_anything(client: TestClient, engine: FakeEngine, path: str) -> None:
+    assert post(client, path, {"type": "text"}).status_code == 200
+    assert engine.admitted[-1].matcher is None
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"type": "json_schema"}, "needs a 'schema'"),
+        ({"type": "x" * 99}, "the type must be"),
+        ({}, "the type must be"),
+        ({"type": "json_schema", "schema": {"type": "string", "not": {"type": "null"}}}, "not"),
+    ],
+)
+def test_a_format_that_cannot_be_served_is_refused_in_words(
+    client: TestClient, path: str, wanted: object, words: str
+) -> None:
+    answer = post(client, path, wanted)
+    assert answer.status_code == 400
+    assert words in error_message(answer)

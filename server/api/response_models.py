@@ -120,6 +120,7 @@ class ChatCompletion(_Answer):
 
     object: Literal["chat.completion"]
     prompt_token_ids: list[int] | None = None
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
     choices: list[ChatChoice]
 
 
@@ -141,6 +142,7 @@ class CompletionChoice(BaseModel):
     finish_reason: FinishReason
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
+    prompt_logprobs: list[dict[str, Any] | None] | None = None
 
 
 class Completion(_Answer):

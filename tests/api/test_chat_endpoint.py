@@ -283,3 +283,29 @@ def test_tokens_may_be_named_by_their_ids(client: TestClient) -> None:
     answer = chat(client, logprobs=True, top_logprobs=1, return_tokens_as_token_ids=True).json()
     [first, *_] = answer["choices"][0]["logprobs"]["content"]
     assert (first["token"], first["top_logprobs"][0]["token"]) == ("token_id:72", "token_id:72")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_a_prompt_has_log_probabilities_of_its_own(client: TestClient, path: str) -> None:
+    body = {"model": MODEL, "prompt_logprobs": 2, "max_tokens": 50}
+    chatting = "chat" in path
+    body |= {"messages": USER, "logprobs": True} if chatting else {"prompt": PROMPT, "logprobs": 0}
+    answer = client.post(path, json=body).json()
+    [choice] = answer["choices"]
+    first, *rest = (answer if chatting else choice)["prompt_logprobs"]
+    assert (first, len(rest)) == (None, len(PROMPT) - 1)
+    assert rest[0] == {
+        "117": {"logprob": -0.5, "rank": 1, "decoded_token": "u"},
+        "0": {"logprob": -9999.0, "rank": 2, "decoded_token": "\0"},
+    }
+    logprobs = choice["logprobs"]
+    of_first = logprobs["content"][0]["top_logprobs"] if chatting else logprobs["top_logprobs"][0]
+    assert of_first == ([] if chatting else {"H": -0.5})
+    plain = client.post(path, json=body | {"logprobs": None}).json()
+    assert plain["choices"][0]["logprobs"] is None
+    assert client.post(path, json=body | {"stream": True}).json()["error"]["param"] == "prompt_logprobs"
+
+
+def test_a_token_that_is_not_among_the_likeliest_has_no_rank(client: TestClient) -> None:
+    answer = chat(client, prompt_logprobs=0).json()
+    assert answer["prompt_logprobs"][1] == {"117": {"logprob": -0.5, "rank": None, "decoded_token": "u"}}

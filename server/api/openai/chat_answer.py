@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 
 import msgspec
 from fastapi.responses import Response
@@ -13,7 +15,7 @@ from numaserve.server.api.generation.reading import Chunk
 from numaserve.server.api.generation.whole import WholeAnswer
 from numaserve.server.api.openai.chat_schema import ChatRequest
 from numaserve.server.api.openai.frame import EVENTS, Frame, StreamUsage, usage_body
-from numaserve.server.api.openai.logprobs import TokenNames, chat_entries
+from numaserve.server.api.openai.logprobs import TokenNames, chat_entries, only_likeliest, prompt_entries
 from numaserve.server.api.openai.token_ids import TokenIds
 from numaserve.server.api.streaming import json_response
 from numaserve.server.tools.types import ToolCallDelta
@@ -45,10 +47,15 @@ class ChatAnswer:
         """The whole answer at once."""
         answers = [WholeAnswer() for _ in range(self._choices)]
         logprobs: list[list[msgspec.Raw]] = [[] for _ in range(self._choices)]
+        scored: list[msgspec.Raw] | None = None
         async with aclosing(generation.chunks()) as chunks:
             async for chunk in chunks:
                 answers[chunk.index].add(chunk)
                 self._ids.add(chunk.index, chunk.token_ids)
+                if scored is None and self._body.prompt_logprobs is not None:
+                    # A thread does it: thousands of tokens, each with others beside it, take a second.
+                    entries = partial(prompt_entries, self._names, chunk.prompt_logprobs, self._body.prompt_logprobs)
+                    scored = await asyncio.to_thread(entries)
                 # Chunk by chunk: those of a long answer together would hold the event loop for a second at its end.
                 logprobs[chunk.index] += self._entries(chunk.logprobs)
         choices: list[dict[str, object]] = [
@@ -62,6 +69,8 @@ class ChatAnswer:
             for index, answer in enumerate(answers)
         ]
         of_prompt = self._ids.of_prompt(generation.prompts[0].tokens)
+        if scored is not None:
+            of_prompt["prompt_logprobs"] = scored
         return json_response(self._frame.wrap(choices, usage=usage_body(generation.usage()), **of_prompt))
 
     async def stream(self, generation: Generation) -> AsyncGenerator[object, None]:
@@ -123,7 +132,9 @@ class ChatAnswer:
         return "function_call" if reason == "tool_calls" and self._older else reason
 
     def _entries(self, tokens: Sequence[TokenLogprobs]) -> list[msgspec.Raw]:
-        return chat_entries(self._names, tokens) if self._with_logprobs else []
+        if not self._with_logprobs:
+            return []
+        return chat_entries(self._names, only_likeliest(tokens, self._body.top_logprobs or 0))
 
     def _logprobs(self, entries: list[msgspec.Raw]) -> dict[str, object] | None:
         return {"content": entries, "refusal": None} if self._with_logprobs else None

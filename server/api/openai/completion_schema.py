@@ -81,7 +81,7 @@ class CompletionRequest(ConstraintFields, SamplingFields):
             model=self.model,
             max_tokens=self.max_tokens,
             default_max_tokens=DEFAULT_MAX_TOKENS,
-            logprobs=-1 if self.logprobs is None else self.logprobs,
-            prompt_logprobs=self.echo is True and with_logprobs,
+            logprobs=self.most_logprobs(self.logprobs),
+            prompt_logprobs=(self.echo is True and with_logprobs) or self.prompt_logprobs is not None,
             constrained=self.constrained(),
         )

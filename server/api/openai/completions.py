@@ -17,7 +17,7 @@ from numaserve.server.api.generation.reading import Chunk
 from numaserve.server.api.generation.start import start
 from numaserve.server.api.openai.completion_schema import CompletionRequest
 from numaserve.server.api.openai.frame import EVENTS, Frame, StreamUsage, usage_body
-from numaserve.server.api.openai.logprobs import CompletionLogprobs, TokenNames, joined
+from numaserve.server.api.openai.logprobs import CompletionLogprobs, TokenNames, joined, only_likeliest, prompt_entries
 from numaserve.server.api.openai.token_ids import TokenIds
 from numaserve.server.api.openapi import BODY_ERRORS
 from numaserve.server.api.response_models import EVENT_STREAM, Completion
@@ -49,6 +49,7 @@ class _Choice:
     logprobs: CompletionLogprobs
     begun: bool = False
     sent: bool = False
+    scored: dict[str, object] = field(default_factory=dict)  # the prompt's log-probabilities, where they are wanted
     texts: list[str] = field(default_factory=list)
     parts: list[dict[str, list[object]]] = field(default_factory=list)
     finish_reason: str | None = None
@@ -66,6 +67,7 @@ class _CompletionAnswer:
         self._choices: list[_Choice] = []
         self._echo = body.echo is True
         self._with_logprobs = body.logprobs is not None
+        self._tops = body.logprobs or 0
         self._ids = TokenIds(wanted=body.return_token_ids is True)
         self._body = body
 
@@ -98,6 +100,7 @@ class _CompletionAnswer:
             )
             | self._ids.take(index)
             | self._ids.of_prompt(choice.prompt.tokens)
+            | choice.scored
             for index, choice in enumerate(self._choices)
         ]
         return json_response(self._frame.wrap(choices, usage=usage_body(generation.usage())))
@@ -128,12 +131,16 @@ class _CompletionAnswer:
             text = choice.prompt.text + text
             if self._with_logprobs:
                 # A thread does it: thousands of tokens, each with others beside it, take a second.
-                columns = partial(choice.logprobs.prompt, choice.prompt.tokens[0], chunk.prompt_logprobs)
+                rest = only_likeliest(chunk.prompt_logprobs, self._tops)
+                columns = partial(choice.logprobs.prompt, choice.prompt.tokens[0], rest)
                 logprobs.append(await asyncio.to_thread(columns, choice.prompt.hidden))
+        if self._body.prompt_logprobs is not None and not choice.begun:
+            entries = partial(prompt_entries, self._names, chunk.prompt_logprobs, self._body.prompt_logprobs)
+            choice.scored = {"prompt_logprobs": await asyncio.to_thread(entries)}
         choice.begun = True
         if not self._with_logprobs:
             return text, None
-        return text, joined([*logprobs, choice.logprobs.output(chunk.logprobs)])
+        return text, joined([*logprobs, choice.logprobs.output(only_likeliest(chunk.logprobs, self._tops))])
 
     @staticmethod
     def _choice(

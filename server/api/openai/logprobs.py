@@ -62,6 +62,34 @@ def chat_entries(names: TokenNames, tokens: Sequence[TokenLogprobs]) -> list[msg
     ]
 
 
+def only_likeliest(tokens: Sequence[TokenLogprobs], count: int) -> Sequence[TokenLogprobs]:
+    """The same with so many of the likeliest: the prompt's may be more than the answer's, or fewer."""
+    if not tokens or len(tokens[0].top_ids) <= count:
+        return tokens
+    return [
+        msgspec.structs.replace(each, top_ids=each.top_ids[:count], top_logprobs=each.top_logprobs[:count])
+        for each in tokens
+    ]
+
+
+def prompt_entries(names: TokenNames, tokens: Sequence[TokenLogprobs], count: int) -> list[msgspec.Raw]:
+    """vLLM's `prompt_logprobs`: null for the first token, then for each an object by token ids.
+
+    The rank of a token that is none of the likeliest is not known.
+    """
+
+    def entry(token: int, logprob: float, rank: int | None) -> dict[str, object]:
+        return {"logprob": finite(logprob), "rank": rank, "decoded_token": names.text_of(token)}
+
+    entries: list[object] = [None]
+    for item in only_likeliest(tokens, count):
+        likeliest = zip(item.top_ids, item.top_logprobs, strict=True)
+        of_token = {str(token): entry(token, logprob, rank) for rank, (token, logprob) in enumerate(likeliest, 1)}
+        of_token.setdefault(str(item.token), entry(item.token, item.logprob, None))
+        entries.append(of_token)
+    return [msgspec.Raw(msgspec.json.encode(each)) for each in entries]
+
+
 class CompletionLogprobs:
     """The `logprobs` of a text completion, chunk after chunk: `text_offset` counts on through the text, in characters.
 

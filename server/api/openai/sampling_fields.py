@@ -17,6 +17,7 @@ from numaserve.server.api.fields import (
     Strict,
     Text,
     TokenId,
+    TopLogprobs,
     conflict,
     neutral,
     no_overflow,
@@ -82,6 +83,8 @@ class SamplingFields(Strict):
     cache_salt: Annotated[Text, StringConstraints(max_length=256)] | None = None
     """Extension: cached prefixes are shared only with requests of the same salt."""
 
+    prompt_logprobs: TopLogprobs | None = None
+    """Extension: log-probabilities of the prompt's tokens, and so many of the likeliest; not with `stream`."""
     return_token_ids: bool | None = None
     """Extension: give the token ids of prompt and answer, as `prompt_token_ids` and `token_ids`."""
     return_tokens_as_token_ids: bool | None = None
@@ -111,7 +114,6 @@ class SamplingFields(Strict):
 
     # Known from vLLM and SGLang, and not supported. Routers send the neutral values with every request.
     return_hidden_states: Annotated[Neutral, neutral(False)] = None
-    prompt_logprobs: Annotated[Neutral, neutral()] = None
     truncate_prompt_tokens: Annotated[Neutral, neutral()] = None
     use_beam_search: Annotated[Neutral, neutral(False)] = None
     length_penalty: Annotated[Neutral, neutral(1, 1.0)] = None
@@ -130,7 +132,13 @@ class SamplingFields(Strict):
     def _stream_options_need_a_stream(self) -> SamplingFields:
         if self.stream_options is not None and not self.stream:
             raise conflict("stream_options", "'stream_options' needs 'stream': true")
+        if self.stream and self.prompt_logprobs is not None:
+            raise conflict("prompt_logprobs", "'prompt_logprobs' are not there with 'stream': true")
         return self
+
+    def most_logprobs(self, own: int | None) -> int:
+        """As many of the likeliest as prompt or answer need, of which `own` are the answer's; -1 for none at all."""
+        return max(-1 if each is None else each for each in (own, self.prompt_logprobs))
 
     def sampling(self) -> Sampling:
         """How to sample, as it was asked for."""

@@ -22,6 +22,7 @@ from numaserve.server.api.middleware.paths import Paths
 from numaserve.server.api.middleware.request_scope import RequestScope
 from numaserve.server.api.middleware.require_key import RequireKey
 from numaserve.server.api.middleware.root_path import StripRootPath
+from numaserve.server.api.ollama.embed import ollama_embed_router
 from numaserve.server.api.ollama.generation import ollama_generation_router
 from numaserve.server.api.ollama.models import ollama_models_router
 from numaserve.server.api.openai.chat import chat_router
@@ -68,6 +69,7 @@ def create_app(context: ApiContext) -> FastAPI:
         health_router(context),
         info_router(context),
         ollama_generation_router(context),
+        ollama_embed_router(context),
         ollama_models_router(context),
         generate_router(context),
         vllm_router(context),

@@ -13,6 +13,7 @@ from numaserve.server.api.body.decode import BodyProblem, Decoded, decode, to_da
 from numaserve.server.api.explain import Problem
 from numaserve.server.api.fields import Strict
 from numaserve.server.api.ollama.chat_schema import OllamaChatRequest
+from numaserve.server.api.ollama.embed_schema import OllamaEmbedRequest
 from numaserve.server.api.ollama.generate_schema import OllamaGenerateRequest
 from numaserve.server.api.ollama.show_schema import OllamaShowRequest
 from numaserve.server.api.openai.chat_schema import ChatRequest
@@ -41,6 +42,7 @@ MODELS: dict[str, type[Strict]] = {
         DetokenizeRequest,
         OllamaChatRequest,
         OllamaGenerateRequest,
+        OllamaEmbedRequest,
         OllamaShowRequest,
         SGLangGenerateRequest,
         AbortRequest,

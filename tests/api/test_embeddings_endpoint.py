@@ -127,3 +127,20 @@ def test_another_model_is_not_found(embedder: TestClient) -> None:
 def test_a_failure_is_the_whole_request_s(embedder: TestClient, engine: FakeEngine) -> None:
     engine.fail_after = 0
     assert embedder.post("/v1/embeddings", json={"input": ["a", "b"]}).status_code == 500
+
+
+def test_ollama_s_clients_get_the_same(embedder: TestClient, engine: FakeEngine) -> None:
+    answer = embedder.post(
+        "/api/embed", json={"model": f"{MODEL}:latest", "input": ["a", "bc"], "dimensions": 2}
+    ).json()
+    assert answer["embeddings"] == [pytest.approx([0.6, 0.8])] * 2
+    assert (answer["model"], answer["prompt_eval_count"]) == (f"{MODEL}:latest", 5)
+    assert embedder.post("/api/embed", json={"model": MODEL, "input": "a"}).json()["embeddings"][0][2:] != []
+    assert embedder.post("/api/show", json={"model": MODEL}).json()["capabilities"] == ["embedding"]
+    assert [request.pool for request in engine.admitted] == [True] * 3
+
+
+def test_ollama_s_clients_are_refused_in_ollama_s_form(client: TestClient, embedder: TestClient) -> None:
+    answer = client.post("/api/embed", json={"model": MODEL, "input": "a"})
+    assert (answer.status_code, list(answer.json())) == (400, ["error"])
+    assert embedder.post("/api/embed", json={"model": "other", "input": "a"}).status_code == 404

@@ -92,6 +92,8 @@ def _info(context: ApiContext) -> dict[str, object]:
 
 
 def _capabilities(context: ApiContext) -> list[str]:
+    if context.embedding_size:
+        return ["embedding"]
     known: dict[str, object] = {"tools": context.tool_format, "thinking": context.reasoning_format}
     known["insert"] = fill_in_of(context.tokenizer)
     return ["completion", *(name for name, form in known.items() if form is not None)]

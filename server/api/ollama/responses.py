@@ -51,6 +51,16 @@ class GenerateAnswer(_Answer):
     thinking: str | None = None
 
 
+class EmbedAnswer(BaseModel):
+    """The answer of /api/embed; durations are in nanoseconds."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
 class ModelDetails(BaseModel):
     """A model's file and weights; empty where the server does not know."""
 

@@ -50,6 +50,18 @@ def test_the_configuration_decides_about_the_first_token(tmp_path: Path, wanted:
     assert tokenizer.encode("a", add_special_tokens=False)[0] != 0
 
 
+@pytest.mark.parametrize("add_bos_token", [False, None])
+def test_a_token_that_the_tokenizer_puts_at_the_end_of_a_text_is_there(
+    tmp_path: Path, add_bos_token: bool | None
+) -> None:
+    backend = byte_level_backend()
+    backend.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    write_folder(tmp_path, tokenizer_config={**CONFIG, "add_bos_token": add_bos_token})
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode("a") == [*tokenizer.encode("a", add_special_tokens=False), 1]
+
+
 def test_tokens_listed_only_in_the_configuration_are_added(tmp_path: Path) -> None:
     size = byte_level_backend().get_vocab_size()
     listed = {

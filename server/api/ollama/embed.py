@@ -1,0 +1,46 @@
+"""POST /api/embed."""
+
+import asyncio
+import time
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from numaserve.server.api.access_log import record_of
+from numaserve.server.api.body.route import body_route
+from numaserve.server.api.context import ApiContext
+from numaserve.server.api.generation.embedding import check_embeds, embedding
+from numaserve.server.api.generation.many import Ends, ends_of
+from numaserve.server.api.generation.start import check_model
+from numaserve.server.api.large_json import pieces_response
+from numaserve.server.api.ollama.embed_schema import OllamaEmbedRequest
+from numaserve.server.api.ollama.names import served_name
+from numaserve.server.api.ollama.responses import BODY_ERRORS, EmbedAnswer
+
+
+def ollama_embed_router(context: ApiContext) -> APIRouter:
+    """The route of this file."""
+    router = APIRouter(tags=["ollama"], route_class=body_route(context.bodies))
+
+    @router.post("/api/embed", response_model=EmbedAnswer, responses=BODY_ERRORS)
+    async def ollama_embed(body: OllamaEmbedRequest, request: Request) -> Response:
+        """The embeddings of texts, by a model that is served with `--task embed`; Ollama's shapes."""
+        began = time.perf_counter_ns()
+        name = served_name(context, body.model)
+        check_model(context, name)
+        check_embeds(context, body.dimensions)
+        ends = await ends_of(context, request, body.asked(name), record_of(request).request_id)
+        # A thread does it, as for /v1/embeddings.
+        return await asyncio.to_thread(_answer, body, ends, began)
+
+    return router
+
+
+def _answer(body: OllamaEmbedRequest, ends: Ends, began: int) -> Response:
+    pieces = [b'{"model":' + msgspec.json.encode(body.model) + b',"embeddings":[']
+    for index, chunk in enumerate(ends.chunks):
+        values = embedding(chunk.embedding, body.dimensions, normalize=True)
+        pieces.append(b"," * bool(index) + msgspec.json.encode(values.tolist()))
+    counts = {"total_duration": time.perf_counter_ns() - began, "load_duration": 0}
+    rest = msgspec.json.encode({**counts, "prompt_eval_count": ends.prompt_tokens})
+    return pieces_response([*pieces, b"],", rest[1:]])

@@ -1,5 +1,7 @@
 """The `ollama` package for Python."""
 
+import json
+
 import ollama
 from checks import ANSWER, MODEL, URL, check, expect, user
 
@@ -71,6 +73,15 @@ def log_probabilities() -> None:
     for answer in (client.chat(**FIRST, logprobs=True, top_logprobs=2), client.generate(**PROMPT, logprobs=True)):
         assert len(answer.logprobs) == answer.eval_count
         assert all(entry.logprob <= 0 for entry in answer.logprobs)
+
+
+@check("structured output")
+def structured_output() -> None:
+    schema = {"type": "object", "properties": {"capital": {"enum": ["Paris", "Rome"]}}, "required": ["capital"]}
+    assert json.loads(client.chat(**FIRST, format=schema).message.content)["capital"] in {"Paris", "Rome"}
+    options = GREEDY | {"num_predict": 200}
+    answer = client.generate(MODEL, "Give a JSON object.", format="json", options=options)
+    assert answer.done_reason == "length" or isinstance(json.loads(answer.response), dict)
 
 
 @check("errors")

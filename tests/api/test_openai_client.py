@@ -87,6 +87,25 @@ def test_completions_stream(openai_client: openai.OpenAI) -> None:
     assert "".join(chunk.choices[0].text for chunk in stream) == REPLY
 
 
+def test_responses(openai_client: openai.OpenAI) -> None:
+    first = openai_client.responses.create(model=MODEL, input="hi")
+    assert first.output_text == REPLY
+    second = openai_client.responses.create(model=MODEL, input="more", previous_response_id=first.id)
+    assert second.usage is not None
+    assert second.usage.input_tokens > len(REPLY.encode())
+    assert openai_client.responses.retrieve(first.id).output == first.output
+    openai_client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError, match="no longer stored"):
+        openai_client.responses.retrieve(first.id)
+
+
+def test_responses_stream(openai_client: openai.OpenAI) -> None:
+    with openai_client.responses.stream(model=MODEL, input="hi") as stream:
+        kinds = [event.type for event in stream]
+        assert stream.get_final_response().output_text == REPLY
+    assert (kinds[0], kinds[-1]) == ("response.created", "response.completed")
+
+
 def test_models(openai_client: openai.OpenAI) -> None:
     assert [model.id for model in openai_client.models.list()] == [MODEL]
     assert openai_client.models.retrieve(MODEL).owned_by == "numaserve"

@@ -77,7 +77,7 @@ class SamplingFields(Strict):
     ignore_eos: bool | None = None
     """Extension: go on behind the model's own end."""
     min_tokens: Annotated[int, Field(ge=0, le=MAX_INT)] | None = None
-    """Extension: nothing ends the answer before so many."""
+    """Extension: nothing ends the answer before so many, unless a constraint allows nothing but its end."""
     skip_special_tokens: bool | None = None
     """Extension: leave special tokens out of the text; true unless set."""
     cache_salt: Annotated[Text, StringConstraints(max_length=256)] | None = None

@@ -47,6 +47,8 @@ CLIENTS = (
     Client("openai-js", "openai_js.mjs", {"openai": "6.30.1"}),
     Client("litellm", "litellm_py.py", {"litellm": "1.105.3"}),
     Client("langchain-openai", "langchain_openai_py.py", {"langchain-openai": "1.6.7"}),
+    Client("openai-agents", "openai_agents_py.py", {"openai-agents": "0.24.0"}),
+    Client("anthropic", "anthropic_py.py", {"anthropic": "2.12.0"}),
     Client("instructor", "instructor_py.py", {"instructor": "1.17.0"}),
     Client("pydantic-ai", "pydantic_ai_py.py", {"pydantic-ai-slim[openai]": "2.68.0"}),
     Client(

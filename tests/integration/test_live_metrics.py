@@ -30,8 +30,9 @@ async def test_requests_that_come_during_a_long_step_are_seen_waiting() -> None:
 
 async def test_retractions_and_lengths_are_counted() -> None:
     async with serving(Options(pages=6, prefix_cache=False)) as server:
-        answers = await asyncio.gather(*(server.complete(prompt=[10 + i] * 30, max_tokens=100) for i in range(3)))
-        assert [answer.status_code for answer in answers] == [200] * 3
+        # One request: of three the first could be done before the others come.
+        answer = await server.complete(prompt=[[10 + i] * 30 for i in range(3)], max_tokens=100)
+        assert answer.status_code == 200
         assert server.metric("retractions_total") >= 1
         assert server.metric("request_prompt_tokens_sum") == 90  # a retracted one is not counted again
         assert server.metric("request_generation_tokens_sum") == 300

@@ -11,6 +11,13 @@ MAX_DEPTH = 64  # of a schema; whatever reads one is recursive
 ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 
 
+def tool_data(
+    name: str, description: str | None, parameters: dict[str, Any] | None, strict: bool | None
+) -> dict[str, Any]:
+    """The data of a `Tool`: a long body is checked in another process."""
+    return {"name": name, "description": description or "", "parameters": parameters, "strict": strict is True}
+
+
 def distinct(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Tools as data, no two of which have the same name. Raises `PydanticCustomError`."""
     names = {tool["name"] for tool in tools}

@@ -1,4 +1,7 @@
-"""Objects of a body that say in `type` what they are."""
+"""Values of a body that may be of several kinds: what tells which one was sent.
+
+Tags of kinds have brackets, so that `param_of` leaves them out.
+"""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -27,9 +30,19 @@ def only_types(kinds: Collection[str], unserved: Mapping[str, str], default: str
 
 
 def tag_of(default: str | None = None) -> Callable[[Any], str]:
-    """What finds the tag of an object's type, which has brackets, so that `param_of` leaves it out."""
+    """What finds the tag of an object that says in `type` what it is."""
 
     def tag(value: Any) -> str:
         return f"[{value.get('type', default) if isinstance(value, Mapping) else value.type}]"
 
     return tag
+
+
+def text_or_list(value: object) -> str:
+    """The tag of a text or of a list: of errors that are about the kind of content that was sent."""
+    return "[list]" if isinstance(value, list) else "[text]"
+
+
+def word_or_object(value: object) -> str:
+    """The tag of a word or of an object, such as a choice of tools."""
+    return "[object]" if isinstance(value, dict) else "[word]"

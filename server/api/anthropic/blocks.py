@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from numaserve.server.api.fields import Data, ShortText, Strict, Text, Unused
-from numaserve.server.api.typed import only_types, tag_of
+from numaserve.server.api.typed import only_types, tag_of, text_or_list
 from pydantic import Discriminator, Field, Tag
 
 _MAX_BLOCKS = 16384
@@ -21,15 +21,10 @@ class TextBlock(Strict):
     citations: Unused = None
 
 
-def _kind_of_content(content: object) -> str:
-    return "[blocks]" if isinstance(content, list) else "[text]"
-
-
-# Tags have brackets, so that `param_of` leaves them out.
 _Text = Annotated[TextBlock, only_types(("text",), _UNSERVED)]
 Texts = Annotated[
-    Annotated[Text, Tag("[text]")] | Annotated[list[_Text], Field(max_length=_MAX_BLOCKS), Tag("[blocks]")],
-    Discriminator(_kind_of_content),
+    Annotated[Text, Tag("[text]")] | Annotated[list[_Text], Field(max_length=_MAX_BLOCKS), Tag("[list]")],
+    Discriminator(text_or_list),
 ]
 
 
@@ -83,8 +78,8 @@ Block = Annotated[
 ]
 Blocks = Annotated[list[Block], Field(min_length=1, max_length=_MAX_BLOCKS)]
 Content = Annotated[
-    Annotated[Text, Tag("[text]")] | Annotated[Blocks, Tag("[blocks]")],
-    Discriminator(_kind_of_content),
+    Annotated[Text, Tag("[text]")] | Annotated[Blocks, Tag("[list]")],
+    Discriminator(text_or_list),
 ]
 
 

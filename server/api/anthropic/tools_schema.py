@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from numaserve.server.api.fields import Data, Strict, Text, Unused, conflict, made_of
 from numaserve.server.api.generation.asked import ToolUse
-from numaserve.server.api.tool_fields import MAX_TOOLS, ToolName, distinct, shallow
+from numaserve.server.api.tool_fields import MAX_TOOLS, ToolName, distinct, shallow, tool_data
 from numaserve.server.tools.types import Tool
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -40,13 +40,8 @@ class InputTool(Strict):
     eager_input_streaming: Unused = None
 
     def data(self) -> dict[str, Any]:
-        """The data of a `Tool`: a long body is checked in another process."""
-        return {
-            "name": self.name,
-            "description": self.description or "",
-            "parameters": self.input_schema,
-            "strict": self.strict is True,
-        }
+        """The function as the data of a `Tool`."""
+        return tool_data(self.name, self.description, self.input_schema, self.strict)
 
 
 class ToolChoice(Strict):

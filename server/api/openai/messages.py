@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from numaserve.server.api.conversation import Conversation, conversation_of
 from numaserve.server.api.fields import Neutral, ShortText, Strict, Text, Unused, conflict, neutral
+from numaserve.server.api.typed import text_or_list
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 MAX_TOOL_CALLS = 128
@@ -21,14 +22,10 @@ class TextPart(Strict):
     cache_control: Unused = None
 
 
-def _kind_of_content(content: object) -> str:
-    return "[parts]" if isinstance(content, list) else "[text]"
-
-
 # Tags, so that an error is about the kind of content that was sent; with brackets, so that `param_of` leaves them out.
 Content = Annotated[
-    Annotated[Text, Tag("[text]")] | Annotated[list[TextPart], Field(min_length=1), Tag("[parts]")],
-    Discriminator(_kind_of_content),
+    Annotated[Text, Tag("[text]")] | Annotated[list[TextPart], Field(min_length=1), Tag("[list]")],
+    Discriminator(text_or_list),
 ]
 
 

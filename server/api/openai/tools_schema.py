@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from numaserve.server.api.fields import Strict, Text
 from numaserve.server.api.generation.asked import ToolUse
-from numaserve.server.api.tool_fields import MAX_TOOLS, ToolName, distinct, shallow
+from numaserve.server.api.tool_fields import MAX_TOOLS, ToolName, distinct, shallow, tool_data
+from numaserve.server.api.typed import word_or_object
 from numaserve.server.tools.types import Tool
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
@@ -25,13 +26,8 @@ class FunctionDefinition(Strict):
     """Whether arguments always fit the schema; false unless set."""
 
     def tool(self) -> dict[str, Any]:
-        """The function as the data of a `Tool`: a long body is checked in another process."""
-        return {
-            "name": self.name,
-            "description": self.description or "",
-            "parameters": self.parameters,
-            "strict": self.strict is True,
-        }
+        """The function as the data of a `Tool`."""
+        return tool_data(self.name, self.description, self.parameters, self.strict)
 
 
 class FunctionTool(Strict):
@@ -62,10 +58,6 @@ def _functions(given: Sequence[FunctionDefinition]) -> list[dict[str, Any]]:
     return distinct([each.tool() for each in given])
 
 
-def _kind_of_choice(choice: object) -> str:
-    return "[name]" if isinstance(choice, dict) else "[word]"
-
-
 def _named(choice: NamedTool) -> dict[str, str]:
     return {"name": choice.function.name}
 
@@ -78,13 +70,13 @@ Tools = Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS), AfterValidato
 Functions = Annotated[list[FunctionDefinition], Field(max_length=MAX_TOOLS), AfterValidator(_functions)]
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("[word]")]
-    | Annotated[NamedTool, AfterValidator(_named), Tag("[name]")],
-    Discriminator(_kind_of_choice),
+    | Annotated[NamedTool, AfterValidator(_named), Tag("[object]")],
+    Discriminator(word_or_object),
 ]
 FunctionChoice = Annotated[
     Annotated[Literal["none", "auto"], Tag("[word]")]
-    | Annotated[NamedFunction, AfterValidator(_named_function), Tag("[name]")],
-    Discriminator(_kind_of_choice),
+    | Annotated[NamedFunction, AfterValidator(_named_function), Tag("[object]")],
+    Discriminator(word_or_object),
 ]
 
 

@@ -10,7 +10,7 @@ from numaserve.server.api.conversation import MAX_MESSAGES, Conversation
 from numaserve.server.api.fields import ShortText, Strict, Text, Unused, made_of
 from numaserve.server.api.openai.messages import CalledFunction
 from numaserve.server.api.turns import Turn, assistant_turn, conversation_from, join_neighbours
-from numaserve.server.api.typed import only_types, tag_of
+from numaserve.server.api.typed import only_types, tag_of, text_or_list
 from pydantic import Discriminator, Field, Tag
 
 _MAX_PARTS = 16384
@@ -26,14 +26,10 @@ class TextContent(Strict):
     logprobs: Unused = None
 
 
-def _kind_of_content(content: object) -> str:
-    return "[parts]" if isinstance(content, list) else "[text]"
-
-
 _Part = Annotated[TextContent, only_types(("input_text", "output_text", "text"), _UNSERVED)]
 Texts = Annotated[
-    Annotated[Text, Tag("[text]")] | Annotated[list[_Part], Field(max_length=_MAX_PARTS), Tag("[parts]")],
-    Discriminator(_kind_of_content),
+    Annotated[Text, Tag("[text]")] | Annotated[list[_Part], Field(max_length=_MAX_PARTS), Tag("[list]")],
+    Discriminator(text_or_list),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from numaserve.server.api.fields import Unused, made_of
 from numaserve.server.api.openai.tools_schema import FunctionDefinition, NamedFunction
 from numaserve.server.api.tool_fields import MAX_TOOLS, distinct
-from numaserve.server.api.typed import only_types
+from numaserve.server.api.typed import only_types, word_or_object
 from pydantic import Discriminator, Field, Tag
 
 _OF_OPENAI = dict.fromkeys(
@@ -49,10 +49,6 @@ def _tools(given: Sequence[ResponseTool]) -> list[dict[str, Any]]:
     return distinct([each.tool() for each in given])
 
 
-def _kind_of_choice(choice: object) -> str:
-    return "[name]" if isinstance(choice, dict) else "[word]"
-
-
 def _choice(choice: str | NamedResponseTool) -> str | dict[str, str]:
     return choice if isinstance(choice, str) else {"name": choice.name}
 
@@ -60,7 +56,7 @@ def _choice(choice: str | NamedResponseTool) -> str | dict[str, str]:
 _Tool = Annotated[ResponseTool, only_types(("function",), _OF_OPENAI)]
 ResponseTools = Annotated[list[dict[str, Any]], made_of(Annotated[list[_Tool], Field(max_length=MAX_TOOLS)], _tools)]
 _Choice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("[word]")] | Annotated[NamedResponseTool, Tag("[name]")],
-    Discriminator(_kind_of_choice),
+    Annotated[Literal["none", "auto", "required"], Tag("[word]")] | Annotated[NamedResponseTool, Tag("[object]")],
+    Discriminator(word_or_object),
 ]
 ResponseToolChoice = Annotated[str | dict[str, str], made_of(_Choice, _choice)]

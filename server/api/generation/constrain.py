@@ -18,10 +18,10 @@ async def matchers_of(context: ApiContext, asked: Asked, prompt: Prompt) -> Matc
     Raises `ApiError`, which names field and keyword, `QueueFull` and `NotReady`.
     """
     answer = await _of_answer(context, asked)
+    if answer is None and asked.reasoning.max_tokens is None:
+        return None  # nothing to hold, whether the model thinks or not
     thought = _thought(context, asked, prompt)
-    if thought is None or (answer is None and thought.max_tokens is None):
-        return answer
-    return after_thought(answer, thought)
+    return answer if thought is None else after_thought(answer, thought)
 
 
 async def _of_answer(context: ApiContext, asked: Asked) -> MatcherFactory | None:

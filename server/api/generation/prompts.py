@@ -70,7 +70,7 @@ async def render(context: ApiContext, chat: Chat, tools: Sequence[Tool] = (), ch
     if chat.continue_final:
         text = _cut_behind(text, conversation.messages[-1]["content"], chat)
     with context.text.admit(len(text)) as turns:
-        prompt = await _encode(context, turns, text, chat.param, add_special_tokens=False)
+        prompt = await encode(context, turns, text, chat.param, add_special_tokens=False)
     if not prompt:
         raise _template_refuses("The chat template makes an empty prompt of these messages.", chat)
     return Prompt(prompt, text)
@@ -107,7 +107,7 @@ async def _prompt(context: ApiContext, asked: Texts, given: str | list[int], tur
     if isinstance(given, str):
         bos = context.tokenizer.bos_token_id
         hidden = frozenset[int]() if bos is None else frozenset((bos,))
-        return Prompt(await _encode(context, turns, given, asked.param), given, hidden)
+        return Prompt(await encode(context, turns, given, asked.param), given, hidden)
     await turns.run(partial(check_token_ids, given, context.vocab_size, asked.param))
     text = await turns.decode(given, skip_special_tokens=skip) if asked.echo else ""
     return Prompt(given, text, hidden_tokens(context, skip_special_tokens=skip))
@@ -117,24 +117,28 @@ async def _filled_in(context: ApiContext, asked: Texts, prefix: str, turns: Turn
     fill_in = await turns.run(partial(fill_in_of, context.tokenizer))
     if fill_in is None:
         raise bad_request("This model's tokenizer has no tokens for a suffix.", "suffix", "suffix_unsupported")
-    before = await _encode(context, turns, prefix, asked.param, add_special_tokens=False)
-    behind = await _encode(context, turns, asked.suffix, "suffix", add_special_tokens=False)
+    before = await encode(context, turns, prefix, asked.param, add_special_tokens=False)
+    behind = await encode(context, turns, asked.suffix, "suffix", add_special_tokens=False)
     return Prompt(fill_in.prompt(before, behind))
 
 
-async def _encode(
-    context: ApiContext, turns: Turns, text: str, param: str, *, add_special_tokens: bool = True
+async def encode(
+    context: ApiContext,
+    turns: Turns,
+    text: str,
+    param: str,
+    *,
+    add_special_tokens: bool = True,
+    too_long: str = "the prompt has more than {} tokens. Shorten the prompt.",
 ) -> list[int]:
-    """Token ids of a prompt. Raises `ApiError` for one that is so long that it is not even counted to its end."""
+    """Token ids of a prompt. Raises `ApiError`, which says `too_long`, for one that is so long that it is not even
+    counted to its end."""
     limits = context.limits
     try:
         return await turns.encode(text, max_tokens=limits.prompt_tokens, add_special_tokens=add_special_tokens)
     except TextTooLong as error:
-        raise context_length_exceeded(
-            f"This model's maximum context length is {limits.context_length} tokens, but the prompt has more than "
-            f"{error.tokens} tokens. Shorten the prompt.",
-            param,
-        ) from error
+        most = f"This model's maximum context length is {limits.context_length} tokens"
+        raise context_length_exceeded(f"{most}, but {too_long.format(error.tokens)}", param) from error
 
 
 def _template_refuses(message: str, chat: Chat) -> ApiError:

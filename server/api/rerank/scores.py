@@ -9,16 +9,17 @@ from fastapi import Request
 from numaserve.server.api.access_log import record_of
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.disconnect import until_disconnect
-from numaserve.server.api.errors import bad_request, context_length_exceeded
+from numaserve.server.api.errors import bad_request
 from numaserve.server.api.generation.asked import Asked, Texts
 from numaserve.server.api.generation.many import ends_of
-from numaserve.server.api.generation.prompts import check_text_length
+from numaserve.server.api.generation.prompts import check_text_length, encode
 from numaserve.server.api.generation.start import check_model, check_ready
 from numaserve.server.api.judge import AFTER, BEFORE, Judge, probability, question
 from numaserve.server.api.sampling import Sampling
-from numaserve.server.text.work import TextTooLong, Turns
+from numaserve.server.text.work import Turns
 
 Pair = tuple[str, str]  # query, document
+_TOO_LONG = "a query and its document have more than {} tokens."
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,4 @@ async def _middle(context: ApiContext, turns: Turns, wanted: Wanted, pair: Pair)
 
 
 async def _tokens(context: ApiContext, turns: Turns, text: str, param: str) -> list[int]:
-    limits = context.limits
-    try:
-        return await turns.encode(text, max_tokens=limits.prompt_tokens, add_special_tokens=False)
-    except TextTooLong as error:
-        raise context_length_exceeded(
-            f"This model's maximum context length is {limits.context_length} tokens, but a query and its document have "
-            f"more than {error.tokens} tokens.",
-            param,
-        ) from error
+    return await encode(context, turns, text, param, add_special_tokens=False, too_long=_TOO_LONG)

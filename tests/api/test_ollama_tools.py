@@ -1,19 +1,15 @@
 """Tools and thoughts of /api/chat and /api/generate, over an engine whose answer is given and comes byte by byte."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from numaserve.server.api.app import create_app
-from numaserve.server.reasoning.formats import reasoning_formats
-from numaserve.server.tools.formats import tool_formats
 from starlette.testclient import TestClient
+from tool_cases import USER, Template, thinking_client
 
-from tests.support.api_fakes import CONTEXT, MODEL, ByteTokenizer, FakeEngine, make_context
+from tests.support.api_fakes import MODEL, FakeEngine
 
-USER = {"role": "user", "content": "x"}
 TOOL = {"type": "function", "function": {"name": "weather", "description": "Tells it.", "parameters": None}}
 ARGUMENTS = [{"city": "São Paulo", "days": [1, 2]}, {}]
 CALLS = "".join(
@@ -23,28 +19,6 @@ CALLS = "".join(
 ENDS = pytest.mark.parametrize("stream", [False, True])
 
 
-class Template(ByteTokenizer):
-    """One whose template writes tools, and that keeps what it was given."""
-
-    chat_template = "tools tool_calls"
-
-    def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
-        self.tools: list[Any] = []
-        self.arguments: dict[str, object] = {}
-
-    def render_chat(
-        self,
-        messages: list[dict[str, Any]],
-        *,
-        tools: Any = (),
-        add_generation_prompt: bool = True,
-        arguments: Mapping[str, object] | None = None,
-    ) -> str:
-        self.messages, self.tools, self.arguments = messages, list(tools), dict(arguments or {})
-        return "p"
-
-
 @pytest.fixture
 def template() -> Template:
     return Template()
@@ -52,15 +26,7 @@ def template() -> Template:
 
 @pytest.fixture
 def client(engine: FakeEngine, template: Template) -> Iterator[TestClient]:
-    context = make_context(engine)
-    context = replace(
-        context,
-        tokenizer=template,
-        tool_format=tool_formats()["hermes"],
-        reasoning_format=reasoning_formats()["think"],
-        limits=replace(context.limits, context_length=8 * CONTEXT),
-    )
-    with TestClient(create_app(context)) as client:
+    with thinking_client(engine, template) as client:
         yield client
 
 

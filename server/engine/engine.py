@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.gauges import Gauges
 from numaserve.server.engine.info import limits_info, load_of, loading_line, settings_info, workers_info
+from numaserve.server.engine.masks import MatcherWork
 from numaserve.server.engine.profiles import Profiles
 from numaserve.server.engine.registry import LiveRequests
 from numaserve.server.engine.steps import StepHooks, StepLoop
@@ -49,7 +51,8 @@ class EngineCallbacks:
 class Engine:
     """Implements `EngineProtocol` over the workers of `supervisor`.
 
-    May be made outside of an event loop; `start` and everything after it belong to one.
+    May be made outside of an event loop; `start` and everything after it belong to one. `matcher_work` is as for
+    `Masks`.
     """
 
     def __init__(
@@ -61,14 +64,23 @@ class Engine:
         metrics: Metrics,
         *,
         callbacks: EngineCallbacks | None = None,
+        clock: Clock = time.monotonic,
+        matcher_work: MatcherWork | None = None,
     ) -> None:
         self._config = config
         self._supervisor = supervisor
         self._launches = launches = supervisor.launches
         self._scheduler = scheduler
         self._metrics = metrics
+        self._clock = clock
         self._requests = LiveRequests(
-            scheduler, tokenizer, metrics, board=lambda: supervisor.board, on_end=self._on_room
+            scheduler,
+            tokenizer,
+            metrics,
+            board=lambda: supervisor.board,
+            on_end=self._on_room,
+            clock=clock,
+            matcher_work=matcher_work,
         )
         self._callbacks = callbacks or EngineCallbacks()
         self._steps = StepLoop(
@@ -86,6 +98,7 @@ class Engine:
             world_size=len(launches),
             depth=2 if config.overlap else 1,
             deadline_s=config.step_deadline_s,
+            clock=clock,
         )
         self._profiles = Profiles(
             supervisor.send, world_size=len(launches), deadline_s=config.step_deadline_s + _MEASURING_S
@@ -110,7 +123,7 @@ class Engine:
             raise NotReady(f"The server is {self.state}; try again later.")
         if self._supervisor.board is None and any(request.matcher for request in requests):
             raise NotReady("The server cannot constrain requests: its workers have no mask board.")
-        now = time.monotonic()
+        now = self._clock()
         if len(self._requests) + len(requests) > self._capacity:
             raise QueueFull(
                 f"{len(self._requests)} requests are running or queued, which is as many as may.",

@@ -12,7 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.constraint import ConstraintFailed, MaskState, TokenMatcher
 from numaserve.server.engine.matcher_threads import MatcherThreads
 from numaserve.server.metrics.metrics import Metrics
@@ -28,6 +30,16 @@ _LATE = (
 )
 _NOTHING = "The constraint of this request allows no token that could come next."
 _BROKEN = "The server failed to apply the constraint of this request."
+
+
+class MatcherWork(Protocol):
+    """Those who do the work of matchers: `MatcherThreads`, or an event loop that is simulated."""
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Have `work` called soon, in the order of the calls. It raises nothing."""
+
+    def close(self) -> None:
+        """Begin nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +97,22 @@ class Masks:
     """
 
     def __init__(
-        self, board: Callable[[], MaskBoard | None], metrics: Metrics, failed: Callable[[str, str], None]
+        self,
+        board: Callable[[], MaskBoard | None],
+        metrics: Metrics,
+        failed: Callable[[str, str], None],
+        *,
+        clock: Clock = time.monotonic,
+        work: MatcherWork | None = None,
     ) -> None:
-        """`board` gives that of the present group of workers."""
+        """`board` gives that of the present group of workers. `work` is for threads of its own unless given."""
         self._board = board
         self._metrics = metrics
         self._failed = failed
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
-        self._threads = MatcherThreads()
+        self._clock = clock
+        self._threads: MatcherWork = work or MatcherThreads()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -198,7 +217,7 @@ class Masks:
                         held.publish_known()
 
     def _next_mask(self, held: _Held, token: int | None) -> MaskState:
-        begun = time.monotonic()
+        begun = self._clock()
         if held.matcher is None:
             held.matcher = held.make()
         if token is not None:
@@ -206,7 +225,7 @@ class Masks:
         state = MaskState(held.matcher.write_mask(ctypes.addressof(held.memory), ctypes.sizeof(held.memory)))
         if state is MaskState.DROP:
             raise ConstraintFailed(_NOTHING)
-        self._metrics.mask(time.monotonic() - begun)
+        self._metrics.mask(self._clock() - begun)
         return state
 
     def _fail(self, held: _Held, message: str, loop: asyncio.AbstractEventLoop) -> None:

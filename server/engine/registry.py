@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from msgspec import structs
+from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.live import LiveRequest
-from numaserve.server.engine.masks import Masks
+from numaserve.server.engine.masks import Masks, MatcherWork
 from numaserve.server.engine.stream import Stream
 from numaserve.server.engine.throughput import Throughput
 from numaserve.server.engine.types import GenerationRequest, RequestTooLong
@@ -34,9 +35,12 @@ class LiveRequests:
         *,
         board: Callable[[], MaskBoard | None],
         on_end: Callable[[], None],
+        clock: Clock = time.monotonic,
+        matcher_work: MatcherWork | None = None,
     ) -> None:
-        """`board` gives the mask board of the present workers."""
-        self.masks = Masks(board, metrics, failed=self._on_constraint_failed)
+        """`board` gives the mask board of the present workers; `matcher_work` is as for `Masks`."""
+        self.masks = Masks(board, metrics, failed=self._on_constraint_failed, clock=clock, work=matcher_work)
+        self._clock = clock
         self._scheduler = scheduler
         self._tokenizer = tokenizer
         self._metrics = metrics
@@ -53,13 +57,13 @@ class LiveRequests:
     def add(self, requests: Collection[GenerationRequest], now: float) -> Stream:
         """Admit all, to one stream. Raises `RequestTooLong`, and then none is admitted."""
         live: list[LiveRequest] = []
-        stream = Stream(len(requests), on_close=lambda: _abort(live))
+        stream = Stream(len(requests), on_close=lambda: self._abort(live))
         try:
             for index, request in enumerate(requests):
                 # One by one: a comprehension would lose those admitted before the one that is refused.
                 live.append(self._add(request, stream, index, now))
         except SequenceTooLong as error:
-            _abort(live)
+            self._abort(live)
             raise RequestTooLong(str(error)) from error
         return stream
 
@@ -121,11 +125,11 @@ class LiveRequests:
     def fail_begun(self, message: str) -> None:
         """End all that have left the queue at some time with an error."""
         begun = [live for live in self._live.values() if live.sequence.cached_tokens is not None]
-        self._fail(begun, message, time.monotonic())
+        self._fail(begun, message, self._clock())
 
     def fail_all(self, message: str) -> None:
         """End all with an error."""
-        self._fail(list(self._live.values()), message, time.monotonic())
+        self._fail(list(self._live.values()), message, self._clock())
 
     async def wait_until_empty(self) -> None:
         """Return when every request has ended."""
@@ -134,7 +138,7 @@ class LiveRequests:
     def _on_constraint_failed(self, request_id: str, message: str) -> None:
         live = self._live.get(request_id)
         if live is not None:
-            live.drop(message, time.monotonic())
+            live.drop(message, self._clock())
 
     def _fail(self, requests: Iterable[LiveRequest], message: str, now: float) -> None:
         for live in requests:
@@ -144,13 +148,12 @@ class LiveRequests:
         del self._live[live.sequence.request_id]
         self._scheduler.finish(live.sequence.request_id)
         self.masks.remove(live.sequence.request_id)
-        self._throughput.ended(time.monotonic())
+        self._throughput.ended(self._clock())
         if not self._live:
             self._empty.set()
         self._on_end()
 
-
-def _abort(requests: Iterable[LiveRequest]) -> None:
-    now = time.monotonic()
-    for live in requests:
-        live.abort(now)
+    def _abort(self, requests: Iterable[LiveRequest]) -> None:
+        now = self._clock()
+        for live in requests:
+            live.abort(now)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.timing import StepTimes
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
@@ -59,8 +60,10 @@ class StepLoop:
         world_size: int,
         depth: int,
         deadline_s: float,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
+        self._clock = clock
         self._hooks = hooks
         self._metrics = metrics
         self._ranks = frozenset(range(world_size))
@@ -82,7 +85,7 @@ class StepLoop:
         """Seconds since the workers last answered or were first asked; 0 while idle."""
         if not self._in_flight:
             return 0.0
-        return time.monotonic() - max(self._in_flight[0].times.sent, self._last_answered)
+        return self._clock() - max(self._in_flight[0].times.sent, self._last_answered)
 
     def start(self) -> None:
         """Begin: workers without any state are ready."""
@@ -132,22 +135,22 @@ class StepLoop:
 
     def _pump(self) -> None:
         while self._running and len(self._in_flight) < self._depth:
-            scheduling = time.monotonic()
+            scheduling = self._clock()
             plan = self._scheduler.schedule()
             if plan is None:
                 return
-            scheduled = time.monotonic()
+            scheduled = self._clock()
             self._hooks.send(plan)
             if self._scheduler.masked:
                 self._hooks.masked(plan.step_id, self._scheduler.masked)
-            sent = time.monotonic()
+            sent = self._clock()
             self._in_flight.append(_Step(plan, StepTimes(scheduling, scheduled, sent), set(self._ranks)))
             self._watch.expect(len(self._ranks))
             for sequence in self._scheduler.newly_admitted:
                 self._hooks.admitted(sequence, scheduling)
 
     def _complete(self, step: _Step) -> None:
-        answered = time.monotonic()
+        answered = self._clock()
         begun = max(step.times.sent, self._last_answered)
         self._last_answered = answered
         self.steps += 1
@@ -159,7 +162,7 @@ class StepLoop:
         elif step.result is not None:
             self._hooks.updated(self._scheduler.apply(step.result), answered)
             step.times.record(
-                self._metrics, step.plan, step.result, begun=begun, answered=answered, processed=time.monotonic()
+                self._metrics, step.plan, step.result, begun=begun, answered=answered, processed=self._clock()
             )
 
     def _stalled(self) -> None:

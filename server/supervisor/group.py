@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import zmq
@@ -62,6 +63,40 @@ class GroupHooks:
     profiled: Callable[[RankProfile], None]
     described: Callable[[Ready | WorkerStats], None]  # a rank tells about itself
     loaded: Callable[[int, int], None]  # bytes of packed weights in all ranks; the total is a guess until all report
+
+
+class Group(Protocol):
+    """One life of a group, as the supervisor sees it: a `WorkerGroup`, or one that is simulated.
+
+    The first thing that goes wrong after `start` has returned is reported once.
+    """
+
+    @property
+    def board(self) -> MaskBoard | None:
+        """The mask board of this life; None before `start` and after `end`."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids by rank."""
+
+    @property
+    def garbage_frames(self) -> int:
+        """Frames that were dropped because they are no message."""
+
+    async def start(self) -> None:
+        """Return when every rank is ready. Raises `GroupFailed`; `end` must be called afterwards in any case."""
+
+    def send(self, message: StepPlan | ProfileRequest) -> None:
+        """Send to every rank."""
+
+    def fail(self, reason: str) -> None:
+        """Declare the group broken."""
+
+    async def end(self, *, grace_s: float = 0.0) -> None:
+        """End every process within about `grace_s` seconds, and release everything. May be called twice."""
+
+
+GroupFactory = Callable[[GroupSpec, GroupHooks, Callable[[str], None]], Group]
 
 
 class WorkerGroup:

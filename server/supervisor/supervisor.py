@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from numaserve.server.supervisor.group import GroupHooks, GroupSpec, WorkerGroup
+from numaserve.server.supervisor.group import Group, GroupFactory, GroupHooks, GroupSpec, WorkerGroup
 from numaserve.server.supervisor.memory import MaskBoard
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.workers.protocol import Launch, ProfileRequest, StepPlan
@@ -24,13 +24,16 @@ class SupervisorHooks:
 
 
 class Supervisor:
-    """Supervises the group of `spec`, from one life to the next."""
+    """Supervises the group of `spec`, from one life to the next. `make_group` makes that of each life."""
 
-    def __init__(self, spec: GroupSpec, policy: RestartPolicy | None = None) -> None:
+    def __init__(
+        self, spec: GroupSpec, policy: RestartPolicy | None = None, make_group: GroupFactory = WorkerGroup
+    ) -> None:
         self._spec = spec
+        self._make_group = make_group
         self._policy = policy or RestartPolicy()
         self._hooks: SupervisorHooks
-        self._group: WorkerGroup | None = None
+        self._group: Group | None = None
         self._restarting: asyncio.Task[None] | None = None
         self._stopped = False
         self.restarts = 0
@@ -87,7 +90,7 @@ class Supervisor:
         await self._end_group(grace_s)
 
     async def _start_group(self) -> None:
-        self._group = WorkerGroup(self._spec, self._hooks.group, self._on_failure)
+        self._group = self._make_group(self._spec, self._hooks.group, self._on_failure)
         await self._group.start()
 
     async def _end_group(self, grace_s: float = 0.0) -> None:

@@ -6,10 +6,9 @@ from typing import TypeVar
 from numaserve.server.reasoning.format import ReasoningFormat
 from numaserve.server.reasoning.formats import reasoning_format_of, reasoning_formats
 from numaserve.server.tools.format import ToolFormat
-from numaserve.server.tools.formats import tool_format_of, tool_formats
+from numaserve.server.tools.formats import plain_format, tool_format_of, tool_formats
 from numaserve.workers.errors import OperatorError
 
-_FOR_PLAIN_TEMPLATES = "hermes"  # in which tools are written into a conversation whose template has none
 _Format = TypeVar("_Format")
 
 
@@ -17,7 +16,7 @@ def tool_format(name: str | None, template: str) -> ToolFormat | None:
     """The format called `name`, else the template's; None where that is not known. Raises `OperatorError`."""
     if name is not None:
         return _named("tool-call-parser", name, tool_formats())
-    return tool_format_of(template) if "tools" in template else tool_formats()[_FOR_PLAIN_TEMPLATES]
+    return tool_format_of(template) if "tools" in template else plain_format()
 
 
 def reasoning_format(name: str | None, template: str) -> ReasoningFormat | None:

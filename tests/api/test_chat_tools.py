@@ -135,6 +135,19 @@ def test_a_template_without_tools_gets_a_conversation_that_tells_of_them(
     assert str(result["content"]).count("noon") == 2
 
 
+def test_calls_are_told_of_in_the_format_that_the_operator_names(engine: FakeEngine) -> None:
+    engine.reply = '{"name": "weather", "parameters": {"city": "Oslo"}}'
+    call = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    turns = [USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "noon"}]
+    template = PlainTemplate()
+    with thinking_client(engine, template, "llama3_json") as client:
+        made = ask(client, messages=turns, tools=TOOLS)["message"]["tool_calls"]
+    assert [each["function"] for each in made] == [{"name": "weather", "arguments": '{"city": "Oslo"}'}]
+    system, _, assistant, _ = (str(message["content"]) for message in template.messages)
+    assert system.endswith('{"name": "NAME", "parameters": {"ARGUMENT": "VALUE"}}')
+    assert assistant == '{"name": "clock", "parameters": {}}'
+
+
 def test_the_thought_is_told_apart_and_counted(client: TestClient, engine: FakeEngine) -> None:
     engine.reply = "<think>\nLet me see.\n</think>\n\nYes."
     answer = client.post(CHAT, json={"messages": [USER]}).json()

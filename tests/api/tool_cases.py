@@ -52,12 +52,12 @@ class PlainTemplate(Template):
 
 
 @contextmanager
-def thinking_client(engine: FakeEngine, template: Template) -> Iterator[TestClient]:
-    """A client of a model that calls as Hermes does and thinks between marks."""
+def thinking_client(engine: FakeEngine, template: Template, calls: str = "hermes") -> Iterator[TestClient]:
+    """A client of a model that calls in the format `calls` and thinks between marks."""
     context = replace(
         make_context(engine),
         tokenizer=template,
-        tool_format=tool_formats()["hermes"],
+        tool_format=tool_formats()[calls],
         reasoning_format=reasoning_formats()["think"],
     )
     limits = replace(context.limits, context_length=8 * CONTEXT)

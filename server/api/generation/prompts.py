@@ -13,6 +13,7 @@ from numaserve.server.api.generation.plain_tools import described, in_plain_text
 from numaserve.server.api.generation.sampling import check_token_ids, output_limit
 from numaserve.server.text.work import TextTooLong, Turns
 from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
+from numaserve.server.tools.formats import plain_format
 from numaserve.server.tools.types import Tool
 
 # No vocabulary has tokens of nearly so many characters on average: a longer text cannot fit, and is refused before it
@@ -52,10 +53,11 @@ async def render(context: ApiContext, chat: Chat, tools: Sequence[Tool] = (), ch
     check_text_length(context, conversation.characters, chat.param)
     check_text_length(context, characters, "tools")
     in_text = ("tools" if tools else "tool_calls") not in template and (tools or conversation.needs_tools)
+    calls = context.tool_format or plain_format()  # earlier calls may come to a model whose own are not known
 
     def write() -> str:
         return context.tokenizer.render_chat(
-            in_plain_text(conversation.messages, tools) if in_text else conversation.messages,
+            in_plain_text(conversation.messages, tools, calls) if in_text else conversation.messages,
             tools=() if in_text else [described(tool) for tool in tools],
             add_generation_prompt=chat.add_generation_prompt,
             arguments=chat.template_arguments,

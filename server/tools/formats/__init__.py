@@ -18,3 +18,8 @@ def tool_format_of(template: str) -> ToolFormat | None:
     """The format of a model with this chat template; None where no format is its, or where it is not clear which."""
     found = [each for each in tool_formats().values() if each.matches(template)]
     return found[0] if len(found) == 1 else None
+
+
+def plain_format() -> ToolFormat:
+    """The format for models whose chat template knows no tools, which are then told of it in the conversation."""
+    return tool_formats()["hermes"]

@@ -5,12 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, Protocol
 
 from numaserve.server.api.conversation import Conversation
 
 Turn = dict[str, Any]
 _THOUGHT = ("reasoning_content", "thinking")  # the second one is the name in gpt-oss' template
+
+
+class TextPart(Protocol):
+    """A part of a content that is text, as each surface has it."""
+
+    @property
+    def text(self) -> str:
+        """The text."""
+
+
+def text_of(content: str | Iterable[TextPart] | None) -> str:
+    """The text of a content: its parts are a line each, as vLLM and llama-server write them."""
+    return content if isinstance(content, str) else "\n".join(part.text for part in content or ())
 
 
 def assistant_turn(content: str = "", thought: str = "", calls: Sequence[dict[str, Any]] = ()) -> Turn:

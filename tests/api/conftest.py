@@ -3,6 +3,7 @@ from collections.abc import Iterator
 import pytest
 from numaserve.server.api.app import ApiContext, create_app
 from starlette.testclient import TestClient
+from tool_cases import CALL, Template, thinking_client
 
 from tests.support.api_fakes import FakeEngine, make_context
 
@@ -31,4 +32,17 @@ def context(engine: FakeEngine) -> ApiContext:
 @pytest.fixture
 def client(context: ApiContext) -> Iterator[TestClient]:
     with TestClient(create_app(context), raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture
+def template() -> Template:
+    return Template()
+
+
+@pytest.fixture
+def thinker(engine: FakeEngine, template: Template) -> Iterator[TestClient]:
+    """A client of a model that can call and think; it calls unless `engine` is given another reply."""
+    engine.reply = CALL
+    with thinking_client(engine, template) as client:
         yield client

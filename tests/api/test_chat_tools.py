@@ -2,7 +2,6 @@
 
 import ctypes
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,32 +18,16 @@ for _ in range(70):
     DEEP = {"items": DEEP}
 
 
-@pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine(reply=CALL)
-
-
-@pytest.fixture
-def template() -> Template:
-    return Template()
-
-
-@pytest.fixture
-def client(engine: FakeEngine, template: Template) -> Iterator[TestClient]:
-    with thinking_client(engine, template) as client:
-        yield client
-
-
-def ask(client: TestClient, **fields: Any) -> dict[str, Any]:
-    answer = client.post(CHAT, json={"messages": [USER], **fields})
+def ask(thinker: TestClient, **fields: Any) -> dict[str, Any]:
+    answer = thinker.post(CHAT, json={"messages": [USER], **fields})
     assert answer.status_code == 200, answer.text
     choice: dict[str, Any] = answer.json()["choices"][0]
     return choice
 
 
-def streamed(client: TestClient, **fields: Any) -> dict[str, Any]:
+def streamed(thinker: TestClient, **fields: Any) -> dict[str, Any]:
     """The message and the reason that the deltas of a stream make, as clients put them together."""
-    answer = client.post(CHAT, json={"messages": [USER], "stream": True, **fields})
+    answer = thinker.post(CHAT, json={"messages": [USER], "stream": True, **fields})
     message: dict[str, Any] = {"content": "", "reasoning_content": "", "tool_calls": []}
     reason = None
     for line in answer.text.split("\n\n")[:-2]:
@@ -61,8 +44,8 @@ def streamed(client: TestClient, **fields: Any) -> dict[str, Any]:
     return {"message": message, "finish_reason": reason}
 
 
-def test_a_call_comes_as_a_call_with_an_id(client: TestClient) -> None:
-    choice = ask(client, tools=TOOLS)
+def test_a_call_comes_as_a_call_with_an_id(thinker: TestClient) -> None:
+    choice = ask(thinker, tools=TOOLS)
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"]["content"] is None
     (call,) = choice["message"]["tool_calls"]
@@ -76,9 +59,9 @@ def test_a_call_comes_as_a_call_with_an_id(client: TestClient) -> None:
     "reply",
     [CALL, f"I look.\n{CALL}", f"{CALL}\n{SECOND}", f"<think>\nhm\n</think>\n\nSo:{CALL}", "<think>\nhm", "no call"],
 )
-def test_the_deltas_of_a_stream_are_the_whole_answer(client: TestClient, engine: FakeEngine, reply: str) -> None:
+def test_the_deltas_of_a_stream_are_the_whole_answer(thinker: TestClient, engine: FakeEngine, reply: str) -> None:
     engine.reply = reply
-    whole, stream = ask(client, tools=TOOLS), streamed(client, tools=TOOLS)
+    whole, stream = ask(thinker, tools=TOOLS), streamed(thinker, tools=TOOLS)
     assert stream["finish_reason"] == whole["finish_reason"]
     message = whole["message"]
     assert stream["message"] == {
@@ -88,43 +71,43 @@ def test_the_deltas_of_a_stream_are_the_whole_answer(client: TestClient, engine:
     }
 
 
-def test_text_that_looks_like_a_call_is_text_without_tools(client: TestClient) -> None:
+def test_text_that_looks_like_a_call_is_text_without_tools(thinker: TestClient) -> None:
     for fields in ({}, {"tools": TOOLS, "tool_choice": "none"}):
-        choice = ask(client, **fields)
+        choice = ask(thinker, **fields)
         assert choice["message"]["content"] == CALL
         assert choice["finish_reason"] == "stop"
 
 
 def test_only_the_first_of_several_calls_is_made_where_they_must_not_be_parallel(
-    client: TestClient, engine: FakeEngine
+    thinker: TestClient, engine: FakeEngine
 ) -> None:
     engine.reply = f"{CALL}\n{SECOND}"
-    assert len(ask(client, tools=TOOLS)["message"]["tool_calls"]) == 2
-    assert len(ask(client, tools=TOOLS, parallel_tool_calls=False)["message"]["tool_calls"]) == 1
+    assert len(ask(thinker, tools=TOOLS)["message"]["tool_calls"]) == 2
+    assert len(ask(thinker, tools=TOOLS, parallel_tool_calls=False)["message"]["tool_calls"]) == 1
 
 
-def test_older_functions_are_answered_in_the_older_shape(client: TestClient) -> None:
-    choice = ask(client, functions=[WEATHER, CLOCK])
+def test_older_functions_are_answered_in_the_older_shape(thinker: TestClient) -> None:
+    choice = ask(thinker, functions=[WEATHER, CLOCK])
     assert choice["finish_reason"] == "function_call"
     assert choice["message"]["function_call"]["name"] == "weather"
     assert "tool_calls" not in choice["message"]
 
 
-def test_the_template_gets_the_tools(client: TestClient, template: Template) -> None:
-    ask(client, tools=TOOLS)
+def test_the_template_gets_the_tools(thinker: TestClient, template: Template) -> None:
+    ask(thinker, tools=TOOLS)
     assert [tool["function"]["name"] for tool in template.tools] == ["weather", "clock"]
     assert template.tools[0] == {"type": "function", "function": WEATHER}
-    ask(client, tools=TOOLS, tool_choice="none")
+    ask(thinker, tools=TOOLS, tool_choice="none")
     assert template.tools == []
 
 
 @pytest.mark.parametrize("template", [PlainTemplate()])
 def test_a_template_without_tools_gets_a_conversation_that_tells_of_them(
-    client: TestClient, template: Template
+    thinker: TestClient, template: Template
 ) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
     turns = [USER, {"role": "assistant", "tool_calls": [call] * 2}, *[{"role": "tool", "content": "noon"}] * 2]
-    ask(client, messages=turns, tools=TOOLS)
+    ask(thinker, messages=turns, tools=TOOLS)
     assert template.tools == []
     system, user, assistant, result = template.messages
     assert system["role"] == "system"
@@ -140,17 +123,17 @@ def test_calls_are_told_of_in_the_format_that_the_operator_names(engine: FakeEng
     call = {"id": "1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
     turns = [USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "noon"}]
     template = PlainTemplate()
-    with thinking_client(engine, template, "llama3_json") as client:
-        made = ask(client, messages=turns, tools=TOOLS)["message"]["tool_calls"]
+    with thinking_client(engine, template, "llama3_json") as thinker:
+        made = ask(thinker, messages=turns, tools=TOOLS)["message"]["tool_calls"]
     assert [each["function"] for each in made] == [{"name": "weather", "arguments": '{"city": "Oslo"}'}]
     system, _, assistant, _ = (str(message["content"]) for message in template.messages)
     assert system.endswith('{"name": "NAME", "parameters": {"ARGUMENT": "VALUE"}}')
     assert assistant == '{"name": "clock", "parameters": {}}'
 
 
-def test_the_thought_is_told_apart_and_counted(client: TestClient, engine: FakeEngine) -> None:
+def test_the_thought_is_told_apart_and_counted(thinker: TestClient, engine: FakeEngine) -> None:
     engine.reply = "<think>\nLet me see.\n</think>\n\nYes."
-    answer = client.post(CHAT, json={"messages": [USER]}).json()
+    answer = thinker.post(CHAT, json={"messages": [USER]}).json()
     message = answer["choices"][0]["message"]
     assert message["content"] == "Yes."
     assert message["reasoning_content"] == message["reasoning"] == "Let me see."
@@ -158,14 +141,14 @@ def test_the_thought_is_told_apart_and_counted(client: TestClient, engine: FakeE
     assert len("Let me see.") <= tokens < len("<think>\nLet me see.\n</think>\n\n") + 2
 
 
-def test_the_thought_may_be_left_out_or_left_in(client: TestClient, engine: FakeEngine) -> None:
+def test_the_thought_may_be_left_out_or_left_in(thinker: TestClient, engine: FakeEngine) -> None:
     engine.reply = "<think>hm</think>Yes."
-    assert ask(client, include_reasoning=False)["message"] == {"role": "assistant", "content": "Yes.", "refusal": None}
-    assert ask(client, separate_reasoning=False)["message"]["content"] == engine.reply
+    assert ask(thinker, include_reasoning=False)["message"] == {"role": "assistant", "content": "Yes.", "refusal": None}
+    assert ask(thinker, separate_reasoning=False)["message"]["content"] == engine.reply
 
 
-def test_a_thought_comes_back_to_the_template(client: TestClient, template: Template) -> None:
-    ask(client, messages=[USER, {"role": "assistant", "content": "a", "reasoning_content": "hm"}, USER])
+def test_a_thought_comes_back_to_the_template(thinker: TestClient, template: Template) -> None:
+    ask(thinker, messages=[USER, {"role": "assistant", "content": "a", "reasoning_content": "hm"}, USER])
     assert template.messages[1]["reasoning_content"] == "hm"
 
 
@@ -174,9 +157,9 @@ def test_a_thought_comes_back_to_the_template(client: TestClient, template: Temp
     [("high", {"reasoning_effort": "high"}), ("none", {"enable_thinking": False, "thinking": False})],
 )
 def test_the_effort_is_an_argument_of_the_template(
-    client: TestClient, template: Template, effort: str, arguments: dict[str, object]
+    thinker: TestClient, template: Template, effort: str, arguments: dict[str, object]
 ) -> None:
-    ask(client, reasoning_effort=effort, chat_template_kwargs={"more": 1})
+    ask(thinker, reasoning_effort=effort, chat_template_kwargs={"more": 1})
     assert template.arguments == {**arguments, "more": 1}
 
 
@@ -196,8 +179,8 @@ def test_the_effort_is_an_argument_of_the_template(
         ({"chat_template_kwargs": {"x": [1]}}, "chat_template_kwargs.x"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(client: TestClient, fields: dict[str, Any], param: str) -> None:
-    answer = client.post(CHAT, json={"messages": [USER], **fields})
+def test_what_cannot_be_meant_is_refused(thinker: TestClient, fields: dict[str, Any], param: str) -> None:
+    answer = thinker.post(CHAT, json={"messages": [USER], **fields})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"].startswith(param)
 
@@ -222,8 +205,8 @@ def allows(matcher: TokenMatcher | None, text: bytes) -> bool:
 BEGIN = b'<tool_call>\n{"name": "'
 
 
-def test_a_demanded_call_is_what_the_answer_begins_with(client: TestClient, engine: FakeEngine) -> None:
-    ask(client, tools=TOOLS, tool_choice="required")
+def test_a_demanded_call_is_what_the_answer_begins_with(thinker: TestClient, engine: FakeEngine) -> None:
+    ask(thinker, tools=TOOLS, tool_choice="required")
     assert allows(constraint_of(engine), BEGIN + b'weather", "arguments": {"city": "')
     assert allows(constraint_of(engine), BEGIN + b'clock", "arguments": {')
     assert not allows(constraint_of(engine), b"No.")
@@ -231,22 +214,22 @@ def test_a_demanded_call_is_what_the_answer_begins_with(client: TestClient, engi
     assert not allows(constraint_of(engine), BEGIN + b'weather", "arguments": {"city": 1')
 
 
-def test_a_named_tool_is_the_one_that_is_called(client: TestClient, engine: FakeEngine) -> None:
-    ask(client, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "clock"}})
+def test_a_named_tool_is_the_one_that_is_called(thinker: TestClient, engine: FakeEngine) -> None:
+    ask(thinker, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "clock"}})
     assert allows(constraint_of(engine), BEGIN + b"clock")
     assert not allows(constraint_of(engine), BEGIN + b"weather")
 
 
-def test_an_answer_that_may_call_is_free_up_to_a_call(client: TestClient, engine: FakeEngine) -> None:
-    ask(client, tools=TOOLS)
+def test_an_answer_that_may_call_is_free_up_to_a_call(thinker: TestClient, engine: FakeEngine) -> None:
+    ask(thinker, tools=TOOLS)
     assert allows(constraint_of(engine), b"No, I do not.")
     assert allows(constraint_of(engine), b"Well. " + BEGIN + b"clock")
     assert not allows(constraint_of(engine), b"Well. " + BEGIN + b"other")
 
 
-def test_an_answer_may_call_or_be_what_else_is_asked_for(client: TestClient, engine: FakeEngine) -> None:
+def test_an_answer_may_call_or_be_what_else_is_asked_for(thinker: TestClient, engine: FakeEngine) -> None:
     yes = {"type": "json_schema", "json_schema": {"name": "yes", "schema": {"const": "yes"}}}
-    ask(client, tools=TOOLS, response_format=yes)
+    ask(thinker, tools=TOOLS, response_format=yes)
     assert allows(constraint_of(engine), b'"yes"')
     assert allows(constraint_of(engine), BEGIN)
     assert not allows(constraint_of(engine), b"No")
@@ -254,11 +237,11 @@ def test_an_answer_may_call_or_be_what_else_is_asked_for(client: TestClient, eng
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_schema_without_a_grammar_is_an_error_only_where_it_was_to_be_met(
-    client: TestClient, engine: FakeEngine, strict: bool
+    thinker: TestClient, engine: FakeEngine, strict: bool
 ) -> None:
     function = {"name": "f", "parameters": {"$ref": "https://example.com/schema"}, "strict": strict}
     fields = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
-    answer = client.post(CHAT, json={"messages": [USER], **fields})
+    answer = thinker.post(CHAT, json={"messages": [USER], **fields})
     assert answer.status_code == (400 if strict else 200)
     if strict:
         assert answer.json()["error"]["param"] == "tools"
@@ -267,7 +250,7 @@ def test_a_schema_without_a_grammar_is_an_error_only_where_it_was_to_be_met(
         assert allows(constraint_of(engine), BEGIN + b'f", "arguments": {"any": [')
 
 
-def test_without_tools_there_is_no_constraint(client: TestClient, engine: FakeEngine) -> None:
-    ask(client)
-    ask(client, tools=TOOLS, tool_choice="none")
+def test_without_tools_there_is_no_constraint(thinker: TestClient, engine: FakeEngine) -> None:
+    ask(thinker)
+    ask(thinker, tools=TOOLS, tool_choice="none")
     assert [request.matcher for request in engine.admitted] == [None, None]

@@ -1,12 +1,11 @@
 """Tools and thoughts of POST /v1/messages."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tool_cases import ARGUMENTS, CALL, SECOND, USER, WEATHER, Template, thinking_client
+from tool_cases import ARGUMENTS, CALL, SECOND, USER, WEATHER, Template
 
 from tests.support.api_fakes import FakeEngine
 
@@ -18,38 +17,22 @@ THOUGHT = "<think>\nLet me see.\n</think>\n\n"
 THINKING = {"type": "enabled", "budget_tokens": 1024}
 
 
-@pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine(reply=CALL)
-
-
-@pytest.fixture
-def template() -> Template:
-    return Template()
-
-
-@pytest.fixture
-def client(engine: FakeEngine, template: Template) -> Iterator[TestClient]:
-    with thinking_client(engine, template) as client:
-        yield client
-
-
-def ask(client: TestClient, **fields: Any) -> dict[str, Any]:
-    answer = client.post("/v1/messages", json={"messages": [USER], "max_tokens": 1000, **fields})
+def ask(thinker: TestClient, **fields: Any) -> dict[str, Any]:
+    answer = thinker.post("/v1/messages", json={"messages": [USER], "max_tokens": 1000, **fields})
     assert answer.status_code == 200, answer.text
     message: dict[str, Any] = answer.json()
     return message
 
 
-def refusal(client: TestClient, **fields: Any) -> str:
-    answer = client.post("/v1/messages", json={"messages": [USER], "max_tokens": 1000, **fields})
+def refusal(thinker: TestClient, **fields: Any) -> str:
+    answer = thinker.post("/v1/messages", json={"messages": [USER], "max_tokens": 1000, **fields})
     assert answer.status_code == 400
     return str(answer.json()["error"]["message"])
 
 
-def streamed(client: TestClient, **fields: Any) -> dict[str, Any]:
-    """The message that a stream's events make, as Anthropic's own client puts them together."""
-    answer = client.post("/v1/messages", json={"messages": [USER], "max_tokens": 1000, "stream": True, **fields})
+def streamed(thinker: TestClient, **fields: Any) -> dict[str, Any]:
+    """The message that a stream's events make, as Anthropic's own thinker puts them together."""
+    answer = thinker.post("/v1/messages", json={"messages": [USER], "max_tokens": 1000, "stream": True, **fields})
     message: dict[str, Any] = {}
     inputs: dict[int, str] = {}
     for each in answer.text.removesuffix("\n\n").split("\n\n"):
@@ -78,8 +61,8 @@ def streamed(client: TestClient, **fields: Any) -> dict[str, Any]:
     return message
 
 
-def test_a_call_is_a_block_with_an_id(client: TestClient) -> None:
-    message = ask(client, tools=TOOLS)
+def test_a_call_is_a_block_with_an_id(thinker: TestClient) -> None:
+    message = ask(thinker, tools=TOOLS)
     assert message["stop_reason"] == "tool_use"
     (block,) = message["content"]
     assert block.pop("id")
@@ -97,11 +80,11 @@ def test_a_call_is_a_block_with_an_id(client: TestClient) -> None:
     ],
 )
 def test_the_events_of_a_stream_are_the_whole_answer(
-    client: TestClient, engine: FakeEngine, reply: str, kinds: list[str]
+    thinker: TestClient, engine: FakeEngine, reply: str, kinds: list[str]
 ) -> None:
     engine.reply = reply
-    whole = ask(client, tools=TOOLS, thinking=THINKING)
-    stream = streamed(client, tools=TOOLS, thinking=THINKING)
+    whole = ask(thinker, tools=TOOLS, thinking=THINKING)
+    stream = streamed(thinker, tools=TOOLS, thinking=THINKING)
     assert [block["type"] for block in whole["content"]] == kinds
     for message in (whole, stream):
         assert len({block.pop("id") for block in message["content"] if "id" in block}) == kinds.count("tool_use")
@@ -111,58 +94,58 @@ def test_the_events_of_a_stream_are_the_whole_answer(
 
 @pytest.mark.parametrize("arguments", ['{"a": 1', "[1]", '{"a": 1e}', '{"a": ' + "[" * 900])
 def test_an_input_that_is_no_object_is_shown_as_it_was_written(
-    client: TestClient, engine: FakeEngine, arguments: str
+    thinker: TestClient, engine: FakeEngine, arguments: str
 ) -> None:
     engine.reply = f'<tool_call>\n{{"name": "clock", "arguments": {arguments}'
     if arguments == "[1]":
         engine.reply += "}\n</tool_call>"
-    (block,) = ask(client, tools=TOOLS)["content"]
+    (block,) = ask(thinker, tools=TOOLS)["content"]
     assert block["input"] == {"INVALID_JSON": arguments}
 
 
-def test_an_input_may_have_numbers_of_any_length(client: TestClient, engine: FakeEngine) -> None:
+def test_an_input_may_have_numbers_of_any_length(thinker: TestClient, engine: FakeEngine) -> None:
     engine.reply = '<tool_call>\n{"name": "clock", "arguments": {"at": 123456789012345678901234567890}}\n</tool_call>'
-    assert ask(client, tools=TOOLS)["content"][0]["input"] == {"at": 123456789012345678901234567890}
+    assert ask(thinker, tools=TOOLS)["content"][0]["input"] == {"at": 123456789012345678901234567890}
 
 
 def test_a_thought_is_left_out_unless_it_is_asked_for(
-    client: TestClient, engine: FakeEngine, template: Template
+    thinker: TestClient, engine: FakeEngine, template: Template
 ) -> None:
     engine.reply = f"{THOUGHT}Yes."
     for fields in ({}, {"thinking": {"type": "disabled"}}):
-        assert ask(client, **fields)["content"] == [{"type": "text", "text": "Yes."}]
+        assert ask(thinker, **fields)["content"] == [{"type": "text", "text": "Yes."}]
         assert template.arguments == {"enable_thinking": False, "thinking": False}
-    omitted = ask(client, thinking={"type": "adaptive", "display": "omitted"}, output_config={"effort": "max"})
+    omitted = ask(thinker, thinking={"type": "adaptive", "display": "omitted"}, output_config={"effort": "max"})
     assert [block["type"] for block in omitted["content"]] == ["text"]
     assert template.arguments == {"enable_thinking": True, "thinking": True, "reasoning_effort": "xhigh"}
 
 
-def test_the_template_gets_the_tools_that_may_be_called(client: TestClient, template: Template) -> None:
-    ask(client, tools=TOOLS)
+def test_the_template_gets_the_tools_that_may_be_called(thinker: TestClient, template: Template) -> None:
+    ask(thinker, tools=TOOLS)
     assert template.tools[0] == {"type": "function", "function": WEATHER}
     body = {"messages": [USER], "tools": TOOLS}
-    assert client.post("/v1/messages/count_tokens", json=body).status_code == 200
+    assert thinker.post("/v1/messages/count_tokens", json=body).status_code == 200
     assert [tool["function"]["name"] for tool in template.tools] == ["weather", "clock"]
-    message = ask(client, tools=TOOLS, tool_choice={"type": "none"})
+    message = ask(thinker, tools=TOOLS, tool_choice={"type": "none"})
     assert template.tools == []
     assert message["content"] == [{"type": "text", "text": CALL}]
 
 
-def test_only_one_call_is_made_where_they_must_not_be_parallel(client: TestClient, engine: FakeEngine) -> None:
+def test_only_one_call_is_made_where_they_must_not_be_parallel(thinker: TestClient, engine: FakeEngine) -> None:
     engine.reply = f"{CALL}\n{SECOND}"
-    assert len(ask(client, tools=TOOLS)["content"]) == 2
+    assert len(ask(thinker, tools=TOOLS)["content"]) == 2
     choice = {"type": "auto", "disable_parallel_tool_use": True}
-    assert len(ask(client, tools=TOOLS, tool_choice=choice)["content"]) == 1
+    assert len(ask(thinker, tools=TOOLS, tool_choice=choice)["content"]) == 1
 
 
 def test_an_answer_is_taken_back_with_the_results_of_its_calls(
-    client: TestClient, engine: FakeEngine, template: Template
+    thinker: TestClient, engine: FakeEngine, template: Template
 ) -> None:
     engine.reply = f"{THOUGHT}So:{CALL}"
-    content = ask(client, tools=TOOLS, thinking=THINKING)["content"]
+    content = ask(thinker, tools=TOOLS, thinking=THINKING)["content"]
     result = {"type": "tool_result", "tool_use_id": content[-1]["id"], "content": "rain", "is_error": False}
     turns = [USER, {"role": "assistant", "content": content}, {"role": "user", "content": [result]}]
-    ask(client, messages=turns, tools=TOOLS)
+    ask(thinker, messages=turns, tools=TOOLS)
     _, called, found = template.messages
     assert (called["content"], called["reasoning_content"]) == ("So:", "Let me see.")
     assert called["tool_calls"] == [
@@ -184,5 +167,5 @@ def test_an_answer_is_taken_back_with_the_results_of_its_calls(
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(client: TestClient, fields: dict[str, Any], words: str) -> None:
-    assert words in refusal(client, **fields)
+def test_what_cannot_be_meant_is_refused(thinker: TestClient, fields: dict[str, Any], words: str) -> None:
+    assert words in refusal(thinker, **fields)

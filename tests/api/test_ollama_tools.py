@@ -1,12 +1,11 @@
 """Tools and thoughts of /api/chat and /api/generate, over an engine whose answer is given and comes byte by byte."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tool_cases import USER, Template, thinking_client
+from tool_cases import USER, Template
 
 from tests.support.api_fakes import MODEL, FakeEngine
 
@@ -19,19 +18,8 @@ CALLS = "".join(
 ENDS = pytest.mark.parametrize("stream", [False, True])
 
 
-@pytest.fixture
-def template() -> Template:
-    return Template()
-
-
-@pytest.fixture
-def client(engine: FakeEngine, template: Template) -> Iterator[TestClient]:
-    with thinking_client(engine, template) as client:
-        yield client
-
-
-def ask(client: TestClient, path: str = "/api/chat", *, stream: bool = False, **fields: Any) -> list[dict[str, Any]]:
-    answer = client.post(path, json={"model": MODEL, "messages": [USER], "prompt": "x", "stream": stream} | fields)
+def ask(thinker: TestClient, path: str = "/api/chat", *, stream: bool = False, **fields: Any) -> list[dict[str, Any]]:
+    answer = thinker.post(path, json={"model": MODEL, "messages": [USER], "prompt": "x", "stream": stream} | fields)
     assert answer.status_code == 200, answer.text
     return [json.loads(line) for line in answer.text.splitlines()]
 
@@ -42,10 +30,10 @@ def said(lines: list[dict[str, Any]], field: str) -> str:
 
 @ENDS
 def test_calls_are_whole_and_have_objects_for_arguments(
-    client: TestClient, engine: FakeEngine, template: Template, stream: bool
+    thinker: TestClient, engine: FakeEngine, template: Template, stream: bool
 ) -> None:
     engine.reply = f"I look. {CALLS}"
-    lines = ask(client, tools=[TOOL], stream=stream)
+    lines = ask(thinker, tools=[TOOL], stream=stream)
     calls = [call for line in lines for call in line["message"].get("tool_calls", ())]
     assert [call["function"] for call in calls] == [{"name": "weather", "arguments": each} for each in ARGUMENTS]
     assert len({call["id"] for call in calls}) == len(calls)
@@ -55,20 +43,20 @@ def test_calls_are_whole_and_have_objects_for_arguments(
 
 
 @ENDS
-def test_arguments_that_are_no_object_come_as_their_text(client: TestClient, engine: FakeEngine, stream: bool) -> None:
+def test_arguments_that_are_no_object_come_as_their_text(thinker: TestClient, engine: FakeEngine, stream: bool) -> None:
     engine.reply = '<tool_call>\n{"name": "weather", "arguments": {"city": ]}\n</tool_call>'
-    lines = ask(client, tools=[TOOL], stream=stream)
+    lines = ask(thinker, tools=[TOOL], stream=stream)
     for call in (call for line in lines for call in line["message"].get("tool_calls", ())):
         assert isinstance(call["function"]["arguments"], dict)
     assert "city" in json.dumps(lines)
 
 
 @ENDS
-def test_a_thought_is_apart_from_the_answer(client: TestClient, engine: FakeEngine, stream: bool) -> None:
+def test_a_thought_is_apart_from_the_answer(thinker: TestClient, engine: FakeEngine, stream: bool) -> None:
     engine.reply = "<think>\nhm\n</think>\n\nyes"
-    lines = ask(client, stream=stream)
+    lines = ask(thinker, stream=stream)
     assert (said(lines, "thinking"), said(lines, "content")) == ("hm", "yes")
-    lines = ask(client, "/api/generate", stream=stream)
+    lines = ask(thinker, "/api/generate", stream=stream)
     assert "".join(line.get("thinking", "") for line in lines) == "hm"
     assert "".join(line["response"] for line in lines) == "yes"
 
@@ -83,23 +71,23 @@ def test_a_thought_is_apart_from_the_answer(client: TestClient, engine: FakeEngi
     ],
 )
 def test_the_template_is_told_whether_to_think(
-    client: TestClient, template: Template, think: object, arguments: dict[str, object]
+    thinker: TestClient, template: Template, think: object, arguments: dict[str, object]
 ) -> None:
-    ask(client, think=think)
+    ask(thinker, think=think)
     assert template.arguments == arguments
 
 
-def test_an_earlier_answer_goes_back_as_it_came(client: TestClient, engine: FakeEngine, template: Template) -> None:
+def test_an_earlier_answer_goes_back_as_it_came(thinker: TestClient, engine: FakeEngine, template: Template) -> None:
     engine.reply = f"<think>\nhm\n</think>\n\n{CALLS}"
-    [answer] = ask(client, tools=[TOOL])
+    [answer] = ask(thinker, tools=[TOOL])
     result = {"role": "tool", "content": "wet", "tool_name": "weather"}
-    ask(client, messages=[USER, answer["message"], result], tools=[TOOL])
+    ask(thinker, messages=[USER, answer["message"], result], tools=[TOOL])
     _, called, told = template.messages
     assert called["reasoning_content"] == "hm"
     assert [call["function"]["arguments"] for call in called["tool_calls"]] == ARGUMENTS
     assert (told["role"], told["content"], told["name"]) == ("tool", "wet", "weather")
 
 
-def test_the_model_s_abilities_are_listed(client: TestClient) -> None:
-    shown = client.post("/api/show", json={"model": MODEL}).json()
+def test_the_model_s_abilities_are_listed(thinker: TestClient) -> None:
+    shown = thinker.post("/api/show", json={"model": MODEL}).json()
     assert shown["capabilities"] == ["completion", "tools", "thinking"]

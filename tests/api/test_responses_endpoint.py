@@ -1,7 +1,6 @@
 """POST /v1/responses, and what is stored of them."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,24 +9,13 @@ from numaserve.server.api.app import create_app
 from numaserve.server.api.openai.responses.store import Kept, ResponseStore
 from numaserve.server.engine.types import GenerationFailed
 from starlette.testclient import TestClient
-from tool_cases import ARGUMENTS, CALL, CLOCK, SECOND, WEATHER, Template, thinking_client
+from tool_cases import ARGUMENTS, CALL, CLOCK, SECOND, WEATHER, Template
 
 from tests.support.api_fakes import MODEL, REPLY, TURN, FakeEngine, make_context
 
 PATH = "/v1/responses"
 TOOLS = [{"type": "function", **WEATHER}, {"type": "function", **CLOCK}]
 THOUGHT = "<think>\nLet me see.\n</think>\n\n"
-
-
-@pytest.fixture
-def template() -> Template:
-    return Template()
-
-
-@pytest.fixture
-def thinker(engine: FakeEngine, template: Template) -> Iterator[TestClient]:
-    with thinking_client(engine, template) as client:
-        yield client
 
 
 def ask(client: TestClient, given: object = "hi", **fields: Any) -> dict[str, Any]:

@@ -81,10 +81,3 @@ Content = Annotated[
     Annotated[Text, Tag("[text]")] | Annotated[Blocks, Tag("[list]")],
     Discriminator(text_or_list),
 ]
-
-
-def text_of(content: str | list[TextBlock] | None) -> str:
-    """A text, or blocks of it, a block a line: as the parts of OpenAI's messages are written."""
-    if isinstance(content, list):
-        return "\n".join(block.text for block in content)
-    return content or ""

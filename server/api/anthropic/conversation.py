@@ -12,11 +12,10 @@ from numaserve.server.api.anthropic.blocks import (
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
-    text_of,
 )
 from numaserve.server.api.conversation import MAX_MESSAGES, Conversation
 from numaserve.server.api.fields import Strict, conflict, made_of
-from numaserve.server.api.turns import Turn, assistant_turn, conversation_from, join_neighbours
+from numaserve.server.api.turns import Turn, assistant_turn, conversation_from, join_neighbours, text_of
 from pydantic import Field, model_validator
 
 _OF_A_USER = frozenset({"text", "tool_result"})

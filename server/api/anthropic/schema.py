@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from numaserve.server.api.answer_format import AnswerFormat, constrained_to
-from numaserve.server.api.anthropic.blocks import Texts, text_of
+from numaserve.server.api.anthropic.blocks import Texts
 from numaserve.server.api.anthropic.conversation import Messages
 from numaserve.server.api.anthropic.tools_schema import ToolChoice, Tools, tool_use
 from numaserve.server.api.fields import (
@@ -22,7 +22,7 @@ from numaserve.server.api.fields import (
 )
 from numaserve.server.api.generation.asked import Asked, Chat, Reasoning, ToolUse
 from numaserve.server.api.sampling import Sampling
-from numaserve.server.api.turns import with_system
+from numaserve.server.api.turns import text_of, with_system
 from pydantic import Field, model_validator
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from numaserve.server.api.conversation import Conversation, conversation_of
 from numaserve.server.api.fields import Neutral, ShortText, Strict, Text, Unused, conflict, neutral
+from numaserve.server.api.turns import text_of
 from numaserve.server.api.typed import text_or_list
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
@@ -114,16 +115,9 @@ class Message(Strict):
         """The calls that it makes, in either shape."""
         return self.tool_calls or ([ToolCall(function=self.function_call)] if self.function_call else [])
 
-    @property
-    def text(self) -> str:
-        """The content, a part a line, as vLLM and llama-server write it."""
-        if isinstance(self.content, list):
-            return "\n".join(part.text for part in self.content)
-        return self.content or ""
-
     def for_template(self) -> dict[str, Any]:
         """The message as the chat template sees it."""
-        message: dict[str, Any] = {"role": _ROLES.get(self.role, self.role), "content": self.text}
+        message: dict[str, Any] = {"role": _ROLES.get(self.role, self.role), "content": text_of(self.content)}
         if self.name is not None:
             message["name"] = self.name
         if calls := self.calls:

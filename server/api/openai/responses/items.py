@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from numaserve.server.api.conversation import MAX_MESSAGES, Conversation
 from numaserve.server.api.fields import ShortText, Strict, Text, Unused, made_of
 from numaserve.server.api.openai.messages import CalledFunction
-from numaserve.server.api.turns import Turn, assistant_turn, conversation_from, join_neighbours
+from numaserve.server.api.turns import Turn, assistant_turn, conversation_from, join_neighbours, text_of
 from numaserve.server.api.typed import only_types, tag_of, text_or_list
 from pydantic import Discriminator, Field, Tag
 
@@ -92,21 +92,17 @@ Item = Annotated[
 ]
 
 
-def _text_of(content: str | list[TextContent]) -> str:
-    return "\n".join(part.text for part in content) if isinstance(content, list) else content
-
-
 def _turn(item: MessageItem | FunctionCallItem | FunctionOutputItem | ReasoningItem) -> Turn:
     match item:
         case MessageItem():
             role = "system" if item.role == "developer" else item.role
-            return {"role": role, "content": _text_of(item.content)}
+            return {"role": role, "content": text_of(item.content)}
         case FunctionCallItem():
             return assistant_turn(calls=[call_turn(item.call_id, item.name, item.arguments)])
         case FunctionOutputItem():
-            return {"role": "tool", "content": _text_of(item.output), "tool_call_id": item.call_id}
+            return {"role": "tool", "content": text_of(item.output), "tool_call_id": item.call_id}
         case ReasoningItem():
-            return assistant_turn(thought="\n".join(part.text for part in item.content or item.summary or ()))
+            return assistant_turn(thought=text_of(item.content or item.summary))
 
 
 def call_turn(call_id: str, name: str, arguments: str) -> dict[str, Any]:

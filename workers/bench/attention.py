@@ -30,7 +30,7 @@ def bench_prefill(team: Team, effort: Effort, *, model: str, tokens: int, kv_dty
     """A whole prompt in one step."""
     heads = _heads(model)
     program = _program(team, heads, kv_dtype, layers=1, step_tokens=tokens, context=tokens)
-    run = [(0, 0, tokens, False)]
+    run = [(0, 0, tokens, 0)]
     step(program, run)
     with Ceiling(partial(rank_ceilings, team)) as ceiling:
         times = effort.repeat(partial(timed_step, program, "attention", run))
@@ -43,8 +43,8 @@ def bench_decode(team: Team, effort: Effort, *, model: str, context: int, kv_dty
     heads = _heads(model)
     program = _program(team, heads, kv_dtype, layers=_DECODE_LAYERS, step_tokens=_CHUNK, context=context)
     for start in range(0, context, _CHUNK):
-        step(program, [(0, start, min(_CHUNK, context - start), False)])
-    run = [(0, context - 1, 1, False)]
+        step(program, [(0, start, min(_CHUNK, context - start), 0)])
+    run = [(0, context - 1, 1, 0)]
     nbytes = bytes_of_step(program, "attention", run) / _DECODE_LAYERS
     with Ceiling(partial(rank_ceilings, team)) as ceiling:
         times = effort.repeat(partial(timed_step, program, "attention", run)).per(_DECODE_LAYERS)

@@ -40,7 +40,7 @@ def bench_experts(team: Team, effort: Effort, *, model: str, format: Format, m_v
     layers = copies_beyond_caches(active)
     program = _program(team, shape, format, layers, max(m_values))
     for m in m_values:
-        run = [(0, 0, m, False)]
+        run = [(0, 0, m, 0)]
         for node in _NODES:
             nbytes, flops = work_of_step(program, node, run)
             with Ceiling(partial(rank_ceilings, team, [format.name])) as ceiling:

@@ -49,7 +49,7 @@ def bench_gemm(team: Team, effort: Effort, *, model: str, part: str, format: For
             continue
         program = _program(team, repeated, max(values))
         for m in values:
-            run = [(0, 0, m, False)]
+            run = [(0, 0, m, 0)]
             step(program, run)
             for (node, name), matrix in zip(_NODES[part].items(), products[0], strict=True):
                 with Ceiling(partial(rank_ceilings, team, [format.name])) as ceiling:

@@ -13,7 +13,7 @@ from numaserve.workers.bench.gemm import bench_gemm
 from numaserve.workers.bench.latent import LatentCase, bench_latent
 from numaserve.workers.bench.programs import FORMATS, Format
 from numaserve.workers.bench.rows import Effort, Rows
-from numaserve.workers.bench.small_ops import bench_rows, bench_sampler
+from numaserve.workers.bench.small_ops import bench_pool, bench_rows, bench_sampler
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.planning.placement import RankCores, place_ranks
 from numaserve.workers.planning.topology import read_topology
@@ -121,6 +121,7 @@ def _latent_cases(sizes: Sizes) -> Iterator[Case]:
 def _small_cases(sizes: Sizes) -> Iterator[Case]:
     model = sizes.models[0]
     yield _case(f"small operations {model}", partial(bench_rows, model=model, tokens=sizes.tokens), sizes)
+    yield _case(f"pooling {model}", partial(bench_pool, model=model, tokens=sizes.tokens), sizes)
     yield _case(f"sampler {model}", partial(bench_sampler, model=model), sizes)
 
 

@@ -45,7 +45,7 @@ def bench_latent(team: Team, effort: Effort, *, case: LatentCase) -> Rows:
     """The operations of one layer."""
     layers = copies_beyond_caches(case.sequences * case.context * (_LATENT + _ROPE) * 2) if case.new == 1 else 1
     program = _program(team, case, layers)
-    run = [(slot, case.context - case.new, case.new, False) for slot in range(case.sequences)]
+    run = [(slot, case.context - case.new, case.new, 0) for slot in range(case.sequences)]
     what: dict[str, str | int] = dict(vars(case))
     for node in _NODES:
         nbytes, flops = work_of_step(program, node, run)

@@ -25,7 +25,7 @@ _NS: Literal[2] = 2  # where a node's profile has them
 _BYTES: Literal[5] = 5
 _FLOPS: Literal[6] = 6
 
-SlotTokens = tuple[int, int, int, bool]  # slot, start, number of tokens, whether to sample
+SlotTokens = tuple[int, int, int, int]  # slot, start, number of tokens, and END_SAMPLE, END_POOL or 0
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def start_slot(
 
 def step(program: Program, sequences: Sequence[SlotTokens]) -> None:
     """Run one step of arbitrary tokens."""
-    rows = np.array([(slot, start, count, 0, sample, 0) for slot, start, count, sample in sequences], np.int32)
+    rows = np.array([(slot, start, count, 0, end, 0) for slot, start, count, end in sequences], np.int32)
     tokens = np.arange(rows[:, 2].sum(), dtype=np.int32) % VOCAB
     program.step(rows, tokens, np.empty(0, np.int32))
 

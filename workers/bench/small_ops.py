@@ -1,13 +1,15 @@
-"""The operations between the matrix products: norm and quantizing, rope and the writing of K and V, sampling."""
+"""The operations between the matrix products: norm and quantizing, rope and the writing of K and V, sampling and
+pooling."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from numaserve.kernels import Team
+from numaserve.kernels import Program, Team
 from numaserve.workers.bench.attention import rope_table
 from numaserve.workers.bench.programs import (
     INT8,
     Heads,
+    SlotTokens,
     begin,
     built,
     make_builder,
@@ -19,6 +21,7 @@ from numaserve.workers.bench.programs import (
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.planning.ceilings import rank_ceilings
+from numaserve.workers.program.slots import END_POOL, END_SAMPLE
 from numaserve.workers.protocol import PAGE_SIZE
 
 _LAYERS = 4
@@ -50,12 +53,40 @@ def bench_rows(team: Team, effort: Effort, *, model: str, tokens: Sequence[int])
         "rope_store": ((width + kv_width) * (_FP32 + _BF16), _LAYERS),
     }
     for count in tokens:
-        run = [(0, 0, count, False)]
-        for node, (nbytes, copies) in nodes.items():
-            with Ceiling(partial(rank_ceilings, team)) as ceiling:
-                times = effort.repeat(partial(timed_step, program, node, run)).per(copies)
-            what: dict[str, str | int] = {"model": model, "operation": node, "rows": count}
-            yield timed_row("small operations", what, times, Work(float(nbytes * count)), ceiling.best)
+        yield from _token_rows(program, team, effort, nodes, model=model, run=[(0, 0, count, 0)])
+
+
+def bench_pool(team: Team, effort: Effort, *, model: str, tokens: Sequence[int]) -> Rows:
+    """Rows of what embeds: the last tokens of as many sequences."""
+    hidden, most = SHAPES[model].hidden, max(tokens)
+    b = make_builder(team, hidden=hidden, step_tokens=most, slots=most)
+    residual, _ = begin(b, team)
+    b.pool(residual, ones(hidden), 1e-5)
+    program = built(b, team)
+    for slot in range(most):
+        start_slot(program, slot, [slot])
+    nodes = {"pool": (2 * hidden * _FP32, 1)}
+    for count in tokens:
+        run = [(slot, 0, 1, END_POOL) for slot in range(count)]
+        yield from _token_rows(program, team, effort, nodes, model=model, run=run)
+
+
+def _token_rows(
+    program: Program,
+    team: Team,
+    effort: Effort,
+    nodes: Mapping[str, tuple[int, int]],
+    *,
+    model: str,
+    run: Sequence[SlotTokens],
+) -> Rows:
+    """A row for each node, of which bytes of a token and copies in the program are given."""
+    rows = sum(count for _, _, count, _ in run)
+    for node, (nbytes, copies) in nodes.items():
+        with Ceiling(partial(rank_ceilings, team)) as ceiling:
+            times = effort.repeat(partial(timed_step, program, node, run)).per(copies)
+        what: dict[str, str | int] = {"model": model, "operation": node, "rows": rows}
+        yield timed_row("small operations", what, times, Work(float(nbytes * rows)), ceiling.best)
 
 
 def bench_sampler(team: Team, effort: Effort, *, model: str) -> Rows:
@@ -70,7 +101,7 @@ def bench_sampler(team: Team, effort: Effort, *, model: str) -> Rows:
         for slot in range(_SAMPLED_SLOTS):
             start_slot(program, slot, [slot], temperature=temperature, top_p=top_p)
         for rows in (1, _SAMPLED_SLOTS):
-            run = [(slot, 0, 1, True) for slot in range(rows)]
+            run = [(slot, 0, 1, END_SAMPLE) for slot in range(rows)]
             with Ceiling(partial(rank_ceilings, team)) as ceiling:
                 times = effort.repeat(partial(timed_step, program, "sample", run)).per(rows)
             what: dict[str, str | int] = {"model": model, "operation": f"sample, {method}", "rows": rows}

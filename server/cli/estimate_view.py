@@ -5,7 +5,7 @@ from typing import Any
 
 from numaserve.workers.planning.deployment import DeploymentOptions, format_bytes
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
-from numaserve.workers.planning.roofline.estimate import Estimate
+from numaserve.workers.planning.roofline.estimate import Estimate, Load
 from numaserve.workers.planning.roofline.memory import NodeMemory
 from numaserve.workers.planning.roofline.phases import OperationEstimate, PhaseEstimate
 from rich.box import SIMPLE_HEAD
@@ -23,16 +23,9 @@ def estimate_view(name: str, options: DeploymentOptions, estimate: Estimate, eff
     weights = f"weights {settings.formats.linear or 'as published'}, KV cache {settings.kv_cache_dtype}"
     heading = Text(
         f"{name} on {estimate.machine.name}: {weights}, {ranks} rank{'s' if ranks > 1 else ''};"
-        f" {load.batch} x ({load.input_len} + {load.output_len}) tokens"
+        f" {load.batch} x {_tokens(load)} tokens"
     )
-    totals = [
-        f"TTFT {_ms(estimate.ttft_s)}, at least {_ms(estimate.prefill.bound_s * load.batch)}",
-        f"TPOT {_ms(estimate.tpot_s)}, at least {_ms(estimate.decode.bound_s)}: a rank reads"
-        f" {estimate.decode.nbytes / 1e9:.2f} GB a token",
-        f"{estimate.output_tokens_s:.1f} tokens a second while decoding,"
-        f" {load.batch * load.input_len / estimate.ttft_s:.0f} in prefill",
-    ]
-    phases = [_phase_table(phase) for phase in (estimate.prefill, estimate.decode)]
+    phases = [_phase_table(phase) for phase in (estimate.prefill, estimate.decode) if phase is not None]
     notes = [f"note: {note}" for note in estimate.notes]
     notes.append(f"efficiencies were measured on {efficiencies.source or 'an unknown processor'}")
     return Group(
@@ -40,7 +33,7 @@ def estimate_view(name: str, options: DeploymentOptions, estimate: Estimate, eff
         _memory_table(estimate.memory),
         *_advice(estimate),
         *phases,
-        *(Text(f" {line}") for line in (*totals, *notes)),
+        *(Text(f" {line}") for line in (*_totals(estimate), *notes)),
     )
 
 
@@ -60,11 +53,29 @@ def estimate_record(
         "remedies": estimate.remedies,
         "memory": [asdict(node) for node in estimate.memory],
         "prefill": _phase_record(estimate.prefill),
-        "decode": _phase_record(estimate.decode),
+        "decode": None if estimate.decode is None else _phase_record(estimate.decode),
         "ttft_s": estimate.ttft_s,
         "tpot_s": estimate.tpot_s,
         "output_tokens_s": estimate.output_tokens_s,
     }
+
+
+def _tokens(load: Load) -> str:
+    return f"({load.input_len} + {load.output_len})" if load.output_len else str(load.input_len)
+
+
+def _totals(estimate: Estimate) -> list[str]:
+    load, decode = estimate.load, estimate.decode
+    first, least = _ms(estimate.ttft_s), _ms(estimate.prefill.bound_s * load.batch)
+    prefill = f"{load.batch * load.input_len / estimate.ttft_s:.0f}"
+    if decode is None:
+        return [f"the answer to the last prompt after {first}, at least {least}", f"{prefill} tokens a second"]
+    return [
+        f"TTFT {first}, at least {least}",
+        f"TPOT {_ms(decode.seconds)}, at least {_ms(decode.bound_s)}:"
+        f" a rank reads {decode.nbytes / 1e9:.2f} GB a token",
+        f"{estimate.output_tokens_s:.1f} tokens a second while decoding, {prefill} in prefill",
+    ]
 
 
 def _phase_record(phase: PhaseEstimate) -> dict[str, Any]:

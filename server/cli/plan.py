@@ -12,22 +12,23 @@ from typing import Annotated, Any
 import typer
 from numaserve.server.cli.bench_options import EfficienciesFile
 from numaserve.server.cli.config_options import takes_settings
-from numaserve.server.config import load_config
+from numaserve.server.config import Task, load_config
 from numaserve.server.loadtest.report import JsonLines
 from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.model_argument import served_name
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.hub import resolve_model
 from rich.console import Console
 
 THIS = "this"
 EXIT_DOES_NOT_FIT = 1
+_OUTPUT_LEN = 1024
 _WIDTH = 120  # where there is no terminal to tell
 
 
-@takes_settings("tp", "backend", "chunked_prefill_size", "threads_per_worker", "mem_fraction_static")
+@takes_settings("tp", "backend", "task", "chunked_prefill_size", "threads_per_worker", "mem_fraction_static")
 def plan(
     model: Annotated[
         str | None, typer.Argument(metavar="[MODEL]", help="Folder with a config.json, .gguf file, hub id, or 'demo'.")
@@ -36,7 +37,9 @@ def plan(
     shape: Annotated[str | None, typer.Option(help="A shape of `numaserve bench offline` instead of a model.")] = None,
     host: Annotated[str, typer.Option(help="this, a shipped host such as 2x6980p, or a .yaml file of one.")] = THIS,
     input_len: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 1024,
-    output_len: Annotated[int, typer.Option(min=2, help="Tokens generated after it.")] = 1024,
+    output_len: Annotated[
+        int | None, typer.Option(min=2, help="Tokens generated after it. Default: 1024; none with another task.")
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1, max=4096, help="Sequences that run at the same time.")] = 1,
     max_running_requests: Annotated[
         int | None, typer.Option(help="Sequences that KV cache is planned for. Default: those of the batch.")
@@ -62,7 +65,6 @@ def plan(
 
     lines = JsonLines(json, "--json")
     with _configuration(model, shape) as (name, path):
-        config = load_model_config(path)
         serve_config = load_config(
             options
             | {
@@ -73,6 +75,7 @@ def plan(
             }
         )
         wanted = deployment_options(serve_config, path)
+        config = read_config(open_model(path), pooled=wanted.settings.pooled)
         known = load_efficiencies(efficiencies or EFFICIENCIES)
         if host == THIS:
             topology = read_topology()
@@ -80,13 +83,22 @@ def plan(
         else:
             machine = load_machine(host)
             topology = machine.topology()
-        load = Load(input_len, output_len, batch_size)
+        load = Load(input_len, _output_len(serve_config.task, output_len), batch_size)
         estimate = make_estimate(wanted, config, topology, machine=machine, efficiencies=known, load=load)
     console = Console(width=None if sys.stdout.isatty() else _WIDTH)
     console.print(estimate_view(name, wanted, estimate, known))
     lines.write(estimate_record(name, wanted, estimate, known))
     if not estimate.fits:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
+
+
+def _output_len(task: Task, given: int | None) -> int:
+    """Tokens that are generated. Raises `OperatorError` where there are to be some and the task generates none."""
+    if task == "generate":
+        return given or _OUTPUT_LEN
+    if given is not None:
+        raise OperatorError(f"--output-len: --task {task} generates no tokens; leave it out")
+    return 0
 
 
 @contextmanager

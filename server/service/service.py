@@ -98,12 +98,13 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     check_backend(config.backend)
     path = resolve_model(config.model)
     files = open_model(path)
-    embeds = config.task == "embed"
+    options = deployment_options(config, path)
+    embeds = options.settings.pooled
     model = read_config(files, pooled=embeds)
     if embeds:
         check_pooling(path)
     sampling_defaults = read_sampling_defaults(path) if config.generation_config == "model" else Sampling()
-    deployment = make_deployment(deployment_options(config, path), model, read_topology())
+    deployment = make_deployment(options, model, read_topology())
     check_checkpoint(files, model)
     for note in deployment.notes:
         _log.warning("%s", note)

@@ -94,6 +94,44 @@ def test_narrower_weights_take_less_memory_and_time(
     assert narrow["tpot_s"] < wide["tpot_s"]
 
 
+def test_what_embeds_has_no_head_and_generates_nothing(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ("--shape", "llama-8b", "--host", host, "--batch-size", "3")
+    generates, embeds = (record(capsys, tmp_path, *common, *more) for more in ([], ["--task", "embed"]))
+    operations = {cost["name"]: cost["calls"] for cost in embeds["prefill"]["costs"]}
+    assert operations["pool"] == 2  # chunks of the prompt
+    assert not operations.keys() & {"lm_head", "gather", "sample"}
+    assert (embeds["decode"], embeds["tpot_s"], embeds["output_tokens_s"]) == (None, None, None)
+    assert embeds["ttft_s"] < generates["ttft_s"]
+    shape = SHAPES["llama-8b"]
+    weights = [sum(node["weights"] for node in made["memory"]) for made in (generates, embeds)]
+    assert weights[0] - weights[1] >= 2 * shape.vocab * shape.hidden
+    cache = [sum(node["kv_cache"] for node in made["memory"]) for made in (generates, embeds)]
+    assert cache[1] < 0.6 * cache[0]  # prompts alone
+
+
+def test_what_scores_has_a_row_of_logits_for_a_prompt_and_generates_nothing(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = record(capsys, tmp_path, "--shape", "llama-8b", "--host", host, "--task", "score", "--input-len", "100")
+    operations = {cost["name"]: cost["calls"] for cost in made["prefill"]["costs"]}
+    assert (operations["lm_head"], operations["sample"]) == (1, 1)
+    assert made["decode"] is None
+
+
+def test_a_checkpoint_that_has_no_head_can_be_planned_for(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = SHAPES["tiny"].config() | {"architectures": ["LlamaModel"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    status, out, errors = run(capsys, str(tmp_path), "--host", host, "--task", "embed")
+    assert status == 0, errors
+    assert "1 x 1024 tokens" in out
+    assert "answer to the last prompt after" in out
+    assert not {"TTFT", "TPOT", "decode,"} & set(out.split())
+
+
 def test_what_does_not_fit_is_told_with_what_would_mend_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = write_host(tmp_path, 8)
     arguments = ("--shape", "llama-8b", "--host", small)
@@ -123,6 +161,8 @@ def test_a_context_that_the_model_has_not_is_refused(host: str, capsys: pytest.C
         (["--shape", "tiny", "--host", "6980p", "--tp", "0"], "tp must be between"),
         (["--shape", "tiny", "--host", "6980p", "--quantization", "int3"], "quantization must be"),
         (["--shape", "tiny", "--host", "6980p", "--efficiencies", "nowhere"], "cannot read nowhere"),
+        (["--shape", "tiny", "--host", "6980p", "--task", "rank"], "task must be"),
+        (["--shape", "tiny", "--host", "6980p", "--task", "embed", "--output-len", "8"], "--task embed generates no"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(

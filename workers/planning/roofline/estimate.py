@@ -19,7 +19,8 @@ STEP_S = 150e-6  # of a step: its plan is decoded and laid out, its result told;
 
 @dataclass(frozen=True)
 class Load:
-    """The load: `batch` prompts of `input_len` tokens, and answers of `output_len`."""
+    """The load: `batch` prompts of `input_len` tokens, and answers of `output_len`: 0 where prompts are embedded or
+    scored, which gives no text."""
 
     input_len: int
     output_len: int
@@ -34,7 +35,7 @@ class Load:
 @dataclass(frozen=True)
 class Estimate:
     """`prefill` is of one prompt, `decode` of a step of the whole batch in the middle of the answers. TTFT is that of
-    the last prompt of the batch."""
+    the last prompt of the batch. Without an answer there is no decoding."""
 
     machine: Machine
     load: Load
@@ -42,7 +43,7 @@ class Estimate:
     memory: list[NodeMemory]
     remedies: list[str]  # empty where the model fits
     prefill: PhaseEstimate
-    decode: PhaseEstimate
+    decode: PhaseEstimate | None
     notes: tuple[str, ...]
 
     @property
@@ -52,18 +53,18 @@ class Estimate:
 
     @property
     def ttft_s(self) -> float:
-        """Seconds to the first token."""
+        """Seconds to the first token, or to what there is in its place."""
         return self.prefill.seconds * self.load.batch
 
     @property
-    def tpot_s(self) -> float:
+    def tpot_s(self) -> float | None:
         """Seconds for each further one."""
-        return self.decode.seconds
+        return None if self.decode is None else self.decode.seconds
 
     @property
-    def output_tokens_s(self) -> float:
+    def output_tokens_s(self) -> float | None:
         """Tokens a second of all sequences while they decode."""
-        return self.load.batch / self.tpot_s
+        return None if self.decode is None else self.load.batch / self.decode.seconds
 
 
 def make_roofline(
@@ -106,13 +107,15 @@ def make_estimate(
         for rank in ranks
     ]
     roofline = make_roofline(options, config, machines, efficiencies)
+    prefill = prefill_steps(load.input_len, options.max_step_tokens, pooled=options.settings.pooled)
+    decode = [decode_step(load.batch, load.input_len + load.output_len // 2)] if load.output_len else None
     return Estimate(
         machine,
         load,
         shares,
         memory,
         [] if fits else list(remedies(options, config, topology, ranks, partition=partition, context=context)),
-        roofline.phase("prefill", prefill_steps(load.input_len, options.max_step_tokens)),
-        roofline.phase("decode", [decode_step(load.batch, load.input_len + load.output_len // 2)]),
+        roofline.phase("prefill", prefill),
+        None if decode is None else roofline.phase("decode", decode),
         (*config.notes, *placement.notes),
     )

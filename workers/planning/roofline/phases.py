@@ -139,11 +139,13 @@ class Roofline:
         return max(machine.machine.barrier_us * 1e-6 - self.efficiencies.barrier_s, 0.0)
 
 
-def prefill_steps(input_len: int, chunk: int) -> list[StepWork]:
-    """A prompt in chunks, as the scheduler cuts it."""
+def prefill_steps(input_len: int, chunk: int, *, pooled: bool = False) -> list[StepWork]:
+    """A prompt in chunks, as the scheduler cuts it; its last token is sampled from, or pooled."""
+    starts = range(0, input_len, chunk)
+    ends = [int(start + chunk >= input_len) for start in starts]
     return [
-        StepWork([(start, min(chunk, input_len - start))], int(start + chunk >= input_len))
-        for start in range(0, input_len, chunk)
+        StepWork([(start, min(chunk, input_len - start))], 0 if pooled else end, end if pooled else 0)
+        for start, end in zip(starts, ends, strict=True)
     ]
 
 

@@ -2,7 +2,8 @@
 # Ninja come as wheels.
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients
-#   make test-templates    make lint    make bench    make asan    make tsan    make docs    make docs-serve
+#   make test-templates    make chaos [SEED=...] [SECONDS=...]    make lint    make bench    make asan    make tsan
+#   make docs    make docs-serve
 
 MODEL ?= demo
 TP ?=
@@ -35,7 +36,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install test test-amx test-slow test-clients test-templates lint format bench asan tsan docs docs-site docs-serve install-service clean
+.PHONY: serve install test test-amx test-slow test-clients test-templates chaos lint format bench asan tsan docs docs-site docs-serve install-service clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -61,6 +62,11 @@ test-clients: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
 # Chat templates of real models, which llama-cpp-python's source distribution carries; see build/templates.
 test-templates: $(STAMPS)/install $(STAMPS)/test
 	$(BIN)/python -m tests.templates
+
+# Faults upon faults before a server under load: whether a request failed, or was answered otherwise than without them.
+SECONDS ?= 30
+chaos: $(STAMPS)/install $(STAMPS)/test
+	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
 lint: $(STAMPS)/run $(STAMPS)/lint
 	$(BIN)/ruff check .

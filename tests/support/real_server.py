@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,20 @@ class RealServer:
     """A running server. Its temporary directory is its own, so that what is left in it can be told.
 
     Without options it caches no weights; with a `--weights-cache-gib` it does so in `cache`, or in its own folder.
+    `program` is what the interpreter runs in place of the command.
     """
 
-    def __init__(self, *options: str, cache: Path | None = None) -> None:
+    def __init__(
+        self,
+        *options: str,
+        cache: Path | None = None,
+        model: str = "demo",
+        program: Sequence[str] = ("-m", "numaserve.server.cli.main"),
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ns-"))  # short: socket paths have a limit
         self.log = self.folder / "log"
         environment = {key: value for key, value in os.environ.items() if not key.endswith("RUNTIME_DIR")}
-        command = [sys.executable, "-m", "numaserve.server.cli.main", "serve", "demo", "--port", "0"]
+        command = [sys.executable, *program, "serve", model, "--port", "0"]
         command += ["--weights-cache-gib", "0", *options]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(

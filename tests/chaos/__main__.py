@@ -1,0 +1,29 @@
+"""``python -m tests.chaos``: faults upon faults before a server under load, and whether anybody noticed.
+
+The seed draws requests and faults; when exactly they meet is the machine's to say.
+"""
+
+import argparse
+import random
+import sys
+
+from tests.chaos.run import Options, run
+
+
+def main() -> int:
+    """Run once; the exit status is 1 where a request failed or was answered otherwise."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=None, help="draws requests and faults; default: any")
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long faults go on")
+    parser.add_argument("--kills", type=int, default=0, help="deaths after which the run ends, in place of a time")
+    parser.add_argument("--clients", type=int, default=32, help="that ask at once")
+    given = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
+    print(f"seed {seed}", flush=True)
+    report = run(Options(seed, given.seconds, given.kills, given.clients))
+    print("\n".join(report.lines()))
+    return int(bool(report.failed or report.different or report.gone))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""``numaserve serve`` over the workers of a run: ``python -m tests.chaos.serve CELLS RANKS serve MODEL ...``."""
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import cast
+
+from numaserve.server.cli import main
+from numaserve.server.service import service
+
+
+def serve() -> None:
+    """Put the command of the run's workers in place of theirs, and run the command line."""
+    cells, ranks, *words = sys.argv[1:]
+    sys.argv[1:] = words
+    command: Sequence[str] = (sys.executable, "-m", "tests.chaos.worker", cells, ranks)
+    service.run_service = cast("type[service.run_service]", partial(service.run_service, worker_command=command))
+    main.main()
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,141 @@
+"""A server whose workers take orders, and what can be seen of it from outside."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+import psutil
+
+from tests.chaos.cells import Cells
+from tests.support.real_server import RealServer
+
+ROOT = Path(__file__).resolve().parents[2]
+RANKS = 2
+STEP_DEADLINE_S = 2.0
+_OPTIONS = {
+    "tp": RANKS,
+    "context-length": 2048,
+    "chunked-prefill-size": 128,
+    "max-running-requests": 24,  # fewer than clients: some wait
+    "kv-cache-gib": 0.012,
+    "mask-deadline-ms": 1000,
+    "drain-seconds": 60,
+    "log-level": "info",
+}
+_PATIENCE_S = 60.0
+
+
+def options(**more: object) -> list[str]:
+    """The command's options."""
+    return [word for name, value in (_OPTIONS | more).items() for word in (f"--{name}", str(value))]
+
+
+class ServerGone(Exception):
+    """The server's process has ended."""
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What a server holds while nothing is asked of it. Pages are of the KV cache."""
+
+    pages: int
+    active_pages: int
+    front_end_files: int
+    worker_files: int
+    front_end_mib: float
+    worker_mib: float
+
+
+class ChaosServer:
+    """A running server, the cells of its workers, and its processes."""
+
+    def __init__(self, real: RealServer, cells: Cells) -> None:
+        self.real = real
+        self.cells = cells
+        self._process = psutil.Process(real.process.pid)
+
+    @property
+    def pid(self) -> int:
+        """Of the front end."""
+        return self._process.pid
+
+    def check(self) -> None:
+        """Raises `ServerGone`."""
+        if self.real.process.poll() is not None:
+            raise ServerGone(f"the server ended with status {self.real.process.returncode}")
+
+    def lives(self) -> list[int]:
+        """How often the worker of each rank was started."""
+        return [cell.lives for cell in self.cells.ranks]
+
+    def serves(self, steps: int = 0) -> bool:
+        """Whether all ranks have loaded, and have answered so many steps since."""
+        return all(cell.ready == cell.lives and cell.steps >= steps for cell in self.cells.ranks)
+
+    async def until(self, condition: Callable[[], bool], seconds: float = _PATIENCE_S) -> bool:
+        """Wait for a condition; False where it has not come in time. Raises `ServerGone`."""
+        end = time.monotonic() + seconds
+        while not condition():
+            self.check()
+            if time.monotonic() > end:
+                return False
+            await asyncio.sleep(0.002)
+        return True
+
+    def child(self, module: str) -> int | None:
+        """The process id of the front end's child that runs `module`."""
+        for child in self._process.children():
+            try:
+                if module in child.cmdline():
+                    return child.pid
+            except psutil.Error:
+                continue
+        return None
+
+    def holdings(self) -> Holdings:
+        """What it holds once nothing runs any more."""
+        self.real.until(self._is_idle)
+        metrics = self.real.metrics()
+        workers = [psutil.Process(cell.pid) for cell in self.cells.ranks]
+        return Holdings(
+            pages=int(sum(value for name, value in metrics.items() if name.startswith("kv_pages "))),
+            active_pages=int(metrics["kv_pages active"]),
+            front_end_files=self._process.num_fds(),
+            worker_files=sum(worker.num_fds() for worker in workers),
+            front_end_mib=self._process.memory_info().rss / 2**20,
+            worker_mib=sum(worker.memory_info().rss for worker in workers) / 2**20,
+        )
+
+    def _is_idle(self) -> bool:
+        metrics = self.real.metrics()
+        return self.serves() and metrics["requests running"] == metrics["requests waiting"] == 0
+
+
+@contextmanager
+def _importable() -> Iterator[None]:
+    """The front end and the workers find the package of the tests."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with patch.dict(os.environ, PYTHONPATH=path):
+        yield
+
+
+@contextmanager
+def oracle(model: Path) -> Iterator[RealServer]:
+    """The command as it is, without faults."""
+    with RealServer(*options(), model=str(model)) as server:
+        yield server
+
+
+@contextmanager
+def under_chaos(model: Path, folder: Path, **more: object) -> Iterator[ChaosServer]:
+    """The command over workers that take orders."""
+    cells = Cells(folder / "cells", RANKS)
+    program = ("-m", "tests.chaos.serve", str(folder / "cells"), str(RANKS))
+    given = options(**{"step-deadline-seconds": STEP_DEADLINE_S}, **more)
+    with _importable(), RealServer(*given, model=str(model), program=program) as server:
+        yield ChaosServer(server, cells)

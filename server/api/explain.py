@@ -46,12 +46,15 @@ def explain(errors: Sequence[Mapping[str, Any]]) -> Problem:
 def param_of(location: Sequence[str | int]) -> str | None:
     """The field an error is about, as ``messages[0].content``; None when it is the whole body.
 
-    Stops at the names that pydantic gives to the branches of a union, which mean nothing to a client.
+    Leaves out tags of a union's branches, which stand in brackets here, and stops at the names that pydantic gives to
+    branches without a tag: neither means anything to a client.
     """
     param = ""
     for part in location[1:]:
         if isinstance(part, int):
             param += f"[{part}]" if param else ""
+        elif part.startswith("[") and part.endswith("]"):
+            continue
         elif part.isidentifier() and part not in ("str", "int"):
             param += f".{part}" if param else part
         else:

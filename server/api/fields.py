@@ -75,7 +75,7 @@ class neutral:
     def _check(self, value: object) -> object:
         if value is None or any(type(value) is type(item) and value == item for item in self._values):
             return value
-        accepted = ", ".join(["null", *map(repr, self._values)])
+        accepted = ", ".join(map(json.dumps, [None, *self._values]))
         raise ValueError(f"this server does not support it; leave it out or use {accepted}")
 
 

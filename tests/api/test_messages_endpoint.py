@@ -167,7 +167,7 @@ def test_tool_calls_and_results_are_turns_for_templates_that_know_them() -> None
 def test_images_and_documents_are_refused_by_name(client: TestClient, kind: str) -> None:
     block = {"type": kind, "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
     message = refusal(client, messages=[{"role": "user", "content": [block]}])
-    assert message == f"Invalid value for 'messages[0].content': {kind}s are not supported by this server."
+    assert message == f"Invalid value for 'messages[0].content[0]': {kind}s are not supported by this server."
     result = {"type": "tool_result", "tool_use_id": "1", "content": [block]}
     assert f"{kind}s are not supported" in refusal(client, messages=[{"role": "user", "content": [result]}])
 

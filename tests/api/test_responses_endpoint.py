@@ -15,6 +15,8 @@ from tests.support.api_fakes import MODEL, REPLY, TURN, FakeEngine, make_context
 
 PATH = "/v1/responses"
 TOOLS = [{"type": "function", **WEATHER}, {"type": "function", **CLOCK}]
+USER = {"role": "user", "content": "hi"}
+TEXT = {"type": "input_text", "text": "hi"}
 THOUGHT = "<think>\nLet me see.\n</think>\n\n"
 
 
@@ -268,18 +270,34 @@ def test_the_store_counts_bytes_and_keeps_nothing_that_is_larger_than_it() -> No
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "neutral"), [("background", True, "null, false"), ("truncation", "auto", 'null, "disabled"')]
+)
+def test_a_refusal_tells_what_may_be_sent_instead(client: TestClient, field: str, value: object, neutral: str) -> None:
+    message = f"Invalid value for '{field}': this server does not support it; leave it out or use {neutral}."
+    assert refusal(client, **{field: value})["message"] == message
+
+
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"input": []}, "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
-        ({"input": [{"type": "x" * 99}]}, "input"),
-        ({"input": [{"type": "function_call", "call_id": "1", "name": "f", "arguments": "["}]}, "input"),
+        ({"input": [USER, {"role": "user", "content": [TEXT, {"type": "input_image"}]}]}, "input[1].content[1]"),
+        ({"input": [USER, {"role": "user", "content": [TEXT, TEXT | {"text": 1}]}]}, "input[1].content[1].text"),
+        ({"input": [USER, {"role": "user", "content": 1}]}, "input[1].content"),
+        ({"input": [USER, {"role": "user"}]}, "input[1].content"),
+        ({"input": [USER, {"type": "function_call_output", "call_id": 1, "output": ""}]}, "input[1].call_id"),
+        ({"input": [USER, {"type": "item_reference", "id": "x"}]}, "input[1]"),
+        ({"input": [USER, {"type": "x" * 99}]}, "input[1]"),
+        (
+            {"input": [USER, {"type": "function_call", "call_id": "1", "name": "f", "arguments": "["}]},
+            "input[1].arguments",
+        ),
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
         ({"tools": TOOLS * 2}, "tools.name"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "other"}}, "tool_choice"),
         ({"background": True}, "background"),
+        ({"conversation": "conv_1"}, "conversation"),
         ({"truncation": "auto"}, "truncation"),
         ({"include": ["message.output_text.logprobs"]}, "include[0]"),
         ({"max_output_token": 9}, "max_output_token"),
@@ -287,4 +305,6 @@ def test_the_store_counts_bytes_and_keeps_nothing_that_is_larger_than_it() -> No
     ],
 )
 def test_what_is_refused_says_which_field_it_is_about(client: TestClient, fields: dict[str, Any], param: str) -> None:
-    assert refusal(client, **fields)["param"].startswith(param)
+    error = refusal(client, **fields)
+    assert error["param"] == param
+    assert "[text]" not in error["message"]

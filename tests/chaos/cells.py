@@ -16,8 +16,8 @@ class Point(IntEnum):
 
     RESTART = 1  # started again, and not yet told what to load
     LOADING = 2  # amid the weights
-    PREFILL = 3  # before the native call of a step with more than one token of a sequence
-    DECODE = 4  # before that of a step with one of each
+    PREFILL = 3  # before the native call of a step with several tokens of a sequence
+    DECODE = 4  # before that of a step with one token of a sequence, and another to come
     COLLECTIVE = 5  # in the native call, at a sum over the ranks
     SAMPLING = 6  # in it, at the sampling of rank 0
     MASK_WAIT = 7  # in it, where rank 0 sleeps until a mask comes

@@ -1,73 +1,80 @@
-"""The faults of a run, drawn from a seed, and how they are brought about."""
+"""The faults of a run, drawn from a seed."""
 
 import random
-import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import cycle
 
 from tests.chaos.cells import Action, Point
-from tests.chaos.served import RANKS, ChaosServer
+from tests.chaos.served import RANKS
 
-_ENDING = frozenset({Action.KILL, Action.CRASH, Action.STOP, Action.ABORT})
+ANY_TIME, BOTH, DRAINING = "any time", "both ranks", "draining"
+TEMPLATE, GRAMMAR = "template child", "grammar child"
+DISK, DESCRIPTORS = "full disk", "no descriptors"
+
+# What can happen in each state. The sampling and the wait for masks are rank 0's.
+_WORKERS: dict[str | Point, tuple[Action, ...]] = {
+    Point.PREFILL: (Action.CRASH, Action.KILL, Action.SLOW, Action.ABORT),
+    Point.COLLECTIVE: (Action.KILL, Action.CRASH, Action.STOP, Action.ABORT),
+    Point.LOADING: (Action.KILL, Action.CRASH),
+    Point.RESTART: (Action.KILL, Action.CRASH),
+    ANY_TIME: (Action.KILL, Action.ABORT, Action.CRASH, Action.SLOW, Action.STOP),
+}
+_GENERATION: dict[str | Point, tuple[Action, ...]] = {
+    Point.DECODE: (Action.KILL, Action.CRASH, Action.ABORT, Action.STOP, Action.SLOW),
+    Point.SAMPLING: (Action.KILL, Action.ABORT, Action.STOP),
+    Point.MASK_WAIT: (Action.KILL, Action.CRASH, Action.SLOW),
+    TEMPLATE: (Action.KILL,),
+    GRAMMAR: (Action.KILL,),
+    BOTH: (Action.KILL,),
+    DISK: (Action.KILL,),
+    DESCRIPTORS: (Action.SLOW,),
+}
+_OF_RANK_0 = frozenset({Point.SAMPLING, Point.MASK_WAIT})
+_FEWEST_STEPS = 5  # between a death and the next fault: a request that is alone at two deaths is suspected
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens to a worker: at a point, or, where that is None, after some time."""
+    """Something that happens to a worker at a point, or to a server."""
 
-    point: Point | None
+    state: str | Point
     action: Action
     rank: int
     times: int  # it happens when the point is come to for the how many-th time
-    after_s: float
+    after_s: float  # or, where it is at no point, after some time
     steps: int  # that are answered before
 
+    @property
+    def place(self) -> str:
+        """The state's name."""
+        return self.state.name.lower().replace("_", " ") if isinstance(self.state, Point) else self.state
+
     def __str__(self) -> str:
-        where = self.point.name if self.point else f"after {self.after_s:.3f} s"
-        return f"{self.action.name} of rank {self.rank} at {where} ({self.times})"
+        return f"{self.action.name} of rank {self.rank} in {self.place}, time {self.times} or {self.after_s:.3f} s"
 
 
-_FAULTS: tuple[tuple[int, Point | None, Action], ...] = ((4, Point.DECODE, Action.KILL),)
+def states(*, pooled: bool) -> dict[str | Point, tuple[Action, ...]]:
+    """The states in which something happens to a server, and what."""
+    return _WORKERS if pooled else _WORKERS | _GENERATION
 
 
-def draw_faults(seed: int) -> Iterator[Fault]:
-    """Faults without end, the same for the same seed."""
+def draw_faults(seed: int, *, pooled: bool) -> Iterator[Fault]:
+    """Faults without end, the same for the same seed.
+
+    They come in rounds, of which each has every state once, in an order of its own. What happens in a state is in
+    turn everything that can.
+    """
     draw = random.Random(seed)
-    weights = [weight for weight, *_ in _FAULTS]
+    found = states(pooled=pooled)
+    turns = {state: cycle(draw.sample(actions, len(actions))) for state, actions in found.items()}
     while True:
-        _, point, action = draw.choices(_FAULTS, weights)[0]
-        yield Fault(
-            point,
-            action,
-            draw.randrange(RANKS),
-            times=draw.randint(1, 20),
-            after_s=draw.uniform(0, 0.5),
-            steps=draw.randint(5, 60),
-        )
-
-
-@dataclass
-class Injector:
-    """Brings faults about, one after the other."""
-
-    server: ChaosServer
-    deaths: list[float] = field(default_factory=list)  # times of `time.monotonic()`
-    hits: Counter[str] = field(default_factory=Counter)  # by state
-    missed: list[str] = field(default_factory=list)
-
-    async def bring(self, fault: Fault) -> None:
-        """Bring one about, and wait until the server serves again. Raises `ServerGone`."""
-        server, cell = self.server, self.server.cells.ranks[fault.rank]
-        await server.until(lambda: server.serves(fault.steps))
-        lives = server.lives()
-        assert fault.point is not None
-        number = server.cells.command(fault.rank, fault.point, fault.action, times=fault.times)
-        if not await server.until(lambda: cell.done == number, 20.0):
-            server.cells.withdraw(fault.rank)
-            self.missed.append(str(fault))
-            return
-        self.hits[fault.point.name.lower()] += 1
-        if fault.action in _ENDING:
-            self.deaths.append(time.monotonic())
-            await server.until(lambda: server.lives() != lives and server.serves())
+        for state in draw.sample(list(found), len(found)):
+            yield Fault(
+                state,
+                next(turns[state]),
+                rank=0 if state in _OF_RANK_0 else draw.randrange(RANKS),
+                times=draw.randint(1, 12) if state in (Point.DECODE, Point.COLLECTIVE, Point.SAMPLING) else 1,
+                after_s=draw.uniform(0, 0.3),
+                steps=draw.randint(_FEWEST_STEPS, 40),
+            )

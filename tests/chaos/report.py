@@ -1,8 +1,8 @@
 """What a run has seen."""
 
-import itertools
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
@@ -11,24 +11,43 @@ from tests.chaos.client import Asked
 from tests.chaos.served import Holdings
 
 _SHOWN = 5  # complaints
+_SHOWN_CHARS = 400
 
 
 @dataclass
 class Report:
-    """Counts and times of a run; see `lines`."""
+    """Counts and times of a server, or of all of a run."""
 
-    seed: int
+    seed: int = 0
     seconds: float = 0.0
     requests: Counter[str] = field(default_factory=Counter)  # by kind
     failed: list[str] = field(default_factory=list)
     different: list[str] = field(default_factory=list)
-    deaths: list[float] = field(default_factory=list)
-    hits: Counter[str] = field(default_factory=Counter)
-    missed: list[str] = field(default_factory=list)
-    gone: str = ""
+    deaths: list[float] = field(default_factory=list)  # that were brought about; times of `time.monotonic()`
+    restarts: int = 0  # whatever they were for
+    hits: Counter[str] = field(default_factory=Counter)  # faults by state
+    actions: Counter[str] = field(default_factory=Counter)  # faults by what was done
+    missed: list[str] = field(default_factory=list)  # faults that did not come about
+    gone: str = ""  # why the server ended before its time, or not in order
     before: Holdings | None = None
     after: Holdings | None = None
+    pauses: list[float] = field(default_factory=list)  # seconds between two events of a stream with a death between
+    parts: Sequence["Report"] = ()  # one for each server
     _streams: list[list[float]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, seed: int, parts: Sequence["Report"]) -> "Report":
+        """All servers' together."""
+        whole = cls(seed, parts=parts, seconds=max(part.seconds for part in parts))
+        for part in parts:
+            for name in ("requests", "hits", "actions"):
+                getattr(whole, name).update(getattr(part, name))
+            for name in ("failed", "different", "deaths", "missed"):
+                getattr(whole, name).extend(getattr(part, name))
+            whole.pauses += part.find_pauses()
+            whole.restarts += part.restarts
+            whole.gone = whole.gone or part.gone
+        return whole
 
     def add(self, asked: Asked, complaint: str, *, different: bool) -> None:
         """Take in a request that has ended; without a complaint it has what was expected."""
@@ -38,35 +57,45 @@ class Report:
         if asked.request.streams:
             self._streams.append(asked.arrivals)
 
-    def pauses(self) -> list[float]:
-        """Seconds between two events of a stream, for each stream and death between them."""
+    def find_pauses(self) -> list[float]:
+        """Of each stream at each death, or at several between which it had no event."""
         found = []
-        for arrivals, death in itertools.product(self._streams, self.deaths):
-            at = bisect_right(arrivals, death)
-            if 0 < at < len(arrivals):
-                found.append(arrivals[at] - arrivals[at - 1])
+        for arrivals in self._streams:
+            places = {bisect_right(arrivals, death) for death in self.deaths}
+            found += [arrivals[at] - arrivals[at - 1] for at in places if 0 < at < len(arrivals)]
         return found
 
     def lines(self) -> list[str]:
         """The report as text."""
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.requests.items()))
-        states = ", ".join(f"{name} {count}" for name, count in sorted(self.hits.items()))
         lines = [
             f"seed {self.seed}, {self.seconds:.0f} s; again: make chaos SEED={self.seed}",
-            f"kills      {len(self.deaths)}",
-            f"requests   {self.requests.total()}: {kinds}",
+            f"kills      {len(self.deaths)} (the workers were started again {self.restarts} times)",
+            f"requests   {self.requests.total()}: {_counted(self.requests)}",
             f"failed     {len(self.failed)}",
             f"different  {len(self.different)}",
-            f"states     {states}",
+            f"states     {_counted(self.hits)}",
+            f"faults     {_counted(self.actions)}",
         ]
         if self.missed:
             lines.append(f"missed     {len(self.missed)}: {'; '.join(self.missed[:_SHOWN])}")
-        if pauses := self.pauses():
-            p50, p99 = np.percentile(pauses, (50, 99))
-            lines.append(f"pause      p50 {p50:.2f} s, p99 {p99:.2f} s, of {len(pauses)} streams at a death")
+        if self.pauses:
+            p50, p99 = np.percentile(self.pauses, (50, 99))
+            lines.append(f"pause      p50 {p50:.2f} s, p99 {p99:.2f} s, of {len(self.pauses)} streams at a death")
+        for part in self.parts:
+            lines += _held(part)
         if self.gone:
             lines.append(f"gone       {self.gone}")
-        if self.before and self.after:
-            after = asdict(self.after)
-            lines += [f"{name:<18} {value:10.1f} -> {after[name]:10.1f}" for name, value in asdict(self.before).items()]
-        return lines + [f"! {text[:400]}" for text in (self.failed[:_SHOWN] + self.different[:_SHOWN])]
+        return lines + [f"! {text[:_SHOWN_CHARS]}" for text in (self.failed[:_SHOWN] + self.different[:_SHOWN])]
+
+
+def _counted(counter: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counter.items()))
+
+
+def _held(part: Report) -> list[str]:
+    """What a server held before and after."""
+    if part.before is None or part.after is None:
+        return []
+    after = asdict(part.after)
+    changes = (f"{name.replace('_', ' ')} {value:g} -> {after[name]:g}" for name, value in asdict(part.before).items())
+    return [f"held       {', '.join(changes)}"]

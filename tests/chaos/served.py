@@ -16,14 +16,14 @@ from tests.support.real_server import RealServer
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = 2
-STEP_DEADLINE_S = 2.0
+STEP_DEADLINE_S = 3.0
 _OPTIONS = {
     "tp": RANKS,
     "context-length": 2048,
     "chunked-prefill-size": 128,
     "max-running-requests": 24,  # fewer than clients: some wait
     "kv-cache-gib": 0.012,
-    "mask-deadline-ms": 1000,
+    "mask-deadline-ms": 1500,
     "drain-seconds": 60,
     "log-level": "info",
 }
@@ -87,6 +87,19 @@ class ChaosServer:
             await asyncio.sleep(0.002)
         return True
 
+    @property
+    def cache(self) -> Path:
+        """Where packed weights are cached."""
+        return self.real.folder / "cache"
+
+    def log(self) -> str:
+        """What the server has written so far."""
+        return self.real.log.read_text()
+
+    def highest_file(self) -> int:
+        """The highest of the front end's descriptors."""
+        return max(int(link.name) for link in Path(f"/proc/{self.pid}/fd").iterdir())
+
     def child(self, module: str) -> int | None:
         """The process id of the front end's child that runs `module`."""
         for child in self._process.children():
@@ -97,8 +110,12 @@ class ChaosServer:
                 continue
         return None
 
-    def holdings(self) -> Holdings:
-        """What it holds once nothing runs any more."""
+    async def holdings(self) -> Holdings:
+        """What it holds once nothing runs any more. Raises `ServerGone`."""
+        self.check()
+        return await asyncio.to_thread(self._holdings)
+
+    def _holdings(self) -> Holdings:
         self.real.until(self._is_idle)
         metrics = self.real.metrics()
         workers = [psutil.Process(cell.pid) for cell in self.cells.ranks]
@@ -107,8 +124,8 @@ class ChaosServer:
             active_pages=int(metrics["kv_pages active"]),
             front_end_files=self._process.num_fds(),
             worker_files=sum(worker.num_fds() for worker in workers),
-            front_end_mib=self._process.memory_info().rss / 2**20,
-            worker_mib=sum(worker.memory_info().rss for worker in workers) / 2**20,
+            front_end_mib=round(self._process.memory_info().rss / 2**20, 1),
+            worker_mib=round(sum(worker.memory_info().rss for worker in workers) / 2**20, 1),
         )
 
     def _is_idle(self) -> bool:
@@ -125,9 +142,9 @@ def _importable() -> Iterator[None]:
 
 
 @contextmanager
-def oracle(model: Path) -> Iterator[RealServer]:
+def oracle(model: Path, **more: object) -> Iterator[RealServer]:
     """The command as it is, without faults."""
-    with RealServer(*options(), model=str(model)) as server:
+    with RealServer(*options(**more), model=str(model)) as server:
         yield server
 
 
@@ -136,6 +153,6 @@ def under_chaos(model: Path, folder: Path, **more: object) -> Iterator[ChaosServ
     """The command over workers that take orders."""
     cells = Cells(folder / "cells", RANKS)
     program = ("-m", "tests.chaos.serve", str(folder / "cells"), str(RANKS))
-    given = options(**{"step-deadline-seconds": STEP_DEADLINE_S}, **more)
+    given = options(**{"step-deadline-seconds": STEP_DEADLINE_S, "weights-cache-gib": 1}, **more)
     with _importable(), RealServer(*given, model=str(model), program=program) as server:
         yield ChaosServer(server, cells)

@@ -162,6 +162,14 @@ _KINDS: tuple[tuple[int, Callable[[Draw], Request]], ...] = (
 )
 
 
+def draw_embeddings(seed: int, count: int) -> list[Request]:
+    """So many requests for embeddings, the same for the same seed."""
+    draw = Draw(seed)
+    bodies = [{"input": [draw.text(3, 200) for _ in range(draw.random.randint(1, 4))]} for _ in range(count)]
+    form = {"encoding_format": "base64"}
+    return [Request("embeddings", "/v1/embeddings", body | form) for body in bodies]
+
+
 def _completion(kind: str, body: Body) -> Request:
     return Request(kind, "/v1/completions", body)
 

@@ -33,9 +33,10 @@ class Agent:
         self._model: RankModel
         self._node: NodeContext
         self._states: NativeStates | None = None
-        self._cell.lives += 1
         self._cell.steps = 0
         self._cell.pid = os.getpid()
+        self._cell.lives += 1
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if self._cell.file_bytes:
             resource.setrlimit(resource.RLIMIT_FSIZE, (self._cell.file_bytes, resource.RLIM_INFINITY))
 
@@ -59,7 +60,10 @@ class Agent:
                 self._states = NativeStates(model._launch, self._node.ring, self._node.masks)
 
         def running(model: RankModel, plan: StepPlan) -> StepAnswer:
-            self.at(Point.PREFILL if any(len(seq.tokens) > 1 for seq in plan.seqs) else Point.DECODE)
+            if any(len(seq.tokens) > 1 for seq in plan.seqs):
+                self.at(Point.PREFILL)
+            if any(seq.sample and len(seq.tokens) <= 1 for seq in plan.seqs):
+                self.at(Point.DECODE)
             if self._states is None or self._node.ring is None:
                 return run(model, plan)
             begin = self._node.ring.position

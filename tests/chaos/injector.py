@@ -1,0 +1,181 @@
+"""How faults are brought about."""
+
+import asyncio
+import os
+import resource
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from numaserve.shm_comm import _ring
+from numaserve.shm_comm.segment import MEMFD_NAME
+
+from tests.chaos import faults
+from tests.chaos.cells import Action, Point
+from tests.chaos.faults import Fault
+from tests.chaos.served import STEP_DEADLINE_S, ChaosServer, ServerGone
+
+SLOW_MS = 300  # less than the deadline of a step
+_NO_DESCRIPTORS_S = 0.5
+_FILE_BYTES = 4096  # that a worker may write when the disk is full; its weights are more
+_COMES_S = 15.0  # until a point is come to, under load
+_HEALS_S = 60.0
+_CHILDREN = {
+    faults.TEMPLATE: "numaserve.server.template.process",
+    faults.GRAMMAR: "numaserve.server.structured.trial_process",
+}
+_SIGNALS = {Action.KILL: signal.SIGKILL, Action.CRASH: signal.SIGSEGV, Action.STOP: signal.SIGSTOP}
+
+
+@dataclass
+class Injector:
+    """Brings faults about, one after the other."""
+
+    server: ChaosServer
+    deaths: list[float] = field(default_factory=list)  # of groups; times of `time.monotonic()`
+    hits: Counter[str] = field(default_factory=Counter)  # by state
+    actions: Counter[str] = field(default_factory=Counter)
+    missed: list[str] = field(default_factory=list)
+
+    async def bring(self, fault: Fault) -> None:
+        """Bring one about, and wait until the server serves again. Raises `ServerGone`."""
+        await self._serving(fault.steps)
+        match fault.state:
+            case Point.LOADING | Point.RESTART:
+                hit = await self._amid_a_start(fault)
+            case Point():
+                hit = await self._at_a_point(fault)
+            case faults.ANY_TIME | faults.BOTH:
+                hit = await self._at_any_time(fault)
+            case faults.TEMPLATE | faults.GRAMMAR:
+                hit = await self._without_a_child(fault)
+            case faults.DISK:
+                hit = await self._with_a_full_disk(fault)
+            case _:
+                hit = await self._without_descriptors(fault)
+        self.tell_of(fault.place, fault, hit=hit)
+
+    def tell_of(self, place: str, fault: Fault, *, hit: bool) -> None:
+        """Count a fault that came about, or did not."""
+        if hit:
+            self.hits[place] += 1
+            self.actions[fault.action.name.lower()] += 1
+        else:
+            self.missed.append(str(fault))
+
+    async def at_point(self, fault: Fault) -> bool:
+        """Order what is to happen at a point, and wait until it has. Nobody waits for the next life."""
+        cells, cell = self.server.cells, self.server.cells.ranks[fault.rank]
+        assert isinstance(fault.state, Point)
+        number = cells.command(fault.rank, fault.state, fault.action, times=fault.times, slow_ms=SLOW_MS)
+        if await self.server.until(lambda: cell.done == number, _COMES_S):
+            return True
+        cells.withdraw(fault.rank)
+        return False
+
+    async def _at_a_point(self, fault: Fault) -> bool:
+        lives = self.server.lives()
+        hit = await self.at_point(fault)
+        if hit and fault.action != Action.SLOW:
+            await self._death(lives)
+        return hit
+
+    async def _amid_a_start(self, fault: Fault) -> bool:
+        """A worker is killed, and one of the next life does not get far."""
+        cells, lives = self.server.cells, self.server.lives()
+        assert isinstance(fault.state, Point)
+        number = cells.command(fault.rank, fault.state, fault.action)
+        cell = cells.ranks[fault.rank]
+        self._signal([fault.rank], signal.SIGKILL)
+        self.deaths.append(time.monotonic())
+        hit = await self.server.until(lambda: cell.done == number, _HEALS_S)
+        self.deaths += [time.monotonic()] * hit
+        lives[fault.rank] += hit  # the other one may have ended before it had begun
+        await self._serving_after(lives)
+        return hit
+
+    async def _at_any_time(self, fault: Fault) -> bool:
+        await asyncio.sleep(fault.after_s)
+        lives = self.server.lives()
+        ranks = list(range(len(lives))) if fault.state == faults.BOTH else [fault.rank]
+        if fault.action == Action.ABORT:
+            abort_ring(self.server.pid)
+        elif fault.action == Action.SLOW:
+            self._signal(ranks, signal.SIGSTOP)
+            await asyncio.sleep(SLOW_MS / 1000)
+            self._signal(ranks, signal.SIGCONT)
+            return True
+        else:
+            self._signal(ranks, _SIGNALS[fault.action])
+        await self._death(lives)
+        return True
+
+    async def _without_a_child(self, fault: Fault) -> bool:
+        child = self.server.child(_CHILDREN[str(fault.state)])
+        if child is not None:
+            os.kill(child, signal.SIGKILL)
+        return child is not None
+
+    async def _with_a_full_disk(self, fault: Fault) -> bool:
+        """The weights are not in the cache any more, and there is no room to put them there again."""
+        server, lives = self.server, self.server.lives()
+        told = server.log().count("are not cached")
+        for cell in server.cells.ranks:
+            cell.file_bytes = _FILE_BYTES
+        shutil.rmtree(server.cache, ignore_errors=True)
+        self._signal([fault.rank], signal.SIGKILL)
+        await self._death(lives)
+        hit = await server.until(lambda: server.log().count("are not cached") > told, _COMES_S)
+        for cell in server.cells.ranks:
+            cell.file_bytes = 0
+        return hit
+
+    async def _without_descriptors(self, _: Fault) -> bool:
+        """No connection is accepted and no file opened for a while."""
+        pid = self.server.pid
+        most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (self.server.highest_file() + 1, most[1]))
+        try:
+            await asyncio.sleep(_NO_DESCRIPTORS_S)
+        finally:
+            self.server.check()
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, most)
+        return True
+
+    def _signal(self, ranks: Sequence[int], number: signal.Signals) -> None:
+        for rank in ranks:
+            try:
+                os.kill(self.server.cells.ranks[rank].pid, number)
+            except ProcessLookupError:  # it has died of something else
+                continue
+
+    async def _death(self, lives: list[int]) -> None:
+        self.deaths.append(time.monotonic())
+        await self._serving_after(lives)
+
+    async def _serving_after(self, lives: list[int]) -> None:
+        """Wait until the lives after `lives` serve."""
+        server = self.server
+        seconds = _HEALS_S + STEP_DEADLINE_S
+        if not await server.until(lambda: all(map(int.__lt__, lives, server.lives())) and server.serves(), seconds):
+            raise ServerGone(f"it did not serve again after life {lives}: {server.log()[-2000:]}")
+
+    async def _serving(self, steps: int) -> None:
+        if not await self.server.until(lambda: self.server.serves(steps), _HEALS_S):
+            raise ServerGone(f"it answers no steps: {self.server.log()[-2000:]}")
+
+
+def abort_ring(pid: int) -> None:
+    """Abort the ring that a front end holds, from outside."""
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            if MEMFD_NAME in str(link.readlink()):
+                descriptor = os.open(link, os.O_RDWR)
+                _ring.abort_segment(descriptor, "the run wants it so")
+                os.close(descriptor)
+        except FileNotFoundError:  # closed since it was listed
+            continue

@@ -1,0 +1,154 @@
+"""One server of a run: who asks it, what happens to it, and how its answers differ from those that are expected."""
+
+import asyncio
+import itertools
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.chaos import faults
+from tests.chaos.answers import Incomplete, events_of, is_beginning, joined, said
+from tests.chaos.cells import Action, Point
+from tests.chaos.client import Asked, ask
+from tests.chaos.faults import Fault, draw_faults
+from tests.chaos.injector import Injector
+from tests.chaos.report import Report
+from tests.chaos.served import ChaosServer, ServerGone
+from tests.chaos.traffic import Request
+
+_REST_S = 0.05  # of a client whose request failed: it does not ask as fast as it is refused
+_DRAINED = 16  # streams
+_EXIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked of a server: requests, again and again, by so many clients, and what they are answered."""
+
+    requests: Sequence[Request]
+    expected: Sequence[Any]
+    clients: int
+    seed: int
+
+
+async def answers_of(url: str, requests: Sequence[Request], clients: int) -> list[Any]:
+    """What each of the requests is answered where nothing happens."""
+    turns = asyncio.Semaphore(clients)
+
+    async def one(index: int, request: Request) -> Any:
+        async with turns:
+            asked = await ask(url, Request(request.kind, request.path, request.body), index)
+        if asked.error or asked.status != 200:
+            raise RuntimeError(f"without any fault: {request}: {asked.error} {asked.status} {asked.data[:500]!r}")
+        return said(asked.data, streams=request.streams)
+
+    return list(await asyncio.gather(*(one(index, request) for index, request in enumerate(requests))))
+
+
+class Site:
+    """A server under load and faults."""
+
+    def __init__(self, server: ChaosServer, load: Load, *, pooled: bool) -> None:
+        self._server = server
+        self._load = load
+        self._pooled = pooled
+        self._order = self._orders()
+        self._over = False
+        self._injector = Injector(server)
+        self._report = Report()
+
+    def _orders(self) -> Iterator[int]:
+        """Indices of requests, in an order that changes from round to round."""
+        draw = random.Random(self._load.seed)
+        for _ in itertools.count():
+            yield from draw.sample(range(len(self._load.requests)), len(self._load.requests))
+
+    async def run(self, is_enough: Callable[[int], bool]) -> Report:
+        """Ask and hurt until `is_enough(deaths)`, then end the server with one more death while it drains."""
+        report, injector = self._report, self._injector
+        await self._ask_each()  # what a server holds only since it was first asked is no leak
+        begun = time.monotonic()
+        try:
+            report.before = await self._server.holdings()
+            await self._hurt(is_enough)
+            report.after = await self._server.holdings()
+            report.seconds = time.monotonic() - begun
+            await self._drain()
+        except ServerGone as error:
+            report.gone = str(error)
+        report.deaths, report.missed = injector.deaths, injector.missed
+        report.hits, report.actions = injector.hits, injector.actions
+        report.restarts = max(self._server.lives()) - 1
+        return report
+
+    async def _hurt(self, is_enough: Callable[[int], bool]) -> None:
+        clients = [asyncio.create_task(self._client()) for _ in range(self._load.clients)]
+        try:
+            for fault in draw_faults(self._load.seed, pooled=self._pooled):
+                if is_enough(len(self._injector.deaths)):
+                    break
+                await self._injector.bring(fault)
+        finally:
+            self._over = True
+            await asyncio.gather(*clients)
+
+    async def _drain(self) -> None:
+        """SIGTERM amid streams, and then a death: all are answered, and the exit status is 0."""
+        process, cell = self._server.real.process, self._server.cells.ranks[0]
+        streams = [] if self._pooled else self._streams()
+        asked = [asyncio.create_task(self._ask(index)) for index in streams]
+        steps = cell.steps + 5
+        if streams:
+            await self._server.until(lambda: cell.steps > steps)
+        process.send_signal(signal.SIGTERM)
+        if streams:
+            fault = Fault(Point.DECODE, Action.KILL, 0, times=3, after_s=0, steps=0)
+            hit = await self._injector.at_point(fault)
+            self._injector.deaths += [time.monotonic()] * hit
+            self._injector.tell_of(faults.DRAINING, fault, hit=hit)
+        await asyncio.gather(*asked)
+        status = await asyncio.to_thread(process.wait, _EXIT_S)
+        if status != 0:
+            raise ServerGone(f"after SIGTERM the exit status was {status}")
+
+    def _streams(self) -> list[int]:
+        """Some requests of which each takes some time."""
+        return [index for index, request in enumerate(self._load.requests) if request.kind == "stream"][:_DRAINED]
+
+    async def _ask_each(self) -> None:
+        turns = asyncio.Semaphore(self._load.clients)
+
+        async def one(index: int) -> None:
+            async with turns:
+                await self._ask(index)
+
+        await asyncio.gather(*(one(index) for index in range(len(self._load.requests))))
+
+    async def _client(self) -> None:
+        while not self._over:
+            if not await self._ask(next(self._order)):
+                await asyncio.sleep(_REST_S)
+
+    async def _ask(self, index: int) -> bool:
+        """Whether the answer was what it has to be."""
+        asked = await ask(self._server.real.url, self._load.requests[index], index)
+        complaint, different = complaint_about(asked, self._load.expected[index])
+        self._report.add(asked, complaint, different=different)
+        return not complaint
+
+
+def complaint_about(asked: Asked, expected: Any) -> tuple[str, bool]:
+    """What is wrong with an answer, and whether it is that it says something else."""
+    if asked.error or asked.status != 200:
+        return asked.error or f"status {asked.status}: {asked.data[:300]!r}", False
+    try:
+        if asked.left:
+            events = [event for event in events_of(asked.data) if event != "[DONE]"]
+            return ("", False) if is_beginning(joined(events), expected) else (f"{asked.data!r}", True)
+        found = said(asked.data, streams=asked.request.streams)
+    except (Incomplete, ValueError) as error:
+        return f"{type(error).__name__}: {error}", False
+    return ("", False) if found == expected else (f"got {found}\nnot {expected}", True)

@@ -28,7 +28,8 @@ struct Shape {
   int32_t experts = 0;  // of the odd layers, two for each token and a shared one; 0: none
   // The columns of a head's latents in a latent cache, with rotated ones behind them and a kv_heads of 1; 0: it is not.
   int32_t value_dim = 0;
-  int64_t divided_from = 0;  // tokens of a sequence from which on ranks divide its latents; 0: they do not
+  int64_t divided_from = 0;            // tokens of a sequence from which on ranks divide its latents; 0: they do not
+  bool samples = true, pools = false;  // what the program ends with
   bool latent() const { return value_dim > 0; }
 };
 

@@ -237,6 +237,24 @@ class RankProgram : public RandomNodes {
     return part;
   }
 
+  void pool(Place residual) {
+    const Place out = room(model_.limits.max_slots, shape_.hidden, sizeof(float));
+    program_.add(std::make_unique<PoolNode>(residual, vector(shape_.hidden, 1.0f), out, 1e-5f));
+    program_.pool_to(out, shape_.hidden);
+  }
+
+  void sample(Place x, const PackedMatrix& head) {
+    const int64_t logit_rows = model_.limits.max_logit_rows;
+    const Place gathered = room(logit_rows, shape_.hidden, sizeof(bf16));
+    program_.add(std::make_unique<GatherNode>(x, gathered));
+    const Place logits = collective(logit_rows, head.n());
+    linear("lm_head", gathered, head, logits, nullptr, Activation::kNone, true);
+    std::vector<int64_t> bounds{0};
+    for (int rank = 0; rank < model_.world(); ++rank)
+      bounds.push_back(part_of(shape_.vocabulary, model_, rank, kTileN).end);
+    program_.add(std::make_unique<SampleNode>(logits, collective(logit_rows, 1), bounds, shape_.softcap));
+  }
+
   void build() {
     const int64_t half = (shape_.head_dim - shape_.value_dim) / 2;
     cos_ = random_values(model_.context() * half, 1000, 1.0f);
@@ -251,15 +269,8 @@ class RankProgram : public RandomNodes {
       x = add_reduced(shape_.latent() ? latent_attention(x, layer) : attention(x, layer), residual, false);
       x = add_reduced(mlp(x, layer), residual, false);
     }
-    const int64_t logit_rows = model_.limits.max_logit_rows;
-    const Place gathered = room(logit_rows, shape_.hidden, sizeof(bf16));
-    program_.add(std::make_unique<GatherNode>(x, gathered));
-    const Place logits = collective(logit_rows, embedding.n());
-    linear("lm_head", gathered, embedding, logits, nullptr, Activation::kNone, true);
-    std::vector<int64_t> bounds{0};
-    for (int rank = 0; rank < model_.world(); ++rank)
-      bounds.push_back(part_of(shape_.vocabulary, model_, rank, kTileN).end);
-    program_.add(std::make_unique<SampleNode>(logits, collective(logit_rows, 1), bounds, shape_.softcap));
+    if (shape_.pools) pool(residual);
+    if (shape_.samples) sample(x, embedding);
     program_.set_collectives(collectives_);
   }
 };

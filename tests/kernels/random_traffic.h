@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 
+#include "tests/kernels/random_masks.h"
 #include "tests/kernels/random_program.h"
 
 namespace numaserve::testing {
@@ -14,7 +15,7 @@ namespace numaserve::testing {
 struct Request {
   std::vector<int32_t> prompt;
   int64_t max_new = 1;
-  bool prompt_logprobs = false;
+  bool pooled = false, prompt_logprobs = false;
   SlotSettings settings{};
 };
 
@@ -54,14 +55,20 @@ inline Request make_request(const Model& model, uint64_t seed, int number) {
   if (s.penalties) s.repetition_penalty = 1.2f, s.presence_penalty = 0.5f, s.frequency_penalty = 0.25f;
   if (one_in(3)) s.bias_ids = {any_token()}, s.bias_values = {1.5f};
   if (one_in(3)) s.suppress = {any_token()}, s.min_position = static_cast<int32_t>(request.prompt.size()) + 3;
+  s.masked = one_in(2);
+  request.pooled = model.shape.pools && (!model.shape.samples || one_in(3));
+  if (request.pooled) request.prompt_logprobs = false;
   return request;
 }
 
-// The outcome of a request: the same on every rank, but for the log-probabilities, which rank 0 alone knows.
+// The outcome of a request: the same on every rank, but for what rank 0 alone knows.
 struct Outcome {
   std::vector<int32_t> tokens;
-  std::vector<float> logprobs, prompt_logprobs;
+  std::vector<float> pooled;
+  std::vector<float> logprobs, prompt_logprobs;  // on rank 0
+  std::vector<bool> dropped;                     // on rank 0
   bool operator==(const Outcome&) const = default;
+  bool on_every_rank(const Outcome& other) const { return tokens == other.tokens && pooled == other.pooled; }
 };
 
 class Traffic {
@@ -70,6 +77,7 @@ class Traffic {
   Traffic(RankProgram& rank, uint64_t seed, bool calm)
       : rank_(rank), limits_(rank.model().limits), seed_(seed), random_(seed), calm_(calm) {
     slots_.resize(calm ? 1 : static_cast<size_t>(limits_.max_slots));
+    if (rank.rank() == 0) front_end_ = std::make_unique<FrontEnd>(limits_);
     for (int64_t page = limits_.num_pages - 1; page >= 0; --page) free_pages_.push_back(static_cast<int32_t>(page));
   }
 
@@ -97,6 +105,7 @@ class Traffic {
     std::vector<SequenceInput> plan;
     std::vector<int32_t> tokens, targets;
     std::vector<size_t> slots;
+    std::vector<MaskedRow> masked;
     int64_t rows = 0;
   };
 
@@ -115,8 +124,20 @@ class Traffic {
       if (calm_ || !coin(8)) advance(slot, batch);
     }
     if (batch.plan.empty()) return;
-    const StepOutcome outcome = rank_.program().run(batch.plan, batch.tokens, batch.targets);
+    run(batch);
+    ++step_id_;
+  }
+
+  void run(const Batch& batch) {
+    Program& program = rank_.program();
+    if (front_end_ != nullptr) program.use_masks(front_end_->plan(step_id_, batch.masked, step_ns_));
+    const StepOutcome outcome = program.run(batch.plan, batch.tokens, batch.targets, step_id_);
+    step_ns_ = outcome.native_ns;
+    if (front_end_ != nullptr) front_end_->take_result(step_id_, batch.masked);
     for (size_t i = 0; i < outcome.rows.size(); ++i) take(outcome, i, batch);
+    size_t pooled = 0;
+    for (size_t i = 0; i < batch.plan.size(); ++i)
+      if (batch.plan[i].pool) take_pooled(slots_[batch.slots[i]], program.pooled(pooled++));
   }
 
   void begin(size_t slot) {
@@ -178,7 +199,7 @@ class Traffic {
     if (!calm_ && count > 1) count = pick(random_, 1, count);
     if (count <= 0 || rows_left < 0) return;
     if (!reach(slot, running.computed + count)) return retract(slot);
-    const bool sample = running.computed + count == known;
+    const bool ends = running.computed + count == known, sample = ends && !running.request.pooled;
     const int64_t targets = std::clamp<int64_t>(to_score, 0, count);
     const bool from_previous = running.sampled && coin(2);
     for (int64_t i = 0; i < count && !from_previous; ++i)
@@ -190,8 +211,10 @@ class Traffic {
                           .count = static_cast<int32_t>(count),
                           .from_previous = from_previous,
                           .sample = sample,
-                          .num_targets = static_cast<int32_t>(targets)});
+                          .num_targets = static_cast<int32_t>(targets),
+                          .pool = ends && running.request.pooled});
     batch.slots.push_back(slot);
+    if (sample && running.request.settings.masked) batch.masked.push_back(masked_row(slot));
     batch.rows += targets + sample;
     running.computed += count;
   }
@@ -210,13 +233,37 @@ class Traffic {
     if (!row.sample) return;
     const int32_t token = outcome.sampled[index].token;
     if (token < 0 || token >= limits_.vocabulary) throw std::logic_error("a token outside the vocabulary");
+    if (running.request.settings.masked) {
+      const MaskedRow masked = masked_row(batch.slots[static_cast<size_t>(row.sequence)]);
+      const bool dropped = rank_.rank() == 0 && outcome.sampled[index].dropped;
+      if (rank_.rank() == 0 && !masked.accepts(token, dropped))
+        throw std::logic_error("a masked row has a token, or was dropped, against what was said of it");
+      // Either outcome is right: nothing that follows can be compared.
+      if (masked.is_racing()) return end(running);
+      result.dropped.push_back(dropped);
+    }
     result.tokens.push_back(token);
     if (rank_.rank() == 0) result.logprobs.push_back(outcome.sampled[index].logprob);
     running.known.push_back(token);
     running.sampled = true;
-    if (static_cast<int64_t>(result.tokens.size()) < running.request.max_new) return;
+    if (static_cast<int64_t>(result.tokens.size()) >= running.request.max_new) end(running);
+  }
+
+  void take_pooled(Running& running, std::span<const float> values) {
+    outcomes_[running.number].pooled.assign(values.begin(), values.end());
+    end(running);
+  }
+
+  void end(Running& running) {
     release_pages(running);
     running.number = -1;
+  }
+
+  // What is said of the token that a slot samples next.
+  MaskedRow masked_row(size_t slot) const {
+    const Running& running = slots_[slot];
+    return make_masked_row(static_cast<uint32_t>(slot), limits_.vocabulary, seed_, running.number,
+                           running.known.size());
   }
 
   RankProgram& rank_;
@@ -225,9 +272,12 @@ class Traffic {
   std::mt19937_64 random_;
   bool calm_;
   int next_ = 0;
+  uint64_t step_id_ = 1000;
+  int64_t step_ns_ = 0;  // of the last step
   std::vector<Running> slots_;
   std::vector<int32_t> free_pages_;
   std::map<int, Outcome> outcomes_;
+  std::unique_ptr<FrontEnd> front_end_;  // of rank 0
 };
 
 }  // namespace numaserve::testing

@@ -37,7 +37,7 @@ def test_texts_are_served_while_a_template_is_stuck_and_then_conversations_again
         transport = httpx.ASGITransport(create_app(context))
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             assert (await client.post(path, json=CHAT)).status_code == 200
-            os.kill(tokenizer.template._process.pid, signal.SIGSTOP)
+            os.kill(tokenizer.template._worker._process.pid, signal.SIGSTOP)
             stuck = [asyncio.create_task(client.post(path, json=CHAT)) for _ in range(2)]
             await asyncio.sleep(0.05)
             for other, body in (
@@ -47,19 +47,19 @@ def test_texts_are_served_while_a_template_is_stuck_and_then_conversations_again
             ):
                 assert (await client.post(other, json=body)).status_code == 200
             assert not any(request.done() for request in stuck)
-            os.kill(tokenizer.template._process.pid, signal.SIGCONT)
+            os.kill(tokenizer.template._worker._process.pid, signal.SIGCONT)
             assert [answer.status_code for answer in await asyncio.gather(*stuck)] == [200, 200]
 
-            os.kill(tokenizer.template._process.pid, signal.SIGSTOP)
-            tokenizer.template._seconds = 0.2
+            os.kill(tokenizer.template._worker._process.pid, signal.SIGSTOP)
+            tokenizer.template._worker._seconds = 0.2
             answer = await client.post(path, json=CHAT)
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "chat_template_unavailable")
             assert outcomes(context, "not_ready") == 1
-            tokenizer.template._seconds = 60.0
+            tokenizer.template._worker._seconds = 60.0
             assert (await client.post(path, json=CHAT)).status_code == 200
 
     try:
         asyncio.run(scenario())
     finally:
         context.close()
-    assert tokenizer.template._process.is_stopped
+    assert tokenizer.template._worker._process.is_stopped

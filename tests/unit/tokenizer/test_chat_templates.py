@@ -124,13 +124,13 @@ def test_arguments_that_are_not_json_are_refused(make: MakeTemplate) -> None:
 def test_the_process_can_be_killed_between_two_conversations(make: MakeTemplate) -> None:
     template = make("{{ messages[0]['content'] }}")
     assert template.render({"messages": HELLO}) == "Hello"
-    os.kill(template._process.pid, signal.SIGKILL)
+    os.kill(template._worker._process.pid, signal.SIGKILL)
     assert template.render({"messages": HELLO}) == "Hello"
 
 
 def test_the_process_goes_with_the_template(make: MakeTemplate) -> None:
     template = ChatTemplate("x")
-    process = template._process._popen
+    process = template._worker._process._popen
     del template
     assert process.returncode == -signal.SIGKILL
 
@@ -138,7 +138,8 @@ def test_the_process_goes_with_the_template(make: MakeTemplate) -> None:
 def test_the_process_does_not_outlive_a_server_that_is_killed() -> None:
     code = (
         "import os, signal; from numaserve.server.tokenizer.chat_template import ChatTemplate\n"
-        "t = ChatTemplate('x'); t.render({}); print(t._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        "t = ChatTemplate('x'); t.render({}); print(t._worker._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
     )
     # The child inherits the error output, so this returns only when both have ended.
     server = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)

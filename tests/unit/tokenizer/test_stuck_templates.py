@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from numaserve.server.template import ANSWER_HEAD
+from numaserve.server.confined_work import ANSWER_HEAD
 from numaserve.server.tokenizer.chat_template import ChatTemplate
 from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
 
@@ -29,11 +29,11 @@ def template() -> Iterator[ChatTemplate]:
 
 
 def stop(template: ChatTemplate) -> None:
-    os.kill(template._process.pid, signal.SIGSTOP)
+    os.kill(template._worker._process.pid, signal.SIGSTOP)
 
 
 def works_again(template: ChatTemplate) -> bool:
-    template._seconds = 60.0  # a new process has to start, on a machine that may be busy
+    template._worker._seconds = 60.0  # a new process has to start, on a machine that may be busy
     return template.render({"text": "xy"}) == "2"
 
 
@@ -42,9 +42,9 @@ def processor_ticks(pid: int) -> int:
 
 
 def test_a_process_that_was_stopped_between_conversations_is_replaced(template: ChatTemplate) -> None:
-    process = template._process
+    process = template._worker._process
     stop(template)
-    template._seconds = 0.2
+    template._worker._seconds = 0.2
     with pytest.raises(ChatTemplateUnavailable, match=r"within 0\.2 s"):
         template.render({"text": "x"})
     assert process.returncode == -signal.SIGKILL
@@ -53,11 +53,11 @@ def test_a_process_that_was_stopped_between_conversations_is_replaced(template: 
 
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_process_that_does_not_come_to_an_end_is_replaced(template: ChatTemplate, *, stopped: bool) -> None:
-    before = processor_ticks(template._process.pid)
-    template._seconds = 1.0
+    before = processor_ticks(template._worker._process.pid)
+    template._worker._seconds = 1.0
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(template.render, {"endless": True})
-        while stopped and not answer.done() and processor_ticks(template._process.pid) < before + 3:
+        while stopped and not answer.done() and processor_ticks(template._worker._process.pid) < before + 3:
             time.sleep(0.01)
         if stopped and not answer.done():
             stop(template)
@@ -68,7 +68,7 @@ def test_a_process_that_does_not_come_to_an_end_is_replaced(template: ChatTempla
 
 def test_a_process_that_stops_reading_is_replaced(template: ChatTemplate) -> None:
     stop(template)
-    template._seconds = 0.2
+    template._worker._seconds = 0.2
     with pytest.raises(ChatTemplateUnavailable):
         template.render({"text": "x" * 8_000_000})  # a pipe holds 65536 of them
     assert works_again(template)
@@ -81,13 +81,13 @@ def test_a_long_conversation_goes_through_the_pipes(template: ChatTemplate) -> N
 def test_closing_ends_a_rendering(template: ChatTemplate) -> None:
     stop(template)
     writing = threading.Event()
-    exchange = template._exchange
+    exchange = template._worker._exchange
 
     def tell(*arguments: object) -> object:
         writing.set()
         return exchange(*arguments)  # type: ignore[arg-type]
 
-    template._exchange = tell  # type: ignore[method-assign, assignment]
+    template._worker._exchange = tell  # type: ignore[method-assign, assignment]
     with ThreadPoolExecutor(1) as pool:
         stuck = pool.submit(template.render, {"text": "x"})
         assert writing.wait(30)
@@ -112,8 +112,8 @@ def test_an_answer_out_of_form_ends_the_process(
     template: ChatTemplate, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     code = f"import sys; sys.stdin.buffer.readline(); sys.stdout.buffer.write({answer!r}); sys.stdout.flush()"
-    monkeypatch.setattr("numaserve.server.tokenizer.chat_template._COMMAND", (sys.executable, "-c", code))
-    template._process.kill()
+    monkeypatch.setattr("numaserve.server.confined_worker.command_of", lambda _: (sys.executable, "-c", code))
+    template._worker._process.kill()
     with pytest.raises(ChatTemplateError, match="killed twice"):
         template.render({"text": "x"})
     monkeypatch.undo()
@@ -122,7 +122,7 @@ def test_an_answer_out_of_form_ends_the_process(
 
 def test_a_kernel_without_filters_is_named(template: ChatTemplate, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import sys; sys.stdin.buffer.readline(); sys.exit(3)"
-    monkeypatch.setattr("numaserve.server.tokenizer.chat_template._COMMAND", (sys.executable, "-c", code))
-    template._process.kill()
+    monkeypatch.setattr("numaserve.server.confined_worker.command_of", lambda _: (sys.executable, "-c", code))
+    template._worker._process.kill()
     with pytest.raises(ChatTemplateError, match="seccomp"):
         template.render({"text": "x"})

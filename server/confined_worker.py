@@ -1,0 +1,121 @@
+"""A process that works on what is not trusted, one piece after another, and can neither run for ever nor do harm.
+
+What came with a model may be a program, or as good as one: nested loops of a template run for years, and a regular
+expression that backtracks never returns to any check that could be put into the front end. Only the kernel can stop
+that, and it stops processes.
+"""
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from numaserve.server.child_process import ChildProcess, Ended, TooLate
+from numaserve.server.confined_work import ANSWER_HEAD, NOT_CONFINED
+
+MEMORY_BYTES = 512 * 2**20
+CPU_SECONDS = 2.0  # for a piece; usual ones take well under a millisecond
+# Wall time, start of the process included: several times as much, for a machine whose cores are all busy. Only a
+# process that is stopped, or does not get a core at all, takes so long.
+SECONDS = 10.0
+
+
+class WorkFailed(Exception):
+    """There is no result, and there would be none again; the message says why."""
+
+
+class WorkerUnavailable(Exception):
+    """The process does not answer; the next piece gets a new one. The message is meant for the client."""
+
+
+class ConfinedWorker:
+    """One such process, which runs `confined_work.serve`. Safe to use from several threads; they take turns."""
+
+    def __init__(
+        self,
+        subject: str,
+        module: str,
+        config: Mapping[str, object],
+        *,
+        max_bytes: int,
+        cpu_seconds: float = CPU_SECONDS,
+        seconds: float = SECONDS,
+    ) -> None:
+        """`subject` is what messages call it, such as "the chat template", `module` what the process runs; an answer
+        has at most `max_bytes`."""
+        self._subject = subject
+        self._module = module
+        self._max_bytes = max_bytes
+        self._cpu_seconds = cpu_seconds
+        self._seconds = seconds
+        self._config = json.dumps({**config, "cpu_seconds": cpu_seconds, "memory_bytes": MEMORY_BYTES}).encode() + b"\n"
+        self._unsent_config = self._config
+        self._lock = threading.Lock()
+        self._closed = False
+        self._start()  # now, so that it is up before the first request
+
+    def ask(self, piece: bytes) -> str:
+        """The result for `piece`, which is JSON. Raises `WorkFailed` and `WorkerUnavailable`."""
+        line = piece + b"\n"
+        with self._lock:
+            # A process that was killed between requests is no fault of this one, which hence gets a second one.
+            answer = self._ask(line) or self._ask(line)
+        if answer is None:
+            raise WorkFailed(f"{self._subject} failed: its process was killed twice")
+        success, text = answer
+        if not success:
+            raise WorkFailed(text)
+        return text
+
+    def close(self) -> None:
+        """End the process, in the middle of a piece too; also done when the object goes away or the interpreter
+        exits."""
+        self._closed = True
+        self._process.kill()
+        with self._lock:
+            self._process.stop()
+
+    def _ask(self, line: bytes) -> tuple[bool, str] | None:
+        """Whether there is a result, and that or the complaint; None when the process died without an answer."""
+        if self._process.is_stopped and not self._closed:
+            self._start()
+        if self._closed:  # asked after the start: `close` may not have seen the new process
+            raise WorkerUnavailable("The server is shutting down.")
+        process = self._process
+        try:
+            answer = self._exchange(process, line, time.monotonic() + self._seconds)
+        except TooLate:
+            process.stop()
+            subject = self._subject[0].upper() + self._subject[1:]
+            message = f"{subject}'s process did not answer within {self._seconds:g} s. Try again."
+            raise WorkerUnavailable(message) from None
+        if answer is not None:
+            return answer
+        process.stop()
+        if process.returncode == -signal.SIGPROF:
+            raise WorkFailed(f"{self._subject} ran for more than {self._cpu_seconds:g} s of processor time")
+        if process.returncode == NOT_CONFINED:
+            raise WorkFailed(f"{self._subject} needs a kernel that takes seccomp filters, and this one does not")
+        return None
+
+    def _exchange(self, process: ChildProcess, line: bytes, deadline: float) -> tuple[bool, str] | None:
+        try:
+            process.send(self._unsent_config + line, deadline)
+            self._unsent_config = b""
+            success, size = ANSWER_HEAD.unpack(process.receive(ANSWER_HEAD.size, deadline))
+            if size > self._max_bytes:
+                return None
+            return success, process.receive(size, deadline).decode("utf-8", "surrogatepass")
+        except (Ended, UnicodeDecodeError):
+            return None
+
+    def _start(self) -> None:
+        self._process = ChildProcess(command_of(self._module))
+        self._unsent_config = self._config
+
+
+def command_of(module: str) -> Sequence[str]:
+    """The command that runs a module of the server."""
+    return sys.executable, "-P", "-m", module

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 import msgspec
 from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 PAGE_SIZE = 32
 MAX_LOGPROBS = 20
 
@@ -176,6 +176,25 @@ class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
     total: int
 
 
+class OperationTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The work of a rank's operations of one name, as terms of a step's shape. Bytes are those of weights and KV cache
+    that have to be read at least, flops multiplies and adds; both are as in `OperationProfile`.
+
+    A row is a new token, or with `of_logits` a row of logits. A pair is a new token and a position that it looks at.
+    """
+
+    name: str
+    of_logits: bool = False
+    weight_bytes: int = 0  # read once in a step that has a row
+    row_flops: float = 0.0
+    expert_bytes: int = 0  # of all experts together; a step reads those that a token goes to
+    num_experts: int = 0  # that a token chooses `top_k` of
+    top_k: int = 0
+    position_bytes: int = 0  # of each position that a sequence looks at, read once for all its new tokens
+    pair_flops: int = 0
+    window: int = 0  # positions that a token looks back at, itself included; 0: all
+
+
 class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ready"):
     """A rank has loaded its shard and waits for plans."""
 
@@ -187,6 +206,7 @@ class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ready"
     misplaced_pages: int  # memory pages of weights and KV found on another node than the rank's own
     weights_from: WeightsOrigin = "checkpoint"
     weights_ns: int = 0  # how long that took
+    terms: list[OperationTerms] = []  # of the operations that multiply
 
 
 class WorkerStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="stats"):

@@ -258,6 +258,7 @@ class Engine:
             isa=",".join(sorted({ready.isa for ready in self._ready.values()})),
             tp=len(self._launches),
         )
+        self._scheduler.costs.describe([ready.terms for ready in self._ready.values()])
         self._state = "serving"
         self._steps.start()
 

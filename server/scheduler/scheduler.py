@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.policy import Chunk
@@ -37,6 +38,7 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
         self.kv = KVCache(config)
+        self.costs = CostModel()
         self.waiting: deque[Sequence] = deque()  # in order of arrival, as `running`; all of it arrived later
         self.running: list[Sequence] = []
         self.in_flight: deque[InFlight] = deque()
@@ -84,7 +86,7 @@ class Scheduler:
         if len(self.in_flight) == MAX_IN_FLIGHT:
             return None
         self.kv.begin_step()
-        step = StepBuilder(self._next_step, self.config)
+        step = StepBuilder(self._next_step, self.config, self.costs.begin())
         self._continue_running(step)
         self._admit_waiting(step)
         self.masked = step.masked
@@ -92,7 +94,7 @@ class Scheduler:
             return None
         self._next_step += 1
         self.in_flight.append(step.in_flight)
-        return StepPlan(step_id=step.in_flight.step_id, seqs=step.plans)
+        return step.finish()
 
     def apply(self, result: StepResult) -> list[SequenceUpdate]:
         """Take in rank 0's result of the oldest plan in flight. Returns the updates of sequences that still live.
@@ -102,6 +104,9 @@ class Scheduler:
         """
         record = self._expect(result)
         self.in_flight.popleft()
+        if not record.void:
+            # Waiting for masks is no work of the step, and says nothing of the next one.
+            self.costs.observe(record.terms, (result.worker_ns - result.mask_wait_ns) * 1e-9)
         updates = []
         for entry, answer in zip(record.entries, result.seqs, strict=False):  # no entries when it is void
             update = None if entry.seq.state is SequenceState.FINISHED else self._apply_one(entry, answer)

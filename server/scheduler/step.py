@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from numaserve.server.scheduler.cost_table import StepWork, Terms
 from numaserve.server.scheduler.policy import Chunk, StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
-from numaserve.workers.protocol import SeqPlan, SlotInit
+from numaserve.workers.protocol import SeqPlan, SlotInit, StepPlan
 
 
 class Entry(NamedTuple):
@@ -33,14 +34,16 @@ class InFlight:
     step_id: int
     entries: list[Entry] = field(default_factory=list)
     void: bool = False  # its result is to be ignored
+    terms: Terms = (0.0, 0.0, 0.0, 0.0, 0.0)  # of its work
 
 
 class StepBuilder:
     """A plan in the making, and the record of what its result must bring."""
 
-    def __init__(self, step_id: int, config: SchedulerConfig) -> None:
+    def __init__(self, step_id: int, config: SchedulerConfig, work: StepWork) -> None:
         self.budget = StepBudget(config.max_step_tokens, config.max_logit_rows)
         self.in_flight = InFlight(step_id)
+        self._work = work
         self.plans: list[SeqPlan] = []
         self.masked: list[MaskedRow] = []
 
@@ -63,8 +66,14 @@ class StepBuilder:
             )
         )
         self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows, pool))
+        self._work.add(start, chunk.length, chunk.logprob_rows + chunk.sample)
         if chunk.sample and seq.sampling.masked:
             self.masked.append(MaskedRow(seq, seq.slot, end))
+
+    def finish(self) -> StepPlan:
+        """The plan, to which nothing is added any more."""
+        self.in_flight.terms = self._work.terms()
+        return StepPlan(step_id=self.in_flight.step_id, seqs=self.plans)
 
 
 def slot_init(seq: Sequence) -> SlotInit:

@@ -130,6 +130,7 @@ def _load(mailbox: Mailbox, launch: Launch) -> RankModel:
             misplaced_pages=model.misplaced_pages(),
             weights_from=model.loaded.origin,
             weights_ns=round(model.loaded.seconds * 1e9),
+            terms=model.terms,
         )
     )
     return model

@@ -20,6 +20,7 @@ from numaserve.workers.planning.reference import page_bytes
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.populate import Population
 from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.cost import merged_terms
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE, slot_settings
@@ -80,7 +81,9 @@ class RankModel:
         loader = RankLoader(files, config, part, positions, launch.weights_cache)
         self.loaded = loader.load(node.team, lambda done: report(done, self.weight_bytes))
         self._weights = self.loaded.weights
-        self._program = _build(launch, node, config, part, self._weights)
+        builder = _builder(launch, node, config, part)
+        self.terms = merged_terms(builder.costs())
+        self._program = _build(builder, launch, node, part, self._weights)
         if node.masks is not None:
             self._program.use_masks(node.masks, launch.mask_deadline_s)
         self._cache_writer: BackgroundWriter | None = None
@@ -189,9 +192,7 @@ class RankModel:
         return results
 
 
-def _build(
-    launch: Launch, node: NodeContext, config: ModelConfig, part: RankPart, weights: Weights
-) -> Program | ReferenceProgram:
+def _builder(launch: Launch, node: NodeContext, config: ModelConfig, part: RankPart) -> ProgramBuilder:
     limits = ProgramLimits(
         max_step_tokens=launch.max_step_tokens,
         max_logit_rows=0 if launch.settings.pooled else launch.max_logit_rows,
@@ -202,6 +203,12 @@ def _build(
     ranks = Ranks(part.partition.shares, launch.rank, node.ring.slot_bytes if node.ring else 0)
     builder = ProgramBuilder(ProgramSetup(config.decoder.shape(part), limits, ranks, launch.settings))
     config.decoder.forward(builder, part)
+    return builder
+
+
+def _build(
+    builder: ProgramBuilder, launch: Launch, node: NodeContext, part: RankPart, weights: Weights
+) -> Program | ReferenceProgram:
     if launch.backend == "native":
         return make_program(builder.setup, builder.fused(), node.team, node.ring, weights.native)
     # It brings torch, which takes a second to import and is not installed everywhere.

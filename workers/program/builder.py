@@ -10,6 +10,7 @@ padded to a multiple of 32 columns, and a multiple of 32 rows of room.
 from itertools import accumulate, pairwise
 
 from numaserve.workers.program.buffers import Columns, Logits, Operand, Partial, Residual, Tensor, padded
+from numaserve.workers.program.cost import OperationCost
 from numaserve.workers.program.experts import ExpertRecorder
 from numaserve.workers.program.fuse import fuse
 from numaserve.workers.program.latent import LatentRecorder
@@ -156,3 +157,7 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
     def fused(self) -> list[Operation]:
         """The recorded operations, as few as there are kernels for."""
         return fuse(self.operations, self.setup.ranks.world)
+
+    def costs(self) -> list[OperationCost]:
+        """The costs of a step for this rank, operation by operation in order."""
+        return [cost for operation in self.fused() for cost in operation.cost(self.setup)]

@@ -1,12 +1,13 @@
 """The costs of operations: bytes read, operations and exchanges, as functions of the step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
 from numaserve.workers.program.buffers import ATTENTION_BLOCK, padded
 from numaserve.workers.program.context_parallel import ContextParallel
-from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.protocol import PAGE_SIZE, OperationTerms
 from numaserve.workers.settings import KvCacheDtype
 
 FP32, BF16, INT8 = 4, 2, 1  # bytes
@@ -52,13 +53,29 @@ class Amount:
 
 @dataclass(frozen=True)
 class OperationCost:
-    """The cost of an operation. `weights` is their format ("int4/32"), `computes` that of what is multiplied."""
+    """The cost of an operation. `weights` is their format ("int4/32"), `computes` that of what is multiplied. `terms`:
+    bytes and flops of `amount` as data, for those that have some."""
 
     name: str
     kind: Kind
     amount: Callable[[StepWork], Amount]
     weights: str = "bf16"
     computes: str = "bf16"
+    terms: OperationTerms | None = None
+
+
+def merged_terms(costs: Iterable[OperationCost]) -> list[OperationTerms]:
+    """The terms of all costs, one for each name and kind of row, window and choice of experts."""
+    found: dict[tuple[object, ...], OperationTerms] = {}
+    for terms in (cost.terms for cost in costs if cost.terms is not None):
+        key = (terms.name, terms.of_logits, terms.window, terms.num_experts, terms.top_k)
+        found[key] = _sum(found[key], terms) if key in found else terms
+    return list(found.values())
+
+
+def _sum(one: OperationTerms, other: OperationTerms) -> OperationTerms:
+    summed = ("weight_bytes", "row_flops", "expert_bytes", "position_bytes", "pair_flops")
+    return replace(one, **{name: getattr(one, name) + getattr(other, name) for name in summed})
 
 
 def of_rows(name: str, row_bytes: int, *, logits: bool = False) -> OperationCost:

@@ -17,4 +17,4 @@ def rank_operations(config: ModelConfig, part: RankPart) -> list[OperationCost]:
     setup = ProgramSetup(config.decoder.shape(part), limits, ranks, settings)
     builder = ProgramBuilder(setup)
     config.decoder.forward(builder, part)
-    return [cost for operation in builder.fused() for cost in operation.cost(setup)]
+    return builder.costs()

@@ -18,6 +18,7 @@ from numaserve.workers.program.cost import (
 )
 from numaserve.workers.program.ops.base import Operation, Reads, Rope, Vector, Writes
 from numaserve.workers.program.setup import ProgramSetup
+from numaserve.workers.protocol import OperationTerms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,8 @@ class Attention(Operation):
         latent = shape.value_dim > 0
         position = kv_bytes_per_token(shape.kv_heads, shape.head_dim, dtype, latent=latent)
         pair = 2 * shape.q_heads * (shape.head_dim + (shape.value_dim or shape.head_dim))
+        # Of all sequences: those whose latents the ranks divide are few, and take less than this says.
+        terms = OperationTerms("attention", position_bytes=position, pair_flops=pair, window=self.window)
 
         def amount(step: StepWork) -> Amount:
             _, whole = parted(step, program.context_parallel)
@@ -71,4 +74,4 @@ class Attention(Operation):
             return Amount(position * positions, pair * pairs, whole.tokens / max(len(whole.sequences), 1))
 
         kind: Kind = "latent" if latent else "attention"
-        return [OperationCost("attention", kind, amount, weights=dtype)]
+        return [OperationCost("attention", kind, amount, weights=dtype, terms=terms)]

@@ -8,6 +8,7 @@ from numaserve.workers.program.buffers import Buffer, Operand, Quantized, Tensor
 from numaserve.workers.program.cost import FP32, Amount, OperationCost, StepWork, expected_share, of_columns, of_rows
 from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes, held_format
 from numaserve.workers.program.setup import ProgramSetup
+from numaserve.workers.protocol import OperationTerms
 
 ExpertActivation = Literal["none", "silu", "swiglu_oai"]
 
@@ -84,19 +85,24 @@ class MultiplyExperts(Operation):
         if first is None:
             return []
         num_experts, top_k, shared = self.routing.num_experts, self.routing.top_k, self.shared
-        nbytes = sum(each.nbytes for each in self.weights)
-        features = sum(each.n * each.k for each in self.weights)
+        features = sum(each.n * each.k for each in self.weights) * top_k / num_experts
+        terms = OperationTerms(
+            self.name,
+            weight_bytes=0 if shared is None else shared.nbytes,
+            row_flops=2 * (features + (0 if shared is None else shared.n * shared.k)),
+            expert_bytes=sum(each.nbytes for each in self.weights),
+            num_experts=num_experts,
+            top_k=top_k,
+        )
 
         def amount(step: StepWork) -> Amount:
             share = expected_share(num_experts, top_k, step.tokens)
             rows = step.tokens * top_k / num_experts  # of each expert
-            total, flops = nbytes * share, 2 * features * rows
-            if shared is not None:
-                total, flops = total + shared.nbytes, flops + 2 * shared.n * shared.k * step.tokens
-            return Amount(total, flops, rows / share)
+            nbytes = terms.expert_bytes * share + terms.weight_bytes
+            return Amount(nbytes, terms.row_flops * step.tokens, rows / share)
 
-        widened = self.widened if self.weights else self.shared_widened
-        return [OperationCost(self.name, "experts", amount, held_format(first), "bf16" if widened else first.format)]
+        computes = "bf16" if (self.widened if self.weights else self.shared_widened) else first.format
+        return [OperationCost(self.name, "experts", amount, held_format(first), computes, terms)]
 
 
 @dataclass(frozen=True, kw_only=True)

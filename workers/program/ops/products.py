@@ -8,6 +8,7 @@ from numaserve.workers.program.buffers import Buffer, Operand, Quantized
 from numaserve.workers.program.cost import Amount, Kind, OperationCost, StepWork
 from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes, held_format
 from numaserve.workers.program.setup import ProgramSetup
+from numaserve.workers.protocol import OperationTerms
 
 Activation = Literal["none", "silu", "gelu_tanh"]
 
@@ -64,8 +65,10 @@ class HeadLinear(Operation):
 def weight_cost(name: str, kind: Kind, weight: Matrix, *, widened: bool, logits: bool = False) -> OperationCost:
     """The cost of a product that reads all of `weight` where there is a row."""
 
+    terms = OperationTerms(name, logits, weight_bytes=weight.nbytes, row_flops=2 * weight.n * weight.k)
+
     def amount(step: StepWork) -> Amount:
         rows = step.rows(logits)
-        return Amount(weight.nbytes if rows else 0, 2 * weight.n * weight.k * rows, rows)
+        return Amount(terms.weight_bytes if rows else 0, terms.row_flops * rows, rows)
 
-    return OperationCost(name, kind, amount, held_format(weight), "bf16" if widened else weight.format)
+    return OperationCost(name, kind, amount, held_format(weight), "bf16" if widened else weight.format, terms)

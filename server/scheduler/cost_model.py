@@ -1,0 +1,88 @@
+"""The time that a step will take, learnt from the steps before it."""
+
+from collections.abc import Sequence
+
+from numaserve.server.scheduler.cost_table import NUM_TERMS, CostTable, StepWork, Terms
+from numaserve.workers.protocol import OperationTerms
+
+# A machine that reads 10 GB and multiplies 100 Gflop a second, and needs a millisecond for anything. Only the ratios
+# count: the first observation says how much faster or slower the whole is.
+_FIRST_GUESS = (1e-3, 1e-10, 1e-11, 1e-10, 1e-11)
+_NOISE = 0.1  # of a step's time: what the terms do not tell
+_OUTLIER = 3.0  # standard deviations; what is further off counts as if it were as far
+_DOUBT = 1.0  # standard deviation of a coefficient of which nothing is known, as a part of it
+_DRIFT = 0.02  # by which a coefficient may change from one step to the next
+_SETTLED = 16  # observations after which predictions are to be relied on
+
+
+class CostModel:
+    """Seconds of a step as a sum of its terms, each at a rate that is fitted to the times of steps.
+
+    The fit is recursive least squares with a random walk of the coefficients (a Kalman filter): it follows a machine
+    that becomes slower, costs some microseconds a step, and forgets nothing about terms that the present steps do not
+    have, as a fit with exponential weights would. Errors count relative to the time itself, so that short steps matter
+    as much as long ones; no rate is negative. The same observations give the same model: there is no clock in it.
+    """
+
+    def __init__(self) -> None:
+        self._table = CostTable()
+        self._rates = list(_FIRST_GUESS)
+        self._covariance: list[list[float]] = []
+        self._observed = 0
+
+    def describe(self, ranks: Sequence[Sequence[OperationTerms]]) -> None:
+        """Take what each rank tells of its operations. What was learnt stays as long as that is the same."""
+        table = CostTable.of_slowest(ranks)
+        if table != self._table:
+            self._table, self._observed, self._rates = table, 0, list(_FIRST_GUESS)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether enough steps were seen to rely on what is predicted."""
+        return self._observed >= _SETTLED
+
+    @property
+    def predicts(self) -> bool:
+        """Whether there is a table, and a step was seen: else nothing can be told."""
+        return self._observed > 0
+
+    def begin(self) -> StepWork:
+        """The work of a new plan."""
+        return self._table.begin()
+
+    def predict(self, terms: Terms) -> float:
+        """Seconds of a step with those terms."""
+        return sum(rate * term for rate, term in zip(self._rates, terms, strict=True))
+
+    def observe(self, terms: Terms, seconds: float) -> None:
+        """Take in the time of a step."""
+        if self._table.is_empty or seconds <= 0.0:
+            return
+        if not self._observed:
+            scale = seconds / self.predict(terms)
+            self._rates = [rate * scale for rate in _FIRST_GUESS]
+            self._covariance = [
+                [(_DOUBT * rate) ** 2 if row == column else 0.0 for column in range(NUM_TERMS)]
+                for row, rate in enumerate(self._rates)
+            ]
+        self._observed += 1
+        self._update(terms, seconds)
+
+    def _update(self, terms: Terms, seconds: float) -> None:
+        predicted = self.predict(terms)
+        gain = [sum(map(float.__mul__, row, terms)) for row in self._covariance]
+        variance = sum(map(float.__mul__, gain, terms)) + (_NOISE * max(predicted, seconds)) ** 2
+        bound = _OUTLIER * variance**0.5
+        error = min(max(seconds - predicted, -bound), bound) / variance
+        for row, own in enumerate(gain):
+            self._rates[row] = max(0.0, self._rates[row] + own * error)
+            self._covariance[row] = [
+                each - own * other / variance for each, other in zip(self._covariance[row], gain, strict=True)
+            ]
+            self._wander(row)
+
+    def _wander(self, row: int) -> None:
+        """Let a coefficient be a little less sure than it was, up to the doubt that there was at first."""
+        rate = max(self._rates[row], _DRIFT * _FIRST_GUESS[row])
+        if self._covariance[row][row] < (_DOUBT * rate) ** 2:
+            self._covariance[row][row] += (_DRIFT * rate) ** 2

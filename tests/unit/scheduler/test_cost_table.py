@@ -1,0 +1,62 @@
+"""The scheduler's terms of a step are those of the operations themselves."""
+
+import pytest
+from numaserve.server.scheduler.cost_table import CostTable
+from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.cost import StepWork, merged_terms
+from numaserve.workers.protocol import OperationTerms, Ready, decode_from_worker, encode
+
+from tests.support.recorded_programs import all_programs, dense
+
+STEPS = [
+    StepWork([(0, 1)], 0),
+    StepWork([(0, 40)], 1),
+    StepWork([(7, 1), (30, 1), (100, 12)], 2),
+    StepWork([(500, 17)], 17),
+]
+PROGRAMS = all_programs()
+
+
+def terms_of(operations: list[OperationTerms], step: StepWork) -> tuple[float, ...]:
+    work = CostTable.of(operations).begin()
+    for index, (start, count) in enumerate(step.sequences):
+        work.add(start, count, 0 if index else step.logit_rows)
+    return work.terms()
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_terms_add_up_to_what_the_operations_cost(name: str, step: StepWork) -> None:
+    builder: ProgramBuilder = PROGRAMS[name]
+    costs = builder.costs()
+    amounts = [cost.amount(step) for cost in costs]
+    _, weights, products, read, pairs = terms_of(merged_terms(costs), step)
+    assert weights + read == pytest.approx(sum(each.nbytes for each in amounts))
+    assert products + pairs == pytest.approx(sum(each.flops for each in amounts))
+
+
+def test_what_a_rank_tells_comes_through_a_message() -> None:
+    terms = merged_terms(dense().costs())
+    ready = Ready(0, "avx512", 1, 2, 3, 0, terms=terms)
+    assert decode_from_worker(encode(ready)) == ready
+    assert {each.name for each in terms} >= {"gate_up", "attention", "lm_head"}
+
+
+def test_operations_of_one_name_are_told_together_unless_their_windows_differ() -> None:
+    one, other = (OperationTerms("attention", position_bytes=4, pair_flops=8, window=window) for window in (0, 32))
+    table = CostTable.of([one, one, other])
+    assert table.attention == ((0, 8, 16), (32, 4, 8))
+
+
+def test_a_chunk_is_priced_before_it_is_added() -> None:
+    work = CostTable.of(merged_terms(dense().costs())).begin()
+    work.add(3, 1, 1)
+    ahead = work.terms(10, 20)
+    work.add(10, 20)
+    assert ahead == work.terms()
+
+
+def test_the_rank_that_has_most_to_do_is_the_one_that_counts() -> None:
+    light, heavy = (OperationTerms("linear", weight_bytes=size, row_flops=size) for size in (10, 30))
+    assert CostTable.of_slowest([[light], [heavy]]).weight_bytes == 30
+    assert CostTable.of_slowest([]).is_empty

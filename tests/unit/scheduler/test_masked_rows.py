@@ -5,7 +5,8 @@ from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
 from numaserve.server.scheduler.step import MaskedRow
 from numaserve.workers.protocol import SamplingParams, SeqResult, StepPlan, StepResult
-from scheduler_integrity import check_integrity
+
+from tests.support.scheduler_integrity import check_integrity
 
 MASKED = SamplingParams(masked=True)
 

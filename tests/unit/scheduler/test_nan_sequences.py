@@ -2,8 +2,9 @@
 
 import pytest
 from numaserve.server.scheduler.sequence import SchedulerConfig
-from scheduler_integrity import check_integrity
 from scheduler_simulation import NAN_TOKEN, Request, Service
+
+from tests.support.scheduler_integrity import check_integrity
 
 PAGE = 4
 SHARED = [0, 1, 2, 0, 1, 2, 0, 1]  # two pages

@@ -5,7 +5,8 @@ from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
 from numaserve.workers.protocol import SamplingParams, SeqResult, StepPlan, StepResult
-from scheduler_integrity import check_integrity
+
+from tests.support.scheduler_integrity import check_integrity
 
 EMBEDDING = b"\0\0\x80?"
 

@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 from numaserve.server.scheduler.radix_tree import Node, RadixTree
-from scheduler_integrity import check_tree
+
+from tests.support.scheduler_integrity import check_tree
 
 PAGE = 2
 Prefix = tuple[str, tuple[tuple[int, ...], ...]]  # salt, and the tokens page by page

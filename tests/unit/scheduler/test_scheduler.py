@@ -4,8 +4,9 @@ import pytest
 from numaserve.server.scheduler.errors import ResultMismatch, SchedulerIntegrityError, SequenceTooLong
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.protocol import SeqResult, StepPlan, StepResult
-from scheduler_integrity import check_integrity
 from scheduler_simulation import Request, Service
+
+from tests.support.scheduler_integrity import check_integrity
 
 PAGE = 4
 

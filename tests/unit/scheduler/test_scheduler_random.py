@@ -6,8 +6,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from numaserve.server.scheduler.errors import SequenceTooLong
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.protocol import StepPlan
-from scheduler_integrity import check_integrity
 from scheduler_simulation import NAN_TOKEN, Request, Service
+
+from tests.support.scheduler_integrity import check_integrity
 
 # Few tokens and few beginnings: most prompts share pages with others.
 beginnings = st.sampled_from([[0] * 24, [0, 1, 2] * 8, [1] * 24])

@@ -1,0 +1,145 @@
+"""Clients: they come, read at their pace, leave, and compare what they get with the truth."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from functools import partial
+
+from numaserve.server.engine.engine import Engine
+from numaserve.server.engine.stream import Stream
+from numaserve.server.engine.types import (
+    Busy,
+    GenerationChunk,
+    GenerationFailed,
+    GenerationRequest,
+    NotReady,
+    QueueFull,
+    RequestTooLong,
+)
+from numaserve.workers.protocol import SamplingParams
+
+from tests.simulation.matchers import SimulatedMatcher
+from tests.simulation.scenario import Request
+from tests.simulation.truth import Answer, Truth
+from tests.simulation.world import World
+
+_TRIES = 6
+_AGAIN_S = 0.5  # behind a refusal, the first time; then twice as much each time
+
+
+class Client:
+    """One client, and what it knows about the answers to its sequences."""
+
+    def __init__(self, world: World, engine: Engine, number: int, request: Request, truths: Sequence[Truth]) -> None:
+        self._world = world
+        self._engine = engine
+        self._number = number
+        self._request = request
+        self._truths = truths
+        self._answers = [Answer() for _ in truths]
+
+    async def run(self) -> None:
+        """Come, ask, read and go."""
+        await asyncio.sleep(self._request.at)
+        for attempt in range(_TRIES):
+            try:
+                await self._ask()
+            except (QueueFull, NotReady, Busy) as refusal:
+                self._note("refused", type(refusal).__name__)
+                if self._engine.state in ("failed", "stopped"):
+                    return
+                await asyncio.sleep(_AGAIN_S * 2**attempt)
+            else:
+                return
+
+    async def _ask(self) -> None:
+        if self._request.kind == "profile":
+            await self._engine.profile(ceilings=self._number % 2 == 0)
+        elif self._request.kind == "flush":
+            await self._engine.flush_cache()
+        else:
+            await self._generate()
+
+    async def _generate(self) -> None:
+        requests = [self._generation(truth) for truth in self._truths]
+        too_long = any(truth.is_too_long for truth in self._truths)
+        try:
+            stream = self._engine.admit(requests)
+        except RequestTooLong:
+            self._note("too long")
+            if not too_long:
+                self._world.violate("a request that fits was said to be too long")
+            return
+        self._note("admitted")
+        if too_long:
+            self._world.violate("a request that is too long was admitted")
+        self._world.admitted += len(requests)
+        leaves = self._request.leaves_after_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(leaves if leaves >= 0 else None):
+                await self._read(stream)
+        await stream.aclose()
+        await stream.aclose()
+
+    async def _read(self, stream: Stream) -> None:
+        left = self._request.leaves_after_chunks
+        try:
+            while left != 0:
+                self._take(await anext(stream))
+                left -= 1
+                if self._request.pace_s:
+                    await asyncio.sleep(self._request.pace_s)
+            self._note("left")
+        except StopAsyncIteration:
+            self._note("answered", [answer.finish for answer in self._answers])
+            self._check_ends()
+        except GenerationFailed as error:
+            self._note("failed", str(error))
+            if not any(truth.fails or self._world.excuses(truth.wanted.seed) for truth in self._truths):
+                self._world.violate(f"a request was failed without need: {error}")
+
+    def _take(self, chunk: GenerationChunk) -> None:
+        answer, truth = self._answers[chunk.index], self._truths[chunk.index]
+        self._note("chunk", chunk.index, chunk.text, chunk.finish_reason)
+        if answer.finish:
+            self._world.violate("something came behind the end of a sequence")
+        answer.tokens += chunk.token_ids
+        answer.text += chunk.text
+        answer.logprobs += chunk.logprobs
+        answer.named += chunk.token_logprobs
+        answer.rows += chunk.prompt_logprobs
+        answer.embedding += chunk.embedding
+        if chunk.finish_reason is not None:
+            answer.finish, answer.stop_reason = chunk.finish_reason, chunk.stop_reason
+        if not (answer == truth.answer if answer.finish else answer.is_part_of(truth.answer)):
+            self._world.violate(f"an answer is not what it should be: {answer}, not {truth.answer}")
+
+    def _check_ends(self) -> None:
+        if not all(answer.finish for answer in self._answers):
+            self._world.violate("a stream has ended before all of its sequences")
+
+    def _generation(self, truth: Truth) -> GenerationRequest:
+        wanted = truth.wanted
+        sampling = SamplingParams(
+            seed=wanted.seed,
+            repetition_penalty=1.5 if wanted.penalties else 1.0,
+            logprobs=wanted.logprobs,
+            token_ids_logprob=list(wanted.named),
+        )
+        return GenerationRequest(
+            f"client {self._number}",
+            list(wanted.prompt),
+            sampling,
+            wanted.max_new_tokens,
+            min_new_tokens=wanted.min_new_tokens,
+            stop=wanted.stop,
+            stop_token_ids=wanted.stop_token_ids,
+            prompt_logprobs=wanted.prompt_logprobs,
+            include_stop=wanted.include_stop,
+            cache_salt=f"salt {wanted.salt}",
+            pool=wanted.pool,
+            matcher=partial(SimulatedMatcher, self._world, truth) if wanted.masked else None,
+        )
+
+    def _note(self, kind: str, *facts: object) -> None:
+        self._world.note(f"client.{kind}", self._number, *facts)

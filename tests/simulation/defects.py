@@ -1,0 +1,155 @@
+"""Defects that are put into the server to show that the simulation finds them."""
+
+import asyncio
+import ctypes
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+from msgspec import structs
+from numaserve.server.engine.masks import Masks, _Held
+from numaserve.server.engine.registry import LiveRequests
+from numaserve.server.engine.steps import StepLoop
+from numaserve.server.engine.stream import Stream
+from numaserve.server.scheduler.kv_cache import KVCache
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import Sequence, SequenceState, SequenceUpdate
+from numaserve.server.scheduler.step import StepBuilder
+from numaserve.server.supervisor.progress import ProgressWatch
+from numaserve.server.supervisor.supervisor import Supervisor
+from numaserve.workers.protocol import StepResult
+
+DEFECTS: dict[str, Callable[[], AbstractContextManager[None]]] = {}
+
+
+def _defect(owner: type, method: str) -> Callable[[Callable[..., Any]], None]:
+    """Have the decorated function, which gets the right method as its first argument, stand in for it."""
+
+    def register(wrong: Callable[..., Any]) -> None:
+        @contextmanager
+        def applied() -> Iterator[None]:
+            right = getattr(owner, method)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(owner, method, lambda *arguments, **named: wrong(right, *arguments, **named))
+                yield
+
+        DEFECTS[wrong.__name__] = applied
+
+    return register
+
+
+@_defect(KVCache, "release")
+def a_page_is_left_out_of_a_release(right: Callable[..., None], cache: KVCache, seq: Sequence) -> None:
+    """The last page of a sequence of more than two is not freed."""
+    if len(seq.pages) > 2 and seq.num_computed < len(seq.pages) * cache._config.page_size:
+        seq.pages.pop()
+    right(cache, seq)
+
+
+@_defect(KVCache, "publish")
+def pages_are_shared_before_they_are_computed(right: Callable[..., None], cache: KVCache, seq: Sequence) -> None:
+    """Others find the pages of a prompt in the very plan that writes them."""
+    right(cache, seq)
+    cache._fresh.clear()
+
+
+@_defect(StepBuilder, "add")
+def a_sequence_resumes_without_its_penalties(right: Callable[..., None], step: StepBuilder, *arguments: Any) -> None:
+    """What it had said before it was retracted does not count."""
+    *others, init = arguments
+    right(step, *others, None if init is None else structs.replace(init, output_history=[]))
+
+
+@_defect(Scheduler, "apply")
+def a_result_for_a_finished_sequence_is_applied(
+    _right: Callable[..., Any], scheduler: Scheduler, result: StepResult
+) -> list[SequenceUpdate]:
+    """Its client may have left while the step was computed."""
+    record = scheduler._expect(result)
+    scheduler.in_flight.popleft()
+    updates = [scheduler._apply_one(*each) for each in zip(record.entries, result.seqs, strict=False)]
+    return [update for update in updates if update is not None]
+
+
+@_defect(Scheduler, "fail_step")
+def the_plan_behind_a_failed_one_counts(
+    right: Callable[..., list[Sequence]], scheduler: Scheduler, step_id: int
+) -> list[Sequence]:
+    """Its result is applied, though it was computed from what the failed one has not written."""
+    later = list(scheduler.in_flight)[1:]
+    ended = right(scheduler, step_id)
+    scheduler.in_flight = deque(later)
+    return ended
+
+
+@_defect(StepLoop, "halt")
+def plans_of_dead_workers_stay_in_flight(_right: Callable[..., None], steps: StepLoop) -> None:
+    """The step loop goes on waiting for their answers."""
+    steps._running = False
+    steps._watch.stop()
+
+
+@_defect(StepLoop, "halt")
+def the_watch_goes_on_without_workers(right: Callable[..., None], steps: StepLoop) -> None:
+    """The answers that the dead owe are awaited from the living."""
+    watch, steps._watch = steps._watch, ProgressWatch(1.0, lambda: None)
+    right(steps)
+    steps._watch = watch
+
+
+@_defect(StepLoop, "start")
+def a_restart_wakes_nobody(_right: Callable[..., None], steps: StepLoop) -> None:
+    """What waited for the new workers goes on waiting until somebody else comes."""
+    steps._running = True
+
+
+@_defect(ProgressWatch, "_check")
+def a_watch_is_not_armed_again(_right: Callable[..., None], watch: ProgressWatch) -> None:
+    """Where an answer came in the meantime."""
+    watch._timer = None
+    if watch._outstanding and asyncio.get_running_loop().time() >= watch._last + watch._deadline_s:
+        watch._on_stall()
+
+
+@_defect(_Held, "publish_known")
+def a_mask_is_given_to_any_position(_right: Callable[..., None], held: _Held) -> None:
+    """A row that awaits the mask of a later token gets the one that is there."""
+    if held.state is not None:
+        for row in held.rows:
+            row.publish(held.state, ctypes.addressof(held.memory))
+        held.rows.clear()
+
+
+@_defect(Masks, "reset")
+def rows_of_dead_workers_are_kept(_right: Callable[..., None], _masks: Masks) -> None:
+    """Masks are published for workers that are gone."""
+
+
+@_defect(LiveRequests, "_remove")
+def a_request_is_removed_without_its_sequence(right: Callable[..., None], requests: LiveRequests, live: Any) -> None:
+    """A client that leaves while its sequence waits is forgotten, and the sequence is computed for nobody."""
+    if live.sequence.state is SequenceState.WAITING:
+        del requests._live[live.sequence.request_id]
+        return
+    right(requests, live)
+
+
+@_defect(Stream, "push")
+def an_end_is_told_twice(right: Callable[..., None], stream: Stream, chunk: Any) -> None:
+    """The last chunk comes again, without its text."""
+    right(stream, chunk)
+    if chunk.finish_reason is not None and stream._running:
+        right(stream, chunk)
+
+
+@_defect(Supervisor, "_end_group")
+async def a_group_is_started_before_the_old_one_has_ended(
+    right: Callable[..., Any], supervisor: Supervisor, grace_s: float = 0.0
+) -> None:
+    """The old processes still hold their memory."""
+    if supervisor._stopped or supervisor._group is None:
+        await right(supervisor, grace_s)
+        return
+    supervisor._group = None

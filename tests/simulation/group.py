@@ -1,0 +1,127 @@
+"""One life of a group of workers that is simulated: it loads or does not, serves, and dies."""
+
+import asyncio
+from collections.abc import Callable
+
+from numaserve.server.supervisor.group import GroupFailed, GroupHooks
+from numaserve.workers.protocol import Failure, FromWorker, ProfileRequest, RankProfile, Ready, StepPlan, StepResult
+
+from tests.simulation.board import SimulatedBoard
+from tests.simulation.scenario import Scenario
+from tests.simulation.workers import SimulatedWorkers
+from tests.simulation.world import World
+
+_LAST_WORDS_S = 0.1  # after which the end of a process that said nothing is reported
+_LOADING_STUCK_S = 300.0
+
+
+class SimulatedGroup:
+    """Implements `Group`."""
+
+    garbage_frames = 0
+
+    def __init__(self, world: World, scenario: Scenario, hooks: GroupHooks, on_failure: Callable[[str], None]) -> None:
+        self._world = world
+        self._scenario = scenario
+        self._hooks = hooks
+        self._on_failure = on_failure
+        self._ready: asyncio.Future[None] = world.loop.create_future()
+        self._workers = SimulatedWorkers(world, scenario, tell=self._tell, die=self.die, blame=self._blame)
+        self._blamed = False  # it has done what it may be declared broken for
+        self.pids: list[int] = []
+        self.board: SimulatedBoard | None = None
+        self.state = "new"  # then loading, serving, dead (which nobody knows yet), over, ended
+
+    # --- what the supervisor calls ------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load, for some time and perhaps in vain."""
+        world, rng = self._world, self._world.rng
+        self.state = "loading"
+        self.pids = list(range(self._scenario.ranks))
+        self.board = SimulatedBoard(world, self._workers.on_mask)
+        fault = rng.choice(("dies", "dies", "stuck")) if self._workers.faulty(self._scenario.load_faults) else ""
+        world.note("group.loads", fault)
+        seconds = _LOADING_STUCK_S if fault == "stuck" else self._scenario.load_s * rng.uniform(0.5, 2.0)
+        world.loop.call_later(seconds, self._loaded, fault)
+        await self._ready
+
+    def send(self, message: StepPlan | ProfileRequest) -> None:
+        """Take a message to every rank."""
+        if self.state not in ("serving", "dead") or self.board is None:
+            self._world.violate(f"{type(message).__name__} was sent to workers that are {self.state}")
+        else:
+            self._workers.take(message, self.board)
+
+    def fail(self, reason: str) -> None:
+        """Be declared broken."""
+        if not self._blamed:
+            self._world.violate(f"workers that do their work were declared broken: {reason}")
+        self._fail(reason)
+
+    async def end(self, *, grace_s: float = 0.0) -> None:
+        """End, which takes its time."""
+        if self.state == "ended":
+            return
+        self.state = "over"
+        self._workers.stand_still()
+        self._ready.cancel()
+        self._world.note("group.ends", grace_s)
+        await asyncio.sleep(self._world.rng.choice((0.0, 0.01, 2.0)) + self._world.rng.uniform(0, grace_s))
+        if self.board is not None:
+            self.board.close()
+            self.board = None
+        self.pids = []
+        self.state = "ended"
+
+    # --- its life -----------------------------------------------------------------------------------------------
+
+    def die(self, *, quietly: bool) -> None:
+        """End a worker's process. One that goes quietly is missed a little later."""
+        world = self._world
+        if self.state == "loading":
+            self._loaded("dies")
+        if self.state != "serving":
+            return
+        world.note("group.dies in a step" if self._workers.in_flight else "group.dies idle", quietly)
+        self.state = "dead"
+        self._workers.stand_still()
+        reason = f"worker {world.rng.randrange(self._scenario.ranks)} was killed"
+        world.loop.call_later(_LAST_WORDS_S if quietly else 0.0, self._fail, reason)
+        self._blamed = True
+
+    def _loaded(self, fault: str) -> None:
+        if self.state != "loading":
+            return
+        if fault:
+            self.state = "over"
+            self._ready.set_exception(GroupFailed(f"loading: {fault}"))
+            return
+        self.state = "serving"
+        for rank in self.pids:
+            self._hooks.described(Ready(rank, "simulated", 1, 1, 1, 0))
+        self._world.note("group.serves")
+        self._ready.set_result(None)
+
+    def _fail(self, reason: str) -> None:
+        if self.state not in ("serving", "dead"):
+            return
+        self.state = "over"
+        self._workers.stand_still()
+        if self.board is not None:
+            self.board.close()  # from now on nobody is there to publish for
+        self._world.workers_died(reason)
+        self._on_failure(reason)
+
+    def _blame(self) -> None:
+        self._blamed = True
+
+    def _tell(self, message: FromWorker) -> bool:
+        """Deliver a message, as `WorkerGroup` does: a failure also when the group is over. False when it is lost."""
+        if self.state == "ended" or (self.state == "over" and not isinstance(message, Failure)):
+            return False
+        if isinstance(message, RankProfile):
+            self._hooks.profiled(message)
+        elif isinstance(message, StepResult | Failure):
+            self._hooks.answered(message)
+        return True

@@ -1,0 +1,82 @@
+"""What holds at any time, and what holds when everything is over."""
+
+from numaserve.server.engine.engine import Engine
+from numaserve.server.scheduler.errors import SchedulerIntegrityError
+from numaserve.server.scheduler.scheduler import Scheduler
+
+from tests.simulation.counted import CountedMetrics
+from tests.simulation.group import SimulatedGroup
+from tests.simulation.world import World
+from tests.support.scheduler_integrity import check_integrity
+
+# What may follow each state of the engine.
+_STATES = {
+    "loading": {"serving", "failed", "stopped"},
+    "serving": {"restarting", "draining", "stopped"},
+    "restarting": {"serving", "failed", "draining", "stopped"},
+    "draining": {"failed", "stopped"},
+    "failed": set[str](),
+    "stopped": set[str](),
+}
+
+
+class Invariants:
+    """Looks at the engine in every turn of the loop in which something has happened."""
+
+    def __init__(
+        self, world: World, engine: Engine, scheduler: Scheduler, metrics: CountedMetrics, groups: list[SimulatedGroup]
+    ) -> None:
+        self._world = world
+        self._engine = engine
+        self._scheduler = scheduler
+        self._metrics = metrics
+        self._groups = groups
+        self._state = engine.state
+
+    def check(self) -> None:
+        """Check what holds at any time."""
+        world, scheduler, state = self._world, self._scheduler, self._engine.state
+        if state != self._state:
+            world.note(f"state.{state}")
+            if state not in _STATES[self._state]:
+                world.violate(f"the engine went from {self._state} to {state}")
+            self._state = state
+        try:
+            check_integrity(scheduler)
+        except SchedulerIntegrityError as error:
+            world.violate(f"the scheduler's books: {error}")
+        live, sequences = self._engine._requests._live.keys(), scheduler._sequences.keys()
+        if live != sequences:
+            world.violate(f"requests {sorted(live)} live, and the scheduler has sequences {sorted(sequences)}")
+        if not self._engine._requests.masks._held.keys() <= live:
+            world.violate("the masks of a request that has ended are kept")
+        alive = [group for group in self._groups if group.state != "ended"]
+        if len(alive) > 1:
+            world.violate("a group was made before the one before it had ended")
+        if state == "serving" and (not alive or alive[0].state not in ("serving", "dead")):
+            world.violate(f"the engine serves, and its workers are {[group.state for group in alive]}")
+        steps = self._engine._steps
+        if steps._running and len(scheduler.in_flight) != len(steps._in_flight):
+            world.violate("scheduler and step loop do not agree on the plans in flight")
+
+    def check_quiet(self) -> None:
+        """Check what holds when every client has been served and the workers are still there."""
+        stats, world = self._scheduler.stats(), self._world
+        if stats.running or stats.waiting or len(self._engine._requests):
+            world.violate(f"nobody asks for anything any more, and there are requests: {stats}")
+        if stats.pages_active:
+            world.violate(f"{stats.pages_active} pages are lost")
+
+    def check_over(self) -> None:
+        """Check what holds when the engine has stopped."""
+        world, metrics = self._world, self._metrics
+        if any(group.state != "ended" for group in self._groups):
+            world.violate("a group was left behind")
+        if self._engine.state not in ("stopped", "failed"):
+            world.violate(f"the engine is {self._engine.state} and not stopped")
+        if metrics.ended != world.admitted:
+            world.violate(f"{world.admitted} sequences were admitted, and {metrics.ended} ends were counted")
+        if metrics.scheduled > world.admitted:
+            world.violate("a sequence left the queue for the first time twice")
+        if metrics.tokens != metrics.tokens_of_ended:
+            world.violate(f"{metrics.tokens} tokens were counted, and {metrics.tokens_of_ended} at the ends")

@@ -1,0 +1,60 @@
+"""Matchers that know the truth, and the work of matchers as a part of the event loop."""
+
+import ctypes
+from collections.abc import Callable
+
+from numaserve.server.engine.constraint import ConstraintFailed, MaskState
+
+from tests.simulation.scenario import Scenario
+from tests.simulation.truth import Truth
+from tests.simulation.world import World
+
+
+class SimulatedMatcher:
+    """Allows what the truth of its sequence says, and checks what it is told."""
+
+    def __init__(self, world: World, truth: Truth) -> None:
+        self._world = world
+        self._truth = truth
+        self._count = 0
+
+    def accept(self, token: int) -> None:
+        if token != self._truth.tokens[self._truth.prompt_len + self._count]:
+            self._world.violate("a matcher was told a token that is not the sequence's next one")
+        self._count += 1
+
+    def write_mask(self, address: int, nbytes: int) -> MaskState:
+        step, fault = self._truth.wanted.mask_fault
+        if self._count == step and fault == "failed":
+            raise ConstraintFailed("on purpose")
+        if self._count == step and fault == "broken":
+            raise RuntimeError("on purpose")
+        if self._count == len(self._truth.masks):
+            return MaskState.FREE  # behind the last token of all
+        state, bits = self._truth.masks[self._count]
+        ctypes.memmove(address, bits.to_bytes(nbytes, "little"), nbytes)
+        return state
+
+
+class SimulatedMatcherWork:
+    """Implements `MatcherWork`: each piece is done some time later, at once or too late."""
+
+    def __init__(self, world: World, scenario: Scenario) -> None:
+        self._world = world
+        self._scenario = scenario
+        self._closed = False
+        world.late_matchers = scenario.late_matchers > 0
+
+    def submit(self, work: Callable[[], None]) -> None:
+        rng = self._world.rng
+        late = self._world.chance(self._scenario.late_matchers)
+        seconds = 4 * self._scenario.mask_deadline_s if late else rng.choice((0.0, 0.001, rng.expovariate(100)))
+        self._world.loop.call_later(min(seconds, 4 * self._scenario.mask_deadline_s), self._do, work)
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _do(self, work: Callable[[], None]) -> None:
+        if not self._closed:
+            self._world.changed = True
+            work()

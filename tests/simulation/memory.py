@@ -1,0 +1,99 @@
+"""The KV cache of the workers, which trusts nothing that a plan says."""
+
+from dataclasses import dataclass
+
+from numaserve.workers.protocol import SeqPlan, SeqResult, StepPlan
+
+from tests.simulation.scenario import Scenario
+from tests.simulation.truth import PAGE_SIZE, Truth
+from tests.simulation.world import World
+
+
+@dataclass(slots=True)
+class _Slot:
+    truth: Truth
+    pages: list[int]
+    sampled: int
+    history: list[int]  # what penalties count
+
+
+class Memory:
+    """Pages of digests. A plan must find in the pages of each sequence what the tokens before it have left there."""
+
+    def __init__(self, world: World, scenario: Scenario) -> None:
+        self._world = world
+        self._scenario = scenario
+        self._pages = [[0] * PAGE_SIZE for _ in range(scenario.pages)]
+        self._slots: dict[int, _Slot] = {}
+
+    def check(self, plan: StepPlan) -> None:
+        """Check what does not depend on the state in which the plan is run."""
+        tokens = sum(max(1, len(seq.tokens)) for seq in plan.seqs)
+        rows = sum(seq.sample + len(seq.prompt_logprobs) for seq in plan.seqs)
+        slots = {seq.slot for seq in plan.seqs}
+        fits = 0 < tokens <= self._scenario.step_tokens and rows <= self._scenario.logit_rows
+        if not (fits and len(slots) == len(plan.seqs) and slots <= set(range(self._scenario.running))):
+            self._world.violate(f"plan {plan.step_id} is more than the workers were told they would get")
+
+    def run(self, plan: StepPlan, dropped: set[int]) -> list[SeqResult]:
+        """Run a plan; sequences in the slots of `dropped` have no mask. All read before any writes."""
+        slots = [self._open(seq) for seq in plan.seqs]
+        for seq, slot in zip(plan.seqs, slots, strict=True):
+            self._read(seq, slot)
+        written: set[tuple[int, int]] = set()
+        for seq, slot in zip(plan.seqs, slots, strict=True):
+            for position in range(seq.start, seq.start + max(1, len(seq.tokens))):
+                cell = slot.pages[position // PAGE_SIZE], position % PAGE_SIZE
+                if cell in written:
+                    self._world.violate(f"two sequences write to page {cell[0]} in plan {plan.step_id}")
+                written.add(cell)
+                self._pages[cell[0]][cell[1]] = slot.truth.digests[position]
+        return [self._result(seq, slot, seq.slot in dropped) for seq, slot in zip(plan.seqs, slots, strict=True)]
+
+    def spoil(self, plan: StepPlan) -> None:
+        """Leave anything in what the plan writes: it failed, or one before it did."""
+        for seq in plan.seqs:
+            slot = self._open(seq)
+            for position in range(seq.start, seq.start + max(1, len(seq.tokens))):
+                self._pages[slot.pages[position // PAGE_SIZE]][position % PAGE_SIZE] = -1
+
+    def _open(self, seq: SeqPlan) -> _Slot:
+        if seq.init is not None:
+            truth = self._world.truths[seq.init.sampling.seed]
+            wanted = list(truth.wanted.prompt) if truth.wanted.penalties else []
+            if seq.init.prompt_history != wanted:
+                self._world.violate("a sequence was started with a prompt that is not its own")
+            self._slots[seq.slot] = _Slot(truth, [], -1, list(seq.init.output_history))
+        slot = self._slots[seq.slot]
+        slot.pages += seq.pages
+        return slot
+
+    def _read(self, seq: SeqPlan, slot: _Slot) -> None:
+        truth, start = slot.truth, seq.start
+        tokens = [slot.sampled] if seq.from_previous else seq.tokens
+        if not tokens or tokens != truth.tokens[start : start + len(tokens)]:
+            self._world.violate(f"a plan has other tokens at {start} than its sequence")
+        full, rest = divmod(start, PAGE_SIZE)
+        pages = self._pages
+        right = all(pages[slot.pages[i]] == truth.pages[i] for i in range(full))
+        if not right or (rest and pages[slot.pages[full]][:rest] != truth.pages[full][:rest]):
+            self._world.violate(f"sequence {truth.wanted.seed} would read keys and values that are not its own")
+        if seq.prompt_logprobs != truth.tokens[start + 1 : start + 1 + len(seq.prompt_logprobs)]:
+            self._world.violate("log-probabilities were asked of tokens that are not the prompt's")
+
+    def _result(self, seq: SeqPlan, slot: _Slot, dropped: bool) -> SeqResult:
+        truth, end = slot.truth, seq.start + max(1, len(seq.tokens))
+        rows = [truth.row(seq.start + 1 + i) for i in range(len(seq.prompt_logprobs))]
+        last = end - 1 if seq.sample or seq.pool else seq.start + len(rows) - 1
+        nan = bool(seq.sample or rows or seq.pool) and truth.is_nan(last)
+        embedding = truth.embedding() if seq.pool else b""
+        if not seq.sample:
+            return SeqResult(prompt_logprobs=rows, nan=nan, embedding=embedding)
+        token = truth.tokens[end]
+        if truth.wanted.penalties:
+            if slot.history != truth.tokens[truth.prompt_len : end]:
+                self._world.violate("penalties would count other tokens than those of the output")
+            slot.history.append(token)
+        slot.sampled = token
+        logprobs = truth.row(end) if truth.wanted.logprobs >= 0 else None
+        return SeqResult(token, logprobs, rows, nan, dropped, truth.named(end), embedding)

@@ -1,0 +1,158 @@
+"""What a seed makes of a run: the server's limits, what goes wrong, who asks for what."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tests.simulation.truth import EOS, FIRST, NAN, PAGE_SIZE, VOCABULARY, Wanted
+
+# What the workers may do to a step. Each scenario has a few of them: all at once would hide each other.
+_CRASHES = ("die", "die_quietly", "die_talking", "hang", "mute")
+_ODD_ANSWERS = ("slow", "fail", "mismatch", "misshapen", "unasked", "twice")
+STEP_FAULTS = _CRASHES + _ODD_ANSWERS
+Ending = Literal["wait", "drain", "stop"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one client does."""
+
+    at: float  # when it comes, in seconds
+    kind: Literal["generate", "profile", "flush"] = "generate"
+    sequences: tuple[Wanted, ...] = ()
+    pace_s: float = 0.0  # between two chunks that it reads
+    leaves_after_chunks: int = -1
+    leaves_after_s: float = -1.0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One run."""
+
+    ranks: int
+    overlap: bool
+    pages: int
+    context: int
+    running: int
+    queued: int
+    step_tokens: int
+    logit_rows: int
+    prefix_cache: bool
+    step_s: float  # what a step takes, on average
+    load_s: float
+    step_deadline_s: float
+    mask_deadline_s: float
+    most_failures: int  # before the supervisor gives up
+    step_faults: Mapping[str, float]  # the probability of each, in a step
+    load_faults: float
+    deaths: tuple[float, ...]  # times at which a worker dies, whatever it does
+    late_matchers: float  # the probability that a mask comes too late
+    faults_end: float
+    ending: Ending
+    ends_at: float
+    requests: tuple[Request, ...] = field(repr=False)
+
+
+def scenario_of(rng: random.Random) -> Scenario:
+    """Draw a scenario."""
+    faulty = rng.random() < 0.8
+    kinds = rng.sample(STEP_FAULTS, rng.randint(0, 3)) if faulty else []
+    pages = rng.choice((6, 8, 12, 40))
+    context = rng.choice((24, 40))
+    until = rng.choice((0.05, 0.5, 3.0))
+    load_s = rng.choice((0.0, 0.3, 2.0))
+    until += load_s
+    requests = _requests(rng, min(context, pages * PAGE_SIZE), load_s, until)
+    deaths = rng.choice((0, 0, 1, 3)) if faulty else 0
+    return Scenario(
+        ranks=rng.choice((1, 2, 2, 3)),
+        overlap=rng.random() < 0.75,
+        pages=pages,
+        context=context,
+        running=rng.choice((1, 2, 4, 6)),
+        queued=rng.choice((2, 8, 64)),
+        step_tokens=rng.choice((4, 8, 16, 32)),
+        logit_rows=rng.choice((2, 6, 16, 64)),
+        prefix_cache=rng.random() < 0.8,
+        step_s=rng.choice((0.005, 0.02, 0.1)),
+        load_s=load_s,
+        step_deadline_s=5.0,
+        mask_deadline_s=0.5,
+        most_failures=rng.choice((3, 1000, 1000)),
+        step_faults={kind: rng.choice((0.01, 0.05, 0.2)) for kind in kinds},
+        load_faults=rng.choice((0.0, 0.0, 0.0, 0.3)) if faulty else 0.0,
+        deaths=tuple(sorted(rng.uniform(load_s / 2, 2 * until) for _ in range(deaths))),
+        late_matchers=rng.choice((0.0, 0.0, 0.1)) if faulty else 0.0,
+        faults_end=until * rng.choice((0.7, 1.5)) + 1.0,
+        ending=rng.choice(("wait", "wait", "wait", "drain", "stop")),
+        ends_at=rng.uniform(0, 2 * until),
+        requests=requests,
+    )
+
+
+def _requests(rng: random.Random, longest: int, begin: float, until: float) -> tuple[Request, ...]:
+    shared = [tuple(rng.randrange(FIRST, VOCABULARY) for _ in range(rng.randint(4, 12))) for _ in range(2)]
+    weights = {kind: rng.choice((0, 1, 4)) for kind in _KINDS} | {"plain": 2}
+    kinds = rng.choices(list(weights), list(weights.values()), k=rng.choice((1, 4, 10, 16)))
+    return tuple(_request(rng, kind, shared, longest, rng.uniform(begin, until)) for kind in kinds)
+
+
+_KINDS = ("plain", "several", "stops", "echo", "pool", "masked", "nan", "too_long", "poison", "other")
+
+
+def _request(rng: random.Random, kind: str, shared: list[tuple[int, ...]], longest: int, at: float) -> Request:
+    if kind == "other":
+        return Request(at, rng.choice(("profile", "flush")))
+    count = rng.randint(2, 3) if kind == "several" else 1
+    sequences = tuple(_wanted(rng, kind, shared, longest) for _ in range(count))
+    leaves = rng.random()
+    return Request(
+        at,
+        sequences=sequences,
+        pace_s=rng.choice((0.0, 0.0, 0.2)),
+        leaves_after_chunks=rng.randint(0, 5) if leaves < 0.1 else -1,
+        leaves_after_s=rng.expovariate(2.0) if 0.1 <= leaves < 0.25 else -1.0,
+    )
+
+
+def _wanted(rng: random.Random, kind: str, shared: list[tuple[int, ...]], longest: int) -> Wanted:
+    prompt = _prompt(rng, kind, shared, longest)
+    room = max(1, longest - len(prompt))
+    fields: dict[str, object] = {"max_new_tokens": rng.randint(1, min(room + 2, 16))}
+    if rng.random() < 0.3:
+        fields |= {"logprobs": rng.randint(0, 2), "named": (FIRST, FIRST + 1)}
+    if kind != "pool" and rng.random() < 0.5:
+        fields["stop_token_ids"] = frozenset({EOS, rng.randrange(FIRST, VOCABULARY)})
+    match kind:
+        case "stops":
+            letters = [chr(97 + rng.randrange(26)) for _ in range(6)]
+            fields |= {"stop": (letters[0], "".join(letters[1:3]), "".join(letters[3:]) + "é")}
+            fields |= {"stop_token_ids": frozenset({EOS}), "include_stop": rng.random() < 0.5}
+            fields["min_new_tokens"] = rng.choice((0, 0, 3))
+        case "echo":
+            fields |= {"prompt_logprobs": True, "max_new_tokens": rng.choice((0, 4))}
+        case "pool":
+            fields = {"max_new_tokens": 0, "pool": True}
+        case "masked":
+            step = rng.randint(0, 6) if rng.random() < 0.4 else -1
+            fields |= {"masked": True, "mask_fault": (step, rng.choice(("free", "empty", "failed", "broken")))}
+        case "poison":
+            fields["poison"] = rng.random() < 0.5
+    return Wanted(
+        seed=rng.getrandbits(40),
+        prompt=prompt,
+        salt=rng.choice((0, 0, 0, 1)),
+        penalties=rng.random() < 0.3,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def _prompt(rng: random.Random, kind: str, shared: list[tuple[int, ...]], longest: int) -> tuple[int, ...]:
+    if kind == "too_long":
+        return (FIRST,) * (longest + rng.randint(0, 2))
+    own = [rng.randrange(FIRST, VOCABULARY) for _ in range(rng.choice((1, 2, 5, 12)))]
+    prompt = [*(rng.choice(shared) if rng.random() < 0.5 else ()), *own][: longest - 1]
+    if kind == "nan":
+        prompt[rng.randrange(len(prompt))] = NAN
+    return tuple(prompt)

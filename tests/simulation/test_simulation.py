@@ -1,0 +1,57 @@
+"""Engine, scheduler, supervisor and step loop over simulated workers, in some hundred runs."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.__main__ import main
+from tests.simulation.defects import DEFECTS
+from tests.simulation.run import run
+from tests.simulation.scenario import STEP_FAULTS
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 75  # of each of the tests that run some of them
+
+
+@pytest.mark.parametrize("first", range(0, 4 * SEEDS, SEEDS))
+def test_nothing_goes_wrong_whatever_the_workers_do(first: int) -> None:
+    for seed in range(first, first + SEEDS):
+        outcome = run(seed)
+        assert not outcome.violation, f"see python -m tests.simulation --first {seed} --seeds 1 --log"
+
+
+def test_a_seed_gives_the_same_events_each_time() -> None:
+    for seed in range(20):
+        assert run(seed).digest == run(seed).digest
+
+
+def test_a_seed_gives_the_same_events_in_each_process() -> None:
+    command = [sys.executable, "-m", "tests.simulation", "--seeds", "3", "--log"]
+    logs = set()
+    for hash_seed in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+        logs.add("\n".join(line for line in done.stdout.splitlines() if "a minute" not in line))
+    assert len(logs) == 1
+
+
+def test_runs_come_through_every_state_and_see_every_fault() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(1000, 1000 + 2 * SEEDS):
+        seen += run(seed).seen
+    faults = {f"fault.{fault}" for fault in STEP_FAULTS}
+    deaths = {"group.dies in a step", "group.dies idle", "given up", "not started"}
+    states = {f"state.{state}" for state in ("serving", "restarting", "draining", "failed", "stopped")}
+    clients = {f"client.{end}" for end in ("answered", "failed", "left", "refused", "too long")}
+    others = {"retraction", "prefix found", "masks awaited", "mask too late", "profile"}
+    assert faults | deaths | states | clients | others <= seen.keys()
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_of_the_server_is_found(defect: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--defect", defect]) == 1
+    assert f"--seeds 1 --log --defect {defect}" in capsys.readouterr().out

@@ -1,0 +1,210 @@
+"""The workers of a simulated group: they run plans, and answer late, wrongly or not at all, ranks in any order."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from numaserve.server.engine.constraint import MaskState
+from numaserve.workers.protocol import Failure, FromWorker, ProfileRequest, RankProfile, SeqResult, StepPlan, StepResult
+
+from tests.simulation.board import SimulatedBoard
+from tests.simulation.memory import Memory
+from tests.simulation.scenario import Scenario
+from tests.simulation.truth import Truth
+from tests.simulation.world import World
+
+_WAY_S = 0.002  # from a worker to the front end, on average
+
+
+class Die(Protocol):
+    def __call__(self, *, quietly: bool) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class _Step:
+    """A plan that was sent."""
+
+    plan: StepPlan
+    truths: list[Truth]
+    ranks: set[int]  # that have not answered
+    fault: str = ""
+    void: bool = False  # it was sent before the failure of a step before it was told
+    failed: bool = False
+    waits: bool = False  # for masks
+    rows: list[tuple[int, Truth, int]] = field(default_factory=list)  # slot, sequence, position of each masked row
+
+
+class SimulatedWorkers:
+    """Runs plans one after the other: each rank takes part in all of them.
+
+    `tell` delivers a message, `die` ends the group, `blame` says that it may be declared broken.
+    """
+
+    def __init__(
+        self, world: World, scenario: Scenario, tell: Callable[[FromWorker], bool], die: Die, blame: Callable[[], None]
+    ) -> None:
+        self._world = world
+        self._scenario = scenario
+        self._tell = tell
+        self._die = die
+        self._blame = blame
+        self._memory = Memory(world, scenario)
+        self._board: SimulatedBoard
+        self._slots: dict[int, Truth] = {}  # as the plans that were sent have them
+        self._queue: deque[_Step] = deque()  # not run to the end; the first is being run
+        self._running = False
+        self._dead = False
+        self._arrival = [0.0] * scenario.ranks  # of each rank's last message: they do not overtake each other
+        self.in_flight: deque[_Step] = deque()  # that not every rank has answered, or one before them not
+
+    def faulty(self, probability: float) -> bool:
+        """Whether something goes wrong now that does so with this probability."""
+        return self._world.loop.time() < self._scenario.faults_end and self._world.chance(probability)
+
+    def take(self, message: StepPlan | ProfileRequest, board: SimulatedBoard) -> None:
+        """Take a message in, and begin with it when there is nothing else to do."""
+        self._board = board
+        if isinstance(message, ProfileRequest):
+            self._world.note("profile")
+            for rank in range(self._scenario.ranks):
+                self._send(rank, RankProfile(message.request_id, rank, 0, 0, 0, []))
+            return
+        for seq in message.seqs:
+            if seq.init is not None:
+                self._slots[seq.slot] = self._world.truths[seq.init.sampling.seed]
+        step = _Step(message, [self._slots[seq.slot] for seq in message.seqs], set(range(self._scenario.ranks)))
+        for seq, truth in zip(message.seqs, step.truths, strict=True):
+            if seq.sample and truth.wanted.masked:
+                step.rows.append((seq.slot, truth, seq.start + max(1, len(seq.tokens)) - truth.prompt_len))
+        self._world.sent(message, step.truths)
+        self._memory.check(message)
+        if self._dead:
+            return
+        self._queue.append(step)
+        self.in_flight.append(step)
+        if len(self.in_flight) > 1 + self._scenario.overlap:
+            self._world.violate(f"{len(self.in_flight)} plans are in flight")
+        self._begin()
+
+    def stand_still(self) -> None:
+        """Be dead: what is sent gets lost."""
+        self._dead = True
+        self._queue.clear()
+
+    def on_mask(self) -> None:
+        """A mask was published."""
+        if self._queue and self._queue[0].waits:
+            self._sample(self._queue[0])
+
+    def _begin(self) -> None:
+        if self._running or not self._queue:
+            return
+        self._running = True
+        step, world = self._queue[0], self._world
+        faults = self._scenario.step_faults
+        step.fault = next((kind for kind, probability in faults.items() if self.faulty(probability)), "")
+        if any(truth.wanted.poison for truth in step.truths):
+            step.fault = "die"
+        if step.fault:
+            world.note(f"fault.{step.fault}", step.plan.step_id)
+        deadline = self._scenario.step_deadline_s
+        seconds = min(world.rng.expovariate(1 / self._scenario.step_s), deadline / 2)
+        if step.fault == "slow":
+            seconds = deadline * world.rng.uniform(0.3, 0.6)
+        if step.fault == "hang":
+            self._blame()
+        else:
+            world.loop.call_later(seconds, self._sample, step)
+
+    def _sample(self, step: _Step, late: bool = False) -> None:
+        """Run a step to its end, when all its masks are there or it is too late for them."""
+        if not self._queue or self._queue[0] is not step:
+            return
+        if step.fault.startswith("die"):
+            if step.fault == "die_talking":
+                self._send(0, Failure(0, step.plan.step_id, "the last words"))
+            self._die(quietly=step.fault == "die_quietly")
+            return
+        missing = any((step.plan.step_id, slot) not in self._board.rows for slot, _, _ in step.rows)
+        if missing and not late and step.fault != "fail":
+            if not step.waits:
+                step.waits = True
+                self._world.note("masks awaited", step.plan.step_id)
+                self._world.loop.call_later(self._scenario.mask_deadline_s, self._sample, step, True)
+            return
+        self._run(step)
+        self._queue.popleft()
+        self._running = False
+        self._begin()
+
+    def _run(self, step: _Step) -> None:
+        plan, world = step.plan, self._world
+        step.failed = step.fault == "fail"
+        doubtful = step.void or any(before.failed for before in self.in_flight if before is not step)
+        seqs: list[SeqResult] = []
+        if not step.failed:
+            dropped = {slot for slot, truth, count in step.rows if self._is_dropped(step, slot, truth, count, doubtful)}
+        if doubtful or step.failed:
+            self._memory.spoil(plan)
+        else:
+            seqs = self._memory.run(plan, dropped)
+        if step.failed and not step.void:
+            for truth in step.truths:
+                world.excused[truth.wanted.seed] = "its step failed"
+        if step.fault in ("mismatch", "misshapen") and not doubtful:
+            self._blame()
+            seqs = _lie(step.fault, seqs)
+        failing = world.rng.randrange(self._scenario.ranks) if step.failed else -1
+        mute = world.rng.randrange(self._scenario.ranks) if step.fault == "mute" else -1
+        for rank in range(self._scenario.ranks):
+            answer = StepResult(plan.step_id, rank, seqs if rank == 0 else [], 0, 0, 0)
+            if rank == mute:
+                self._blame()
+                self._arrival[rank] = float("inf")
+                world.late_matchers = True  # for want of the tokens that it does not tell
+            if step.fault == "unasked":
+                self._send(rank, StepResult(plan.step_id + world.rng.choice((-1, 1000)), rank, seqs, 0, 0, 0))
+            self._send(rank, Failure(rank, plan.step_id, "on purpose") if rank == failing else answer)
+            if step.fault == "twice":
+                self._send(rank, answer)
+
+    def _is_dropped(self, step: _Step, slot: int, truth: Truth, count: int, doubtful: bool) -> bool:
+        """Whether the row in `slot`, which samples token `count` of the output, has no mask that allows a token."""
+        state, bits = self._board.rows.pop((step.plan.step_id, slot), (None, 0))
+        if state is None:
+            self._world.expired(truth.wanted.seed, step.plan.step_id)
+            return True
+        if state is not MaskState.DROP and not doubtful:
+            wanted = truth.masks[count]
+            if (state, bits if state is MaskState.MASK else wanted[1]) != wanted:
+                self._world.violate(f"the mask of a row in step {step.plan.step_id} is that of another position")
+        return state is MaskState.DROP or (state is MaskState.MASK and not bits)
+
+    def _send(self, rank: int, message: FromWorker) -> None:
+        """Have a message of a rank arrive, after those that it sent before."""
+        now, way = self._world.loop.time(), self._world.rng.expovariate(1 / _WAY_S)
+        # Two timers of the same time would fire in any order.
+        self._arrival[rank] = arrival = max(self._arrival[rank] + 1e-6, now + way)
+        if arrival < float("inf"):
+            self._world.loop.call_at(arrival, self._arrive, rank, message)
+
+    def _arrive(self, rank: int, message: FromWorker) -> None:
+        if isinstance(message, StepResult | Failure):
+            self._world.note("answer", message.step_id, rank, isinstance(message, Failure))
+            step = next((each for each in self.in_flight if each.plan.step_id == message.step_id), None)
+            if step is not None:
+                step.ranks.discard(rank)
+            while self.in_flight and not self.in_flight[0].ranks:
+                if self.in_flight.popleft().failed:
+                    for later in self.in_flight:
+                        later.void = True
+        self._tell(message)
+
+
+def _lie(fault: str, seqs: list[SeqResult]) -> list[SeqResult]:
+    """Results that are not the plan's."""
+    if fault == "mismatch":
+        return [*seqs, SeqResult(1)]
+    first = seqs[0]
+    return [SeqResult(-1 if first.token >= 0 else 1, prompt_logprobs=first.prompt_logprobs), *seqs[1:]]

@@ -1,10 +1,10 @@
 """The format of an answer's text, as OpenAI's responses and Anthropic's messages have it."""
 
-import json
 from typing import Annotated, Any
 
 from numaserve.server.api.fields import Data, conflict
 from numaserve.server.api.generation.asked import Constrained
+from numaserve.server.api.json_data import json_text
 from numaserve.server.structured.types import Constraint
 from pydantic import AfterValidator
 
@@ -28,6 +28,4 @@ def constrained_to(answer_format: dict[str, Any] | None, param: str) -> Constrai
         return None
     if answer_format["type"] == "json_object":
         return Constrained(Constraint("json_object"), param)
-    # Not msgspec's, which has no integers beyond 64 bits.
-    text = json.dumps(answer_format["schema"], ensure_ascii=False, separators=(",", ":"))
-    return Constrained(Constraint("json_schema", text), param)
+    return Constrained(Constraint("json_schema", json_text(answer_format["schema"])), param)

@@ -1,7 +1,7 @@
 """The process that decodes long bodies; `process.DecodingProcess` starts it.
 
 Each request is one line of JSON (`Job`) and the body behind it; each answer is its length in 8 bytes and a `Decoded` in
-MessagePack. The process ends when its input does.
+JSON, as MessagePack has no integers beyond 64 bits. The process ends when its input does.
 """
 
 import sys
@@ -73,7 +73,7 @@ def answer(job: Job, data: bytes) -> Decoded:
 
 def _decode_once() -> None:
     """Let libraries do what they do at their first use, while files can still be opened."""
-    msgspec.msgpack.encode(answer(Job(ChatRequest.__name__, False, 2), b"{}"))
+    msgspec.json.encode(answer(Job(ChatRequest.__name__, False, 2), b"{}"))
 
 
 def main() -> None:
@@ -85,7 +85,7 @@ def main() -> None:
         confine(_MEMORY_BYTES)
     while line := source.readline():
         job = msgspec.json.decode(line, type=Job)
-        encoded = msgspec.msgpack.encode(answer(job, source.read(job.length)))
+        encoded = msgspec.json.encode(answer(job, source.read(job.length)))
         sink.write(len(encoded).to_bytes(8, "little"))
         sink.write(encoded)
         sink.flush()

@@ -65,4 +65,4 @@ def param_of(location: Sequence[str | int]) -> str | None:
 
 
 def _inside(location: str | None, name: str) -> str:
-    return name if location is None else f"{location}.{name}"
+    return ".".join(part for part in (location, name) if part)

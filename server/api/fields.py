@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Annotated, Any
 
+from numaserve.server.api.json_data import data
 from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.unknown_fields import UnknownFields
 from numaserve.workers.protocol import MAX_LOGPROBS
@@ -91,7 +92,7 @@ class made_of:
 
 
 def conflict(param: str, message: str) -> PydanticCustomError:
-    """Fields that are fine each but not together; `param` is the one to blame."""
+    """What no schema says of a field, or of several together; `param` is the one to blame, "" for the one itself."""
     return PydanticCustomError("conflict", message, {"param": param})
 
 
@@ -116,14 +117,6 @@ def whole_characters(value: str) -> str:
     return value
 
 
-def _data(value: dict[str, Any]) -> dict[str, Any]:
-    try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, RecursionError):
-        raise ValueError("a number is not finite, a text has a lone surrogate, or it is too deep") from None
-    return value
-
-
 Neutral = Any
 Unused = Annotated[Any, AfterValidator(lambda _value: None), Field(description="Without effect, whatever it holds.")]
 Text = Annotated[str, AfterValidator(whole_characters)]
@@ -137,7 +130,7 @@ LogitBias = Annotated[
     dict[Annotated[str, StringConstraints(pattern=_ID_PATTERN)], Annotated[float, Field(ge=-100, le=100), no_overflow]],
     Field(max_length=MAX_LOGIT_BIAS, json_schema_extra={"propertyNames": {"pattern": _ID_PATTERN}}),
 ]
-Data = Annotated[dict[str, Any], AfterValidator(_data)]  # that can be written as JSON again
+Data = Annotated[dict[str, Any], AfterValidator(data)]  # that can be written as JSON again
 ShortText = Annotated[Text, StringConstraints(max_length=1024)]
 TemplateArguments = Annotated[
     dict[

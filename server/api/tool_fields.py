@@ -6,7 +6,6 @@ from numaserve.server.api.fields import conflict
 from pydantic import StringConstraints
 
 MAX_TOOLS = 256
-MAX_DEPTH = 64  # of a schema; whatever reads one is recursive
 # OpenAI's and Anthropic's rule, and the dots, slashes and colons that names of MCP servers bring.
 ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
 
@@ -24,14 +23,3 @@ def distinct(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if len(names) != len(tools):
         raise conflict("name", "two tools have the same name")
     return tools
-
-
-def shallow(schema: dict[str, Any]) -> dict[str, Any]:
-    """`schema`, unless it nests more deeply than `MAX_DEPTH`: then raises `ValueError`."""
-    level: list[Any] = [schema]
-    for _ in range(MAX_DEPTH):
-        inside = (value.values() if isinstance(value, dict) else value for value in level)
-        level = [value for values in inside for value in values if isinstance(value, dict | list)]
-        if not level:
-            return schema
-    raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")

@@ -14,7 +14,7 @@ from tests.support.api_fakes import FakeEngine
 CHAT = "/v1/chat/completions"
 TOOLS = [{"type": "function", "function": each} for each in (WEATHER, CLOCK)]
 DEEP: dict[str, Any] = {}
-for _ in range(70):
+for _ in range(110):
     DEEP = {"items": DEEP}
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import msgspec
 from numaserve.server.api.anthropic.errors import error_body
 from numaserve.server.api.errors import ApiError
 from numaserve.server.api.event_stream import Framing, named_event
 from numaserve.server.api.generation.generation import Usage
 from numaserve.server.api.generation.reading import Chunk
+from numaserve.server.api.json_data import raw_object
 
 Event = dict[str, Any]
 # Where the deltas of blocks have their pieces.
+_NO_OBJECT = "INVALID_JSON"  # under which Anthropic's clients find an input that is none
 _FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
@@ -80,18 +81,8 @@ async def message_of(events: AsyncIterator[Event]) -> dict[str, Any]:
                 message |= event["delta"] | {"usage": event["usage"]}
     for block, texts in zip(message["content"], pieces, strict=True):
         kind, whole = block["type"], "".join(texts)
-        block.update({"input": _input(whole)} if kind == "tool_use" else {kind: whole})
+        block.update({"input": raw_object(whole, _NO_OBJECT)} if kind == "tool_use" else {kind: whole})
     return message
-
-
-def _input(arguments: str) -> object:
-    """The input of a call: an object, whatever the model wrote, in which Anthropic's clients find what is none."""
-    text = arguments or "{}"
-    try:
-        msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError):
-        return {"INVALID_JSON": text}
-    return msgspec.Raw(text.encode())  # as it is: numbers may have more digits than Python's encoder writes
 
 
 def usage_body(usage: Usage) -> dict[str, object]:

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from numaserve.server.api.fields import Data, Strict, Text, Unused, conflict, made_of
 from numaserve.server.api.generation.asked import ToolUse
-from numaserve.server.api.tool_fields import MAX_TOOLS, ToolName, distinct, shallow, tool_data
+from numaserve.server.api.tool_fields import MAX_TOOLS, ToolName, distinct, tool_data
 from numaserve.server.tools.types import Tool
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 _MAX_EXAMPLES = 64
 
@@ -27,7 +27,7 @@ class InputTool(Strict):
     """Letters, digits and `_.:/-`."""
     description: Text | None = None
     """What it does, for the model."""
-    input_schema: Annotated[Data, AfterValidator(shallow)]
+    input_schema: Data
     """The JSON schema of its input."""
     type: Literal["custom"] | None = None
     strict: bool | None = None

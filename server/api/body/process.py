@@ -50,7 +50,7 @@ class DecodingProcess:
             raise ApiError(
                 503, "The body could not be decoded. Try again.", kind="server_error", code="decoding_failed"
             )
-        return msgspec.msgpack.decode(answer, type=Decoded)
+        return msgspec.json.decode(answer, type=Decoded)
 
     def close(self) -> None:
         """End the process, and with it the body that is being decoded; those that wait are not. May be called twice."""

@@ -3,7 +3,6 @@
 import uuid
 from collections.abc import Sequence
 
-import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from numaserve.server.api.body.route import body_route
@@ -11,6 +10,7 @@ from numaserve.server.api.context import ApiContext
 from numaserve.server.api.generation.asked import Asked
 from numaserve.server.api.generation.start import check_model, check_ready, start
 from numaserve.server.api.generation.whole import WholeCall
+from numaserve.server.api.json_data import raw_object
 from numaserve.server.api.ollama.answer import OllamaAnswer, Place, loaded
 from numaserve.server.api.ollama.chat_schema import OllamaChatRequest
 from numaserve.server.api.ollama.generate_schema import OllamaGenerateRequest
@@ -18,6 +18,8 @@ from numaserve.server.api.ollama.names import served_name
 from numaserve.server.api.ollama.options import OllamaFields
 from numaserve.server.api.ollama.responses import BODY_ERRORS, LINES_OF_JSON, ChatAnswer, GenerateAnswer
 from numaserve.server.api.streaming import respond
+
+_NO_OBJECT = "arguments"  # where arguments that the model wrote badly are a text, which no function takes
 
 
 def ollama_generation_router(context: ApiContext) -> APIRouter:
@@ -41,22 +43,14 @@ def _as_message(text: str, thought: str, calls: Sequence[WholeCall]) -> dict[str
     message: dict[str, object] = {"role": "assistant", "content": text}
     if calls:
         message["tool_calls"] = [
-            {"id": call.id, "function": {"name": call.name, "arguments": _object(call.arguments)}} for call in calls
+            {"id": call.id, "function": {"name": call.name, "arguments": raw_object(call.arguments, _NO_OBJECT)}}
+            for call in calls
         ]
     return {"message": message | {"thinking": thought} if thought else message}
 
 
 def _as_response(text: str, thought: str, _calls: Sequence[WholeCall]) -> dict[str, object]:
     return {"response": text, "thinking": thought} if thought else {"response": text}
-
-
-def _object(arguments: str) -> msgspec.Raw:
-    """The arguments as an object; those that the model wrote badly are one with their text, which no function takes."""
-    try:
-        msgspec.json.decode(arguments, type=dict)
-    except msgspec.DecodeError:
-        return msgspec.Raw(msgspec.json.encode({"arguments": arguments}))
-    return msgspec.Raw(arguments.encode())
 
 
 async def _answer(

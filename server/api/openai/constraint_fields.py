@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Annotated, Any, Self, TypeAlias
 
 from numaserve.server.api.fields import Strict, conflict, whole_characters
 from numaserve.server.api.generation.asked import Constrained
+from numaserve.server.api.json_data import json_text
 from numaserve.server.api.openai.constraint_shapes import FORMATS, OBJECT, OUTPUTS, TEXT, TEXTS
 from numaserve.server.structured.types import Constraint, ConstraintKind
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
@@ -36,14 +36,13 @@ class Meaning:
         return constraint
 
 
-def _json(value: object, name: str, kind: type = dict) -> str:
+def _json(value: object, name: str) -> str:
     """The JSON text of `value`, or `value` where it is that text already."""
     if isinstance(value, str):
         return value
-    if not isinstance(value, kind):
+    if not isinstance(value, dict):
         raise ValueError(f"{name} must be an object or its JSON text")
-    # Not msgspec's, which has no integers beyond 64 bits.
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return json_text(value)
 
 
 def _of_text(kind: ConstraintKind) -> _Read:
@@ -63,7 +62,7 @@ def read_schema(value: Any) -> Constraint:
 def _choice(value: Any) -> Constraint:
     if not isinstance(value, list) or not value or not all(isinstance(choice, str) for choice in value):
         raise ValueError("it must be a list of at least one string")
-    return Constraint("choice", _json(value, "the list", list))
+    return Constraint("choice", json_text(value))
 
 
 def _structural_tag(value: Any) -> Constraint:

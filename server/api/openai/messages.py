@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
 from numaserve.server.api.conversation import Conversation, conversation_of
-from numaserve.server.api.fields import Neutral, ShortText, Strict, Text, Unused, conflict, neutral
+from numaserve.server.api.fields import Neutral, ShortText, Strict, Text, Unused, conflict, made_of, neutral
+from numaserve.server.api.json_data import object_of
 from numaserve.server.api.turns import text_of
 from numaserve.server.api.typed import text_or_list
 from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
@@ -30,21 +30,18 @@ Content = Annotated[
 ]
 
 
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        return object_of(text)
+    except ValueError as error:
+        raise conflict("", f"'arguments' cannot be taken: {error}") from None
+
+
 class CalledFunction(Strict):
     """The function that the model called; `arguments` is JSON."""
 
     name: ShortText
-    arguments: Text
-
-    @model_validator(mode="after")
-    def _arguments_are_an_object(self) -> CalledFunction:
-        try:
-            decoded = json.loads(self.arguments or "{}")
-        except (ValueError, RecursionError):
-            decoded = None
-        if not isinstance(decoded, dict):
-            raise conflict("arguments", "'arguments' must be the text of a JSON object")
-        return self
+    arguments: Annotated[dict[str, Any], made_of(Text, _arguments)]
 
 
 class ToolCall(Strict):
@@ -57,11 +54,8 @@ class ToolCall(Strict):
 
     def for_template(self) -> dict[str, object]:
         """The call as templates know it: with its arguments as an object, as transformers documents it."""
-        arguments = json.loads(self.function.arguments or "{}")
-        call: dict[str, object] = {
-            "type": self.type,
-            "function": {"name": self.function.name, "arguments": arguments},
-        }
+        function = {"name": self.function.name, "arguments": self.function.arguments}
+        call: dict[str, object] = {"type": self.type, "function": function}
         return call if self.id is None else {**call, "id": self.id}
 
 

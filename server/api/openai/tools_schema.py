@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from numaserve.server.api.fields import Strict, Text
+from numaserve.server.api.fields import Data, Strict, Text
 from numaserve.server.api.generation.asked import ToolUse
-from numaserve.server.api.tool_fields import MAX_TOOLS, ToolName, distinct, shallow, tool_data
+from numaserve.server.api.tool_fields import MAX_TOOLS, ToolName, distinct, tool_data
 from numaserve.server.api.typed import word_or_object
 from numaserve.server.tools.types import Tool
 from pydantic import AfterValidator, Discriminator, Field, Tag
@@ -20,7 +20,7 @@ class FunctionDefinition(Strict):
     """Letters, digits and `_.:/-`."""
     description: Text | None = None
     """What it does, for the model."""
-    parameters: Annotated[dict[str, Any], AfterValidator(shallow)] | None = None
+    parameters: Data | None = None
     """The JSON schema of its arguments; none unless set."""
     strict: bool | None = None
     """Whether arguments always fit the schema; false unless set."""

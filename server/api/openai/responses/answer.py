@@ -13,6 +13,7 @@ from numaserve.server.api.conversation import Conversation
 from numaserve.server.api.errors import ApiError
 from numaserve.server.api.event_stream import Framing, named_event
 from numaserve.server.api.generation.generation import Generation, Usage
+from numaserve.server.api.json_data import object_of
 from numaserve.server.api.openai.responses.items import call_turn
 from numaserve.server.api.openai.responses.output import Event, Output, new_id
 from numaserve.server.api.openai.responses.schema import ResponsesRequest
@@ -121,11 +122,19 @@ def _turns(items: list[dict[str, Any]]) -> list[Turn]:
     turns = []
     for item in items:
         if item["type"] == "function_call":
-            turns.append(assistant_turn(calls=[call_turn(item["call_id"], item["name"], item["arguments"])]))
+            turns.append(assistant_turn(calls=[call_turn(item["call_id"], item["name"], _arguments(item))]))
         else:
             text = item["content"][0]["text"]
             turns.append(assistant_turn(thought=text) if item["type"] == "reasoning" else assistant_turn(text))
     return turns
+
+
+def _arguments(item: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call; none of those that the model wrote badly."""
+    try:
+        return object_of(item["arguments"])
+    except ValueError:
+        return {}
 
 
 def _usage_body(usage: Usage) -> dict[str, object]:

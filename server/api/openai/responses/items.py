@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -105,14 +104,9 @@ def _turn(item: MessageItem | FunctionCallItem | FunctionOutputItem | ReasoningI
             return assistant_turn(thought=text_of(item.content or item.summary))
 
 
-def call_turn(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    """A call as templates know it, with its arguments as an object whatever the model wrote."""
-    try:
-        decoded = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        decoded = None
-    function = {"name": name, "arguments": decoded if isinstance(decoded, dict) else {}}
-    return {"id": call_id, "type": "function", "function": function}
+def call_turn(call_id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """A call as templates know it."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def _conversation(given: str | Sequence[Any]) -> Conversation:

@@ -22,7 +22,7 @@ class ResponseStore:
 
     def put(self, owner: bytes, kept: Kept) -> None:
         """Keep a response under its id; one that is too large for the whole store is not kept."""
-        data = msgspec.msgpack.encode(kept)
+        data = msgspec.json.encode(kept)  # unlike MessagePack with numbers of any length
         self._kept[owner, kept.response["id"]] = data
         self._left -= len(data)
         while self._left < 0:
@@ -35,7 +35,7 @@ class ResponseStore:
         if data is None:
             return None
         self._kept.move_to_end((owner, response_id))
-        return msgspec.msgpack.decode(data, type=Kept)
+        return msgspec.json.decode(data, type=Kept)
 
     def delete(self, owner: bytes, response_id: str) -> bool:
         """Forget the response; False where there is none."""

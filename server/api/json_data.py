@@ -1,0 +1,60 @@
+"""JSON that came inside of a body, as data or as text: what is taken can be written again, by whatever writes it.
+
+Python reads more than that: NaN and infinities, half of a UTF-16 pair, and values so deep that nothing recursive
+writes them.
+"""
+
+import json
+from typing import Any
+
+import msgspec
+from numaserve.server.structured.types import Limits
+
+MAX_DEPTH = Limits.max_depth
+
+
+def data(value: dict[str, Any]) -> dict[str, Any]:
+    """`value`. Raises `ValueError` where it cannot be written, or nests more deeply than `MAX_DEPTH`."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        inside = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [item for items in inside for item in items if isinstance(item, dict | list)]
+        if not level:
+            json_text(value)
+            return value
+    raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+
+
+def json_text(value: dict[str, Any] | list[Any]) -> str:
+    """The JSON text of `value`. Raises `ValueError` where it has none."""
+    try:
+        # Not msgspec's, which writes null for NaN.
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text has a lone surrogate, which is not a character") from None
+    except RecursionError:
+        raise ValueError("it nests too deeply") from None
+    except ValueError:
+        raise ValueError("a number is not finite, or has thousands of digits") from None
+    return text
+
+
+def object_of(text: str) -> dict[str, Any]:
+    """The object that `text` says, an empty one for no text. Raises `ValueError` where it says none, and as `data`."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError("it must be the text of a JSON object")
+    return data(value)
+
+
+def raw_object(text: str, otherwise: str) -> msgspec.Raw:
+    """The object that a model has written, as it is; what is none, as an object with the text under `otherwise`."""
+    try:
+        msgspec.json.decode(text or "{}", type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return msgspec.Raw(msgspec.json.encode({otherwise: text}))
+    return msgspec.Raw((text or "{}").encode())  # as it is: numbers may have more digits than Python's encoder writes

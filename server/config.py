@@ -165,6 +165,12 @@ class ServeConfig(BaseModel):
         description="How long a step waits for what its constrained requests may say; those that do not know it by "
         "then end with an error. At most half of the step's own deadline.",
     )
+    resume_timeout: float = Field(
+        300.0,
+        ge=0,
+        le=86400,
+        description="Seconds for which requests wait for new workers when the old ones have failed; then they end.",
+    )
     overlap: bool = Field(True, description="Plan one step ahead of the workers.")
     prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
     sse_ping_seconds: float = Field(

@@ -6,18 +6,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from numaserve.server.death import Death
 from numaserve.server.engine.clock import Clock
+from numaserve.server.engine.deaths import Deaths
 from numaserve.server.engine.gauges import Gauges
 from numaserve.server.engine.info import limits_info, load_of, loading_line, settings_info, workers_info
 from numaserve.server.engine.masks import MatcherWork
+from numaserve.server.engine.outage import Outage
 from numaserve.server.engine.profiles import Profiles
 from numaserve.server.engine.registry import LiveRequests
 from numaserve.server.engine.steps import StepHooks, StepLoop
 from numaserve.server.engine.stream import Stream
-from numaserve.server.engine.types import Busy, GenerationRequest, Load, NotReady, QueueFull
+from numaserve.server.engine.types import Busy, GenerationFailed, GenerationRequest, Load, NotReady, QueueFull
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
+from numaserve.server.scheduler.sequence import SequenceUpdate
 from numaserve.server.supervisor.group import GroupHooks
 from numaserve.server.supervisor.supervisor import Supervisor, SupervisorHooks
 from numaserve.server.tokenizer.types import TokenizerProtocol
@@ -38,6 +42,7 @@ class EngineConfig:
     max_queued_requests: int = 512
     step_deadline_s: float = 60.0
     overlap: bool = True  # plan one step ahead
+    resume_timeout_s: float = 300.0  # how long requests wait for new workers
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class Engine:
             StepHooks(
                 send=supervisor.send,
                 admitted=self._requests.scheduled,
-                updated=self._requests.advance,
+                updated=self._on_updated,
                 masked=self._requests.masks.planned,
                 void=self._requests.masks.void,
                 failed=self._on_step_failed,
@@ -111,6 +116,8 @@ class Engine:
             dtype=launches[0].settings.kv_cache_dtype,
             prefix_cache=scheduler.config.enable_prefix_cache,
         )
+        self._outage = Outage(metrics, clock, timeout_s=config.resume_timeout_s, expired=self._on_resume_timeout)
+        self._deaths = Deaths()
         self._ready: dict[int, Ready] = {}
         self._state = "loading"
         self._draining = False
@@ -119,9 +126,9 @@ class Engine:
 
     def admit(self, requests: Sequence[GenerationRequest]) -> Stream:
         """Admit the sequences of one client, all or none. Raises `QueueFull`, `NotReady` or `RequestTooLong`."""
-        if not self.is_ready():
+        if not self.takes_requests():
             raise NotReady(f"The server is {self.state}; try again later.")
-        if self._supervisor.board is None and any(request.matcher for request in requests):
+        if not self._supervisor.can_mask and any(request.matcher for request in requests):
             raise NotReady("The server cannot constrain requests: its workers have no mask board.")
         now = self._clock()
         if len(self._requests) + len(requests) > self._capacity:
@@ -136,6 +143,10 @@ class Engine:
     def is_ready(self) -> bool:
         """Whether requests are served now."""
         return self.state == "serving"
+
+    def takes_requests(self) -> bool:
+        """Whether requests are admitted now: while they are served, and while the workers are being replaced."""
+        return self.state == "serving" or (self.state == "restarting" and not self._outage.expired)
 
     def is_alive(self) -> bool:
         """False only when the engine has given up for good."""
@@ -222,7 +233,8 @@ class Engine:
             self._state = "stopped"
         self._steps.halt()
         self._profiles.fail("The server is shutting down.")
-        self._requests.fail_all("The server is shutting down.")
+        self._outage.close()
+        self._requests.fail_all(GenerationFailed("The server is shutting down."))
         self._requests.masks.close()
         await self._supervisor.stop(grace_s)
         self._set_workers_down()
@@ -241,7 +253,13 @@ class Engine:
             described=self._on_worker,
             loaded=self._callbacks.load_progress,
         )
-        return SupervisorHooks(group, up=self._on_up, down=self._on_down, given_up=self._on_given_up)
+        return SupervisorHooks(
+            group,
+            up=self._on_up,
+            down=self._on_down,
+            restarted=self._metrics.workers_restarted,
+            given_up=self._on_given_up,
+        )
 
     def _on_worker(self, message: Ready | WorkerStats) -> None:
         if isinstance(message, Ready):
@@ -260,32 +278,50 @@ class Engine:
         )
         self._scheduler.costs.describe([ready.terms for ready in self._ready.values()])
         self._state = "serving"
+        self._requests.masks.begin()
         self._steps.start()
 
-    def _on_down(self, reason: str) -> None:
-        """Requests that had begun end with an error instead of being computed again.
-
-        If it was one of them that brought the workers down, it would do so for ever. Those still in the queue stay.
-        """
+    def _on_down(self, death: Death) -> bool:
+        """Every request resumes from its tokens once there are workers again, but for one that has been found to bring
+        them down."""
         self._state = "restarting"
         self._steps.halt()
         self._requests.masks.reset()
-        self._profiles.fail(f"The workers failed ({reason}); try again later.")
-        self._requests.fail_begun(
-            f"The request was lost because a worker process failed ({reason}). Please send it again."
-        )
-        self._scheduler.reset_workers()
+        self._profiles.fail(f"The workers failed ({death}); try again later.")
+        finding = self._scheduler.workers_died()
+        if finding.convicted is not None:
+            self._on_convicted(finding.convicted, death)
+        self._metrics.resumed(self._requests.num_begun)
         self._set_workers_down()
+        self._outage.begin()
+        return self._deaths.explained(finding, self._steps.steps)
+
+    def _on_convicted(self, sequence: ScheduledSequence, death: Death) -> None:
+        request_id = self._requests.id_of(sequence)
+        logger.error("request %s brings the workers down and is given up: %s", request_id, death)
+        message = f"The workers failed again and again while they computed {request_id}, last because {death}."
+        self._requests.fail([sequence], GenerationFailed(message))
+
+    def _on_resume_timeout(self) -> None:
+        seconds = self._config.resume_timeout_s
+        logger.error("the workers do not serve again within %g s; requests that wait for them end", seconds)
+        self._requests.fail_all(NotReady(f"The workers failed and could not be replaced within {seconds:g} s."))
 
     def _on_given_up(self, reason: str) -> None:
         self._state = "failed"
-        self._requests.fail_all(f"The server has given up: {reason}.")
+        self._outage.close()
+        self._requests.fail_all(NotReady(f"The server has given up: {reason}."))
         self._callbacks.given_up(reason)
 
     # --- what the step loop tells -------------------------------------------------------------------------------
 
-    def _on_step_failed(self, sequences: list[ScheduledSequence], message: str, now: float) -> None:
-        self._requests.fail(sequences, f"The request could not be computed: {message}", now)
+    def _on_updated(self, updates: list[SequenceUpdate], now: float) -> None:
+        if self._outage.on:
+            self._outage.end()
+        self._requests.advance(updates, now)
+
+    def _on_step_failed(self, sequences: list[ScheduledSequence], message: str) -> None:
+        self._requests.fail(sequences, GenerationFailed(f"The request could not be computed: {message}"))
 
     def _on_room(self) -> None:
         self._steps.wake()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numaserve.server.engine.stream import Stream
-from numaserve.server.engine.types import GenerationChunk, GenerationFailed, GenerationRequest
+from numaserve.server.engine.types import EngineError, GenerationChunk, GenerationFailed, GenerationRequest
 from numaserve.server.metrics.labels import EndReason, FinishReason
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
@@ -62,7 +62,7 @@ class LiveRequest:
         """Take in an update of the sequence by a step; the request may end here."""
         if update.nan:
             self._metrics.nan_logits()
-            self.fail(_NAN, now)
+            self.fail(GenerationFailed(_NAN), now)
             return
         if update.prompt_logprobs:
             self._prompt_logprobs += update.prompt_logprobs
@@ -92,17 +92,17 @@ class LiveRequest:
         """End it because its constraint let it not go on; `message` is for the client."""
         if not self.ended:
             self._metrics.dropped()
-        self.fail(message, now)
+        self.fail(GenerationFailed(message), now)
 
-    def fail(self, message: str, now: float) -> None:
-        """End it with an error; `message` is for the client."""
-        self._end("error", now, GenerationFailed(message))
+    def fail(self, error: EngineError, now: float) -> None:
+        """End it with an error."""
+        self._end("error", now, error)
 
     def abort(self, now: float) -> None:
         """End it because nobody wants it any more."""
         self._end("abort", now, None)
 
-    def _end(self, reason: FinishReason, now: float, last: GenerationChunk | GenerationFailed | None) -> None:
+    def _end(self, reason: FinishReason, now: float, last: GenerationChunk | EngineError | None) -> None:
         if self.ended:
             return
         self.ended = True

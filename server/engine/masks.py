@@ -109,6 +109,7 @@ class Masks:
         self._board = board
         self._metrics = metrics
         self._failed = failed
+        self._row_words = 0
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
         self._clock = clock
@@ -117,11 +118,15 @@ class Masks:
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, sequence: Sequence, make: Callable[[], TokenMatcher]) -> None:
-        """Constrain a sequence that is new. `make` is called in a thread, now, as is its first mask made."""
+    def begin(self) -> None:
+        """There are workers: the first, or new ones after a `reset`. Their rows are as long as those before."""
         board = self._board()
-        words = 0 if board is None else board.row_bytes // 4
-        held = _Held(sequence.request_id, make, len(sequence.tokens), (ctypes.c_uint32 * words)())
+        self._row_words = 0 if board is None else board.row_bytes // 4
+
+    def add(self, sequence: Sequence, make: Callable[[], TokenMatcher]) -> None:
+        """Constrain a sequence that is new. `make` is called in a thread, now, as is its first mask made. There may be
+        no workers, but have been."""
+        held = _Held(sequence.request_id, make, len(sequence.tokens), (ctypes.c_uint32 * self._row_words)())
         self._held[sequence.request_id] = held
         self._set_to_work(held)
 
@@ -159,7 +164,7 @@ class Masks:
                     held.rows.remove(row)
 
     def reset(self) -> None:
-        """The workers are gone, and nobody waits for anything."""
+        """The workers are gone, and nobody waits for anything. Matchers are where their sequences are, and stay."""
         with self._lock:
             for held in self._held.values():
                 held.rows.clear()

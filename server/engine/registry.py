@@ -12,7 +12,7 @@ from numaserve.server.engine.live import LiveRequest
 from numaserve.server.engine.masks import Masks, MatcherWork
 from numaserve.server.engine.stream import Stream
 from numaserve.server.engine.throughput import Throughput
-from numaserve.server.engine.types import GenerationRequest, RequestTooLong
+from numaserve.server.engine.types import EngineError, GenerationFailed, GenerationRequest, RequestTooLong
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.errors import SequenceTooLong
 from numaserve.server.scheduler.scheduler import Scheduler
@@ -114,22 +114,27 @@ class LiveRequests:
                 live.advance(update, now)
             except Exception:
                 logger.exception("a request failed while its output was processed")
-                live.fail("The server failed to process the output of this request.", now)
+                live.fail(GenerationFailed("The server failed to process the output of this request."), now)
         if self.masks:
             self.masks.advance(updates)
 
-    def fail(self, sequences: list[Sequence], message: str, now: float) -> None:
+    def fail(self, sequences: Iterable[Sequence], error: EngineError) -> None:
         """End the requests of these sequences with an error."""
-        self._fail((self._live[each.request_id] for each in sequences if each.request_id in self._live), message, now)
+        self._fail((self._live[each.request_id] for each in sequences if each.request_id in self._live), error)
 
-    def fail_begun(self, message: str) -> None:
-        """End all that have left the queue at some time with an error."""
-        begun = [live for live in self._live.values() if live.sequence.cached_tokens is not None]
-        self._fail(begun, message, self._clock())
-
-    def fail_all(self, message: str) -> None:
+    def fail_all(self, error: EngineError) -> None:
         """End all with an error."""
-        self._fail(list(self._live.values()), message, self._clock())
+        self._fail(list(self._live.values()), error)
+
+    @property
+    def num_begun(self) -> int:
+        """The number of those that have left the queue at some time."""
+        return sum(live.sequence.cached_tokens is not None for live in self._live.values())
+
+    def id_of(self, sequence: Sequence) -> str:
+        """The id under which the client's request is in the log."""
+        live = self._live.get(sequence.request_id)
+        return live.request.request_id if live else ""
 
     async def wait_until_empty(self) -> None:
         """Return when every request has ended."""
@@ -140,9 +145,10 @@ class LiveRequests:
         if live is not None:
             live.drop(message, self._clock())
 
-    def _fail(self, requests: Iterable[LiveRequest], message: str, now: float) -> None:
+    def _fail(self, requests: Iterable[LiveRequest], error: EngineError) -> None:
+        now = self._clock()
         for live in requests:
-            live.fail(message, now)
+            live.fail(error, now)
 
     def _remove(self, live: LiveRequest) -> None:
         del self._live[live.sequence.request_id]

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from numaserve.server.death import Death
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.timing import StepTimes
 from numaserve.server.metrics.metrics import Metrics
@@ -35,10 +36,10 @@ class StepHooks:
     send: Callable[[StepPlan], None]
     admitted: Callable[[Sequence, float], None]  # left the queue for the first time
     updated: Callable[[list[SequenceUpdate], float], None]
-    failed: Callable[[list[Sequence], str, float], None]  # by a step that the workers survived
+    failed: Callable[[list[Sequence], str], None]  # by a step that the workers survived
     masked: Callable[[int, list[MaskedRow]], None]  # the plan of this step has left, and has such rows
     void: Callable[[int], None]  # the result of this step will be ignored
-    broken: Callable[[str], None]  # the workers can no longer be used
+    broken: Callable[[Death], None]  # the workers can no longer be used
 
 
 class StepLoop:
@@ -123,7 +124,7 @@ class StepLoop:
         except Exception as error:
             # The books of this process are in doubt; a new group starts from clean ones.
             logger.exception("the step loop failed")
-            self._hooks.broken(f"internal error in the step loop: {error!r}")
+            self._hooks.broken(Death("mismatch", f"internal error in the step loop: {error!r}"))
 
     def _woken(self) -> None:
         self._wake_planned = False
@@ -131,7 +132,7 @@ class StepLoop:
             self._pump()
         except Exception as error:
             logger.exception("planning a step failed")
-            self._hooks.broken(f"internal error in planning a step: {error!r}")
+            self._hooks.broken(Death("mismatch", f"internal error in planning a step: {error!r}"))
 
     def _pump(self) -> None:
         while self._running and len(self._in_flight) < self._depth:
@@ -156,7 +157,7 @@ class StepLoop:
         self.steps += 1
         if step.failure is not None:
             logger.error("step %d failed in worker %d: %s", step.plan.step_id, step.failure.rank, step.failure.message)
-            self._hooks.failed(self._scheduler.fail_step(step.plan.step_id), step.failure.message, answered)
+            self._hooks.failed(self._scheduler.fail_step(step.plan.step_id), step.failure.message)
             for later in self._in_flight:
                 self._hooks.void(later.plan.step_id)
         elif step.result is not None:
@@ -168,4 +169,4 @@ class StepLoop:
     def _stalled(self) -> None:
         missing = sorted(self._in_flight[0].waiting_for) if self._in_flight else []
         ranks = ", ".join(map(str, missing))
-        self._hooks.broken(f"no answer to a step from worker {ranks} for {self._deadline_s:g} s")
+        self._hooks.broken(Death("stall", f"no answer to a step from worker {ranks} for {self._deadline_s:g} s"))

@@ -119,6 +119,9 @@ class EngineProtocol(Protocol):
     def is_ready(self) -> bool:
         """Whether requests are served now (loaded, not restarting, not draining)."""
 
+    def takes_requests(self) -> bool:
+        """Whether requests are admitted now: while they are served, and while the workers are being replaced."""
+
     def is_alive(self) -> bool:
         """False only when the engine has given up for good."""
 

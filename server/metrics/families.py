@@ -3,7 +3,15 @@
 Durations are in seconds, sizes in bytes or tokens.
 """
 
-from numaserve.server.metrics.labels import FINISH_REASONS, PAGE_STATES, REFUSALS, REQUEST_STATES, STAGES, STEP_KINDS
+from numaserve.server.metrics.labels import (
+    DEATH_REASONS,
+    FINISH_REASONS,
+    PAGE_STATES,
+    REFUSALS,
+    REQUEST_STATES,
+    STAGES,
+    STEP_KINDS,
+)
 from numaserve.server.metrics.series import Series
 from prometheus_client import Counter, Gauge, Histogram, Info
 
@@ -85,6 +93,11 @@ class RequestFamilies:
             "Sequences ended because the model's logits were not numbers (NaN); they count as error too.",
         )
 
+        self.resumed = series.one(
+            Counter,
+            "numaserve_requests_resumed_total",
+            "Sequences that had begun when the workers died, and went on with others.",
+        )
         self.dropped = series.one(
             Counter,
             "numaserve_dropped_sequences_total",
@@ -153,6 +166,19 @@ class WorkerFamilies:
             "numaserve_step_tokens",
             "Tokens of one step, of prompts and outputs.",
             buckets=_STEP_TOKENS,
+        )
+        self.restarts = series.each(
+            Counter,
+            "numaserve_worker_restarts_total",
+            "Restarts of all workers, by what brought the ones before down.",
+            "reason",
+            DEATH_REASONS,
+        )
+        self.resume_pause = series.one(
+            Histogram,
+            "numaserve_resume_pause_seconds",
+            "Death of the workers to the first answer of those in their place.",
+            buckets=_REQUEST,
         )
         self.up = series.by(Gauge, "numaserve_worker_up", "1 while the worker serves.", "rank")
         self.misplaced = series.by(

@@ -2,6 +2,8 @@
 
 from typing import Literal, get_args
 
+from numaserve.server.death import DeathReason
+
 EndReason = Literal["stop", "length"]  # of an answer
 FinishReason = Literal[EndReason, "abort", "error"]  # of a request
 PageState = Literal["free", "cached", "active"]
@@ -15,4 +17,5 @@ REQUEST_STATES: tuple[RequestState, ...] = get_args(RequestState)
 STEP_KINDS: tuple[StepKind, ...] = get_args(StepKind)
 STAGES: tuple[Stage, ...] = get_args(Stage)
 FINISH_REASONS: tuple[FinishReason, ...] = get_args(FinishReason)
+DEATH_REASONS: tuple[DeathReason, ...] = get_args(DeathReason)
 REFUSALS: tuple[Refusal, ...] = get_args(Refusal)

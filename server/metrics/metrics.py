@@ -6,6 +6,7 @@ zero.
 
 from collections.abc import Callable, Iterable, Mapping
 
+from numaserve.server.death import DeathReason
 from numaserve.server.metrics.families import CommonFamilies, RequestFamilies, SchedulerFamilies, WorkerFamilies
 from numaserve.server.metrics.labels import FinishReason, Refusal, Stage, StepKind
 from numaserve.server.metrics.series import Series
@@ -84,6 +85,18 @@ class Metrics:
     def nan_logits(self) -> None:
         """Count a sequence whose logits were not numbers."""
         self._requests.nan_logits.inc()
+
+    def resumed(self, sequences: int) -> None:
+        """Count sequences that had begun and outlived their workers."""
+        self._requests.resumed.inc(sequences)
+
+    def workers_restarted(self, reason: DeathReason) -> None:
+        """Count a restart of all workers, by what brought the ones before down."""
+        self._workers.restarts[reason].inc()
+
+    def resume_pause(self, seconds: float) -> None:
+        """Count an outage: the death of the workers to the first answer of others."""
+        self._workers.resume_pause.observe(seconds)
 
     def dropped(self) -> None:
         """Count a sequence that its constraint has ended."""

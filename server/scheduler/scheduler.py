@@ -8,6 +8,7 @@ from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.policy import Chunk
 from numaserve.server.scheduler.sequence import SchedulerConfig, SchedulerStats, Sequence, SequenceState, SequenceUpdate
 from numaserve.server.scheduler.step import Entry, InFlight, MaskedRow, StepBuilder, slot_init
+from numaserve.server.scheduler.suspects import Finding, Suspects
 from numaserve.workers.protocol import SeqResult, SlotInit, StepPlan, StepResult
 
 MAX_IN_FLIGHT = 2
@@ -41,6 +42,7 @@ class Scheduler:
         self.costs = CostModel()
         self.waiting: deque[Sequence] = deque()  # in order of arrival, as `running`; all of it arrived later
         self.running: list[Sequence] = []
+        self.held: list[Sequence] = []  # kept out of the queue: the workers may have died of one of them
         self.in_flight: deque[InFlight] = deque()
         self.free_slots = list(range(config.max_running_requests - 1, -1, -1))
         self.newly_admitted: list[Sequence] = []  # for the first time, by the last `schedule`
@@ -49,6 +51,7 @@ class Scheduler:
         self._arrivals = 0
         self._next_step = 0
         self._retractions = 0
+        self._suspects = Suspects()
 
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence. Raises `SequenceTooLong` when it could never run, `ValueError` for an id in use."""
@@ -85,6 +88,8 @@ class Scheduler:
         self.newly_admitted = []
         if len(self.in_flight) == MAX_IN_FLIGHT:
             return None
+        if self.held:
+            self._let_in(self._suspects.next_on_trial())
         self.kv.begin_step()
         step = StepBuilder(self._next_step, self.config, self.costs.begin())
         self._continue_running(step)
@@ -102,8 +107,10 @@ class Scheduler:
         A sequence that has reached its length is released here (`finished`); for others the caller looks for stop
         tokens and strings and calls `finish`. Raises `ResultMismatch`, and changes nothing, if it is not the answer.
         """
-        record = self._expect(result)
-        self.in_flight.popleft()
+        if not self.in_flight:
+            raise ResultMismatch(f"result of step {result.step_id}, awaited none")
+        self.in_flight[0].check(result)
+        record = self.in_flight.popleft()
         if not record.void:
             # Waiting for masks is no work of the step, and says nothing of the next one.
             self.costs.observe(record.terms, (result.worker_ns - result.mask_wait_ns) * 1e-9)
@@ -130,8 +137,24 @@ class Scheduler:
             self._end(seq)
         return ended
 
+    def workers_died(self) -> Finding:
+        """Begin again with new workers, but without the sequence that has been found to kill them, which has ended.
+
+        Where several may be the one, some are held back for a while.
+        """
+        finding = self._suspects.died(self.in_flight)
+        self.reset_workers()
+        if finding.convicted is not None:
+            self._end(finding.convicted)
+        self._let_in(self.held)
+        self.held = self._suspects.held
+        for seq in self.held:
+            self.waiting.remove(seq)
+        return finding
+
     def reset_workers(self) -> None:
-        """Begin again with new workers: KV and plans in flight are gone, every sequence resumes from its tokens."""
+        """Begin again with workers that hold nothing: KV and plans in flight are gone, every sequence resumes from its
+        tokens."""
         self.in_flight.clear()
         for seq in reversed(self.running):
             self._suspend(seq)
@@ -156,7 +179,7 @@ class Scheduler:
             pages_cached=cached,
             pages_active=self.config.num_pages - free - cached,
             running=len(self.running),
-            waiting=len(self.waiting),
+            waiting=len(self.waiting) + len(self.held),
             prefix_query_tokens=self.kv.query_tokens,
             prefix_hit_tokens=self.kv.hit_tokens,
             retractions=self._retractions,
@@ -187,6 +210,16 @@ class Scheduler:
             if first_time:
                 self.newly_admitted.append(seq)
             self._plan(step, seq, step.budget.take(seq), list(seq.pages), slot_init(seq))
+
+    def _let_in(self, held: list[Sequence]) -> None:
+        """Put sequences that were held back into the queue, before all that arrived later and do not run."""
+        if not held:
+            return
+        self.held = [seq for seq in self.held if seq not in held]
+        self.waiting = deque(sorted([*held, *self.waiting], key=lambda seq: seq.arrival))
+        for seq in self.waiting:  # those that run have overtaken them
+            seq.arrival = self._arrivals
+            self._arrivals += 1
 
     def _plan(
         self, step: StepBuilder, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None = None
@@ -219,6 +252,8 @@ class Scheduler:
         if seq.state is SequenceState.RUNNING:
             self.running.remove(seq)
             self._release(seq)
+        elif seq in self.held:
+            self.held.remove(seq)
         else:
             self.waiting.remove(seq)
         seq.state = SequenceState.FINISHED
@@ -242,27 +277,9 @@ class Scheduler:
         self.free_slots.append(seq.slot)
         seq.slot = -1
 
-    def _expect(self, result: StepResult) -> InFlight:
-        """The plan that `result` answers, checked entry by entry."""
-        record = self.in_flight[0] if self.in_flight else None
-        if record is None or record.step_id != result.step_id:
-            raise ResultMismatch(f"result of step {result.step_id}, awaited {record.step_id if record else 'none'}")
-        if not record.void:
-            if len(record.entries) != len(result.seqs):
-                raise ResultMismatch(
-                    f"step {result.step_id} has {len(record.entries)} sequences, not {len(result.seqs)}"
-                )
-            for entry, answer in zip(record.entries, result.seqs, strict=True):
-                if (
-                    (answer.token >= 0) != entry.sample
-                    or len(answer.prompt_logprobs) != entry.logprob_rows
-                    or bool(answer.embedding) != entry.pool
-                ):
-                    raise ResultMismatch(f"step {result.step_id} answers {entry.seq.request_id!r} not as planned")
-        return record
-
     def _apply_one(self, entry: Entry, answer: SeqResult) -> SequenceUpdate | None:
         seq = entry.seq
+        seq.num_answered = max(seq.num_answered, entry.end)
         seq.logprob_rows_received += entry.logprob_rows
         seq.num_pending -= entry.sample
         if answer.nan:

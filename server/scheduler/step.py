@@ -4,9 +4,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from numaserve.server.scheduler.cost_table import StepWork, Terms
+from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.policy import Chunk, StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
-from numaserve.workers.protocol import SeqPlan, SlotInit, StepPlan
+from numaserve.workers.protocol import SeqPlan, SlotInit, StepPlan, StepResult
 
 
 class Entry(NamedTuple):
@@ -35,6 +36,22 @@ class InFlight:
     entries: list[Entry] = field(default_factory=list)
     void: bool = False  # its result is to be ignored
     terms: Terms = (0.0, 0.0, 0.0, 0.0, 0.0)  # of its work
+
+    def check(self, result: StepResult) -> None:
+        """Raise `ResultMismatch` unless `result` answers this plan, entry by entry."""
+        if self.step_id != result.step_id:
+            raise ResultMismatch(f"result of step {result.step_id}, awaited {self.step_id}")
+        if self.void:
+            return
+        if len(self.entries) != len(result.seqs):
+            raise ResultMismatch(f"step {result.step_id} has {len(self.entries)} sequences, not {len(result.seqs)}")
+        for entry, answer in zip(self.entries, result.seqs, strict=True):
+            if (
+                (answer.token >= 0) != entry.sample
+                or len(answer.prompt_logprobs) != entry.logprob_rows
+                or bool(answer.embedding) != entry.pool
+            ):
+                raise ResultMismatch(f"step {result.step_id} answers {entry.seq.request_id!r} not as planned")
 
 
 class StepBuilder:

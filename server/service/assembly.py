@@ -88,6 +88,7 @@ def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Se
             max_queued_requests=config.max_queued_requests,
             step_deadline_s=config.step_deadline_seconds,
             overlap=config.overlap,
+            resume_timeout_s=config.resume_timeout,
         ),
         Supervisor(spec),
         scheduler,

@@ -185,7 +185,7 @@ class Service:
     async def _drain(self) -> None:
         """Let running requests finish, unless the workers are gone or somebody is in a hurry."""
         self._service_manager.stopping()
-        if not self._engine.is_ready():
+        if not self._engine.takes_requests():
             return
         seconds = self._checked.config.drain_seconds
         _log.info("draining: running requests may finish for %g s", seconds)

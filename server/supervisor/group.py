@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 import zmq
+from numaserve.server.death import Death
 from numaserve.server.dispatch.channel import WorkerGroupChannel
 from numaserve.server.supervisor.memory import BoardFactory, MaskBoard, RingFactory, RingSegment
 from numaserve.server.supervisor.process import DEFAULT_COMMAND, WorkerProcess
@@ -37,7 +38,11 @@ _TERM_GRACE_S = 2.0
 
 
 class GroupFailed(Exception):
-    """The group cannot serve (any more); the message names the rank and the reason."""
+    """The group could not be started; the message names the rank and the reason."""
+
+    def __init__(self, death: Death) -> None:
+        super().__init__(death.message)
+        self.death = death
 
 
 @dataclass(frozen=True)
@@ -89,14 +94,14 @@ class Group(Protocol):
     def send(self, message: StepPlan | ProfileRequest) -> None:
         """Send to every rank."""
 
-    def fail(self, reason: str) -> None:
+    def fail(self, death: Death) -> None:
         """Declare the group broken."""
 
     async def end(self, *, grace_s: float = 0.0) -> None:
         """End every process within about `grace_s` seconds, and release everything. May be called twice."""
 
 
-GroupFactory = Callable[[GroupSpec, GroupHooks, Callable[[str], None]], Group]
+GroupFactory = Callable[[GroupSpec, GroupHooks, Callable[[Death], None]], Group]
 
 
 class WorkerGroup:
@@ -105,7 +110,7 @@ class WorkerGroup:
     Must be made inside a running event loop.
     """
 
-    def __init__(self, spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[str], None]) -> None:
+    def __init__(self, spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[Death], None]) -> None:
         self._launches = spec.launches
         self._hooks = hooks
         self._on_failure = on_failure
@@ -142,7 +147,7 @@ class WorkerGroup:
         try:
             self._spawn()
         except (OSError, zmq.ZMQError) as error:
-            raise GroupFailed(f"the workers could not be started: {error}") from error
+            raise GroupFailed(Death("failure", f"the workers could not be started: {error}")) from error
         self._load_watch.expect(len(self._launches))
         await self._all_ready
 
@@ -176,17 +181,17 @@ class WorkerGroup:
         if self._channel is not None:
             self._channel.broadcast(message)
 
-    def fail(self, reason: str) -> None:
+    def fail(self, death: Death) -> None:
         """Declare the group broken: the ring is aborted and `on_failure` called, unless that has happened."""
-        self._abort_ring(reason)
+        self._abort_ring(death.message)
         if self._over:
             return
         self._over = True
         self._load_watch.stop()
         if self._all_ready.done():
-            self._on_failure(reason)
+            self._on_failure(death)
         else:
-            self._all_ready.set_exception(GroupFailed(reason))
+            self._all_ready.set_exception(GroupFailed(death))
 
     async def end(self, *, grace_s: float = 0.0) -> None:
         """End every process, ask them first when `grace_s` > 0, and release everything. May be called twice."""
@@ -257,17 +262,19 @@ class WorkerGroup:
         # When one rank is gone the others fail too, in the aborted ring. The first one is the cause.
         if self._first_failed in (None, message.rank):
             self._first_failed = message.rank
-            self.fail(f"worker {message.rank}: {message.message}")
+            self.fail(Death("failure", f"worker {message.rank}: {message.message}"))
 
     def _on_exit(self, rank: int) -> None:
         if self._over or self._first_failed is not None:
             return
         self._first_failed = rank
         self._abort_ring(f"worker {rank} has ended")
-        reason = f"worker {rank} {self._processes[rank].ending()}"
-        logger.error("%s", reason)
-        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.fail, reason)
+        process = self._processes[rank]
+        death = Death("signal" if process.was_killed() else "exit", f"worker {rank} {process.ending()}")
+        logger.error("%s", death)
+        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.fail, death)
 
     def _load_stalled(self) -> None:
         missing = sorted(set(range(len(self._launches))) - set(self._ready))
-        self.fail(f"workers {missing} made no progress in loading for {LOAD_DEADLINE_S:.0f} s; is the disk readable?")
+        message = f"workers {missing} made no progress in loading for {LOAD_DEADLINE_S:.0f} s; is the disk readable?"
+        self.fail(Death("stall", message))

@@ -7,10 +7,12 @@ WINDOW_S = 60.0
 
 
 class RestartPolicy:
-    """Gives up after three failures within a minute, and after three starts in a row that never became ready.
+    """Gives up after three failures within a minute that nothing explains, and after three starts in a row that never
+    became ready.
 
-    The second rule is for models that take longer than twenty seconds to load: with the first one alone they would
-    be loaded for ever.
+    A failure is explained when the workers have answered a step since the one before, or when it is put down to a
+    request that will be found: neither goes on for ever. The second rule is for models that take longer than twenty
+    seconds to load: with the first one alone they would be loaded for ever.
     """
 
     def __init__(self, max_failures: int = MAX_FAILURES, window_s: float = WINDOW_S) -> None:
@@ -19,8 +21,10 @@ class RestartPolicy:
         self._times: deque[float] = deque(maxlen=max_failures)
         self._never_ready = 0
 
-    def failed(self, now: float, *, was_ready: bool) -> bool:
+    def failed(self, now: float, *, was_ready: bool, explained: bool = False) -> bool:
         """Note a failure of the group at the monotonic time `now`. Returns whether it is to be given up."""
+        if explained:
+            return False
         self._times.append(now)
         self._never_ready = 0 if was_ready else self._never_ready + 1
         in_window = len(self._times) == self._max_failures and now - self._times[0] <= self._window_s

@@ -69,6 +69,10 @@ class WorkerProcess:
         """Process id."""
         return self._popen.pid
 
+    def was_killed(self) -> bool:
+        """Whether a signal ended the process; only after `exited`."""
+        return self._popen.returncode < 0
+
     def ending(self) -> str:
         """The way in which the process ended, for a message; only after `exited`."""
         status = self._popen.returncode

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from numaserve.server.supervisor.group import Group, GroupFactory, GroupHooks, GroupSpec, WorkerGroup
+from numaserve.server.death import Death, DeathReason
+from numaserve.server.supervisor.group import Group, GroupFactory, GroupFailed, GroupHooks, GroupSpec, WorkerGroup
 from numaserve.server.supervisor.memory import MaskBoard
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.workers.protocol import Launch, ProfileRequest, StepPlan
@@ -19,7 +20,10 @@ class SupervisorHooks:
 
     group: GroupHooks
     up: Callable[[], None]  # every rank is ready and holds no sequence
-    down: Callable[[str], None]  # the group failed: every plan in flight is lost and the KV cache with it
+    # The group failed: every plan in flight is lost and the KV cache with it. Returns whether the policy should pass
+    # over it, see `RestartPolicy`.
+    down: Callable[[Death], bool]
+    restarted: Callable[[DeathReason], None]  # the group is started again
     given_up: Callable[[str], None]  # the group failed too often and is not started again
 
 
@@ -42,6 +46,11 @@ class Supervisor:
     def launches(self) -> Sequence[Launch]:
         """The launch message of each rank, with the fields of ring and mask board not yet set."""
         return self._spec.launches
+
+    @property
+    def can_mask(self) -> bool:
+        """Whether every group has a mask board."""
+        return self._spec.board_factory is not None
 
     @property
     def board(self) -> MaskBoard | None:
@@ -76,10 +85,10 @@ class Supervisor:
         if self._group is not None:
             self._group.send(message)
 
-    def fail(self, reason: str) -> None:
+    def fail(self, death: Death) -> None:
         """Declare the present group broken, for example because it no longer answers."""
         if self._group is not None:
-            self._group.fail(reason)
+            self._group.fail(death)
 
     async def stop(self, grace_s: float) -> None:
         """End the group for good; workers get `grace_s` seconds to exit by themselves."""
@@ -100,26 +109,32 @@ class Supervisor:
             await asyncio.shield(group.end(grace_s=grace_s))
             self._group = None
 
-    def _on_failure(self, reason: str) -> None:
+    def _on_failure(self, death: Death) -> None:
         if self._stopped:
             return
-        logger.error("the worker group failed: %s", reason)
-        self._hooks.down(reason)
-        self._restarting = asyncio.get_running_loop().create_task(self._restart(reason))
+        logger.error("the worker group failed: %s", death)
+        explained = self._hooks.down(death)
+        self._restarting = asyncio.get_running_loop().create_task(self._restart(death, explained))
 
-    async def _restart(self, reason: str) -> None:
+    async def _restart(self, death: Death, explained: bool) -> None:
         was_ready = True
         while True:
             await self._end_group()
-            if self._policy.failed(asyncio.get_running_loop().time(), was_ready=was_ready):
-                logger.critical("giving up: the worker group failed too often, last because %s", reason)
-                self._hooks.given_up(reason)
+            now = asyncio.get_running_loop().time()
+            if self._policy.failed(now, was_ready=was_ready, explained=explained):
+                logger.critical("giving up: the worker group failed too often, last because %s", death)
+                self._hooks.given_up(str(death))
                 return
             self.restarts += 1
+            self._hooks.restarted(death.reason)
             try:
                 await self._start_group()
+            except GroupFailed as error:
+                death, was_ready, explained = error.death, False, False
+                logger.error("the worker group could not be restarted: %s", death)
+                continue
             except Exception as error:  # whatever it was, the next try may succeed, and the policy ends it
-                reason, was_ready = str(error), False
+                death, was_ready, explained = Death("failure", str(error)), False, False
                 logger.exception("the worker group could not be restarted")
                 continue
             self._hooks.up()

@@ -222,6 +222,8 @@ class Worker:
             self.send(StepResult(plan.step_id + 1000, self.rank, [], 0, 0, 0))
         if count == options.die_at_step:
             os.kill(os.getpid(), signal.SIGKILL)
+        if any(options.die_of_token in seq.tokens for seq in plan.seqs):
+            os.kill(os.getpid(), signal.SIGKILL)
         if count == options.hang_at_step:
             time.sleep(3600)
         if count == options.wrong_at_step:
@@ -271,7 +273,7 @@ def main() -> None:
     parser.add_argument("--no-profile", action="store_true", help="never answer a request for a profile")
     parser.add_argument("--nan", action="store_true", help="let two tokens make logits that are not numbers")
     parser.add_argument("--slow-end", action="store_true", help="have much to do still when told to end")
-    for fault in ("die-at-step", "hang-at-step", "fail-step", "wrong-at-step"):
+    for fault in ("die-at-step", "die-of-token", "hang-at-step", "fail-step", "wrong-at-step"):
         parser.add_argument(f"--{fault}", type=int, default=-1)
     Worker(parser.parse_args()).run()
 

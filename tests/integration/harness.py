@@ -50,6 +50,7 @@ class Options:
     step_tokens: int = 64
     context: int = 2048
     deadline_s: float = 30.0
+    resume_timeout_s: float = 60.0
     policy: RestartPolicy | None = None
     ring_factory: RingFactory | None = None
     mask_deadline_s: float = 20.0
@@ -86,7 +87,12 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
         )
     )
     config = EngineConfig(
-        "fake", "0", max_queued_requests=options.queued, step_deadline_s=options.deadline_s, overlap=options.overlap
+        "fake",
+        "0",
+        max_queued_requests=options.queued,
+        step_deadline_s=options.deadline_s,
+        overlap=options.overlap,
+        resume_timeout_s=options.resume_timeout_s,
     )
     return Engine(
         config,

@@ -9,8 +9,8 @@ from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.stream import Stream
 from numaserve.server.engine.types import (
     Busy,
+    EngineError,
     GenerationChunk,
-    GenerationFailed,
     GenerationRequest,
     NotReady,
     QueueFull,
@@ -93,9 +93,10 @@ class Client:
         except StopAsyncIteration:
             self._note("answered", [answer.finish for answer in self._answers])
             self._check_ends()
-        except GenerationFailed as error:
+        except EngineError as error:
             self._note("failed", str(error))
-            if not any(truth.fails or self._world.excuses(truth.wanted.seed) for truth in self._truths):
+            waited = "could not be replaced" in str(error) and self._world.impatient
+            if not waited and not any(truth.fails or self._world.excuses(truth.wanted.seed) for truth in self._truths):
                 self._world.violate(f"a request was failed without need: {error}")
 
     def _take(self, chunk: GenerationChunk) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from numaserve.server.death import Death
 from numaserve.server.supervisor.group import GroupFailed, GroupHooks
 from numaserve.workers.protocol import Failure, FromWorker, ProfileRequest, RankProfile, Ready, StepPlan, StepResult
 
@@ -20,7 +21,9 @@ class SimulatedGroup:
 
     garbage_frames = 0
 
-    def __init__(self, world: World, scenario: Scenario, hooks: GroupHooks, on_failure: Callable[[str], None]) -> None:
+    def __init__(
+        self, world: World, scenario: Scenario, hooks: GroupHooks, on_failure: Callable[[Death], None]
+    ) -> None:
         self._world = world
         self._scenario = scenario
         self._hooks = hooks
@@ -53,11 +56,11 @@ class SimulatedGroup:
         else:
             self._workers.take(message, self.board)
 
-    def fail(self, reason: str) -> None:
+    def fail(self, death: Death) -> None:
         """Be declared broken."""
         if not self._blamed:
-            self._world.violate(f"workers that do their work were declared broken: {reason}")
-        self._fail(reason)
+            self._world.violate(f"workers that do their work were declared broken: {death}")
+        self._fail(death)
 
     async def end(self, *, grace_s: float = 0.0) -> None:
         """End, which takes its time."""
@@ -86,8 +89,8 @@ class SimulatedGroup:
         world.note("group.dies in a step" if self._workers.in_flight else "group.dies idle", quietly)
         self.state = "dead"
         self._workers.stand_still()
-        reason = f"worker {world.rng.randrange(self._scenario.ranks)} was killed"
-        world.loop.call_later(_LAST_WORDS_S if quietly else 0.0, self._fail, reason)
+        death = Death("signal", f"worker {world.rng.randrange(self._scenario.ranks)} was killed")
+        world.loop.call_later(_LAST_WORDS_S if quietly else 0.0, self._fail, death)
         self._blamed = True
 
     def _loaded(self, fault: str) -> None:
@@ -95,7 +98,7 @@ class SimulatedGroup:
             return
         if fault:
             self.state = "over"
-            self._ready.set_exception(GroupFailed(f"loading: {fault}"))
+            self._ready.set_exception(GroupFailed(Death("exit", f"loading: {fault}")))
             return
         self.state = "serving"
         for rank in self.pids:
@@ -103,15 +106,15 @@ class SimulatedGroup:
         self._world.note("group.serves")
         self._ready.set_result(None)
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, death: Death) -> None:
         if self.state not in ("serving", "dead"):
             return
         self.state = "over"
         self._workers.stand_still()
         if self.board is not None:
             self.board.close()  # from now on nobody is there to publish for
-        self._world.workers_died(reason)
-        self._on_failure(reason)
+        self._world.workers_died(str(death), self._workers.unanswered)
+        self._on_failure(death)
 
     def _blame(self) -> None:
         self._blamed = True

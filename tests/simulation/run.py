@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast
 
+from numaserve.server.death import Death
 from numaserve.server.engine.engine import Engine, EngineCallbacks, EngineConfig
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.supervisor.group import GroupFailed, GroupHooks, GroupSpec
+from numaserve.server.supervisor.memory import MaskBoard
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
@@ -26,9 +28,9 @@ from tests.simulation.group import SimulatedGroup
 from tests.simulation.invariants import Invariants
 from tests.simulation.loop import SimulatedLoop, Stuck
 from tests.simulation.matchers import SimulatedMatcherWork
-from tests.simulation.scenario import Scenario, scenario_of
+from tests.simulation.scenario import NEVER, Scenario, scenario_of
 from tests.simulation.truth import LETTERS, PAGE_SIZE, Truth
-from tests.simulation.world import RULES, Rules, Violation, World
+from tests.simulation.world import Violation, World
 
 _LONG_S = 3600.0  # in which any run is over, and clients that nobody answers would not be
 _MOST_TURNS = 100_000
@@ -47,15 +49,15 @@ class Outcome:
     seconds: float  # simulated
 
 
-def run(seed: int, rules: Rules = RULES) -> Outcome:
+def run(seed: int) -> Outcome:
     """Run what `seed` decides, to its end or to the first thing that is wrong."""
-    return _Run(seed, rules).outcome()
+    return _Run(seed).outcome()
 
 
 class _Run:
-    def __init__(self, seed: int, rules: Rules) -> None:
+    def __init__(self, seed: int) -> None:
         self._seed = seed
-        self.world = world = World(seed, rules)
+        self.world = world = World(seed)
         self.scenario = scenario_of(world.rng)
         self._turns = 0
         self._invariants: Invariants | None = None
@@ -82,6 +84,7 @@ class _Run:
 
     async def _main(self) -> None:
         world, scenario = self.world, self.scenario
+        world.impatient = scenario.resume_timeout_s < NEVER
         scheduler, metrics = _scheduler(scenario), CountedMetrics()
         engine = self._engine(scheduler, metrics)
         self._invariants = Invariants(world, engine, scheduler, metrics, self._groups)
@@ -126,7 +129,7 @@ class _Run:
     def _engine(self, scheduler: Scheduler, metrics: CountedMetrics) -> Engine:
         world, scenario = self.world, self.scenario
 
-        def make_group(spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[str], None]) -> SimulatedGroup:
+        def make_group(spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[Death], None]) -> SimulatedGroup:
             self._groups.append(SimulatedGroup(world, scenario, hooks, on_failure))
             return self._groups[-1]
 
@@ -134,6 +137,7 @@ class _Run:
             world.note("given up")
             world.excuse_all = "the server has given up"
 
+        spec = GroupSpec(_launches(scenario.ranks), board_factory=_no_board)
         return Engine(
             EngineConfig(
                 "simulated",
@@ -141,8 +145,9 @@ class _Run:
                 max_queued_requests=scenario.queued,
                 step_deadline_s=scenario.step_deadline_s,
                 overlap=scenario.overlap,
+                resume_timeout_s=scenario.resume_timeout_s,
             ),
-            Supervisor(GroupSpec(_launches(scenario.ranks)), RestartPolicy(scenario.most_failures), make_group),
+            Supervisor(spec, RestartPolicy(scenario.most_failures), make_group),
             scheduler,
             cast(TokenizerProtocol, LETTERS),
             cast(Metrics, metrics),
@@ -201,6 +206,10 @@ def _scheduler(scenario: Scenario) -> Scheduler:
 
 
 @lru_cache
+def _no_board() -> MaskBoard:
+    raise AssertionError("simulated groups make their boards themselves")
+
+
 def _launches(ranks: int) -> tuple[Launch, ...]:
     return tuple(
         Launch(

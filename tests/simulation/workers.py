@@ -55,6 +55,7 @@ class SimulatedWorkers:
         self._queue: deque[_Step] = deque()  # not run to the end; the first is being run
         self._running = False
         self._dead = False
+        self._lost: list[Truth] = []  # of plans that were sent to nobody, as nobody knew, or answered wrongly
         self._arrival = [0.0] * scenario.ranks  # of each rank's last message: they do not overtake each other
         self.in_flight: deque[_Step] = deque()  # that not every rank has answered, or one before them not
 
@@ -77,15 +78,23 @@ class SimulatedWorkers:
         for seq, truth in zip(message.seqs, step.truths, strict=True):
             if seq.sample and truth.wanted.masked:
                 step.rows.append((seq.slot, truth, seq.start + max(1, len(seq.tokens)) - truth.prompt_len))
-        self._world.sent(message, step.truths)
+        self._world.sent(message)
         self._memory.check(message)
         if self._dead:
+            self._lost += step.truths
             return
         self._queue.append(step)
         self.in_flight.append(step)
         if len(self.in_flight) > 1 + self._scenario.overlap:
             self._world.violate(f"{len(self.in_flight)} plans are in flight")
         self._begin()
+
+    @property
+    def unanswered(self) -> set[int]:
+        """The seeds of sequences in plans that the front end awaits an answer to."""
+        return {truth.wanted.seed for step in self.in_flight for truth in step.truths} | {
+            truth.wanted.seed for truth in self._lost
+        }
 
     def stand_still(self) -> None:
         """Be dead: what is sent gets lost."""
@@ -154,6 +163,7 @@ class SimulatedWorkers:
                 world.excused[truth.wanted.seed] = "its step failed"
         if step.fault in ("mismatch", "misshapen") and not doubtful:
             self._blame()
+            self._lost += step.truths
             seqs = _lie(step.fault, seqs)
         failing = world.rng.randrange(self._scenario.ranks) if step.failed else -1
         mute = world.rng.randrange(self._scenario.ranks) if step.fault == "mute" else -1

@@ -3,8 +3,6 @@
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from numaserve.workers.protocol import StepPlan
 
@@ -16,30 +14,20 @@ class Violation(Exception):
     """Something that must never happen has happened."""
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What the server promises."""
-
-    deaths_fail: bool = True  # requests that have begun end with an error when the workers die
-
-
-RULES = Rules()
-
-
 class World:
     """One run. Whatever is drawn from `rng` is drawn in the order of events, which is the same for the same seed."""
 
-    def __init__(self, seed: int, rules: Rules) -> None:
+    def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.rules = rules
         self.loop: SimulatedLoop
         self.log: list[tuple[object, ...]] = []
         self.seen: Counter[str] = Counter()  # how often each kind of event came
         self.violation = ""  # the first
         self.changed = False  # since the last look at the invariants
+        self.impatient = False  # whether requests wait for new workers for a while only
         self.late_matchers = False  # whether a mask may come too late
         self.truths: dict[int, Truth] = {}  # of the sequences, by their seeds
-        self.begun: set[int] = set()  # seeds that were in a plan
+        self.deaths: Counter[int] = Counter()  # of workers with a sequence of this seed in flight
         self.excused: dict[int, str] = {}  # seeds of sequences that may end with an error, and why
         self.excuse_all = ""  # why any may
         self.admitted = 0  # sequences
@@ -63,16 +51,17 @@ class World:
         """Whether something of this probability happens."""
         return probability > 0 and self.rng.random() < probability
 
-    def sent(self, plan: StepPlan, truths: Sequence[Truth]) -> None:
-        """A plan of these sequences was sent."""
-        self.begun.update(truth.wanted.seed for truth in truths)
+    def sent(self, plan: StepPlan) -> None:
+        """A plan was sent."""
         self.note("plan", plan.step_id, [(seq.slot, seq.start, len(seq.tokens)) for seq in plan.seqs])
 
-    def workers_died(self, reason: str) -> None:
-        """The workers are gone, and the front end is told now."""
+    def workers_died(self, reason: str, in_flight: set[int]) -> None:
+        """The workers are gone, with the sequences of these seeds in their plans, and the front end is told now."""
         self.note("group.fails", reason)
-        if self.rules.deaths_fail:
-            self.excused |= dict.fromkeys(self.begun, "the workers died")
+        for seed in sorted(in_flight):
+            self.deaths[seed] += 1
+            if self.deaths[seed] > 1:
+                self.excused[seed] = "the workers died of it again and again, as far as one can tell"
 
     def excuses(self, seed: int) -> bool:
         """Whether the sequence of this seed may end with an error that it does not have of itself."""

@@ -195,6 +195,9 @@ class FakeEngine:
     def is_ready(self) -> bool:
         return self.ready
 
+    def takes_requests(self) -> bool:
+        return self.ready
+
     def is_alive(self) -> bool:
         return self.alive
 

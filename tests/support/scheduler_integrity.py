@@ -71,11 +71,11 @@ def _check_queues(scheduler: Scheduler) -> None:
     everybody = [*scheduler.running, *waiting]
     _require(all(a.arrival < b.arrival for a, b in pairwise(everybody)), "the queues are out of order of arrival")
     _require(all(seq.state is SequenceState.RUNNING for seq in scheduler.running), "not all that run are RUNNING")
-    for seq in waiting:
+    for seq in [*waiting, *scheduler.held]:
         idle = seq.state is SequenceState.WAITING and seq.slot == -1 and not seq.pages and seq.node is None
         _require(idle and seq.num_computed == 0, f"{seq.request_id!r} waits and holds something")
     pending = Counter(entry.seq for record in scheduler.in_flight for entry in record.entries if entry.sample)
-    for seq in everybody:
+    for seq in [*everybody, *scheduler.held]:
         _require(seq.num_pending == pending[seq], f"{seq.request_id!r} miscounts its samples in flight")
         _require(len(seq.tokens) + seq.num_pending <= seq.max_tokens, f"{seq.request_id!r} is planned past its end")
 

@@ -66,9 +66,9 @@ def check_model(context: ApiContext, model: str | None) -> None:
 
 
 def check_ready(context: ApiContext) -> None:
-    """Raise `ApiError` 503 while requests are not served."""
-    if not context.engine.is_ready():
-        raise not_ready("The server is not ready: it is loading, restarting or shutting down. Try again shortly.")
+    """Raise `ApiError` 503 while requests are not admitted."""
+    if not context.engine.takes_requests():
+        raise not_ready("The server is not ready: it is loading or shutting down. Try again shortly.")
 
 
 def _check_sequences(context: ApiContext, asked: Asked) -> None:

@@ -136,7 +136,7 @@ def test_a_request_ends_only_once(again: str) -> None:
     if again == "abort":
         run.live.abort(2.0)
     elif again == "fail":
-        run.live.fail("too late", 2.0)
+        run.live.fail(GenerationFailed("too late"), 2.0)
     else:
         asyncio.run(run.stream.aclose())
     assert (run.ends, run.outcome("length"), run.outcome("abort"), run.outcome("error")) == (1, 1, 0, 0)
@@ -145,7 +145,7 @@ def test_a_request_ends_only_once(again: str) -> None:
 async def test_a_failure_comes_after_the_chunks_before_it_and_once() -> None:
     run = Run()
     run.feed(b"ab")
-    run.live.fail("the reason", 3.0)
+    run.live.fail(GenerationFailed("the reason"), 3.0)
     texts = [(await anext(run.stream)).text for _ in range(2)]
     assert texts == ["a", "b"]
     with pytest.raises(GenerationFailed, match="the reason"):

@@ -82,9 +82,9 @@ async def test_the_first_failure_ends_the_stream_behind_the_chunks_before_it() -
     run = Run()
     stream = run.live.add([request(), request()], now=0.0)
     run.advance(1, "a")
-    run.live.fail([run.scheduler.waiting[0]], "the first", now=1.0)
+    run.live.fail([run.scheduler.waiting[0]], GenerationFailed("the first"))
     run.advance(0, "b")  # of the one that is left
-    run.live.fail_all("the second")
+    run.live.fail_all(GenerationFailed("the second"))
     assert (await anext(stream)).text == "a"
     with pytest.raises(GenerationFailed, match="the first"):
         await anext(stream)
@@ -97,7 +97,7 @@ async def test_the_first_failure_ends_the_stream_behind_the_chunks_before_it() -
 async def test_a_failure_of_one_leaves_the_others_to_the_consumer_to_close() -> None:
     run = Run()
     stream = run.live.add([request(), request()], now=0.0)
-    run.live.fail([run.scheduler.waiting[0]], "the reason", now=1.0)
+    run.live.fail([run.scheduler.waiting[0]], GenerationFailed("the reason"))
     assert len(run.live) == 1
     with pytest.raises(GenerationFailed):
         await anext(stream)

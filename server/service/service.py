@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import logging
 import os
 import signal
@@ -19,6 +20,7 @@ import uvloop
 from numaserve.server.api.sampling import Sampling
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import EngineCallbacks
+from numaserve.server.service.activation import activated_listeners
 from numaserve.server.service.announce import announce
 from numaserve.server.service.answer_formats import reasoning_format, tool_format
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
@@ -39,6 +41,7 @@ from numaserve.server.service.tls import find_certificate
 from numaserve.server.service.unix_socket import bind_unix_listener
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
+from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.planning.topology import read_topology
@@ -62,25 +65,38 @@ def run_service(config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COM
     key_sources = KeySources(config.api_key_file)  # first: nothing else is to see the environment with a key in it
     set_up_logging(config.log_level)
     check_descriptors(config.max_running_requests)
-    with _bind(config) as listener:
-        if key_sources.keys is None and not listener.is_local:
+    with contextlib.ExitStack() as closing:
+        listeners = [closing.enter_context(each) for each in _bind(config)]
+        if key_sources.keys is None:
+            _warn_of_reach(listeners)
+        service = Service(_check(config, key_sources), listeners, worker_command)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            status = runner.run(service.run())
+            closing.close()
+            _end_process(status)
+
+
+def _bind(config: ServeConfig) -> list[Listener]:
+    certificate = find_certificate(config.ssl_certfile, config.ssl_keyfile)
+    given = activated_listeners(os.environ, certificate)
+    if given and config.uds is not None:
+        raise OperatorError("systemd has given sockets to listen on, and --uds names another: leave --uds out")
+    if given:
+        _log.info("listening where systemd does, not at --host and --port: %s", ", ".join(each.place for each in given))
+        return given
+    if config.uds is not None:
+        return [bind_unix_listener(config.uds, certificate)]
+    return [bind_listener(config.host, config.port, certificate)]
+
+
+def _warn_of_reach(listeners: Sequence[Listener]) -> None:
+    for listener in listeners:
+        if not listener.is_local:
             _log.warning(
                 "whoever reaches %s is served, from other machines too: give API keys (--api-key-file, "
                 "NUMASERVE_API_KEY) or listen on 127.0.0.1",
                 listener.place,
             )
-        service = Service(_check(config, key_sources), listener, worker_command)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            status = runner.run(service.run())
-            listener.close()
-            _end_process(status)
-
-
-def _bind(config: ServeConfig) -> Listener:
-    certificate = find_certificate(config.ssl_certfile, config.ssl_keyfile)
-    if config.uds is not None:
-        return bind_unix_listener(config.uds, certificate)
-    return bind_listener(config.host, config.port, certificate)
 
 
 def _end_process(status: int) -> NoReturn:
@@ -133,9 +149,9 @@ class Service:
     SIGHUP reads keys and certificate again.
     """
 
-    def __init__(self, checked: Checked, listener: Listener, worker_command: Sequence[str]) -> None:
+    def __init__(self, checked: Checked, listeners: Sequence[Listener], worker_command: Sequence[str]) -> None:
         self._checked = checked
-        self._listener = listener
+        self._listeners = listeners
         self._service_manager = ServiceManager()
         self._display = LoadingDisplay(checked.name, self._service_manager)
         callbacks = EngineCallbacks(load_progress=self._display.update, given_up=lambda _reason: self._gave_up.set())
@@ -149,18 +165,18 @@ class Service:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
-        reloader = Reloader(self._checked.key_sources, self._listener.certificate, self._on_signal)
+        reloader = Reloader(self._checked.key_sources, self._listeners[0].certificate, self._on_signal)
         loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
         with self._display:
             starting = loop.create_task(self._engine.start())
             # Importing the HTTP side in a thread lets the event loop feed the workers meanwhile.
-            http = await asyncio.to_thread(make_http_server, self._checked, self._engine, self._listener)
+            http = await asyncio.to_thread(make_http_server, self._checked, self._engine, self._listeners)
             serving = loop.create_task(http.run_until_stopped())
             await _first_of(starting, self._stop.wait())
         try:
             if starting.done():
                 starting.result()
-                await self._serve_until_stopped()
+                await self._serve_until_stopped(http)
             else:
                 starting.cancel()
                 await asyncio.wait([starting])
@@ -168,12 +184,15 @@ class Service:
             _log.critical("the workers could not be started: %s", error)
             return EXIT_FAILED
         finally:
+            if self._listeners[0].kept_open:
+                http.accept_no_more()  # connections from now on wait for the next server, which does not refuse them
             await self._drain()
             await self._close(http, serving)
         return EXIT_FAILED if self._gave_up.is_set() else EXIT_OK
 
-    async def _serve_until_stopped(self) -> None:
-        name, listener = self._checked.name, self._listener
+    async def _serve_until_stopped(self, http: HttpServer) -> None:
+        name, listener = self._checked.name, self._listeners[0]
+        http.listen()
         self._service_manager.ready(f"serving {name} at {listener.place}")
         announce(name, listener, needs_key=self._checked.key_sources.keys is not None)
         watchdog = asyncio.get_running_loop().create_task(self._service_manager.feed_watchdog(self._makes_progress))

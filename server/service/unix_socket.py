@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from numaserve.server.service.listen import BACKLOG, Listener
 from numaserve.server.service.tls import Certificate
@@ -43,14 +44,19 @@ def bind_unix_listener(path: Path, certificate: Certificate | None = None) -> Li
         bound.close()
         reason = error.strerror or str(error)  # a path that is too long has only a text
         raise OperatorError(f"cannot listen on {path}: {reason}; choose another --uds") from None
+    return unix_listener(bound, certificate, on_close=partial(_remove, path, made.st_dev, made.st_ino))
+
+
+def unix_listener(bound: socket.socket, certificate: Certificate | None, **more: Any) -> Listener:
+    """The listener of a Unix socket, with a path or an abstract name; `more` are a `Listener`'s arguments."""
+    address = bound.getsockname()
+    if isinstance(address, bytes):  # an abstract name: it begins with a zero
+        name = address[1:].decode(errors="replace")
+        place, curl = f"@{name}", ("--abstract-unix-socket", name)
+    else:
+        place, curl = address, ("--unix-socket", address)
     return Listener(
-        bound,
-        authority="localhost",
-        place=str(path),
-        curl=("--unix-socket", str(path)),
-        is_loopback=False,
-        certificate=certificate,
-        on_close=partial(_remove, path, made.st_dev, made.st_ino),
+        bound, authority="localhost", place=place, curl=curl, is_loopback=False, certificate=certificate, **more
     )
 
 

@@ -12,7 +12,7 @@ from numaserve.server.supervisor.error_pipe import ErrorPipe
 # Libraries that would start threads of their own beside the pinned team.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 # systemd's notification socket belongs to the main process; a worker that wrote to it would feed the watchdog.
-_NOT_INHERITED = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID"})
+_NOT_INHERITED = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 
 DEFAULT_COMMAND: tuple[str, ...] = (sys.executable, "-m", "numaserve.workers.process.main")
 

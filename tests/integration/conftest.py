@@ -1,15 +1,16 @@
 """The serve command over fake workers, with a tiny model."""
 
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import uvloop
 from fake_worker import VOCAB
-from served import Serve
+from served import Serve, activated
 
 from tests.support import tiny_model
 from tests.support.coroutines import run_coroutine
@@ -32,10 +33,14 @@ def log(tmp_path: Path) -> Path:
 def serve(model: Path, log: Path) -> Iterator[Serve]:
     started: list[subprocess.Popen[str]] = []
 
-    def start(*words: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    def start(
+        *words: str, environment: dict[str, str] | None = None, sockets: Sequence[socket.socket] = ()
+    ) -> subprocess.Popen[str]:
+        given = [each.fileno() for each in sockets]
         with log.open("w") as errors:
             process = subprocess.Popen(
-                [sys.executable, str(SCRIPT), str(model), *words],
+                [*activated(given), sys.executable, str(SCRIPT), str(model), *words],
+                pass_fds=given,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,

@@ -1,8 +1,11 @@
 """What tests ask of the serve command's process."""
 
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+LAUNCHER = Path(__file__).with_name("launch_activated.py")
 Serve = Callable[..., subprocess.Popen[str]]
 
 
@@ -12,6 +15,11 @@ def announced_url(process: subprocess.Popen[str]) -> str:
     line = process.stdout.readline()
     assert " is served at " in line
     return line.split(" is served at ")[1].split()[0]
+
+
+def activated(descriptors: Sequence[int]) -> list[str]:
+    """What stands before a command that gets these sockets as from systemd; nothing when there are none."""
+    return [sys.executable, str(LAUNCHER), *map(str, descriptors), "--"] if descriptors else []
 
 
 def completion(count: int, **more: object) -> dict[str, object]:

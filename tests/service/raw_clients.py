@@ -58,7 +58,7 @@ async def listening(
     """A server; what it yields connects to it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         _bound(listener, socket.SO_SNDBUF, buffer_bytes)  # its connections inherit it
-        server = HttpServer(context or make_context(FakeEngine()), listener, limits)
+        server = HttpServer(context or make_context(FakeEngine()), [listener], limits)
         task = asyncio.create_task(server.run_until_stopped())
         connect = Connect(server, listener.getsockname(), buffer_bytes)
         try:

@@ -41,7 +41,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("patient")
 async def test_an_idle_connection_does_not_delay_the_end() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = HttpServer(make_context(FakeEngine()), listener, LIMITS)
+        server = HttpServer(make_context(FakeEngine()), [listener], LIMITS)
         async with a_client(server, listener):
             server.stop()
 
@@ -57,7 +57,7 @@ async def _stall(client: socket.socket, server: HttpServer) -> None:
 async def test_a_client_that_does_not_read_is_cut_off_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numaserve.server.service.http._LAST_CHUNKS_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = HttpServer(make_context(FakeEngine()), listener, LIMITS)
+        server = HttpServer(make_context(FakeEngine()), [listener], LIMITS)
         async with a_client(server, listener) as (client, _):
             await _stall(client, server)
             server.stop()
@@ -69,7 +69,7 @@ async def test_a_client_that_does_not_read_is_cut_off_after_a_while(monkeypatch:
 @pytest.mark.usefixtures("patient")
 async def test_in_a_hurry_nobody_is_waited_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = HttpServer(make_context(FakeEngine()), listener, LIMITS)
+        server = HttpServer(make_context(FakeEngine()), [listener], LIMITS)
         async with a_client(server, listener) as (client, serving):
             await _stall(client, server)
             server.stop()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Protocol
 
 from numaserve.server.api.conversation import Conversation
@@ -39,11 +41,9 @@ def assistant_turn(content: str = "", thought: str = "", calls: Sequence[dict[st
 def join_neighbours(turns: Iterable[Turn], roles: AbstractSet[str]) -> list[Turn]:
     """The turns; neighbours of one of `roles` are one, with their texts a line each."""
     joined: list[Turn] = []
-    for turn in turns:
-        if joined and turn["role"] in roles and joined[-1]["role"] == turn["role"]:
-            joined[-1] = _join(joined[-1], turn)
-        else:
-            joined.append(turn)
+    for role, group in groupby(turns, key=itemgetter("role")):
+        neighbours = list(group)
+        joined += [_joined(neighbours)] if role in roles else neighbours
     return joined
 
 
@@ -61,13 +61,14 @@ def with_system(system: str | None, conversation: Conversation) -> Conversation:
     return Conversation(messages, len(system) + conversation.characters, conversation.needs_tools)
 
 
-def _join(turn: Turn, other: Turn) -> Turn:
-    joined = {**turn}
+def _joined(turns: Sequence[Turn]) -> Turn:
+    """Turns of one role as one, all at once: one by one, thousands of them would be copied thousands of times."""
+    joined = {**turns[0]}
     for name in ("content", *_THOUGHT):
-        if other.get(name):
-            joined[name] = f"{turn[name]}\n{other[name]}" if turn.get(name) else other[name]
-    if "tool_calls" in other:
-        joined["tool_calls"] = turn.get("tool_calls", []) + other["tool_calls"]
+        if texts := [turn[name] for turn in turns if turn.get(name)]:
+            joined[name] = "\n".join(texts)
+    if calls := [call for turn in turns for call in turn.get("tool_calls", ())]:
+        joined["tool_calls"] = calls
     return joined
 
 

@@ -29,6 +29,7 @@ BEYOND_THE_SCHEMA = {
     "task_unsupported",
     "too_many_dimensions",
     "previous_response_not_found",
+    "item_not_found",
 }
 _CONFIG = {
     "checks": {

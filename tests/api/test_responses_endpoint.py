@@ -17,6 +17,7 @@ PATH = "/v1/responses"
 TOOLS = [{"type": "function", **WEATHER}, {"type": "function", **CLOCK}]
 USER = {"role": "user", "content": "hi"}
 TEXT = {"type": "input_text", "text": "hi"}
+SAID = {"type": "output_text", "annotations": [], "logprobs": []}
 THOUGHT = "<think>\nLet me see.\n</think>\n\n"
 
 
@@ -234,11 +235,14 @@ def test_a_response_that_is_not_to_be_stored_is_not(client: TestClient) -> None:
 def test_a_response_stored_under_one_key_is_not_there_for_another() -> None:
     with TestClient(create_app(make_context(FakeEngine(), keys=["one", "two"]))) as client:
         client.headers["Authorization"] = "Bearer one"
-        path = f"{PATH}/{ask(client)['id']}"
+        response = ask(client)
+        path, item_id = f"{PATH}/{response['id']}", response["output"][0]["id"]
         client.headers["Authorization"] = "Bearer two"
         assert client.get(path).status_code == 404
         assert client.delete(path).status_code == 404
+        assert client.get(f"{path}/input_items").status_code == 404
         assert refusal(client, previous_response_id=path.rpartition("/")[2])["param"] == "previous_response_id"
+        assert refusal(client, input=[{"type": "item_reference", "id": item_id}])["param"] == "input[0]"
         client.headers["Authorization"] = "Bearer one"
         assert client.get(path).status_code == 200
         del client.headers["Authorization"]
@@ -258,15 +262,95 @@ def test_the_least_used_responses_go_when_there_is_no_room(engine: FakeEngine) -
 
 def test_the_store_counts_bytes_and_keeps_nothing_that_is_larger_than_it() -> None:
     store = ResponseStore(1000)
-    store.put(b"a", Kept({"id": "small"}, []))
-    store.put(b"a", Kept({"id": "large"}, [{"content": "x" * 2000}]))
+    assert store.put(b"a", "small", Kept.of({}, [], []))
+    assert not store.put(b"a", "large", Kept.of({"text": "x" * 2000}, [], []))
     assert store.get(b"a", "large") is None
-    assert store.get(b"a", "small") is None  # it was the least used
+    assert store.get(b"a", "small") is not None  # it did not go for what has no room
     for _ in range(100):
-        store.put(b"a", Kept({"id": "same"}, [{"content": "x" * 300}]))
+        assert store.put(b"a", "same", Kept.of({"text": "x" * 300}, [], []))
         assert store.delete(b"a", "same")
-    store.put(b"a", Kept({"id": "one"}, [{"content": "x" * 900}]))
+    assert store.put(b"a", "one", Kept.of({"text": "x" * 985}, [], []))
     assert store.get(b"a", "one") is not None
+    assert store.get(b"a", "small") is None  # it was the least used
+
+
+def test_a_response_that_has_no_room_does_not_say_that_it_is_stored(engine: FakeEngine) -> None:
+    context = make_context(engine)
+    with TestClient(create_app(replace(context, limits=replace(context.limits, max_bytes_stored=100)))) as client:
+        response = ask(client)
+        assert response["store"] is False
+        assert client.get(f"{PATH}/{response['id']}").status_code == 404
+        assert events(client)[-1]["response"]["store"] is False
+
+
+def test_the_items_that_a_response_was_made_of_are_listed(thinker: TestClient, engine: FakeEngine) -> None:
+    engine.reply = f"{THOUGHT}So:{CALL}"
+    first = ask(thinker, tools=TOOLS, instructions="be")
+    result = {"type": "function_call_output", "call_id": first["output"][-1]["call_id"], "output": "rain"}
+    others = [
+        {"role": "developer", "content": [TEXT, TEXT]},
+        {"role": "assistant", "content": "Fine.", "id": "mine"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"type": "function_call", "call_id": "1", "name": "clock", "arguments": '{"a":1}'},
+        {"type": "function_call_output", "call_id": "1", "output": [TEXT]},
+    ]
+    second = ask(thinker, [result, *others], tools=TOOLS, previous_response_id=first["id"])
+    path = f"{PATH}/{second['id']}/input_items"
+    listed = thinker.get(path, params={"order": "asc"}).json()
+    items, said = listed["data"], second["output"]
+    assert (listed["object"], listed["has_more"]) == ("list", False)
+    assert (listed["first_id"], listed["last_id"]) == (items[0]["id"], items[-1]["id"])
+    assert items[1:4] == first["output"]
+    ids = [item.pop("id") for item in items]
+    assert len({*ids, *(item["id"] for item in said)}) == len(items) + len(said)
+    done = {"status": "completed"}
+    assert items[:1] + items[4:] == [
+        {"type": "message", "role": "user", "content": [TEXT], **done},
+        {**result, **done},
+        {"type": "message", "role": "developer", "content": [TEXT, TEXT], **done},
+        {"type": "message", "role": "assistant", "content": [{**SAID, "text": "Fine."}], **done},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}], "content": [], **done},
+        {**others[3], **done},
+        {**others[4], **done},
+    ]
+    newest = thinker.get(path, params={"limit": 2}).json()
+    assert [item["id"] for item in newest["data"]] == ids[:-3:-1]
+    assert newest["has_more"] is True
+    rest = thinker.get(path, params={"after": newest["last_id"]}).json()
+    assert [item["id"] for item in rest["data"]] == ids[-3::-1]
+    assert thinker.get(path, params={"after": ids[0]}).json()["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "param"), [({"limit": 0}, "limit"), ({"order": "up"}, "order"), ({"after": "msg_x"}, "after")]
+)
+def test_what_cannot_be_listed_is_refused(client: TestClient, query: dict[str, Any], param: str) -> None:
+    answer = client.get(f"{PATH}/{ask(client)['id']}/input_items", params=query)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert client.get(f"{PATH}/resp_x/input_items", params={}).status_code == 404
+
+
+def test_items_of_stored_answers_may_be_referred_to(
+    thinker: TestClient, engine: FakeEngine, template: Template
+) -> None:
+    engine.reply = f"{THOUGHT}So:{CALL}"
+    first = ask(thinker, tools=TOOLS)
+    result = {"type": "function_call_output", "call_id": first["output"][-1]["call_id"], "output": "rain"}
+    references = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
+    second = ask(thinker, [USER, *references, result], tools=TOOLS)
+    by_reference = template.messages
+    ask(thinker, [USER, *first["output"], result])
+    assert by_reference == template.messages
+    listed = thinker.get(f"{PATH}/{second['id']}/input_items", params={"order": "asc"}).json()["data"]
+    assert listed[1:-1] == first["output"]
+    # Once, and of an answer that is stored, of the same owner.
+    more = [{"type": "item_reference", "id": item["id"]} for item in second["output"]]
+    ask(thinker, [USER, *references, result, *more])
+    for unknown in (references[0], {"type": "item_reference", "id": "msg_x_1"}, {"type": "item_reference", "id": ""}):
+        error = refusal(thinker, input=[USER, *references, unknown])
+        assert (error["param"], error["code"]) == ("input[4]", "item_not_found")
+    thinker.delete(f"{PATH}/{first['id']}")
+    assert refusal(thinker, input=[USER, *references])["param"] == "input[1]"
 
 
 @pytest.mark.parametrize(
@@ -286,7 +370,7 @@ def test_a_refusal_tells_what_may_be_sent_instead(client: TestClient, field: str
         ({"input": [USER, {"role": "user", "content": 1}]}, "input[1].content"),
         ({"input": [USER, {"role": "user"}]}, "input[1].content"),
         ({"input": [USER, {"type": "function_call_output", "call_id": 1, "output": ""}]}, "input[1].call_id"),
-        ({"input": [USER, {"type": "item_reference", "id": "x"}]}, "input[1]"),
+        ({"input": [USER, {"type": "item_reference"}]}, "input[1].id"),
         ({"input": [USER, {"type": "x" * 99}]}, "input[1]"),
         (
             {"input": [USER, {"type": "function_call", "call_id": "1", "name": "f", "arguments": "["}]},

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
 from fastapi.responses import Response
 from numaserve.server.api.context import ApiContext
-from numaserve.server.api.conversation import Conversation
 from numaserve.server.api.errors import ApiError
 from numaserve.server.api.event_stream import Framing, named_event
 from numaserve.server.api.generation.generation import Generation, Usage
-from numaserve.server.api.json_data import object_of
-from numaserve.server.api.openai.responses.items import call_turn
-from numaserve.server.api.openai.responses.output import Event, Output, new_id
+from numaserve.server.api.openai.responses.entries import Entry, Ids, said
+from numaserve.server.api.openai.responses.output import Event, Output
 from numaserve.server.api.openai.responses.schema import ResponsesRequest
-from numaserve.server.api.openai.responses.store import Kept, ResponseStore
+from numaserve.server.api.openai.responses.store import Kept
 from numaserve.server.api.streaming import json_response
-from numaserve.server.api.turns import Turn, assistant_turn, join_neighbours
 
 
 class ResponseAnswer:
@@ -29,16 +26,16 @@ class ResponseAnswer:
         self,
         context: ApiContext,
         body: ResponsesRequest,
-        conversation: Conversation,
-        store: ResponseStore,
-        owner: bytes,
+        given: list[Entry],
+        ids: Ids,
+        keep: Callable[[str, Kept], bool],
     ) -> None:
-        self.id = new_id("resp")
+        """`given` are the items that it answers; `keep` takes it with its id, and says whether it was kept."""
+        self.id = ids.response
         self.framing = Framing("text/event-stream", named_event, self._failed, ping=b": ping\n\n")
-        self._conversation = conversation
-        self._store = store if body.store is not False else None
-        self._owner = owner
-        self._output = Output()
+        self._given = given
+        self._keep = keep if body.store is not False else None
+        self._output = Output(ids)
         self._frame = {
             "id": self.id,
             "object": "response",
@@ -75,9 +72,9 @@ class ResponseAnswer:
     def _end(self, status: str, usage: Usage) -> Event:
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
         response = self._response(status, usage=_usage_body(usage), incomplete_details=cut)
-        if self._store is not None:
-            turns = join_neighbours([*self._conversation.messages, *_turns(self._output.items)], {"assistant"})
-            self._store.put(self._owner, Kept(response, turns))
+        if self._keep is not None:
+            kept = Kept.of(response, self._given, list(map(said, self._output.items)))
+            response["store"] = self._keep(self.id, kept)
         return self._output.event(status, response=response)
 
     def _failed(self, error: ApiError) -> bytes:
@@ -115,26 +112,6 @@ def _echoed(body: ResponsesRequest) -> dict[str, object]:
         "truncation": "disabled",
         "user": body.user,
     }
-
-
-def _turns(items: list[dict[str, Any]]) -> list[Turn]:
-    """The items of an output as turns, for the requests that follow."""
-    turns = []
-    for item in items:
-        if item["type"] == "function_call":
-            turns.append(assistant_turn(calls=[call_turn(item["call_id"], item["name"], _arguments(item))]))
-        else:
-            text = item["content"][0]["text"]
-            turns.append(assistant_turn(thought=text) if item["type"] == "reasoning" else assistant_turn(text))
-    return turns
-
-
-def _arguments(item: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call; none of those that the model wrote badly."""
-    try:
-        return object_of(item["arguments"])
-    except ValueError:
-        return {}
 
 
 def _usage_body(usage: Usage) -> dict[str, object]:

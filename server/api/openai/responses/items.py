@@ -1,19 +1,28 @@
-"""The items of an input, as a conversation that chat templates know."""
+"""The items of an input, as clients send them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from numaserve.server.api.conversation import MAX_MESSAGES, Conversation
+from numaserve.server.api.conversation import MAX_MESSAGES
 from numaserve.server.api.fields import ShortText, Strict, Text, Unused, made_of
+from numaserve.server.api.json_data import json_text
 from numaserve.server.api.openai.messages import CalledFunction
-from numaserve.server.api.turns import Turn, assistant_turn, conversation_from, join_neighbours, text_of
+from numaserve.server.api.openai.responses.entries import (
+    REFERENCE,
+    Entry,
+    Given,
+    call_turn,
+    input_text,
+    output_text,
+)
+from numaserve.server.api.turns import Turn, assistant_turn, text_of
 from numaserve.server.api.typed import only_types, tag_of, text_or_list
 from pydantic import Discriminator, Field, Tag
 
 _MAX_PARTS = 16384
-_UNSERVED = {"input_image": "images", "input_file": "files", "input_audio": "audio", "item_reference": "references"}
+_UNSERVED = {"input_image": "images", "input_file": "files", "input_audio": "audio"}
 
 
 class TextContent(Strict):
@@ -42,6 +51,16 @@ class MessageItem(Strict):
     status: Unused = None
     phase: Unused = None
 
+    def listed(self) -> dict[str, Any]:
+        """The item as a list of items has it, but for its id."""
+        part = output_text if self.role == "assistant" else input_text
+        texts = [self.content] if isinstance(self.content, str) else [part.text for part in self.content]
+        return {"type": self.type, "role": self.role, "content": list(map(part, texts)), "status": "completed"}
+
+    def turn(self) -> Turn:
+        """The item as chat templates know it."""
+        return {"role": "system" if self.role == "developer" else self.role, "content": text_of(self.content)}
+
 
 class FunctionCallItem(CalledFunction):
     """A call that an earlier answer made."""
@@ -50,6 +69,15 @@ class FunctionCallItem(CalledFunction):
     call_id: ShortText
     id: Unused = None
     status: Unused = None
+
+    def listed(self) -> dict[str, Any]:
+        """The item as a list of items has it, but for its id."""
+        called = {"call_id": self.call_id, "name": self.name, "arguments": json_text(self.arguments)}
+        return {"type": self.type, **called, "status": "completed"}
+
+    def turn(self) -> Turn:
+        """The item as chat templates know it."""
+        return call_turn(self.call_id, self.name, self.arguments)
 
 
 class FunctionOutputItem(Strict):
@@ -60,6 +88,15 @@ class FunctionOutputItem(Strict):
     output: Texts
     id: Unused = None
     status: Unused = None
+
+    def listed(self) -> dict[str, Any]:
+        """The item as a list of items has it, but for its id."""
+        output = self.output if isinstance(self.output, str) else [input_text(part.text) for part in self.output]
+        return {"type": self.type, "call_id": self.call_id, "output": output, "status": "completed"}
+
+    def turn(self) -> Turn:
+        """The item as chat templates know it."""
+        return {"role": "tool", "content": text_of(self.output), "tool_call_id": self.call_id}
 
 
 class ThoughtText(Strict):
@@ -79,10 +116,35 @@ class ReasoningItem(Strict):
     id: Unused = None
     status: Unused = None
 
+    def listed(self) -> dict[str, Any]:
+        """The item as a list of items has it, but for its id."""
+        summary, content = ([part.model_dump() for part in parts or ()] for parts in (self.summary, self.content))
+        return {"type": self.type, "summary": summary, "content": content, "status": "completed"}
 
-_KINDS = ("message", "function_call", "function_call_output", "reasoning")
+    def turn(self) -> Turn:
+        """The item as chat templates know it."""
+        return assistant_turn(thought=text_of(self.content or self.summary))
+
+
+class ItemReference(Strict):
+    """An item of an earlier answer, by its id."""
+
+    type: Literal["item_reference"]
+    id: ShortText
+
+    def listed(self) -> dict[str, Any]:
+        """What stands for the item until it is found."""
+        return {"type": self.type, "id": self.id}
+
+    def turn(self) -> Turn:
+        """None yet."""
+        return {}
+
+
+_KINDS = ("message", "function_call", "function_call_output", "reasoning", REFERENCE)
 Item = Annotated[
     Annotated[MessageItem, Tag("[message]")]
+    | Annotated[ItemReference, Tag("[item_reference]")]
     | Annotated[FunctionCallItem, Tag("[function_call]")]
     | Annotated[FunctionOutputItem, Tag("[function_call_output]")]
     | Annotated[ReasoningItem, Tag("[reasoning]")],
@@ -91,28 +153,9 @@ Item = Annotated[
 ]
 
 
-def _turn(item: MessageItem | FunctionCallItem | FunctionOutputItem | ReasoningItem) -> Turn:
-    match item:
-        case MessageItem():
-            role = "system" if item.role == "developer" else item.role
-            return {"role": role, "content": text_of(item.content)}
-        case FunctionCallItem():
-            return assistant_turn(calls=[call_turn(item.call_id, item.name, item.arguments)])
-        case FunctionOutputItem():
-            return {"role": "tool", "content": text_of(item.output), "tool_call_id": item.call_id}
-        case ReasoningItem():
-            return assistant_turn(thought=text_of(item.content or item.summary))
-
-
-def call_turn(call_id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """A call as templates know it."""
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _conversation(given: str | Sequence[Any]) -> Conversation:
-    if isinstance(given, str):
-        return conversation_from([{"role": "user", "content": given}])
-    return conversation_from(join_neighbours(map(_turn, given), {"assistant"}))
+def _given(value: str | Sequence[Any]) -> Given:
+    items: Sequence[Any] = [MessageItem(role="user", content=value)] if isinstance(value, str) else value
+    return Given([Entry(item.listed(), item.turn()) for item in items])
 
 
 def _kind_of_input(value: object) -> str:
@@ -121,9 +164,9 @@ def _kind_of_input(value: object) -> str:
 
 _Items = Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES)]
 Input = Annotated[
-    Conversation,
+    Given,
     made_of(
         Annotated[Annotated[Text, Tag("[text]")] | Annotated[_Items, Tag("[items]")], Discriminator(_kind_of_input)],
-        _conversation,
+        _given,
     ),
 ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from typing import Any
 
 from numaserve.server.api.generation.reading import Chunk
+from numaserve.server.api.openai.responses.entries import Ids, output_text
 from numaserve.server.tools.types import ToolCallDelta
 
 Event = dict[str, Any]
@@ -16,8 +16,9 @@ _THOUGHT, _TEXT = "reasoning_text", "output_text"
 class Output:
     """Items as they come, one open at a time. Each event has the number after that of the one before."""
 
-    def __init__(self) -> None:
+    def __init__(self, ids: Ids) -> None:
         self.items: list[dict[str, Any]] = []
+        self._ids = ids
         self._events = 0
         self._open: object = None  # what the open item is: the kind of its text, or the number of a call
         self._pieces: list[str] = []
@@ -56,10 +57,8 @@ class Output:
 
     def _text(self, kind: str, piece: str) -> Iterator[Event]:
         if self._open != kind:
-            yield from self._begin(kind, _thought_item() if kind == _THOUGHT else _message_item())
-            part: dict[str, object] = {"type": kind, "text": ""}
-            if kind == _TEXT:
-                part |= {"annotations": [], "logprobs": []}
+            yield from self._begin(kind, self._thought_item() if kind == _THOUGHT else self._message_item())
+            part = output_text("") if kind == _TEXT else {"type": kind, "text": ""}
             yield self._of_item("content_part.added", content_index=0, part=dict(part))
             self.items[-1]["content"].append(part)
         self._pieces.append(piece)
@@ -69,7 +68,7 @@ class Output:
     def _call(self, call: ToolCallDelta) -> Iterator[Event]:
         # Only the first piece of a call has its id and its name, and only it begins an item.
         if self._open != call.call:
-            yield from self._begin(call.call, _call_item(call))
+            yield from self._begin(call.call, self._call_item(call))
         if call.arguments:
             self._pieces.append(call.arguments)
             yield self._of_item("function_call_arguments.delta", delta=call.arguments)
@@ -87,26 +86,14 @@ class Output:
     def _of_whole(self, kind: str, item: dict[str, Any]) -> Event:
         return self.event(kind, output_index=len(self.items) - 1, item=item)
 
+    def _thought_item(self) -> dict[str, Any]:
+        return self._item("reasoning", summary=[], content=[])
 
-def new_id(prefix: str) -> str:
-    """An id that nobody can guess."""
-    return f"{prefix}_{secrets.token_hex(24)}"
+    def _message_item(self) -> dict[str, Any]:
+        return self._item("message", role="assistant", content=[])
 
+    def _call_item(self, call: ToolCallDelta) -> dict[str, Any]:
+        return self._item("function_call", call_id=call.id, name=call.name, arguments="")
 
-def _thought_item() -> dict[str, Any]:
-    return {"type": "reasoning", "id": new_id("rs"), "summary": [], "content": [], "status": "in_progress"}
-
-
-def _message_item() -> dict[str, Any]:
-    return {"type": "message", "id": new_id("msg"), "role": "assistant", "content": [], "status": "in_progress"}
-
-
-def _call_item(call: ToolCallDelta) -> dict[str, Any]:
-    return {
-        "type": "function_call",
-        "id": new_id("fc"),
-        "call_id": call.id,
-        "name": call.name,
-        "arguments": "",
-        "status": "in_progress",
-    }
+    def _item(self, kind: str, **fields: object) -> dict[str, Any]:
+        return {"type": kind, "id": self._ids.of_item(kind), **fields, "status": "in_progress"}

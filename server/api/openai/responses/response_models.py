@@ -121,3 +121,13 @@ class DeletedResponse(BaseModel):
     id: str
     object: Literal["response"]
     deleted: Literal[True]
+
+
+class ItemList(BaseModel):
+    """The answer of GET /v1/responses/{response_id}/input_items; of each item there is what was sent, and an id."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool

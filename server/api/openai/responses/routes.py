@@ -1,21 +1,25 @@
-"""POST /v1/responses, GET and DELETE /v1/responses/{response_id}."""
+"""POST /v1/responses; GET and DELETE /v1/responses/{response_id}, and GET its `input_items`."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from functools import partial
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from numaserve.server.api.body.route import body_route
 from numaserve.server.api.context import ApiContext
-from numaserve.server.api.errors import ApiError, bad_request
+from numaserve.server.api.errors import ApiError
 from numaserve.server.api.generation.start import start
 from numaserve.server.api.openai.responses.answer import ResponseAnswer
-from numaserve.server.api.openai.responses.response_models import DeletedResponse, ModelResponse
+from numaserve.server.api.openai.responses.earlier import entries_of_response, page, resolved
+from numaserve.server.api.openai.responses.entries import Entry, Ids, conversation_of
+from numaserve.server.api.openai.responses.response_models import DeletedResponse, ItemList, ModelResponse
 from numaserve.server.api.openai.responses.schema import ResponsesRequest
-from numaserve.server.api.openai.responses.store import ResponseStore
+from numaserve.server.api.openai.responses.store import Kept, ResponseStore, entries_in
 from numaserve.server.api.openapi import BODY_ERRORS, errors
 from numaserve.server.api.response_models import EVENT_STREAM
 from numaserve.server.api.streaming import json_response, respond
-from numaserve.server.api.turns import Turn
 
 
 def responses_router(context: ApiContext) -> APIRouter:
@@ -23,13 +27,21 @@ def responses_router(context: ApiContext) -> APIRouter:
     router = APIRouter(tags=["generation"], route_class=body_route(context.bodies))
     store = ResponseStore(context.limits.max_bytes_stored)
 
+    def stored(request: Request, response_id: str) -> Kept:
+        kept = store.get(context.owner_of(request), response_id)
+        if kept is None:
+            raise _not_found(response_id)
+        return kept
+
     @router.post("/v1/responses", response_model=ModelResponse, responses={200: EVENT_STREAM, **BODY_ERRORS})
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
         """A conversation, continued; the shapes of OpenAI's responses, streaming and not."""
-        owner = context.owner_of(request)
-        conversation = body.conversation_after(_earlier(store, owner, body.previous_response_id))
-        answer = ResponseAnswer(context, body, conversation, store, owner)
-        generation = await start(context, request, body.asked(conversation), answer.id)
+        owner, ids, given = context.owner_of(request), Ids(), list[Entry]()
+        if body.previous_response_id is not None:
+            given += entries_of_response(store, owner, body.previous_response_id)
+        given += resolved(store, owner, body.input.entries, ids)
+        answer = ResponseAnswer(context, body, given, ids, partial(store.put, owner))
+        generation = await start(context, request, body.asked(conversation_of(given)), answer.id)
         return await respond(
             request, answer, generation, stream=body.stream is True, ping_seconds=context.sse_ping_seconds
         )
@@ -37,10 +49,19 @@ def responses_router(context: ApiContext) -> APIRouter:
     @router.get("/v1/responses/{response_id}", response_model=ModelResponse, responses=errors(404))
     async def retrieve_response(response_id: str, request: Request) -> Response:
         """A response that was stored, for the key that it was made with."""
-        kept = store.get(context.owner_of(request), response_id)
-        if kept is None:
-            raise _not_found(response_id)
-        return json_response(kept.response)
+        return Response(stored(request, response_id).response, media_type="application/json")
+
+    @router.get("/v1/responses/{response_id}/input_items", response_model=ItemList, responses=errors(400, 404))
+    async def list_input_items(
+        response_id: str,
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=100)] = 20,
+        order: Literal["asc", "desc"] = "desc",
+        after: str | None = None,
+    ) -> Response:
+        """The items that a stored response was made of, the last ones first; `after` the one of an id."""
+        items = [entry.item for entry in entries_in(stored(request, response_id).given)]
+        return json_response(page(items if order == "asc" else items[::-1], limit, after))
 
     @router.delete("/v1/responses/{response_id}", response_model=DeletedResponse, responses=errors(404))
     async def delete_response(response_id: str, request: Request) -> Response:
@@ -50,17 +71,6 @@ def responses_router(context: ApiContext) -> APIRouter:
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     return router
-
-
-def _earlier(store: ResponseStore, owner: bytes, response_id: str | None) -> list[Turn]:
-    """The conversation that a response ended. Raises `ApiError`."""
-    if response_id is None:
-        return []
-    kept = store.get(owner, response_id)
-    if kept is None:
-        message = "There is no response of this id, or it is no longer stored; send the conversation as 'input'."
-        raise bad_request(message, "previous_response_id", "previous_response_not_found")
-    return kept.messages
 
 
 def _not_found(response_id: str) -> ApiError:

@@ -23,7 +23,7 @@ from numaserve.server.api.openai.responses.items import Input
 from numaserve.server.api.openai.responses.tools_schema import ResponseToolChoice, ResponseTools
 from numaserve.server.api.openai.tools_schema import tool_use
 from numaserve.server.api.sampling import Sampling
-from numaserve.server.api.turns import Turn, conversation_from, with_system
+from numaserve.server.api.turns import with_system
 from pydantic import Field, model_validator
 
 # What a client may ask to see of tools that the server does not have, and of thoughts, which are never encrypted.
@@ -69,7 +69,8 @@ class ResponsesRequest(Strict):
     model: ShortText | None = None
     """A served name; another one is a 404."""
     input: Input
-    """A text, or a list of items: messages, `function_call`, `function_call_output`, `reasoning`."""
+    """A text, or a list of items: messages, `function_call`, `function_call_output`, `reasoning`, and `item_reference`
+    to those of stored answers."""
     instructions: Text | None = None
     """What the model is told first, for this response alone."""
     previous_response_id: ShortText | None = None
@@ -129,10 +130,6 @@ class ResponsesRequest(Strict):
         if isinstance(choice, dict) and choice["name"] not in {tool["name"] for tool in self.tools or ()}:
             raise conflict("tool_choice", "'tool_choice' names a tool that is not among the tools")
         return self
-
-    def conversation_after(self, earlier: list[Turn]) -> Conversation:
-        """The input behind what was said before."""
-        return conversation_from([*earlier, *self.input.messages])
 
     @property
     def text_format(self) -> dict[str, Any]:

@@ -1,0 +1,58 @@
+"""What is taken up again of what is stored: a response's items, a page of them, or single ones by their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from numaserve.server.api.errors import bad_request
+from numaserve.server.api.openai.responses.entries import REFERENCE, Entry, Ids, response_of
+from numaserve.server.api.openai.responses.store import ResponseStore, entries_in
+
+
+def entries_of_response(store: ResponseStore, owner: bytes, response_id: str) -> list[Entry]:
+    """The items that a response was made of, and its own. Raises `ApiError`."""
+    kept = store.get(owner, response_id)
+    if kept is None:
+        message = "There is no response of this id, or it is no longer stored; send the conversation as 'input'."
+        raise bad_request(message, "previous_response_id", "previous_response_not_found")
+    return [*entries_in(kept.given), *entries_in(kept.said)]
+
+
+def resolved(store: ResponseStore, owner: bytes, entries: Sequence[Entry], ids: Ids) -> Iterator[Entry]:
+    """The items of an input, with ids, and with what references are to in their places. Raises `ApiError`."""
+    found: dict[str, Entry] = {}  # the items of every response that was looked up, and not yet referred to
+    seen: set[str] = set()
+    for index, entry in enumerate(entries):
+        if entry.item["type"] != REFERENCE:
+            entry.item["id"] = ids.of_item(entry.item["type"])
+            yield entry
+            continue
+        response_id = response_of(entry.item["id"])
+        if response_id not in seen:
+            seen.add(response_id)
+            kept = store.get(owner, response_id)
+            found |= {} if kept is None else {each.item["id"]: each for each in entries_in(kept.said)}
+        # Each only once: a long one, referred to in every item, would make a conversation larger than any body.
+        item = found.pop(entry.item["id"], None)
+        if item is None:
+            message = "There is no item of this id in a stored answer, or it was referred to before; send it as it is."
+            raise bad_request(message, f"input[{index}]", "item_not_found")
+        yield item
+
+
+def page(items: Sequence[dict[str, Any]], limit: int, after: str | None) -> dict[str, object]:
+    """At most `limit` items behind that with the id `after`. Raises `ApiError`."""
+    start = 0
+    if after is not None:
+        start = next((index for index, item in enumerate(items, 1) if item["id"] == after), 0)
+        if start == 0:
+            raise bad_request("The response was not made of an item of this id.", "after", "item_not_found")
+    data = items[start : start + limit]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": start + limit < len(items),
+    }

@@ -1,0 +1,90 @@
+"""Items of inputs and outputs: as they are listed, and as the turns that chat templates know."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from numaserve.server.api.conversation import Conversation
+from numaserve.server.api.json_data import object_of
+from numaserve.server.api.turns import Turn, assistant_turn, conversation_from, join_neighbours
+
+REFERENCE = "item_reference"
+_PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+
+
+class Entry(msgspec.Struct):
+    """An item with its turn; a reference to an item has none."""
+
+    item: dict[str, Any]
+    turn: Turn
+
+
+class Given(msgspec.Struct):
+    """The items of an input, checked, and without ids yet."""
+
+    entries: list[Entry]
+
+
+class Ids:
+    """The ids of a response and its items. Nobody can guess one; each tells which response it belongs to."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_hex(24)
+        self._count = 0
+
+    @property
+    def response(self) -> str:
+        """The response's."""
+        return f"resp_{self._secret}"
+
+    def of_item(self, kind: str) -> str:
+        """The next item's, which is of this `type`."""
+        self._count += 1
+        return f"{_PREFIXES[kind]}_{self._secret}_{self._count}"
+
+
+def response_of(item_id: str) -> str:
+    """The id of the response that an item belongs to."""
+    return f"resp_{item_id.partition('_')[2].rpartition('_')[0]}"
+
+
+def input_text(text: str) -> dict[str, Any]:
+    """A text that the model was given."""
+    return {"type": "input_text", "text": text}
+
+
+def output_text(text: str) -> dict[str, Any]:
+    """A text that the model wrote."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def said(item: dict[str, Any]) -> Entry:
+    """An item of an output, which later requests see without its log-probabilities."""
+    if item["type"] == "function_call":
+        return Entry(item, call_turn(item["call_id"], item["name"], _arguments(item)))
+    text = item["content"][0]["text"]
+    if item["type"] == "reasoning":
+        return Entry(item, assistant_turn(thought=text))
+    return Entry({**item, "content": [output_text(text)]}, assistant_turn(text))
+
+
+def conversation_of(entries: Iterable[Entry]) -> Conversation:
+    """The conversation that items are: those of one answer are one turn."""
+    return conversation_from(join_neighbours((entry.turn for entry in entries), {"assistant"}))
+
+
+def call_turn(call_id: str, name: str, arguments: dict[str, Any]) -> Turn:
+    """The turn of a call."""
+    function = {"name": name, "arguments": arguments}
+    return assistant_turn(calls=[{"id": call_id, "type": "function", "function": function}])
+
+
+def _arguments(item: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call; none of those that the model wrote badly."""
+    try:
+        return object_of(item["arguments"])
+    except ValueError:
+        return {}

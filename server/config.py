@@ -129,7 +129,9 @@ class ServeConfig(BaseModel):
         None, description="Jinja file that replaces the model's chat template. Default: the model's own."
     )
     tool_call_parser: str | None = Field(
-        None, description="Format in which the model calls tools, or `none`. Default: its chat template's."
+        None,
+        description="Format in which the model calls tools, `response_template` for what the model itself says of its "
+        "answers, or `none`. Default: its chat template's, else its response template.",
     )
     reasoning_parser: str | None = Field(
         None, description="Format in which the model thinks before it answers, or `none`. Default: its chat template's."

@@ -18,6 +18,7 @@ from numaserve.server.api.sampling import Sampling
 from numaserve.server.engine.types import EngineProtocol
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.reasoning.format import ReasoningFormat
+from numaserve.server.response_template.template import ResponseTemplate
 from numaserve.server.text.work import TextWork
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.server.tools.format import ToolFormat
@@ -47,6 +48,7 @@ class ApiContext:
     sse_ping_seconds: float = 15.0  # without output until a stream gets a comment; 0 sends none
     tool_format: ToolFormat | None = None  # None: the model's calls are in no format that is known
     reasoning_format: ReasoningFormat | None = None  # None: the model does not think before it answers
+    response_template: ResponseTemplate | None = None  # what reads answers whole, where the format is not known
     judge: Judge | None = None  # None: the model is not served as a judge of documents
     embedding_size: int = 0  # of the model's embeddings; 0: it is not served for them
     browsers: BrowserRules = field(default_factory=BrowserRules)
@@ -70,9 +72,23 @@ class ApiContext:
     @cached_property
     def marker_tokens(self) -> frozenset[int]:
         """Special tokens that what reads an answer has to see, and takes out of its text."""
+        if self.response_template is not None:
+            return self.tokenizer.special_token_ids  # any of them may be in an expression
         calls, thoughts = self.tool_format, self.reasoning_format
         texts = {*(calls.tokens if calls else ()), *(thoughts.tokens if thoughts else ())}
         return frozenset(id for id in self.tokenizer.special_token_ids if self.tokenizer.token_text(id) in texts)
+
+    @property
+    def tells_calls(self) -> bool:
+        """Whether calls are told apart in what the model writes."""
+        template = self.response_template
+        return self.tool_format is not None or (template is not None and template.has_calls)
+
+    @property
+    def tells_thoughts(self) -> bool:
+        """Whether thoughts are."""
+        template = self.response_template
+        return self.reasoning_format is not None or (template is not None and template.has_thoughts)
 
     @cached_property
     def grammars(self) -> Grammars:
@@ -85,6 +101,8 @@ class ApiContext:
         """End the threads and processes that work on requests; what waits for them is refused."""
         self.text.close()
         self.bodies.close()
+        if self.response_template is not None:
+            self.response_template.close()
         if "grammars" in self.__dict__:
             self.grammars.close()
 

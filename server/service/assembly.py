@@ -14,6 +14,7 @@ from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import Engine, EngineCallbacks, EngineConfig
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.reasoning.format import ReasoningFormat
+from numaserve.server.response_template.template import ResponseTemplate
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.service.key_sources import KeySources
@@ -46,6 +47,7 @@ class Checked:
     sampling_defaults: Sampling
     tool_format: ToolFormat | None
     reasoning_format: ReasoningFormat | None
+    response_template: ResponseTemplate | None
     key_sources: KeySources
 
     @property
@@ -131,6 +133,7 @@ def make_http_server(checked: Checked, engine: Engine, listeners: Sequence[Liste
         sampling_defaults=checked.sampling_defaults,
         tool_format=checked.tool_format,
         reasoning_format=checked.reasoning_format,
+        response_template=checked.response_template,
         judge=checked.judge,
         embedding_size=checked.embedding_size,
         root_path=config.root_path or "",

@@ -22,7 +22,7 @@ from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import EngineCallbacks
 from numaserve.server.service.activation import activated_listeners
 from numaserve.server.service.announce import announce
-from numaserve.server.service.answer_formats import reasoning_format, tool_format
+from numaserve.server.service.answer_formats import reasoning_format, response_template, tool_format
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
 from numaserve.server.service.backend import check_backend
 from numaserve.server.service.chat_template_file import load_tokenizer_with
@@ -127,6 +127,10 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     if deployment.front_end_cpus:
         os.sched_setaffinity(0, deployment.front_end_cpus)  # before a child is started, which inherits them
     tokenizer = load_tokenizer_with(path, config.chat_template)
+    parser = config.tool_call_parser
+    calls = tool_format(parser, tokenizer.chat_template)
+    answers = config.max_running_requests + config.max_queued_requests
+    responses = None if embeds else response_template(parser, calls, path, tokenizer, max_answers=answers)
     return Checked(
         config,
         deployment,
@@ -136,8 +140,9 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
         model.hidden_size if embeds else 0,
         find_judge(path, tokenizer) if config.task == "score" else None,
         sampling_defaults,
-        tool_format(config.tool_call_parser, tokenizer.chat_template),
+        calls,
         reasoning_format(config.reasoning_parser, tokenizer.chat_template),
+        responses,
         key_sources,
     )
 

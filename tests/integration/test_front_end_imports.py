@@ -6,6 +6,8 @@ from pathlib import Path
 import httpx
 from served import announced_url, completion
 
+from tests.support import tiny_model
+
 SERVE_FAKE = Path(__file__).with_name("serve_fake.py")
 # `numaserve serve`, and what it has imported when it ends.
 SERVE = f"""
@@ -20,6 +22,8 @@ HEAVY = ("torch", "transformers", "numaserve.kernels", "numaserve.workers.proces
 
 def test_the_front_end_serves_without_kernels_torch_and_transformers(model: Path, tmp_path: Path) -> None:
     names = tmp_path / "modules"
+    tiny_model.give_response_template(model, {"start_anchor": "<", "fields": {"content": {}}})
+    chat = {"messages": [{"role": "user", "content": "w11"}], "max_tokens": 5}
     with (tmp_path / "log").open("w") as log:
         command = [sys.executable, "-c", SERVE, str(names), str(model), "tp=1"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -27,6 +31,7 @@ def test_the_front_end_serves_without_kernels_torch_and_transformers(model: Path
             url = announced_url(process)
             assert httpx.post(url + "/v1/completions", json=completion(5)).status_code == 200
             assert httpx.post(url + "/v1/completions", json=completion(5, stream=True, logprobs=2)).status_code == 200
+            assert httpx.post(url + "/v1/chat/completions", json=chat).status_code == 200
             assert httpx.post(url + "/tokenize", json={"prompt": "a b"}).status_code == 200
             for route in ("/metrics", "/server_info?profile=1", "/v1/models", "/openapi.json"):
                 assert httpx.get(url + route).status_code == 200
@@ -38,4 +43,5 @@ def test_the_front_end_serves_without_kernels_torch_and_transformers(model: Path
     imported = names.read_text().splitlines()
     assert "numaserve.server.engine.engine" in imported
     assert "numaserve.server.api.app" in imported
+    assert "numaserve.server.response_template.template" in imported
     assert [name for name in imported if f"{name}.".startswith(tuple(f"{each}." for each in HEAVY))] == []

@@ -67,6 +67,12 @@ def write_folder(folder: Path, vocabulary: int = 1000) -> Path:
     return folder
 
 
+def give_response_template(folder: Path, template: object) -> None:
+    """Let the model have a chat template that writes tools in no known way, and this response template."""
+    chat = "{{ tools }}{% for message in messages %}{{ message.content }} {% endfor %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": chat, "response_template": template}))
+
+
 def divide(folder: Path, vocabulary: int = 1000) -> Path:
     """The same model with its tensors in two files and an index."""
     (folder / "model.safetensors").unlink()

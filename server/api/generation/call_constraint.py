@@ -29,6 +29,11 @@ def with_calls(calls: ToolFormat, use: ToolUse, answer: Constrained | None) -> C
     return _tagged({"type": "or", "elements": forms}, answer.param)
 
 
+def without_form(use: ToolUse, answer: Constrained | None) -> Constrained | None:
+    """The constraint of answers whose calls have no form that is known. Raises `ApiError` where some are demanded."""
+    return _constrained(None) if use.choice == "required" else answer
+
+
 def in_last_message(calls: ToolFormat, answer: Constrained) -> Constrained:
     """The constraint of answers in a format of messages, where `answer` is about the text of the last one."""
     return _tagged(calls.answer_form(_form(answer)), answer.param)

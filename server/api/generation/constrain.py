@@ -7,7 +7,7 @@ from functools import partial
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import bad_request
 from numaserve.server.api.generation.asked import Asked, Chat, Constrained, Prompt, ToolUse
-from numaserve.server.api.generation.call_constraint import in_last_message, loosely, with_calls
+from numaserve.server.api.generation.call_constraint import in_last_message, loosely, with_calls, without_form
 from numaserve.server.structured.thought import Thought, after_thought
 from numaserve.server.structured.types import MatcherFactory, UnsupportedGrammar
 
@@ -45,7 +45,8 @@ async def _of_answer(context: ApiContext, asked: Asked) -> MatcherFactory | None
 
 async def _with_calls(context: ApiContext, use: ToolUse, answer: Constrained | None) -> Constrained | None:
     calls = context.tool_format
-    assert calls is not None  # noqa: S101  requests with tools are refused without one
+    if calls is None:
+        return without_form(use, answer)  # the response template reads them, and says no form
     # Writing a grammar takes as long as the schemas are; not in the event loop.
     with context.text.admit(use.characters) as turns:
         return await turns.run(partial(with_calls, calls, use, answer))

@@ -94,6 +94,8 @@ class Generation:
         try:
             async for chunk in self._stream:
                 self._count(chunk)
+                if chunk.finish_reason is not None and self._readers is not None:
+                    await self._readers[chunk.index].prepare(chunk)
                 yield self._read(chunk)
             if self._aborted:
                 raise Aborted

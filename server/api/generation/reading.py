@@ -63,6 +63,9 @@ class AnswerReader:
         self._id_length = id_length
         self._thought = self._has_begun = self._has_called = False
 
+    async def prepare(self, last: GenerationChunk) -> None:
+        """Do what takes a while before `last`, the end of the answer, is read."""
+
     def read(self, chunk: GenerationChunk) -> Chunk:
         """The next piece."""
         parsed = self._parser.push(chunk.text)

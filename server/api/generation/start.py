@@ -15,6 +15,7 @@ from numaserve.server.api.generation.generation import Generation
 from numaserve.server.api.generation.prompts import prompts_of
 from numaserve.server.api.generation.reading import AnswerReader
 from numaserve.server.api.generation.sampling import generation_requests
+from numaserve.server.api.generation.whole_reading import WholeReader
 from numaserve.server.api.running import RunningRequest
 from numaserve.server.tools.answer import output_parser
 
@@ -80,7 +81,7 @@ def _check_sequences(context: ApiContext, asked: Asked) -> None:
 
 
 def _check_tools(context: ApiContext, asked: Asked) -> None:
-    if asked.tools is not None and asked.tools.offered and context.tool_format is None:
+    if asked.tools is not None and asked.tools.offered and not context.tells_calls:
         message = "The format in which this model calls tools is not known; the operator can name one."
         raise bad_request(message, "tools", "tools_unsupported")
 
@@ -95,6 +96,17 @@ def _readers(context: ApiContext, asked: Asked, prompts: Sequence[Prompt]) -> li
 
 def _reader(context: ApiContext, asked: Asked, prompt: Prompt) -> AnswerReader | None:
     use, calls = asked.tools or ToolUse(()), context.tool_format
+    if context.response_template is not None:
+        return WholeReader(
+            context.response_template,
+            prompt.text,
+            use.offered,
+            thoughts=context.reasoning_format,
+            separate=asked.reasoning.separate,
+            include=asked.reasoning.include,
+            parallel=use.parallel,
+            hides=asked.sampling.skip_special_tokens,
+        )
     thoughts = context.reasoning_format if asked.reasoning.separate else None
     parser = output_parser(calls, thoughts, use.offered, prompt.text)
     if parser is None:

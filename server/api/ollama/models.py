@@ -94,6 +94,6 @@ def _info(context: ApiContext) -> dict[str, object]:
 def _capabilities(context: ApiContext) -> list[str]:
     if context.embedding_size:
         return ["embedding"]
-    known: dict[str, object] = {"tools": context.tool_format, "thinking": context.reasoning_format}
-    known["insert"] = fill_in_of(context.tokenizer)
-    return ["completion", *(name for name, form in known.items() if form is not None)]
+    known = {"tools": context.tells_calls, "thinking": context.tells_thoughts}
+    known["insert"] = fill_in_of(context.tokenizer) is not None
+    return ["completion", *(name for name, is_known in known.items() if is_known)]

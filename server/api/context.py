@@ -93,9 +93,14 @@ class ApiContext:
     @cached_property
     def grammars(self) -> Grammars:
         """The compiling of constraints."""
-        from numaserve.server.structured.grammars import Grammars  # noqa: PLC0415 a library that few servers need
+        from numaserve.server.structured.grammars import Grammars  # noqa: PLC0415 a library for text alone
 
         return Grammars(self.tokenizer, self.limits.vocab_size)
+
+    def prepare(self) -> None:
+        """Load what the first request with a constraint would need: it would hold up all others. Meant for a thread."""
+        if not self.embedding_size:  # such a model writes no text
+            self.grammars.prepare()
 
     def close(self) -> None:
         """End the threads and processes that work on requests; what waits for them is refused."""

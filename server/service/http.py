@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ _POLL_S = 0.01
 _TICK_S = 1.0
 _HANDSHAKE_S = 10.0
 
+_log = logging.getLogger(__name__)
 
 _Listen = Callable[..., Awaitable[asyncio.Server]]
 
@@ -82,6 +84,13 @@ class HttpServer(uvicorn.Server):
     @property
     def _connections(self) -> set[LimitedProtocol]:
         return cast(set[LimitedProtocol], self.server_state.connections)
+
+    def prepare(self) -> None:
+        """Load what requests need later; meant for a thread, while the workers load."""
+        try:
+            self._context.prepare()
+        except Exception as error:
+            _log.warning("constraints cannot be served: %s", error)
 
     async def run_until_stopped(self) -> None:
         """Serve until `stop`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -177,6 +178,7 @@ class Service:
             # Importing the HTTP side in a thread lets the event loop feed the workers meanwhile.
             http = await asyncio.to_thread(make_http_server, self._checked, self._engine, self._listeners)
             serving = loop.create_task(http.run_until_stopped())
+            preparing = loop.create_task(asyncio.to_thread(http.prepare))  # not waited for: few need it at once
             await _first_of(starting, self._stop.wait())
         try:
             if starting.done():
@@ -189,6 +191,7 @@ class Service:
             _log.critical("the workers could not be started: %s", error)
             return EXIT_FAILED
         finally:
+            preparing.cancel()
             if self._listeners[0].kept_open:
                 http.accept_no_more()  # connections from now on wait for the next server, which does not refuse them
             await self._drain()
@@ -196,6 +199,8 @@ class Service:
         return EXIT_FAILED if self._gave_up.is_set() else EXIT_OK
 
     async def _serve_until_stopped(self, http: HttpServer) -> None:
+        # A full collection looks at all of this, for some tenths of a second in which no stream goes on.
+        gc.freeze()
         name, listener = self._checked.name, self._listeners[0]
         http.listen()
         self._service_manager.ready(f"serving {name} at {listener.place}")

@@ -61,9 +61,9 @@ class Grammars:
             if not shared.is_wanted and self._in_work.get(constraint) is shared:
                 del self._in_work[constraint]
 
-    async def prepare(self) -> None:
-        """Load the tokenizer, which holds the GIL for some tenths of a second, before requests come."""
-        await self._lane.run(self._load)
+    def prepare(self) -> None:
+        """Load the tokenizer, which holds the GIL for some tenths of a second, before requests come; in any thread."""
+        self._load()
 
     def close(self) -> None:
         """Compile nothing more and end the processes; what runs here is not waited for."""

@@ -4,14 +4,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from numaserve.server.config import load_config
 from numaserve.server.engine.engine import EngineCallbacks
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.service.assembly import make_engine
 from numaserve.server.service.deployment import deployment_options
+from numaserve.server.service.http import HttpServer
+from numaserve.server.structured.vocabulary import Vocabulary
 from numaserve.workers.planning.deployment import make_deployment
 
-from tests.support.api_fakes import ByteTokenizer
+from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
 from tests.support.configured import configured
 from tests.support.machines import machine
 
@@ -22,3 +25,24 @@ def test_more_requests_than_a_chunk_has_tokens_run_at_once() -> None:
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer()}
     checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
     assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == 64
+
+
+def test_what_a_constraint_needs_is_loaded_before_there_is_one_unless_there_can_be_none() -> None:
+    for embedding_size in (0, 8):
+        context = make_context(FakeEngine(), embedding_size=embedding_size)
+        HttpServer(context, []).prepare()
+        assert ("grammars" in vars(context)) == (not embedding_size)
+        context.close()
+
+
+def test_a_tokenizer_that_no_grammar_takes_ends_no_server(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def load(_vocabulary: Vocabulary) -> None:
+        raise ValueError("no tokens")
+
+    monkeypatch.setattr(Vocabulary, "load", load)
+    context = make_context(FakeEngine())
+    HttpServer(context, []).prepare()
+    assert caplog.messages == ["constraints cannot be served: no tokens"]
+    context.close()

@@ -137,5 +137,5 @@ async def test_nothing_is_compiled_after_closing(make: Callable[..., Grammars]) 
 async def test_no_process_is_started_before_the_first_constraint(make: Callable[..., Grammars]) -> None:
     before = psutil.Process().children()
     grammars = make()
-    await grammars.prepare()
+    grammars.prepare()
     assert psutil.Process().children() == before

@@ -279,6 +279,8 @@ class Engine:
         self._scheduler.costs.describe([ready.terms for ready in self._ready.values()])
         self._state = "serving"
         self._requests.masks.begin()
+        self._outage.workers_up()
+        self._end_idle_outage()
         self._steps.start()
 
     def _on_down(self, death: Death) -> bool:
@@ -293,7 +295,7 @@ class Engine:
             self._on_convicted(finding.convicted, death)
         self._metrics.resumed(self._requests.num_begun)
         self._set_workers_down()
-        self._outage.begin()
+        self._outage.workers_down()
         return self._deaths.explained(finding, self._steps.steps)
 
     def _on_convicted(self, sequence: ScheduledSequence, death: Death) -> None:
@@ -316,15 +318,19 @@ class Engine:
     # --- what the step loop tells -------------------------------------------------------------------------------
 
     def _on_updated(self, updates: list[SequenceUpdate], now: float) -> None:
-        if self._outage.on:
-            self._outage.end()
+        self._outage.end()
         self._requests.advance(updates, now)
 
     def _on_step_failed(self, sequences: list[ScheduledSequence], message: str) -> None:
         self._requests.fail(sequences, GenerationFailed(f"The request could not be computed: {message}"))
 
     def _on_room(self) -> None:
+        self._end_idle_outage()
         self._steps.wake()
+
+    def _end_idle_outage(self) -> None:
+        if self._state == "serving" and len(self._requests) == 0:
+            self._outage.end()
 
     def _set_workers_down(self) -> None:
         for launch in self._launches:

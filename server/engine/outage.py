@@ -8,8 +8,12 @@ from numaserve.server.metrics.metrics import Metrics
 
 
 class Outage:
-    """Lasts from the death of the workers to the first step that others have answered, however many deaths there are in
-    between. `expired` is called, once in an outage, when it has lasted for `timeout_s`."""
+    """Lasts from the death of the workers to the first step that others have answered, or to the moment in which there
+    are others and nobody to serve, however many deaths there are in between.
+
+    `expired` is called when there are no workers and it has lasted for `timeout_s`, or longer as there were some until
+    then: while there are, requests are better served than ended.
+    """
 
     def __init__(self, metrics: Metrics, clock: Clock, *, timeout_s: float, expired: Callable[[], None]) -> None:
         self._metrics = metrics
@@ -18,29 +22,34 @@ class Outage:
         self._on_expired = expired
         self._began: float | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.expired = False  # it has lasted too long, and nobody should be made to wait for its end
+        self.expired = False  # there are no workers for too long, and nobody should be made to wait for their end
 
-    @property
-    def on(self) -> bool:
-        """Whether it lasts."""
-        return self._began is not None
-
-    def begin(self) -> None:
+    def workers_down(self) -> None:
         """The workers have died."""
+        now = self._clock()
         if self._began is None:
-            self._began = self._clock()
-            self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self._expire)
+            self._began = now
+        self._stop_timer()
+        left = max(0.0, self._began + self._timeout_s - now)
+        self._timer = asyncio.get_running_loop().call_later(left, self._expire)
+
+    def workers_up(self) -> None:
+        """There are new ones."""
+        self.expired = False
+        self._stop_timer()
 
     def end(self) -> None:
-        """A step was answered. Nothing happens when it does not last."""
+        """A step was answered, or there is nobody to serve. Nothing happens when it does not last."""
         if self._began is not None:
             self._metrics.resume_pause(self._clock() - self._began)
-            self.close()
+            self._began = None
 
     def close(self) -> None:
         """The server ends."""
         self._began = None
-        self.expired = False
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

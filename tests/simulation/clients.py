@@ -9,8 +9,8 @@ from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.stream import Stream
 from numaserve.server.engine.types import (
     Busy,
-    EngineError,
     GenerationChunk,
+    GenerationFailed,
     GenerationRequest,
     NotReady,
     QueueFull,
@@ -93,11 +93,13 @@ class Client:
         except StopAsyncIteration:
             self._note("answered", [answer.finish for answer in self._answers])
             self._check_ends()
-        except EngineError as error:
+        except GenerationFailed as error:
             self._note("failed", str(error))
-            waited = "could not be replaced" in str(error) and self._world.impatient
-            if not waited and not any(truth.fails or self._world.excuses(truth.wanted.seed) for truth in self._truths):
+            if not any(truth.fails or self._world.excuses(truth.wanted.seed) for truth in self._truths):
                 self._world.violate(f"a request was failed without need: {error}")
+        except NotReady as error:
+            self._note("given up", str(error))
+            self._check_waited(error)
 
     def _take(self, chunk: GenerationChunk) -> None:
         answer, truth = self._answers[chunk.index], self._truths[chunk.index]
@@ -114,6 +116,13 @@ class Client:
             answer.finish, answer.stop_reason = chunk.finish_reason, chunk.stop_reason
         if not (answer == truth.answer if answer.finish else answer.is_part_of(truth.answer)):
             self._world.violate(f"an answer is not what it should be: {answer}, not {truth.answer}")
+
+    def _check_waited(self, error: NotReady) -> None:
+        """Only where there are no workers for too long is a request that was admitted told to come again."""
+        if self._request.pace_s or self._world.excuse_all:
+            return  # it may have read of it late
+        if self._engine.state != "restarting" or not self._world.waited_too_long():
+            self._world.violate(f"a request was given up in the state {self._engine.state}: {error}")
 
     def _check_ends(self) -> None:
         if not all(answer.finish for answer in self._answers):

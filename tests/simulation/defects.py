@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 from numaserve.server.engine.masks import Masks, _Held
+from numaserve.server.engine.outage import Outage
 from numaserve.server.engine.registry import LiveRequests
 from numaserve.server.engine.steps import StepLoop
 from numaserve.server.engine.stream import Stream
@@ -17,6 +18,7 @@ from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceState, SequenceUpdate
 from numaserve.server.scheduler.step import StepBuilder
+from numaserve.server.scheduler.suspects import Suspects
 from numaserve.server.supervisor.progress import ProgressWatch
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.workers.protocol import StepResult
@@ -62,13 +64,35 @@ def a_sequence_resumes_without_its_penalties(right: Callable[..., None], step: S
     right(step, *others, None if init is None else structs.replace(init, output_history=[]))
 
 
+@_defect(Scheduler, "reset_workers")
+def log_probabilities_of_a_prompt_come_again(right: Callable[..., None], scheduler: Scheduler) -> None:
+    """New workers are asked for rows that have been delivered."""
+    right(scheduler)
+    for seq in scheduler.waiting:
+        seq.logprob_rows_planned = seq.logprob_rows_received = 0
+
+
+@_defect(Suspects, "next_on_trial")
+def who_was_held_back_stays_so(_right: Callable[..., Any], _suspects: Suspects) -> list[Sequence]:
+    """Nobody looks at them again when those on trial were cleared."""
+    return []
+
+
+@_defect(Suspects, "died")
+def suspects_are_not_divided(right: Callable[..., Any], suspects: Suspects, plans: Any) -> Any:
+    """All of them are tried together again and again."""
+    finding = right(suspects, plans)
+    suspects._held.clear()
+    return finding
+
+
 @_defect(Scheduler, "apply")
 def a_result_for_a_finished_sequence_is_applied(
     _right: Callable[..., Any], scheduler: Scheduler, result: StepResult
 ) -> list[SequenceUpdate]:
     """Its client may have left while the step was computed."""
-    record = scheduler._expect(result)
-    scheduler.in_flight.popleft()
+    scheduler.in_flight[0].check(result)
+    record = scheduler.in_flight.popleft()
     updates = [scheduler._apply_one(*each) for each in zip(record.entries, result.seqs, strict=False)]
     return [update for update in updates if update is not None]
 
@@ -125,6 +149,19 @@ def a_mask_is_given_to_any_position(_right: Callable[..., None], held: _Held) ->
 @_defect(Masks, "reset")
 def rows_of_dead_workers_are_kept(_right: Callable[..., None], _masks: Masks) -> None:
     """Masks are published for workers that are gone."""
+
+
+@_defect(Masks, "reset")
+def matchers_begin_again(right: Callable[..., None], masks: Masks) -> None:
+    """New workers go on where the old ones were, and the matcher with the first token."""
+    right(masks)
+    for held in masks._held.values():
+        held.matcher = None
+
+
+@_defect(Outage, "end")
+def an_outage_goes_on(_right: Callable[..., None], _outage: Outage) -> None:
+    """Though new workers have answered: requests that they serve are given up."""
 
 
 @_defect(LiveRequests, "_remove")

@@ -67,7 +67,7 @@ class SimulatedGroup:
         if self.state == "ended":
             return
         self.state = "over"
-        self._workers.stand_still()
+        self._workers.stand_still(over=True)
         self._ready.cancel()
         self._world.note("group.ends", grace_s)
         await asyncio.sleep(self._world.rng.choice((0.0, 0.01, 2.0)) + self._world.rng.uniform(0, grace_s))
@@ -98,6 +98,7 @@ class SimulatedGroup:
             return
         if fault:
             self.state = "over"
+            self._world.workers_failed()
             self._ready.set_exception(GroupFailed(Death("exit", f"loading: {fault}")))
             return
         self.state = "serving"
@@ -110,10 +111,10 @@ class SimulatedGroup:
         if self.state not in ("serving", "dead"):
             return
         self.state = "over"
-        self._workers.stand_still()
+        self._workers.stand_still(over=True)
         if self.board is not None:
             self.board.close()  # from now on nobody is there to publish for
-        self._world.workers_died(str(death), self._workers.unanswered)
+        self._world.workers_died(death, self._workers.seeds_in_flight())
         self._on_failure(death)
 
     def _blame(self) -> None:

@@ -1,11 +1,14 @@
 """What holds at any time, and what holds when everything is over."""
 
+import math
+
 from numaserve.server.engine.engine import Engine
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
 from numaserve.server.scheduler.scheduler import Scheduler
 
 from tests.simulation.counted import CountedMetrics
 from tests.simulation.group import SimulatedGroup
+from tests.simulation.scenario import Scenario
 from tests.simulation.world import World
 from tests.support.scheduler_integrity import check_integrity
 
@@ -18,6 +21,9 @@ _STATES = {
     "failed": set[str](),
     "stopped": set[str](),
 }
+
+
+_HARMLESS = {"slow", "fail", "unasked", "twice"}  # faults of steps that do not end the workers
 
 
 class Invariants:
@@ -48,6 +54,8 @@ class Invariants:
         live, sequences = self._engine._requests._live.keys(), scheduler._sequences.keys()
         if live != sequences:
             world.violate(f"requests {sorted(live)} live, and the scheduler has sequences {sorted(sequences)}")
+        if state == "serving" and not live:
+            world.workers_work()
         if not self._engine._requests.masks._held.keys() <= live:
             world.violate("the masks of a request that has ended are kept")
         alive = [group for group in self._groups if group.state != "ended"]
@@ -67,6 +75,15 @@ class Invariants:
         if stats.pages_active:
             world.violate(f"{stats.pages_active} pages are lost")
 
+    def check_search(self, scenario: Scenario) -> None:
+        """Check that one request that kills, and nothing else that does, was found with few deaths."""
+        poison = sum(wanted.poison for request in scenario.requests for wanted in request.sequences)
+        others = scenario.deaths or scenario.load_faults or not _HARMLESS.issuperset(scenario.step_faults)
+        if poison == 1 and not others and self._world.deaths:
+            suspects = max(len(seeds) for seeds in self._world.deaths)
+            if len(self._world.deaths) > math.ceil(math.log2(suspects)) + 2:
+                self._world.violate(f"{len(self._world.deaths)} deaths to find one of {suspects} requests")
+
     def check_over(self) -> None:
         """Check what holds when the engine has stopped."""
         world, metrics = self._world, self._metrics
@@ -74,6 +91,9 @@ class Invariants:
             world.violate("a group was left behind")
         if self._engine.state not in ("stopped", "failed"):
             world.violate(f"the engine is {self._engine.state} and not stopped")
+        restarts = metrics.calls["workers_restarted"]
+        if restarts != max(0, len(self._groups) - 1):
+            world.violate(f"{restarts} restarts were counted, and there were {len(self._groups)} groups")
         if metrics.ended != world.admitted:
             world.violate(f"{world.admitted} sequences were admitted, and {metrics.ended} ends were counted")
         if metrics.scheduled > world.admitted:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import cast
 
 from numaserve.server.death import Death
@@ -16,21 +16,21 @@ from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.supervisor.group import GroupFailed, GroupHooks, GroupSpec
-from numaserve.server.supervisor.memory import MaskBoard
-from numaserve.server.supervisor.policy import RestartPolicy
+from numaserve.server.supervisor.policy import WINDOW_S, RestartPolicy
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.workers.protocol import Launch
 
+from tests.simulation.board import SimulatedBoard
 from tests.simulation.clients import Client
 from tests.simulation.counted import CountedMetrics
 from tests.simulation.group import SimulatedGroup
 from tests.simulation.invariants import Invariants
-from tests.simulation.loop import SimulatedLoop, Stuck
 from tests.simulation.matchers import SimulatedMatcherWork
-from tests.simulation.scenario import NEVER, Scenario, scenario_of
+from tests.simulation.scenario import Scenario, scenario_of
 from tests.simulation.truth import LETTERS, PAGE_SIZE, Truth
 from tests.simulation.world import Violation, World
+from tests.support.simulated_loop import SimulatedLoop, Stuck
 
 _LONG_S = 3600.0  # in which any run is over, and clients that nobody answers would not be
 _MOST_TURNS = 100_000
@@ -84,7 +84,7 @@ class _Run:
 
     async def _main(self) -> None:
         world, scenario = self.world, self.scenario
-        world.impatient = scenario.resume_timeout_s < NEVER
+        world.resume_timeout_s = scenario.resume_timeout_s
         scheduler, metrics = _scheduler(scenario), CountedMetrics()
         engine = self._engine(scheduler, metrics)
         self._invariants = Invariants(world, engine, scheduler, metrics, self._groups)
@@ -104,6 +104,7 @@ class _Run:
             world.excuse_all = "the server has not started"
         await self._end(engine, tasks)
         self._invariants.check_over()
+        self._invariants.check_search(scenario)
         stats = scheduler.stats()
         world.seen.update({"retraction": stats.retractions, "prefix found": stats.prefix_hit_tokens})
 
@@ -134,10 +135,9 @@ class _Run:
             return self._groups[-1]
 
         def given_up(_reason: str) -> None:
-            world.note("given up")
-            world.excuse_all = "the server has given up"
+            world.has_given_up(scenario.most_failures, WINDOW_S)
 
-        spec = GroupSpec(_launches(scenario.ranks), board_factory=_no_board)
+        spec = GroupSpec(_launches(scenario.ranks), board_factory=partial(SimulatedBoard, world, lambda: None))
         return Engine(
             EngineConfig(
                 "simulated",
@@ -206,10 +206,6 @@ def _scheduler(scenario: Scenario) -> Scheduler:
 
 
 @lru_cache
-def _no_board() -> MaskBoard:
-    raise AssertionError("simulated groups make their boards themselves")
-
-
 def _launches(ranks: int) -> tuple[Launch, ...]:
     return tuple(
         Launch(

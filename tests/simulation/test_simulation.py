@@ -46,7 +46,7 @@ def test_runs_come_through_every_state_and_see_every_fault() -> None:
     faults = {f"fault.{fault}" for fault in STEP_FAULTS}
     deaths = {"group.dies in a step", "group.dies idle", "given up", "not started"}
     states = {f"state.{state}" for state in ("serving", "restarting", "draining", "failed", "stopped")}
-    clients = {f"client.{end}" for end in ("answered", "failed", "left", "refused", "too long")}
+    clients = {f"client.{end}" for end in ("answered", "failed", "given up", "left", "refused", "too long")}
     others = {"retraction", "prefix found", "masks awaited", "mask too late", "profile"}
     assert faults | deaths | states | clients | others <= seen.keys()
 
@@ -54,4 +54,8 @@ def test_runs_come_through_every_state_and_see_every_fault() -> None:
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_of_the_server_is_found(defect: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--defect", defect]) == 1
-    assert f"--seeds 1 --log --defect {defect}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"--seeds 1 --log --defect {defect}" in printed
+    # It is the defect that is found, and not that what it stands in for has another name now.
+    assert "AttributeError" not in printed
+    assert "TypeError" not in printed

@@ -148,6 +148,9 @@ class Truth:
 def _answer(truth: Truth, max_tokens: int) -> Answer:
     """The whole answer, worked out from the tokens alone."""
     wanted, answer = truth.wanted, Answer()
+    if wanted.poison:
+        answer.finish = "error"
+        return answer
     if wanted.prompt_logprobs:
         answer.rows = [truth.row(position) for position in range(1, truth.prompt_len)]
     if truth.nan_at < truth.prompt_len:

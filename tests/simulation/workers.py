@@ -31,6 +31,7 @@ class _Step:
     fault: str = ""
     void: bool = False  # it was sent before the failure of a step before it was told
     failed: bool = False
+    lied: bool = False
     waits: bool = False  # for masks
     rows: list[tuple[int, Truth, int]] = field(default_factory=list)  # slot, sequence, position of each masked row
 
@@ -55,7 +56,8 @@ class SimulatedWorkers:
         self._queue: deque[_Step] = deque()  # not run to the end; the first is being run
         self._running = False
         self._dead = False
-        self._lost: list[Truth] = []  # of plans that were sent to nobody, as nobody knew, or answered wrongly
+        self._over = False  # and the front end knows it
+        self._told: list[_Step] = []  # steps whose last answer is being told
         self._arrival = [0.0] * scenario.ranks  # of each rank's last message: they do not overtake each other
         self.in_flight: deque[_Step] = deque()  # that not every rank has answered, or one before them not
 
@@ -78,28 +80,24 @@ class SimulatedWorkers:
         for seq, truth in zip(message.seqs, step.truths, strict=True):
             if seq.sample and truth.wanted.masked:
                 step.rows.append((seq.slot, truth, seq.start + max(1, len(seq.tokens)) - truth.prompt_len))
-        self._world.sent(message)
+        self._world.sent(message, step.truths)
         self._memory.check(message)
-        if self._dead:
-            self._lost += step.truths
-            return
-        self._queue.append(step)
         self.in_flight.append(step)
         if len(self.in_flight) > 1 + self._scenario.overlap:
             self._world.violate(f"{len(self.in_flight)} plans are in flight")
-        self._begin()
+        if not self._dead:
+            self._queue.append(step)
+            self._begin()
 
-    @property
-    def unanswered(self) -> set[int]:
-        """The seeds of sequences in plans that the front end awaits an answer to."""
-        return {truth.wanted.seed for step in self.in_flight for truth in step.truths} | {
-            truth.wanted.seed for truth in self._lost
-        }
-
-    def stand_still(self) -> None:
-        """Be dead: what is sent gets lost."""
+    def stand_still(self, *, over: bool = False) -> None:
+        """Be dead: what is sent gets lost, and what was sent arrives until the front end knows it."""
         self._dead = True
+        self._over = self._over or over
         self._queue.clear()
+
+    def seeds_in_flight(self) -> set[int]:
+        """The sequences in the plans that have not been answered."""
+        return {truth.wanted.seed for step in [*self._told, *self.in_flight] for truth in step.truths}
 
     def on_mask(self) -> None:
         """A mask was published."""
@@ -163,7 +161,7 @@ class SimulatedWorkers:
                 world.excused[truth.wanted.seed] = "its step failed"
         if step.fault in ("mismatch", "misshapen") and not doubtful:
             self._blame()
-            self._lost += step.truths
+            step.lied = True
             seqs = _lie(step.fault, seqs)
         failing = world.rng.randrange(self._scenario.ranks) if step.failed else -1
         mute = world.rng.randrange(self._scenario.ranks) if step.fault == "mute" else -1
@@ -202,14 +200,23 @@ class SimulatedWorkers:
     def _arrive(self, rank: int, message: FromWorker) -> None:
         if isinstance(message, StepResult | Failure):
             self._world.note("answer", message.step_id, rank, isinstance(message, Failure))
-            step = next((each for each in self.in_flight if each.plan.step_id == message.step_id), None)
-            if step is not None:
-                step.ranks.discard(rank)
-            while self.in_flight and not self.in_flight[0].ranks:
-                if self.in_flight.popleft().failed:
-                    for later in self.in_flight:
-                        later.void = True
+            if not self._over:
+                self._count(message.step_id, rank)
         self._tell(message)
+        self._told.clear()
+
+    def _count(self, step_id: int, rank: int) -> None:
+        """Do as the step loop will, which is told next: take the steps that all have answered, in their order."""
+        step = next((each for each in self.in_flight if each.plan.step_id == step_id), None)
+        if step is not None:
+            step.ranks.discard(rank)
+        while self.in_flight and not self.in_flight[0].ranks:
+            self._told.append(self.in_flight.popleft())
+            if not self._told[-1].lied:
+                self._world.step_answered()
+            if self._told[-1].failed:
+                for later in self.in_flight:
+                    later.void = True
 
 
 def _lie(fault: str, seqs: list[SeqResult]) -> list[SeqResult]:

@@ -3,11 +3,13 @@
 import hashlib
 import random
 from collections import Counter
+from collections.abc import Sequence
 
+from numaserve.server.death import Death
 from numaserve.workers.protocol import StepPlan
 
-from tests.simulation.loop import SimulatedLoop
 from tests.simulation.truth import Truth
+from tests.support.simulated_loop import SimulatedLoop
 
 
 class Violation(Exception):
@@ -24,10 +26,13 @@ class World:
         self.seen: Counter[str] = Counter()  # how often each kind of event came
         self.violation = ""  # the first
         self.changed = False  # since the last look at the invariants
-        self.impatient = False  # whether requests wait for new workers for a while only
         self.late_matchers = False  # whether a mask may come too late
         self.truths: dict[int, Truth] = {}  # of the sequences, by their seeds
-        self.deaths: Counter[int] = Counter()  # of workers with a sequence of this seed in flight
+        self.resume_timeout_s = 0.0
+        self._down_since: float | None = None  # without a step that was answered, or could have been
+        self._failures: list[float] = []  # when the workers failed with no step answered since they did before
+        self._answered = True  # a step, since then
+        self.deaths: list[set[int]] = []  # the sequences in flight at each death of the workers
         self.excused: dict[int, str] = {}  # seeds of sequences that may end with an error, and why
         self.excuse_all = ""  # why any may
         self.admitted = 0  # sequences
@@ -51,17 +56,45 @@ class World:
         """Whether something of this probability happens."""
         return probability > 0 and self.rng.random() < probability
 
-    def sent(self, plan: StepPlan) -> None:
-        """A plan was sent."""
+    def sent(self, plan: StepPlan, truths: Sequence[Truth]) -> None:
+        """A plan of these sequences was sent."""
         self.note("plan", plan.step_id, [(seq.slot, seq.start, len(seq.tokens)) for seq in plan.seqs])
 
-    def workers_died(self, reason: str, in_flight: set[int]) -> None:
-        """The workers are gone, with the sequences of these seeds in their plans, and the front end is told now."""
-        self.note("group.fails", reason)
-        for seed in sorted(in_flight):
-            self.deaths[seed] += 1
-            if self.deaths[seed] > 1:
-                self.excused[seed] = "the workers died of it again and again, as far as one can tell"
+    def workers_died(self, death: Death, seeds: set[int]) -> None:
+        """The workers are gone, and the front end is told now. Who was in flight twice may be taken for the cause."""
+        self.note("group.fails", str(death))
+        if self._down_since is None:
+            self._down_since = self.loop.time()
+        again = set().union(*self.deaths) & seeds
+        self.excused |= dict.fromkeys(again, "the workers died twice while it was in flight")
+        self.deaths.append(seeds)
+        self.workers_failed()
+
+    def workers_failed(self) -> None:
+        """They have died, or have not loaded."""
+        if not self._answered:
+            self._failures.append(self.loop.time())
+        self._answered = False
+
+    def has_given_up(self, most_failures: int, window_s: float) -> None:
+        """The server will not start workers again, as it does not when they fail for nothing, again and again."""
+        self.note("given up")
+        self.excuse_all = "the server has given up"
+        if sum(at >= self.loop.time() - window_s for at in self._failures) < most_failures - 1:
+            self.violate(f"the server has given up after failures at {self._failures}")
+
+    def workers_work(self) -> None:
+        """They have answered a step, or there is none to answer."""
+        self._down_since = None
+
+    def step_answered(self) -> None:
+        """A step was answered as it should be."""
+        self._answered = True
+        self.workers_work()
+
+    def waited_too_long(self) -> bool:
+        """Whether requests have waited for new workers for as long as they should."""
+        return self._down_since is not None and self.loop.time() >= self._down_since + self.resume_timeout_s
 
     def excuses(self, seed: int) -> bool:
         """Whether the sequence of this seed may end with an error that it does not have of itself."""

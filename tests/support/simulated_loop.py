@@ -43,7 +43,7 @@ class JumpSelector(selectors.BaseSelector):
 class SimulatedLoop(asyncio.SelectorEventLoop):
     """An event loop over a `JumpSelector`, for coroutines that use no descriptors and no threads."""
 
-    def __init__(self, turn: Callable[[], None]) -> None:
+    def __init__(self, turn: Callable[[], None] = lambda: None) -> None:
         self._jumps = JumpSelector(turn)
         super().__init__(self._jumps)
 

@@ -1,0 +1,92 @@
+"""Requests wait for new workers for so long, and are not given up while there are some."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import cast
+
+from numaserve.server.engine.outage import Outage
+from numaserve.server.metrics.metrics import Metrics
+
+from tests.support.simulated_loop import SimulatedLoop
+
+TIMEOUT_S = 10.0
+
+
+class Watched:
+    """An outage, the times at which it has expired, and the pauses that were counted."""
+
+    def __init__(self) -> None:
+        clock = asyncio.get_running_loop().time
+        self.expired: list[float] = []
+        self.pauses: list[float] = []
+        self.outage = Outage(
+            cast(Metrics, self), clock, timeout_s=TIMEOUT_S, expired=lambda: self.expired.append(clock())
+        )
+
+    def resume_pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+
+def run(scenario: Coroutine[None, None, None]) -> None:
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
+        runner.run(scenario)
+
+
+def test_it_expires_when_no_workers_come() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        watched.outage.workers_down()
+        await asyncio.sleep(3 * TIMEOUT_S)
+        assert watched.expired == [TIMEOUT_S]
+        assert watched.outage.expired
+        watched.outage.workers_up()
+        assert not watched.outage.expired
+
+    run(scenario())
+
+
+def test_it_does_not_expire_while_there_are_workers() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        watched.outage.workers_down()
+        await asyncio.sleep(1.0)
+        watched.outage.workers_up()
+        await asyncio.sleep(3 * TIMEOUT_S)
+        watched.outage.end()
+        assert not watched.expired
+        assert watched.pauses == [1.0 + 3 * TIMEOUT_S]
+
+    run(scenario())
+
+
+def test_workers_that_die_before_they_answer_do_not_begin_it_anew() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        watched.outage.workers_down()
+        for _ in range(3):
+            await asyncio.sleep(4.0)
+            if not watched.expired:
+                watched.outage.workers_up()
+                watched.outage.workers_down()
+        assert watched.expired == [TIMEOUT_S]
+
+    run(scenario())
+
+
+def test_it_begins_anew_once_there_was_an_answer() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        watched.outage.workers_down()
+        await asyncio.sleep(4.0)
+        watched.outage.workers_up()
+        watched.outage.end()
+        await asyncio.sleep(100.0)
+        watched.outage.workers_down()
+        await asyncio.sleep(0.9 * TIMEOUT_S)
+        assert not watched.expired
+        watched.outage.close()
+        await asyncio.sleep(100.0)
+        assert not watched.expired
+        assert watched.pauses == [4.0]
+
+    run(scenario())

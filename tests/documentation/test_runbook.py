@@ -1,0 +1,54 @@
+import re
+from typing import Any
+
+import pytest
+import yaml
+from numaserve.server.metrics.metrics import Metrics
+
+from tests.documentation.parts import ROOT
+
+RULES: dict[str, dict[str, Any]] = {
+    rule["alert"]: rule
+    for group in yaml.safe_load((ROOT / "deploy" / "alerts.yml").read_text())["groups"]
+    for rule in group["rules"]
+}
+ENTRIES = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", (ROOT / "docs" / "operations.md").read_text(), re.M | re.S))
+
+
+@pytest.fixture(scope="module")
+def samples() -> dict[str, list[dict[str, str]]]:
+    """The labels of each series that /metrics shows."""
+    metrics = Metrics("m")
+    metrics.worker(0, up=True, rss_bytes=0, misplaced_pages=0)
+    found: dict[str, list[dict[str, str]]] = {}
+    for metric in metrics.registry.collect():
+        for sample in metric.samples:
+            found.setdefault(sample.name, []).append(sample.labels)
+    return found
+
+
+@pytest.mark.parametrize("alert", RULES)
+def test_an_alert_is_about_series_that_there_are(alert: str, samples: dict[str, list[dict[str, str]]]) -> None:
+    series = re.findall(r"\b((?:numaserve|process)_\w+)(?:{([^}]*)})?", RULES[alert]["expr"])
+    assert series or alert == "NumaserveDown"
+    for name, selectors in series:
+        assert name in samples
+        wanted = dict(re.findall(r'(\w+)="([^"]*)"', selectors))
+        wanted.pop("job", None)
+        assert not wanted or any(wanted.items() <= labels.items() for labels in samples[name]), selectors
+
+
+@pytest.mark.parametrize("alert", RULES)
+def test_an_alert_has_an_entry_that_says_what_to_do(alert: str) -> None:
+    assert re.findall(r"^- (Means|Look at|Do): \S", ENTRIES[alert], re.M) == ["Means", "Look at", "Do"]
+    named = {name.partition("{")[0] for name in re.findall(r"`(numaserve_\w+)`", ENTRIES[alert])}
+    table = (ROOT / "docs" / "operations.md").read_text()
+    assert all(f"| `{name}" in table for name in named)
+
+
+def test_every_entry_is_of_an_alert() -> None:
+    assert {name for name in ENTRIES if name.startswith("Numaserve")} == set(RULES)
+
+
+def test_prometheus_is_told_of_the_rules() -> None:
+    assert yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text())["rule_files"] == ["alerts.yml"]

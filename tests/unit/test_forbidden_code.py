@@ -1,0 +1,92 @@
+"""Nothing that comes from a client, a checkpoint or another process is ever code, and no request is passed on."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted(
+    path for folder in ("server", "workers", "kernels", "shm_comm", "configs") for path in (ROOT / folder).rglob("*.py")
+)
+# What turns bytes into objects of any class, or into code.
+RUNNING = {"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "code", "codeop", "runpy"}
+RUNNING_NAMES = {"eval", "exec", "compile", "__import__"}
+RUNNING_ATTRIBUTES = {
+    *(
+        "os.system",
+        "os.popen",
+        "torch.load",
+        "np.load",
+        "numpy.load",
+        "yaml.load",
+        "yaml.unsafe_load",
+        "yaml.full_load",
+    ),
+    *("subprocess.getoutput", "subprocess.getstatusoutput"),
+}
+RUNNING_KEYWORDS = {"shell", "allow_pickle", "trust_remote_code"}
+# What asks other machines, and who may: commands that measure another server, and the fetching of a model.
+ASKING = {"aiohttp", "httpx", "requests", "urllib.request", "http.client", "ftplib", "huggingface_hub", "socketserver"}
+ASKERS = ("server/loadtest/", "server/profiling/", "workers/weights/hub.py")
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def runs(tree: ast.AST) -> Iterator[str]:
+    """What in a module would run what it is given."""
+    for name in imported(tree):
+        if name.partition(".")[0] in RUNNING or name in RUNNING_ATTRIBUTES:
+            yield name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in RUNNING_NAMES:
+            yield node.id
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in RUNNING_ATTRIBUTES:
+            yield ast.unparse(node)
+        elif isinstance(node, ast.keyword) and node.arg in RUNNING_KEYWORDS:
+            yield node.arg
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "tcp://" in node.value:
+            yield node.value  # between processes there are sockets of the file system only
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        *(
+            "import pickle",
+            "from pickle import loads",
+            "import marshal as m",
+            "eval('1')",
+            "f = exec",
+            "os.system('x')",
+        ),
+        *("torch.load(f)", "from torch import load", "np.load(f, allow_pickle=True)", "yaml.load(x)"),
+        *("run('x', shell=True)", "AutoConfig.from_pretrained(x, trust_remote_code=True)", "bind('tcp://*:1')"),
+    ],
+)
+def test_what_runs_is_recognised(source: str) -> None:
+    assert [*runs(ast.parse(source))]
+
+
+def test_no_module_runs_what_it_is_given() -> None:
+    found = {str(path.relative_to(ROOT)): [*runs(ast.parse(path.read_text()))] for path in FILES}
+    assert len(found) > 300
+    assert not {path: names for path, names in found.items() if names}
+
+
+def test_only_commands_that_are_told_to_ask_other_machines() -> None:
+    asking = {
+        str(path.relative_to(ROOT))
+        for path in FILES
+        if any(name in ASKING or name.partition(".")[0] in ASKING for name in imported(ast.parse(path.read_text())))
+    }
+    assert asking
+    assert not [path for path in asking if not path.startswith(ASKERS)]

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from numaserve.configs import presets
+from numaserve.server.config_file import read_config_file
 from numaserve.server.model_options import ModelKeys
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import SETTINGS_BYTES, is_there, read_text
 from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings, settings_of
 from pydantic import (
     AfterValidator,
@@ -26,14 +24,6 @@ from pydantic.fields import FieldInfo
 
 Task = Literal["generate", "embed", "score"]
 LogLevel = Literal["debug", "info", "warning", "error"]
-
-# Names that other servers have for these keys, on the command line and in the file.
-ALIASES = {
-    "tensor_parallel_size": "tp",
-    "tp_size": "tp",
-    "max_model_len": "context_length",
-    "max_num_seqs": "max_running_requests",
-}
 
 
 def _not_blank(text: str) -> str:
@@ -112,6 +102,13 @@ class ServeConfig(BaseModel):
     )
     chunked_prefill_size: int = Field(
         512, ge=16, le=8192, description="Tokens in one step, prompt and output together."
+    )
+    target_itl_ms: float | None = Field(
+        None,
+        gt=0,
+        le=3_600_000,
+        description="How long a step with output tokens may take, in ms: prompts beside them are cut so that it takes "
+        "no longer. Default: 100, or 3 times a step of the output tokens alone if that is more.",
     )
     kv_cache_gib: float | None = Field(
         None, gt=0, le=1 << 14, description="KV cache of all ranks together, in GiB. Default: what fits."
@@ -224,7 +221,7 @@ def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServeCo
 
     Raises `OperatorError` with one line that names the key and what it may be.
     """
-    values: dict[str, Any] = {} if file is None else _read_yaml(file)
+    values: dict[str, Any] = {} if file is None else read_config_file(file)
     given = {key: value for key, value in options.items() if value is not None and value != []}
     where = {**dict.fromkeys(values, f"{file}: "), **dict.fromkeys(given, "")}
     values |= given
@@ -239,32 +236,6 @@ def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServeCo
         first = error.errors()[0]
         key = str(first["loc"][0])
         raise OperatorError(where.get(key, "") + _explain(key, first)) from None
-
-
-def _read_yaml(file: Path) -> dict[str, Any]:
-    path = _file_or_preset(file)
-    if not is_there(path):
-        raise OperatorError(f"there is no configuration file {file}; presets are {', '.join(presets())}")
-    try:
-        loaded = yaml.safe_load(read_text(path, SETTINGS_BYTES))
-    except (yaml.YAMLError, RecursionError) as error:
-        raise OperatorError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from None
-    if loaded is None:
-        return {}
-    if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
-        raise OperatorError(f"{file} must hold 'key: value' lines, such as 'port: 8000'")
-    values: dict[str, Any] = {}
-    for spelt, value in loaded.items():
-        key = spelt.replace("-", "_")  # the file may spell a key as the command line does
-        key = ALIASES.get(key, key)
-        if key in values:
-            raise OperatorError(f"{file}: {key} is set twice, once as '{spelt}'; leave one out")
-        values[key] = value
-    return values
-
-
-def _file_or_preset(file: Path) -> Path:
-    return file if file.exists() else presets().get(str(file), file)
 
 
 def _unknown(key: str) -> str:

@@ -77,14 +77,14 @@ class StepWork:
         self._kv_bytes += nbytes
         self._kv_flops += flops
 
-    def terms(self, start: int = 0, count: int = 0) -> Terms:
-        """The terms of all that was added, and of `count` more tokens of a sequence."""
-        table, tokens = self._table, self._tokens + count
+    def terms(self, start: int = 0, count: int = 0, rows: int = 0) -> Terms:
+        """The terms of all that was added, and of that as it would be if `count` more tokens were added, too."""
+        table, tokens, rows = self._table, self._tokens + count, self._rows + rows
         nbytes, flops = self._attention(start, count) if count else (0, 0)
-        weights = float(table.weight_bytes + (table.logit_bytes if self._rows else 0))
+        weights = float(table.weight_bytes + (table.logit_bytes if rows else 0))
         for num_experts, top_k, of_all in table.experts:
             weights += of_all * (1.0 - (1.0 - top_k / num_experts) ** tokens)
-        products = table.token_flops * tokens + table.logit_flops * self._rows
+        products = table.token_flops * tokens + table.logit_flops * rows
         return 1.0, weights, products, float(self._kv_bytes + nbytes), float(self._kv_flops + flops)
 
     def _attention(self, start: int, count: int) -> tuple[int, int]:

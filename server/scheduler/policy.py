@@ -1,8 +1,16 @@
-"""The division of one step's tokens and logit rows among sequences."""
+"""The division of one step's tokens, logit rows and time among sequences."""
 
+from bisect import bisect_right
 from typing import NamedTuple
 
-from numaserve.server.scheduler.sequence import Sequence
+from numaserve.server.scheduler.cost_model import CostModel
+from numaserve.server.scheduler.cost_table import StepWork
+from numaserve.server.scheduler.sequence import (
+    DEFAULT_TARGET_ITL_S,
+    DEFAULT_TARGET_STEPS,
+    SchedulerConfig,
+    Sequence,
+)
 
 
 class Chunk(NamedTuple):
@@ -14,25 +22,42 @@ class Chunk(NamedTuple):
 
 
 class StepBudget:
-    """The tokens and logit rows that are left of a step.
+    """The tokens, logit rows and seconds that are left of a step.
 
-    Sequences take their turn oldest first. A prefill takes all it can get and need not spare anything for decodes: they
-    are older and had their turn, since nobody is admitted behind a prefill that has used up the budget.
+    Sequences take their turn oldest first. A prefill takes all the tokens it can get and need not spare any for
+    decodes: they are older and had their turn, since nobody is admitted behind a prefill that has used up the budget.
+
+    Beside decodes it takes no longer than they are to wait for their next tokens: as many whole pages as the step has
+    time for, by what `costs` predicts, and one page at least, so that it comes to an end however slow the machine is.
+    The time is that of the step, not of the prompt's tokens: late in a long prompt a token takes several times as long
+    as early in it. Nobody is admitted behind one that is cut so, or a short prompt would cost the decodes once more.
     """
 
-    def __init__(self, tokens: int, rows: int) -> None:
-        self._tokens = tokens
-        self._rows = rows
+    def __init__(self, config: SchedulerConfig, costs: CostModel, work: StepWork) -> None:
+        """`work` is what was planned so far: whoever adds to the step adds to it."""
+        self._tokens = config.max_step_tokens
+        self._rows = config.max_logit_rows
+        self._page_size = config.page_size
+        self._target_s = config.target_itl_s
+        self._costs = costs
+        self._work = work
+        self._has_decodes = False
+        self._limit_s: float | None = None
+        self._out_of_time = False
 
     @property
     def is_open(self) -> bool:
         """Whether one more sequence could have at least one token of any kind."""
-        return self._tokens > 0 and self._rows > 0
+        return self._tokens > 0 and self._rows > 0 and not self._out_of_time
 
     def take(self, seq: Sequence) -> Chunk:
         """A chunk of as many of the sequence's remaining positions as fit: at least one while the budget `is_open`."""
         remaining = seq.num_remaining
         length = min(remaining, self._tokens)
+        if remaining > 1:
+            length = self._in_time(seq, length)
+        else:
+            self._has_decodes = True
         logprob_rows = 0
         if seq.prompt_logprobs:
             length, logprob_rows = _with_prompt_logprobs(seq, length, self._rows)
@@ -42,6 +67,32 @@ class StepBudget:
         self._tokens -= length
         self._rows -= logprob_rows + sample
         return Chunk(length, sample, logprob_rows)
+
+    def _in_time(self, seq: Sequence, length: int) -> int:
+        """As much of a prefill's next `length` positions as there is time for."""
+        if self._out_of_time:
+            return 0
+        if not (self._has_decodes and self._costs.predicts):
+            return length
+        if self._limit_s is None:
+            self._limit_s = self._limit()
+        if self._seconds(seq, length) <= self._limit_s:
+            return length
+        self._out_of_time = True
+        start, size = seq.num_computed, self._page_size
+        page_ends = range((start // size + 1) * size, start + length + 1, size)
+        fitting = bisect_right(page_ends, self._limit_s, key=lambda end: self._seconds(seq, end - start))
+        return page_ends[max(fitting, 1) - 1] - start if page_ends else length
+
+    def _limit(self) -> float:
+        if self._target_s is not None:
+            return self._target_s
+        return max(DEFAULT_TARGET_ITL_S, DEFAULT_TARGET_STEPS * self._costs.predict(self._work.terms()))
+
+    def _seconds(self, seq: Sequence, length: int) -> float:
+        """The time of the step with so many positions of `seq`."""
+        rows = length if seq.prompt_logprobs else 1
+        return self._costs.predict(self._work.terms(seq.num_computed, length, rows))
 
 
 def _with_prompt_logprobs(seq: Sequence, length: int, rows: int) -> tuple[int, int]:

@@ -91,7 +91,7 @@ class Scheduler:
         if self.held:
             self._let_in(self._suspects.next_on_trial())
         self.kv.begin_step()
-        step = StepBuilder(self._next_step, self.config, self.costs.begin())
+        step = StepBuilder(self._next_step, self.config, self.costs)
         self._continue_running(step)
         self._admit_waiting(step)
         self.masked = step.masked
@@ -296,13 +296,4 @@ class Scheduler:
             self._end(seq)
         if not (entry.sample or entry.logprob_rows or finished):
             return None
-        token = answer.token if entry.sample else None
-        return SequenceUpdate(
-            seq,
-            token,
-            answer.logprobs,
-            answer.prompt_logprobs,
-            finished,
-            embedding=answer.embedding,
-            token_logprobs=answer.token_logprobs,
-        )
+        return entry.update(answer, finished=finished)

@@ -7,6 +7,9 @@ from dataclasses import InitVar, dataclass, field
 from numaserve.server.scheduler.radix_tree import Node
 from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs
 
+DEFAULT_TARGET_ITL_S = 0.1
+DEFAULT_TARGET_STEPS = 3
+
 
 @dataclass(frozen=True)
 class SchedulerConfig:
@@ -18,6 +21,9 @@ class SchedulerConfig:
     max_step_tokens: int = 512
     max_logit_rows: int = 512  # positions of one step whose logits are computed: samples and prompt logprobs
     enable_prefix_cache: bool = True
+    # Seconds that a step with output tokens may take for the sake of prompts. None: `DEFAULT_TARGET_ITL_S`, or as many
+    # steps of those tokens alone as `DEFAULT_TARGET_STEPS` says, if that is longer.
+    target_itl_s: float | None = None
     page_size: int = PAGE_SIZE  # smaller in tests only, where short sequences should cross many pages
 
     def __post_init__(self) -> None:

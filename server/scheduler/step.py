@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from numaserve.server.scheduler.cost_table import StepWork, Terms
+from numaserve.server.scheduler.cost_model import CostModel
+from numaserve.server.scheduler.cost_table import Terms
 from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.policy import Chunk, StepBudget
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
-from numaserve.workers.protocol import SeqPlan, SlotInit, StepPlan, StepResult
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
+from numaserve.workers.protocol import SeqPlan, SeqResult, SlotInit, StepPlan, StepResult
 
 
 class Entry(NamedTuple):
@@ -18,6 +19,18 @@ class Entry(NamedTuple):
     sample: bool
     logprob_rows: int
     pool: bool
+
+    def update(self, answer: SeqResult, *, finished: bool) -> SequenceUpdate:
+        """The update of the sequence by an answer that is good."""
+        return SequenceUpdate(
+            self.seq,
+            answer.token if self.sample else None,
+            answer.logprobs,
+            answer.prompt_logprobs,
+            finished,
+            embedding=answer.embedding,
+            token_logprobs=answer.token_logprobs,
+        )
 
 
 class MaskedRow(NamedTuple):
@@ -57,10 +70,10 @@ class InFlight:
 class StepBuilder:
     """A plan in the making, and the record of what its result must bring."""
 
-    def __init__(self, step_id: int, config: SchedulerConfig, work: StepWork) -> None:
-        self.budget = StepBudget(config.max_step_tokens, config.max_logit_rows)
+    def __init__(self, step_id: int, config: SchedulerConfig, costs: CostModel) -> None:
+        self._work = costs.begin()
+        self.budget = StepBudget(config, costs, self._work)
         self.in_flight = InFlight(step_id)
-        self._work = work
         self.plans: list[SeqPlan] = []
         self.masked: list[MaskedRow] = []
 

@@ -77,6 +77,7 @@ def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Se
             max_step_tokens=deployment.max_step_tokens,
             max_logit_rows=deployment.max_logit_rows,
             enable_prefix_cache=config.prefix_cache,
+            target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1000,
         )
     )
     world_size = len(deployment.launches)

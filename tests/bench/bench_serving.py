@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,9 +40,9 @@ Samples = dict[tuple[str, str], float]  # by name and value of the only label be
 class Server:
     """A `numaserve serve` in a process of its own."""
 
-    def __init__(self, model: str, tp: int) -> None:
+    def __init__(self, model: str, tp: int, options: Sequence[str] = ()) -> None:
         command = [sys.executable, "-m", "numaserve.server.cli.main", "serve", model, "--port", "0", "--tp", str(tp)]
-        command += ["--weights-cache-gib", "0"]
+        command += ["--weights-cache-gib", "0", *options]
         self._launched = time.perf_counter()
         self._process = subprocess.Popen([*command, "--log-level", "warning"], stdout=subprocess.PIPE, text=True)
         line = self._process.stdout.readline()
@@ -96,9 +96,9 @@ class Server:
 
 
 @contextmanager
-def serving(model: str, tp: int) -> Iterator[Server]:
-    """A server that is gone afterwards."""
-    server = Server(model, tp)
+def serving(model: str, tp: int, options: Sequence[str] = ()) -> Iterator[Server]:
+    """A server that is gone afterwards. `options` are more of those of `numaserve serve`."""
+    server = Server(model, tp, options)
     try:
         yield server
     finally:

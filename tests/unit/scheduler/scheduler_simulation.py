@@ -5,9 +5,20 @@ from dataclasses import dataclass, field
 
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
-from numaserve.workers.protocol import SamplingParams, SeqPlan, SeqResult, StepPlan, StepResult, TokenLogprobs
+from numaserve.workers.protocol import (
+    OperationTerms,
+    SamplingParams,
+    SeqPlan,
+    SeqResult,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+)
 
 VOCABULARY = 3
+# What the simulated workers tell of themselves, and nanoseconds of a step, of a token and of a pair in it.
+OPERATIONS = [OperationTerms("linear", row_flops=2e7), OperationTerms("attention", pair_flops=200_000)]
+STEP_NS, TOKEN_NS, PAIR_NS = 1_000_000, 100_000, 5_000
 NAN_TOKEN = 3  # never sampled; logits from its position on are not numbers
 
 
@@ -73,7 +84,7 @@ class SimulatedWorkers:
         writes: dict[tuple[int, int], int] = {}
         results = [self.run_one(seq, writes) for seq in plan.seqs]
         self.memory.update(writes)
-        return StepResult(plan.step_id, 0, results, 0, 0, 0)
+        return StepResult(plan.step_id, 0, results, 0, 0, worker_ns=step_ns(plan))
 
     def check_limits(self, plan: StepPlan) -> None:
         tokens = sum(max(1, len(seq.tokens)) for seq in plan.seqs)
@@ -125,6 +136,14 @@ class SimulatedWorkers:
         return slot.pages[position // self.config.page_size], position % self.config.page_size
 
 
+def step_ns(plan: StepPlan) -> int:
+    """The time that the simulated workers take."""
+    counts = [(seq.start, max(1, len(seq.tokens))) for seq in plan.seqs]
+    tokens = sum(count for _, count in counts)
+    pairs = sum(start * count + count * (count + 1) // 2 for start, count in counts)
+    return STEP_NS + TOKEN_NS * tokens + PAIR_NS * pairs
+
+
 class Service:
     """A scheduler with its workers, and the part of the engine that finds stop tokens."""
 
@@ -132,6 +151,7 @@ class Service:
         self.config = config
         self.ahead = ahead  # whether a plan leaves before the result of the one before it is in
         self.scheduler = Scheduler(config)
+        self.scheduler.costs.describe([OPERATIONS])
         self.requests: dict[int, Request] = {}
         self.workers = SimulatedWorkers(config, self.requests)
         self.sent: deque[StepPlan | StepResult] = deque()  # plans, or results that are there already

@@ -1,0 +1,44 @@
+"""The configuration as a YAML file has it."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from numaserve.configs import presets
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.files import SETTINGS_BYTES, is_there, read_text
+
+# Names that other servers have for these keys, on the command line and in the file.
+ALIASES = {
+    "tensor_parallel_size": "tp",
+    "tp_size": "tp",
+    "max_model_len": "context_length",
+    "max_num_seqs": "max_running_requests",
+}
+
+
+def read_config_file(file: Path) -> dict[str, Any]:
+    """The values of `file`, or of the shipped preset of that name, by key. Raises `OperatorError` with one line."""
+    path = _file_or_preset(file)
+    if not is_there(path):
+        raise OperatorError(f"there is no configuration file {file}; presets are {', '.join(presets())}")
+    try:
+        loaded = yaml.safe_load(read_text(path, SETTINGS_BYTES))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise OperatorError(f"{file} is not a YAML file: {' '.join(str(error).split())}") from None
+    if loaded is None:
+        return {}
+    if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
+        raise OperatorError(f"{file} must hold 'key: value' lines, such as 'port: 8000'")
+    values: dict[str, Any] = {}
+    for spelt, value in loaded.items():
+        key = spelt.replace("-", "_")  # the file may spell a key as the command line does
+        key = ALIASES.get(key, key)
+        if key in values:
+            raise OperatorError(f"{file}: {key} is set twice, once as '{spelt}'; leave one out")
+        values[key] = value
+    return values
+
+
+def _file_or_preset(file: Path) -> Path:
+    return file if file.exists() else presets().get(str(file), file)

@@ -1,0 +1,114 @@
+"""Prompts beside output tokens take no longer than these may wait."""
+
+import pytest
+from numaserve.server.scheduler.sequence import DEFAULT_TARGET_ITL_S, DEFAULT_TARGET_STEPS, SchedulerConfig
+from numaserve.workers.protocol import StepPlan
+from scheduler_simulation import Request, Service, step_ns
+
+PAGE = 4
+
+
+def service(target_itl_s: float | None, **limits: int) -> Service:
+    defaults = {
+        "num_pages": 600,
+        "context_length": 1000,
+        "max_running_requests": 8,
+        "max_step_tokens": 256,
+        "max_logit_rows": 256,
+        "page_size": PAGE,
+    }
+    return Service(SchedulerConfig(**{**defaults, **limits}, target_itl_s=target_itl_s))  # type: ignore[arg-type]
+
+
+def step(server: Service) -> StepPlan:
+    plan = server.schedule()
+    assert plan is not None
+    server.receive()
+    return plan
+
+
+def learnt(server: Service, streams: int = 2) -> Service:
+    """The same server with running streams, which has seen steps of all kinds."""
+    for length in (300, 40, 7):
+        server.add([length % 3] * length, 20)
+        server.drain()
+    for stream in range(streams):
+        server.add([stream] * 5, 900)
+    for _ in range(30):
+        step(server)
+    return server
+
+
+def prefill(plan: StepPlan) -> list[int]:
+    return [len(seq.tokens) for seq in plan.seqs if len(seq.tokens) > 1]
+
+
+def test_a_step_with_decodes_stays_below_the_target_and_its_chunks_get_shorter_as_tokens_get_dearer() -> None:
+    server = learnt(service(0.02))
+    server.add([2] * 400, 5)
+    plans = [step(server) for _ in range(200)]
+    cut = [plan for plan in plans if prefill(plan)]
+    chunks = [sum(prefill(plan)) for plan in cut]
+    assert sum(chunks) == 400
+    assert all(step_ns(plan) < 0.02e9 * 1.05 for plan in cut)
+    assert min(step_ns(plan) for plan in cut[:-1]) > 0.02e9 * 0.5
+    assert chunks[-2] < chunks[0] / 2
+    assert all(chunk % PAGE == 0 for chunk in chunks[:-1])
+
+
+def test_without_decodes_a_chunk_is_all_that_a_step_may_have() -> None:
+    server = service(0.002)
+    for length in (300, 40):
+        server.add([1] * length, 3)
+        server.drain()
+    server.add([2] * 700, 5)
+    assert [prefill(step(server)) for _ in range(3)] == [[256], [256], [188]]
+
+
+def test_a_target_that_cannot_be_met_leaves_a_prompt_one_page_a_step() -> None:
+    server = learnt(service(1e-6))
+    server.add([2] * 30, 5)
+    assert [prefill(step(server)) for _ in range(8)] == [[PAGE]] * 7 + [[2]]
+
+
+def test_by_default_a_step_may_take_a_tenth_of_a_second_or_three_of_its_decodes() -> None:
+    server = learnt(service(None, max_step_tokens=1000, context_length=3000, num_pages=2000))
+    server.add([2] * 2500, 5)
+    seconds = [step_ns(plan) / 1e9 for plan in (step(server) for _ in range(40)) if prefill(plan)]
+    assert max(seconds) < DEFAULT_TARGET_ITL_S * 1.05 and sorted(seconds)[-2] > DEFAULT_TARGET_ITL_S * 0.8
+
+
+def test_decodes_that_take_long_themselves_let_prompts_take_longer_too() -> None:
+    server = service(None, max_running_requests=16, num_pages=4000, max_step_tokens=1000)
+    for stream in range(15):
+        server.add([stream % 3] * 900, 90)
+    while any(seq.num_remaining > 1 for seq in server.scheduler.running) or server.scheduler.waiting:
+        step(server)
+    alone = step_ns(step(server)) / 1e9
+    assert DEFAULT_TARGET_STEPS * alone > DEFAULT_TARGET_ITL_S
+    server.add([2] * 900, 5, salt="other")
+    seconds = step_ns(step(server)) / 1e9
+    assert DEFAULT_TARGET_STEPS * alone * 0.8 < seconds < DEFAULT_TARGET_STEPS * alone * 1.05
+
+
+def test_nobody_is_admitted_behind_a_prompt_that_was_cut() -> None:
+    server = learnt(service(0.004))
+    server.add([2] * 200, 5)
+    server.add([1] * 3, 5)
+    first = step(server)
+    assert len(prefill(first)) == 1
+    assert server.scheduler.stats().waiting == 1
+    server.drain()
+    assert all(request.ends == ["length"] for request in server.requests.values())
+
+
+@pytest.mark.parametrize("target", [1e-9, 0.002, 0.02, None])
+def test_everybody_comes_to_an_end_whatever_the_target(target: float | None) -> None:
+    server = service(target, num_pages=60, context_length=200)
+    requests: list[Request] = []
+    for index in range(25):
+        requests.append(server.add([index % 3] * (1 + 37 * index % 150), 1 + index % 30))
+        if index % 3:
+            step(server)
+    server.drain()
+    assert all(request.ends == ["length"] for request in requests)

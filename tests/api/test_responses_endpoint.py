@@ -120,6 +120,54 @@ def test_the_events_of_a_stream_come_in_openai_s_order(client: TestClient) -> No
     assert last["response"]["usage"]["output_tokens"] == len(REPLY.encode()) + 1
 
 
+def written(entries: list[dict[str, Any]]) -> str:
+    return bytes(byte for entry in entries for byte in entry["bytes"]).decode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "top"),
+    [({"include": ["message.output_text.logprobs"]}, 0), ({"top_logprobs": 2}, 2), ({"top_logprobs": 0}, None)],
+)
+def test_a_text_has_log_probabilities_where_they_are_asked_for(
+    client: TestClient, fields: dict[str, Any], top: int | None
+) -> None:
+    response = ask(client, **fields)
+    entries = response["output"][0]["content"][0]["logprobs"]
+    assert response["top_logprobs"] == (top or 0)
+    assert {len(entry["top_logprobs"]) for entry in entries} == (set() if top is None else {top})
+    assert {entry["logprob"] for entry in entries} <= {-0.5}
+    assert written(entries) == ("" if top is None else REPLY)
+    *_, added, part = (event for event in events(client, **fields) if "part" in event)
+    deltas = [event for event in events(client, **fields) if event["type"] == "response.output_text.delta"]
+    assert [entry for delta in deltas for entry in delta["logprobs"]] == entries == part["part"]["logprobs"]
+    assert all(written(delta["logprobs"]) == delta["delta"] for delta in deltas if top is not None)
+    assert added["part"]["logprobs"] == []
+
+
+@pytest.mark.parametrize("text", ["So:", "2 < 3, </x> and <tool.", "<tool", "a世 界b", ""])
+def test_only_texts_have_log_probabilities_beside_thoughts_and_calls(
+    thinker: TestClient, engine: FakeEngine, text: str
+) -> None:
+    engine.reply = f"{THOUGHT}{text}{CALL}{text}"
+    asked = {"tools": TOOLS, "top_logprobs": 1}
+    told = events(thinker, **asked)
+    for items in (ask(thinker, **asked)["output"], told[-1]["response"]["output"]):
+        parts = [item["content"][0] for item in items if item["type"] == "message"]
+        assert [written(part["logprobs"]) for part in parts] == [part["text"] for part in parts]
+        assert "".join(part["text"] for part in parts) == text * 2
+        assert "logprobs" not in items[0]["content"][0]
+    deltas = [event for event in told if event["type"] == "response.output_text.delta"]
+    assert all(written(delta["logprobs"]) == delta["delta"] for delta in deltas)
+
+
+def test_stored_log_probabilities_are_given_back(client: TestClient) -> None:
+    response = ask(client, top_logprobs=2)
+    assert client.get(f"{PATH}/{response['id']}").json() == response
+    followed = ask(client, previous_response_id=response["id"])
+    listed = client.get(f"{PATH}/{followed['id']}/input_items").json()["data"]
+    assert [item["content"][0].get("logprobs", []) for item in listed] == [[], [], []]
+
+
 def test_an_answer_that_is_cut_is_incomplete(client: TestClient) -> None:
     response = ask(client, max_output_tokens=2)
     assert response["status"] == "incomplete"
@@ -383,7 +431,8 @@ def test_a_refusal_tells_what_may_be_sent_instead(client: TestClient, field: str
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"truncation": "auto"}, "truncation"),
-        ({"include": ["message.output_text.logprobs"]}, "include[0]"),
+        ({"include": ["message.output_text.texts"]}, "include[0]"),
+        ({"top_logprobs": 21}, "top_logprobs"),
         ({"max_output_token": 9}, "max_output_token"),
         ({"previous_response_id": "resp_x"}, "previous_response_id"),
     ],

@@ -12,7 +12,9 @@ from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError
 from numaserve.server.api.event_stream import Framing, named_event
 from numaserve.server.api.generation.generation import Generation, Usage
+from numaserve.server.api.openai.logprobs import TokenNames
 from numaserve.server.api.openai.responses.entries import Entry, Ids, said
+from numaserve.server.api.openai.responses.logprobs import TextLogprobs
 from numaserve.server.api.openai.responses.output import Event, Output
 from numaserve.server.api.openai.responses.schema import ResponsesRequest
 from numaserve.server.api.openai.responses.store import Kept
@@ -35,7 +37,8 @@ class ResponseAnswer:
         self.framing = Framing("text/event-stream", named_event, self._failed, ping=b": ping\n\n")
         self._given = given
         self._keep = keep if body.store is not False else None
-        self._output = Output(ids)
+        with_logprobs = body.logprobs >= 0
+        self._output = Output(ids, TextLogprobs(TokenNames(context.tokenizer)) if with_logprobs else None)
         self._frame = {
             "id": self.id,
             "object": "response",
@@ -107,7 +110,7 @@ def _echoed(body: ResponsesRequest) -> dict[str, object]:
         "text": {"format": body.text_format},
         "tool_choice": {"type": "function", **choice} if isinstance(choice, dict) else choice or "auto",
         "tools": [{"type": "function", **tool} for tool in body.tools or ()],
-        "top_logprobs": 0,
+        "top_logprobs": body.top_logprobs or 0,
         "top_p": body.top_p,
         "truncation": "disabled",
         "user": body.user,

@@ -7,6 +7,7 @@ from typing import Any
 
 from numaserve.server.api.generation.reading import Chunk
 from numaserve.server.api.openai.responses.entries import Ids, output_text
+from numaserve.server.api.openai.responses.logprobs import TextLogprobs
 from numaserve.server.tools.types import ToolCallDelta
 
 Event = dict[str, Any]
@@ -16,9 +17,11 @@ _THOUGHT, _TEXT = "reasoning_text", "output_text"
 class Output:
     """Items as they come, one open at a time. Each event has the number after that of the one before."""
 
-    def __init__(self, ids: Ids) -> None:
+    def __init__(self, ids: Ids, logprobs: TextLogprobs | None = None) -> None:
+        """With `logprobs` the texts of messages have them."""
         self.items: list[dict[str, Any]] = []
         self._ids = ids
+        self._logprobs = logprobs
         self._events = 0
         self._open: object = None  # what the open item is: the kind of its text, or the number of a call
         self._pieces: list[str] = []
@@ -30,10 +33,14 @@ class Output:
 
     def of(self, chunk: Chunk) -> Iterator[Event]:
         """The events of a piece of the answer."""
+        if self._logprobs is not None:
+            self._logprobs.add(chunk.logprobs)
         if chunk.reasoning:
             yield from self._text(_THOUGHT, chunk.reasoning)
         if chunk.text:
             yield from self._text(_TEXT, chunk.text)
+        if chunk.tool_calls and self._logprobs is not None:
+            self._logprobs.drop()
         for call in chunk.tool_calls:
             yield from self._call(call)
 
@@ -48,7 +55,7 @@ class Output:
         else:
             (part,) = item["content"]
             part["text"] = whole
-            more: dict[str, object] = {"logprobs": []} if self._open == _TEXT else {}
+            more = {"logprobs": part["logprobs"]} if self._open == _TEXT else {}
             yield self._of_item(f"{self._open}.done", content_index=0, text=whole, **more)
             yield self._of_item("content_part.done", content_index=0, part=part)
         item["status"] = status
@@ -58,11 +65,13 @@ class Output:
     def _text(self, kind: str, piece: str) -> Iterator[Event]:
         if self._open != kind:
             yield from self._begin(kind, self._thought_item() if kind == _THOUGHT else self._message_item())
-            part = output_text("") if kind == _TEXT else {"type": kind, "text": ""}
-            yield self._of_item("content_part.added", content_index=0, part=dict(part))
-            self.items[-1]["content"].append(part)
+            yield self._of_item("content_part.added", content_index=0, part=_part(kind))
+            self.items[-1]["content"].append(_part(kind))
         self._pieces.append(piece)
-        more: dict[str, object] = {"logprobs": []} if kind == _TEXT else {}
+        entries = [] if self._logprobs is None else self._logprobs.take(piece)
+        more = {"logprobs": entries} if kind == _TEXT else {}
+        if kind == _TEXT:
+            self.items[-1]["content"][0]["logprobs"] += entries
         yield self._of_item(f"{kind}.delta", content_index=0, delta=piece, **more)
 
     def _call(self, call: ToolCallDelta) -> Iterator[Event]:
@@ -97,3 +106,7 @@ class Output:
 
     def _item(self, kind: str, **fields: object) -> dict[str, Any]:
         return {"type": kind, "id": self._ids.of_item(kind), **fields, "status": "in_progress"}
+
+
+def _part(kind: str) -> dict[str, Any]:
+    return output_text("") if kind == _TEXT else {"type": kind, "text": ""}

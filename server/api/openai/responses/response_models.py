@@ -109,7 +109,7 @@ class ModelResponse(BaseModel):
     text: dict[str, Any]
     tool_choice: str | dict[str, str]
     tools: list[dict[str, Any]]
-    top_logprobs: Literal[0]
+    top_logprobs: int
     top_p: float | None
     truncation: Literal["disabled"]
     user: str | None

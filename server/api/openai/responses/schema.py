@@ -13,6 +13,7 @@ from numaserve.server.api.fields import (
     ShortText,
     Strict,
     Text,
+    TopLogprobs,
     Unused,
     conflict,
     neutral,
@@ -26,12 +27,14 @@ from numaserve.server.api.sampling import Sampling
 from numaserve.server.api.turns import with_system
 from pydantic import Field, model_validator
 
-# What a client may ask to see of tools that the server does not have, and of thoughts, which are never encrypted.
+_LOGPROBS = "message.output_text.logprobs"
+# The others are of tools that the server does not have, and of thoughts, which are never encrypted.
 Includable = Literal[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
     "message.input_image.image_url",
+    "message.output_text.logprobs",
     "reasoning.encrypted_content",
     "web_search_call.action.sources",
     "web_search_call.results",
@@ -100,7 +103,10 @@ class ResponsesRequest(Strict):
     metadata: Annotated[dict[ShortText, ShortText], Field(max_length=MAX_METADATA)] | None = None
     """Given back with the response."""
     include: Annotated[list[Includable], Field(max_length=16)] | None = None
-    """Without effect: thoughts are never encrypted, and there are no tools of the server."""
+    """`message.output_text.logprobs`: log-probabilities of the texts' tokens. The others are without effect: thoughts
+    are never encrypted, and there are no tools of the server."""
+    top_logprobs: TopLogprobs | None = None
+    """How many of the likeliest tokens stand beside each token of a text; from 1 on log-probabilities are included."""
 
     max_tool_calls: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
     """Without effect: it counts calls of the server's own tools."""
@@ -119,7 +125,6 @@ class ResponsesRequest(Strict):
     context_management: Annotated[Neutral, neutral([])] = None
     moderation: Annotated[Neutral, neutral()] = None
     service_tier: Annotated[Neutral, neutral("auto", "default")] = None
-    top_logprobs: Annotated[Neutral, neutral(0)] = None
     truncation: Annotated[Neutral, neutral("disabled")] = None
 
     @model_validator(mode="after")
@@ -136,6 +141,12 @@ class ResponsesRequest(Strict):
         """The format of the answer's text."""
         return (self.text and self.text.format) or {"type": "text"}
 
+    @property
+    def logprobs(self) -> int:
+        """The log-probabilities that are wanted, as in `SamplingParams`."""
+        included = _LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
+        return self.top_logprobs or 0 if included else -1
+
     def asked(self, conversation: Conversation) -> Asked:
         """What the client asks for."""
         effort = None if self.reasoning is None else self.reasoning.effort
@@ -144,6 +155,7 @@ class ResponsesRequest(Strict):
             Sampling(temperature=self.temperature, top_p=self.top_p),
             model=self.model,
             max_tokens=self.max_output_tokens,
+            logprobs=self.logprobs,
             tools=self._tool_use(),
             constrained=constrained_to(self.text_format, "text.format"),
         )

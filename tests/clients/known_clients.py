@@ -57,6 +57,7 @@ CLIENTS = (
         {"llama-index-core": "0.14.25", "llama-index-llms-openai-like": "0.8.1"},
     ),
     Client("ai-sdk", "ai_sdk.mjs", {"ai": "6.0.322", "@ai-sdk/openai-compatible": "2.0.87"}),
+    Client("ai-sdk-openai", "ai_sdk_openai.mjs", {"@ai-sdk/openai": "3.0.141", "ai": "6.0.322"}),
     # torch only as a pin: left alone, pip takes a build for another machine.
     Client("guidellm", "guidellm_cli.py", {"guidellm": "0.8.1", "torch": "2.13.0"}),
     Client("aiperf", "aiperf_cli.py", {"aiperf": "0.13.0"}),

@@ -15,6 +15,7 @@ _KEPT_HEADERS = ("content-type", "accept", "user-agent", "origin", "sec-fetch-mo
 _HOP_BY_HOP = {"connection", "content-length", "host", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 _MAX_CHARACTERS = 60
 _MAX_IDS = 8
+_ID = re.compile("[0-9a-f]{32,}")
 _OPERATIONS = {"/metrics"}  # what watches a server, as often as it likes
 
 
@@ -87,7 +88,7 @@ class Recorder:
         if said:
             error = json.loads(said)["error"]
             kept["refusal"] = error if isinstance(error, str) else error["message"]
-        shape = json.dumps([request.method, request.path, kept["headers"], _shape(decoded), status])
+        shape = json.dumps([request.method, _ID.sub("", request.path), kept["headers"], _shape(decoded), status])
         self._kept.setdefault(shape, kept)
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 client = openai.OpenAI(base_url=f"{URL}/v1", api_key="none", max_retries=0, timeout=120)
 chat = client.chat.completions
+responses = client.responses
 FIRST = {"model": MODEL, "messages": [user()], "max_tokens": 12, "temperature": 0}
 FOLLOW_UP = user("And of Spain?")
 TOOLS = [{"type": "function", "function": LOOK_UP}]
@@ -17,6 +18,8 @@ ONE_CALL = {"parallel_tool_calls": False}  # a small model goes on with calls th
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": '{"place": "France"}'}}
 CALLED = {"role": "assistant", "content": None, "tool_calls": [CALL]}
 FOUND = {"role": "tool", "tool_call_id": "call_1", "content": "Paris"}
+RESPONSE = {"model": MODEL, "input": QUESTION, "max_output_tokens": 12, "temperature": 0}
+LONGER = RESPONSE | {"max_output_tokens": 60}
 
 
 @check("models")
@@ -116,9 +119,81 @@ def structured() -> None:
     assert answer.choices[0].text in {"yes", "no"}
 
 
+@check("chat")
+def response() -> None:
+    answer = responses.create(**RESPONSE, instructions="Be brief.", metadata={"a": "b"})
+    assert ANSWER in answer.output_text
+    assert answer.usage.output_tokens > 0
+    assert responses.retrieve(answer.id) == answer
+    assert [item.content[0].text for item in responses.input_items.list(answer.id)] == [QUESTION]
+    responses.delete(answer.id)
+
+
+@check("chat stream")
+def response_stream() -> None:
+    with responses.stream(**RESPONSE) as streamed:
+        text = "".join(event.delta for event in streamed if event.type == "response.output_text.delta")
+        assert text == streamed.get_final_response().output_text
+    assert ANSWER in text
+
+
+@check("second turn")
+def response_second_turn() -> None:
+    with responses.stream(**RESPONSE) as streamed:
+        helped = streamed.get_final_response()
+    for answer in (responses.create(**RESPONSE), responses.parse(**RESPONSE), helped):
+        echoed = [user(), *answer.output, FOLLOW_UP]
+        followed = responses.create(**RESPONSE | {"input": echoed})
+        assert followed.output_text
+        chained = responses.create(**RESPONSE | {"input": [FOLLOW_UP]}, previous_response_id=answer.id)
+        assert chained.output_text == followed.output_text
+        pages = responses.input_items.list(chained.id, order="asc", limit=2)
+        assert [item.role for item in pages] == ["user", "assistant", "user"]
+
+
+@check("log-probabilities")
+def response_logprobs() -> None:
+    asked = RESPONSE | {"top_logprobs": 2, "include": ["message.output_text.logprobs"]}
+    answer = responses.create(**asked)
+    tokens = answer.output[0].content[0].logprobs
+    assert "".join(token.token for token in tokens) == answer.output_text
+    assert all(len(token.top_logprobs) == 2 for token in tokens)
+    with responses.stream(**asked) as streamed:
+        events = [event for event in streamed if event.type == "response.output_text.delta"]
+    assert [each.token for event in events for each in event.logprobs] == [token.token for token in tokens]
+
+
+class LookUp(BaseModel):
+    """Finds the capital of a country."""
+
+    place: Literal["France", "Spain"]
+
+
+@check("tools")
+def response_tools() -> None:
+    called = responses.parse(
+        **LONGER, tools=[openai.pydantic_function_tool(LookUp)], tool_choice="required", parallel_tool_calls=False
+    )
+    call = called.output[-1]
+    assert call.parsed_arguments.place in {"France", "Spain"}
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": ANSWER}
+    for more in ({"input": [user(), *called.output, result]}, {"input": [result], "previous_response_id": called.id}):
+        assert responses.create(**RESPONSE | more).output_text
+
+
+@check("structured output")
+def response_structured() -> None:
+    assert responses.parse(**LONGER, text_format=City).output_parsed.name in {"Paris", "Madrid"}
+    with responses.stream(**LONGER, text_format=City) as streamed:
+        assert streamed.get_final_response().output_parsed.name in {"Paris", "Madrid"}
+
+
 @check("errors")
 def errors() -> None:
     expect(openai.NotFoundError, lambda: chat.create(**FIRST | {"model": "other"}), "does not exist")
     expect(openai.BadRequestError, lambda: chat.create(**FIRST | {"temperature": 3}), "temperature")
     schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "https://example.com/x"}}}
     expect(openai.BadRequestError, lambda: chat.create(**FIRST, response_format=schema), "response_format")
+    expect(openai.NotFoundError, lambda: responses.create(**RESPONSE | {"model": "other"}), "does not exist")
+    expect(openai.BadRequestError, lambda: responses.create(**RESPONSE, background=True), "background")
+    expect(openai.BadRequestError, lambda: responses.create(**RESPONSE, truncation="auto"), "truncation")

@@ -96,7 +96,7 @@ def test_the_shipped_figures_cover_every_kind_and_format() -> None:
     formats = {"bf16", "int8", "int8_group", "int4", "fp8"}
     assert {("gemm", format) for format in formats} | {("experts", "bf16")} <= measured
     assert {("attention", kv) for kv in ("bf16", "int8", "fp8_e4m3")} | {("latent", "bf16")} <= measured
-    assert {"rms_norm", "rope_store", "sample", "moe_route", "moe_combine"} <= found.row_times.keys()
+    assert {"rms_norm", "rope_store", "pool", "sample", "moe_route", "moe_combine"} <= found.row_times.keys()
     assert 0 < found.barrier_s < 1e-4
 
 

@@ -2,17 +2,18 @@
 
 It speaks the real protocol and keeps a KV cache whose "keys and values" are the token ids themselves. The next token
 is a function of every token that its page table leads to, so a wrong page table, a page given out twice or a stale
-page gives other tokens than `expected_tokens`.
+page gives other tokens than `expected_tokens`. With --script it plays what a model might have written instead.
 """
 
 import argparse
+import json
 import os
 import signal
 import sys
 import time
 import zlib
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import zmq
@@ -90,6 +91,26 @@ def profile_of(request: ProfileRequest, rank: int, steps: int) -> RankProfile:
     return RankProfile(request.request_id, rank, steps, steps, 50_000 * steps, operations, ceilings)
 
 
+class Script:
+    """What a model writes after the turns of its own that the context begins, whatever masks say: a `Script.file`."""
+
+    def __init__(self, path: Path) -> None:
+        script = json.loads(path.read_text())
+        self._turn: int = script["turn"]
+        self._replies: list[list[int]] = script["replies"]
+
+    @staticmethod
+    def file(turn: int, replies: list[list[int]]) -> str:
+        """The text of a file: the token that begins a turn of the model, and the tokens of each turn."""
+        return json.dumps({"turn": turn, "replies": replies})
+
+    def next_token(self, context: Sequence[int]) -> int:
+        """The token after `context`."""
+        reply = self._replies[context.count(self._turn) - 1]
+        written = context[::-1].index(self._turn)
+        return reply[min(written, len(reply) - 1)]  # a token more may be asked for, and thrown away
+
+
 class Slot:
     def __init__(self, sampling: SamplingParams, pages: list[int]) -> None:
         self.sampling = sampling
@@ -98,8 +119,9 @@ class Slot:
 
 
 class FakeModel:
-    def __init__(self, launch: Launch, *, nan: bool) -> None:
+    def __init__(self, launch: Launch, *, nan: bool, script: Script | None) -> None:
         self._nan = nan
+        self._script = script
         reads_masks = launch.rank == 0 and launch.mask_fd >= 0
         self._board = Board(launch.mask_fd, launch.mask_nonce) if reads_masks else None
         self._mask_deadline_s = launch.mask_deadline_s
@@ -143,8 +165,9 @@ class FakeModel:
         nan = spoiled and (seq.sample or bool(echoed))
         if not seq.sample:
             return SeqResult(prompt_logprobs=echoed, nan=nan)
-        slot.sampled = next_token(context, slot.sampling)
-        allowed = self._allowed(step_id, seq.slot) if slot.sampling.masked and self._board else None
+        slot.sampled = self._script.next_token(known) if self._script else next_token(context, slot.sampling)
+        reads_mask = slot.sampling.masked and self._board and not self._script
+        allowed = self._allowed(step_id, seq.slot) if reads_mask else None
         if allowed:
             slot.sampled = allowed_token(slot.sampled, allowed)
         top = slot.sampling.logprobs
@@ -171,7 +194,7 @@ class Worker:
         if launch.ring_fd >= 0:
             os.fstat(launch.ring_fd)  # it has been inherited
         self.load()
-        model = FakeModel(launch, nan=self.options.nan)
+        model = FakeModel(launch, nan=self.options.nan, script=self.options.script)
         self.send(Ready(self.rank, "fake", 1000 + self.rank, 2000, 3000, 0))
         self.send(WorkerStats(self.rank, 1500 + self.rank, 0))
         count = 0
@@ -272,6 +295,7 @@ def main() -> None:
     parser.add_argument("--garbage", action="store_true")
     parser.add_argument("--no-profile", action="store_true", help="never answer a request for a profile")
     parser.add_argument("--nan", action="store_true", help="let two tokens make logits that are not numbers")
+    parser.add_argument("--script", type=lambda path: Script(Path(path)), help="play these answers")
     parser.add_argument("--slow-end", action="store_true", help="have much to do still when told to end")
     for fault in ("die-at-step", "die-of-token", "hang-at-step", "fail-step", "wrong-at-step"):
         parser.add_argument(f"--{fault}", type=int, default=-1)

@@ -21,10 +21,12 @@ from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.server.service.answer_formats import reasoning_format, tool_format
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.memory import RingFactory
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.supervisor import Supervisor
+from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.workers.protocol import Launch, SamplingParams
 from word_tokenizer import WordTokenizer
@@ -54,6 +56,7 @@ class Options:
     policy: RestartPolicy | None = None
     ring_factory: RingFactory | None = None
     mask_deadline_s: float = 20.0
+    tokenizer: TokenizerProtocol = field(default_factory=WordTokenizer)
 
 
 def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks | None = None) -> Engine:
@@ -106,7 +109,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
             options.policy,
         ),
         scheduler,
-        WordTokenizer(),
+        options.tokenizer,
         metrics,
         callbacks=callbacks,
     )
@@ -163,12 +166,14 @@ async def serving(options: Options) -> AsyncIterator[Server]:
     engine = make_engine(options, metrics, callbacks)
     context = ApiContext(
         engine=engine,
-        tokenizer=WordTokenizer(),
+        tokenizer=options.tokenizer,
         metrics=metrics,
         model_name="fake",
         model_path="fake",
         version="0",
         limits=ApiLimits(context_length=options.context, vocab_size=VOCAB),
+        tool_format=tool_format(None, options.tokenizer.chat_template),
+        reasoning_format=reasoning_format(None, options.tokenizer.chat_template),
     )
     http = uvicorn.Server(uvicorn.Config(create_app(context), log_level="warning", lifespan="off"))
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
@@ -184,6 +189,7 @@ async def serving(options: Options) -> AsyncIterator[Server]:
             await engine.stop()
             http.should_exit = True
             await task
+            context.close()
 
 
 async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:

@@ -73,7 +73,7 @@ class GroupHooks:
 class Group(Protocol):
     """One life of a group, as the supervisor sees it: a `WorkerGroup`, or one that is simulated.
 
-    The first thing that goes wrong after `start` has returned is reported once.
+    The first thing that goes wrong once every rank is ready is reported, once: perhaps just before `start` returns.
     """
 
     @property

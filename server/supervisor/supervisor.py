@@ -39,6 +39,8 @@ class Supervisor:
         self._hooks: SupervisorHooks
         self._group: Group | None = None
         self._restarting: asyncio.Task[None] | None = None
+        self._starting = False
+        self._stillborn: list[Death] = []  # why the group that is being started has failed all the same
         self._stopped = False
         self.restarts = 0
 
@@ -100,7 +102,13 @@ class Supervisor:
 
     async def _start_group(self) -> None:
         self._group = self._make_group(self._spec, self._hooks.group, self._on_failure)
-        await self._group.start()
+        self._starting = True
+        try:
+            await self._group.start()
+        finally:
+            self._starting = False
+        if self._stillborn:
+            raise GroupFailed(self._stillborn.pop())
 
     async def _end_group(self, grace_s: float = 0.0) -> None:
         group = self._group
@@ -111,6 +119,9 @@ class Supervisor:
 
     def _on_failure(self, death: Death) -> None:
         if self._stopped:
+            return
+        if self._starting:  # every rank is ready, but who waits for that has not run yet, and nobody knows of it
+            self._stillborn.append(death)
             return
         logger.error("the worker group failed: %s", death)
         explained = self._hooks.down(death)

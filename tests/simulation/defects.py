@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from numaserve.server.death import Death
 from numaserve.server.engine.masks import Masks, _Held
 from numaserve.server.engine.outage import Outage
 from numaserve.server.engine.registry import LiveRequests
@@ -179,6 +180,13 @@ def an_end_is_told_twice(right: Callable[..., None], stream: Stream, chunk: Any)
     right(stream, chunk)
     if chunk.finish_reason is not None and stream._running:
         right(stream, chunk)
+
+
+@_defect(Supervisor, "_on_failure")
+def who_dies_as_he_is_ready_is_taken_to_serve(right: Callable[..., None], supervisor: Supervisor, death: Death) -> None:
+    """His end is known before his beginning."""
+    supervisor._starting = False
+    right(supervisor, death)
 
 
 @_defect(Supervisor, "_end_group")

@@ -43,8 +43,10 @@ class SimulatedGroup:
         self.state = "loading"
         self.pids = list(range(self._scenario.ranks))
         self.board = SimulatedBoard(world, self._workers.on_mask)
-        fault = rng.choice(("dies", "dies", "stuck")) if self._workers.faulty(self._scenario.load_faults) else ""
-        world.note("group.loads", fault)
+        fault = (
+            rng.choice(("dies", "dies at its end", "stuck")) if self._workers.faulty(self._scenario.load_faults) else ""
+        )
+        world.note(f"group.loads and {fault}" if fault else "group.loads")
         seconds = _LOADING_STUCK_S if fault == "stuck" else self._scenario.load_s * rng.uniform(0.5, 2.0)
         world.loop.call_later(seconds, self._loaded, fault)
         await self._ready
@@ -96,7 +98,7 @@ class SimulatedGroup:
     def _loaded(self, fault: str) -> None:
         if self.state != "loading":
             return
-        if fault:
+        if fault and fault != "dies at its end":
             self.state = "over"
             self._world.workers_failed()
             self._ready.set_exception(GroupFailed(Death("exit", f"loading: {fault}")))
@@ -106,6 +108,9 @@ class SimulatedGroup:
             self._hooks.described(Ready(rank, "simulated", 1, 1, 1, 0))
         self._world.note("group.serves")
         self._ready.set_result(None)
+        if fault:  # before whoever waits for it has run
+            self._blamed = True
+            self._fail(Death("failure", "its first word was its last"))
 
     def _fail(self, death: Death) -> None:
         if self.state not in ("serving", "dead"):

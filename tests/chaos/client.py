@@ -18,7 +18,6 @@ class Asked:
 
     request: Request
     index: int  # of the request among those of the run
-    begun: float
     status: int = 0
     data: bytes = b""
     arrivals: list[float] = field(default_factory=list)  # of reads with an event, or of the whole answer
@@ -26,12 +25,12 @@ class Asked:
     left: bool = False
 
 
-async def ask(url: str, request: Request, index: int) -> Asked:
-    """Ask once, over a connection of its own; nothing is tried again. What goes wrong is in the result.
+async def ask(url: str, asked: Asked) -> Asked:
+    """Ask once, over a connection of its own; nothing is tried again. What comes, and what goes wrong, is in `asked`.
 
     By hand: a library's client would take more of the machine than the server does.
     """
-    asked = Asked(request, index, time.monotonic())
+    request = asked.request
     place = urlsplit(url)
     body = json.dumps(request.body).encode()
     head = f"POST {request.path} HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n"

@@ -6,7 +6,7 @@ import resource
 import shutil
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,8 @@ _NO_DESCRIPTORS_S = 0.5
 _FILE_BYTES = 4096  # that a worker may write when the disk is full; its weights are more
 _COMES_S = 15.0  # until a point is come to, under load
 _HEALS_S = 60.0
+# A server gives up after three deaths in a minute that come before a step was answered.
+_MOST_STARTS, _WINDOW_S = 2, 65.0
 _CHILDREN = {
     faults.TEMPLATE: "numaserve.server.template.process",
     faults.GRAMMAR: "numaserve.server.structured.trial_process",
@@ -36,16 +38,19 @@ class Injector:
     """Brings faults about, one after the other."""
 
     server: ChaosServer
-    deaths: list[float] = field(default_factory=list)  # of groups; times of `time.monotonic()`
+    deaths: list[tuple[float, float]] = field(default_factory=list)  # of groups: since when, and until when it was down
     hits: Counter[str] = field(default_factory=Counter)  # by state
     actions: Counter[str] = field(default_factory=Counter)
     missed: list[str] = field(default_factory=list)
+    _starts: deque[float] = field(default_factory=lambda: deque([-_WINDOW_S] * _MOST_STARTS, _MOST_STARTS))
 
     async def bring(self, fault: Fault) -> None:
         """Bring one about, and wait until the server serves again. Raises `ServerGone`."""
         await self._serving(fault.steps)
         match fault.state:
             case Point.LOADING | Point.RESTART:
+                if time.monotonic() - self._starts[0] < _WINDOW_S:
+                    return
                 hit = await self._amid_a_start(fault)
             case Point():
                 hit = await self._at_a_point(fault)
@@ -91,11 +96,12 @@ class Injector:
         number = cells.command(fault.rank, fault.state, fault.action)
         cell = cells.ranks[fault.rank]
         self._signal([fault.rank], signal.SIGKILL)
-        self.deaths.append(time.monotonic())
+        begun = time.monotonic()
         hit = await self.server.until(lambda: cell.done == number, _HEALS_S)
-        self.deaths += [time.monotonic()] * hit
+        self._starts.append(time.monotonic())
         lives[fault.rank] += hit  # the other one may have ended before it had begun
         await self._serving_after(lives)
+        self.deaths += [(begun, time.monotonic())] * (1 + hit)
         return hit
 
     async def _at_any_time(self, fault: Fault) -> bool:
@@ -154,19 +160,20 @@ class Injector:
                 continue
 
     async def _death(self, lives: list[int]) -> None:
-        self.deaths.append(time.monotonic())
+        begun = time.monotonic()
         await self._serving_after(lives)
+        self.deaths.append((begun, time.monotonic()))
 
     async def _serving_after(self, lives: list[int]) -> None:
         """Wait until the lives after `lives` serve."""
         server = self.server
         seconds = _HEALS_S + STEP_DEADLINE_S
         if not await server.until(lambda: all(map(int.__lt__, lives, server.lives())) and server.serves(), seconds):
-            raise ServerGone(f"it did not serve again after life {lives}: {server.log()[-2000:]}")
+            raise ServerGone(f"it did not serve again after life {lives}: {server.last_words()}")
 
     async def _serving(self, steps: int) -> None:
         if not await self.server.until(lambda: self.server.serves(steps), _HEALS_S):
-            raise ServerGone(f"it answers no steps: {self.server.log()[-2000:]}")
+            raise ServerGone(f"it answers no steps: {self.server.last_words()}")
 
 
 def abort_ring(pid: int) -> None:

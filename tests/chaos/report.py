@@ -23,7 +23,7 @@ class Report:
     requests: Counter[str] = field(default_factory=Counter)  # by kind
     failed: list[str] = field(default_factory=list)
     different: list[str] = field(default_factory=list)
-    deaths: list[float] = field(default_factory=list)  # that were brought about; times of `time.monotonic()`
+    deaths: list[tuple[float, float]] = field(default_factory=list)  # see `Injector`
     restarts: int = 0  # whatever they were for
     hits: Counter[str] = field(default_factory=Counter)  # faults by state
     actions: Counter[str] = field(default_factory=Counter)  # faults by what was done
@@ -58,11 +58,12 @@ class Report:
             self._streams.append(asked.arrivals)
 
     def find_pauses(self) -> list[float]:
-        """Of each stream at each death, or at several between which it had no event."""
+        """Of each stream at each death, or at several between which it had no event: the longest pause until the
+        workers served again, as what was on its way at the death still comes."""
         found = []
         for arrivals in self._streams:
-            places = {bisect_right(arrivals, death) for death in self.deaths}
-            found += [arrivals[at] - arrivals[at - 1] for at in places if 0 < at < len(arrivals)]
+            longest = (_longest_gap(arrivals, *death) for death in self.deaths)
+            found += list(dict(each for each in longest if each).values())
         return found
 
     def lines(self) -> list[str]:
@@ -99,3 +100,14 @@ def _held(part: Report) -> list[str]:
     after = asdict(part.after)
     changes = (f"{name.replace('_', ' ')} {value:g} -> {after[name]:g}" for name, value in asdict(part.before).items())
     return [f"held       {', '.join(changes)}"]
+
+
+def _longest_gap(arrivals: list[float], since: float, until: float) -> tuple[int, float] | None:
+    """The place and length of the longest pause in a stream that overlaps with a time; None for a stream before it or
+    behind it."""
+    first, last = bisect_right(arrivals, since), bisect_right(arrivals, until)
+    places = [at for at in range(first, last + 1) if 0 < at < len(arrivals)]
+    if not places:
+        return None
+    at = max(places, key=lambda at: arrivals[at] - arrivals[at - 1])
+    return at, arrivals[at] - arrivals[at - 1]

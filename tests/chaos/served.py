@@ -1,6 +1,7 @@
 """A server whose workers take orders, and what can be seen of it from outside."""
 
 import asyncio
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ _OPTIONS = {
     "log-level": "info",
 }
 _PATIENCE_S = 60.0
+_GRAVE = frozenset({"error", "critical"})
+_LAST_WORDS = 12
 
 
 def options(**more: object) -> list[str]:
@@ -67,7 +70,7 @@ class ChaosServer:
     def check(self) -> None:
         """Raises `ServerGone`."""
         if self.real.process.poll() is not None:
-            raise ServerGone(f"the server ended with status {self.real.process.returncode}")
+            raise ServerGone(f"the server ended with status {self.real.process.returncode}: {self.last_words()}")
 
     def lives(self) -> list[int]:
         """How often the worker of each rank was started."""
@@ -95,6 +98,12 @@ class ChaosServer:
     def log(self) -> str:
         """What the server has written so far."""
         return self.real.log.read_text()
+
+    def last_words(self) -> str:
+        """What the server has said last that was no routine."""
+        lines = [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
+        told = [f"{line['time'][11:23]} {line['message']}" for line in lines if line["level"] in _GRAVE]
+        return "; ".join(told[-_LAST_WORDS:])
 
     def highest_file(self) -> int:
         """The highest of the front end's descriptors."""

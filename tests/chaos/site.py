@@ -40,7 +40,7 @@ async def answers_of(url: str, requests: Sequence[Request], clients: int) -> lis
 
     async def one(index: int, request: Request) -> Any:
         async with turns:
-            asked = await ask(url, Request(request.kind, request.path, request.body), index)
+            asked = await ask(url, Asked(Request(request.kind, request.path, request.body), index))
         if asked.error or asked.status != 200:
             raise RuntimeError(f"without any fault: {request}: {asked.error} {asked.status} {asked.data[:500]!r}")
         return said(asked.data, streams=request.streams)
@@ -97,26 +97,26 @@ class Site:
 
     async def _drain(self) -> None:
         """SIGTERM amid streams, and then a death: all are answered, and the exit status is 0."""
-        process, cell = self._server.real.process, self._server.cells.ranks[0]
+        process = self._server.real.process
         streams = [] if self._pooled else self._streams()
-        asked = [asyncio.create_task(self._ask(index)) for index in streams]
-        steps = cell.steps + 5
-        if streams:
-            await self._server.until(lambda: cell.steps > steps)
+        jobs = [asyncio.create_task(self._judge(asked)) for asked in streams]
+        await self._server.until(lambda: all(asked.arrivals or asked.error for asked in streams))
         process.send_signal(signal.SIGTERM)
         if streams:
             fault = Fault(Point.DECODE, Action.KILL, 0, times=3, after_s=0, steps=0)
             hit = await self._injector.at_point(fault)
-            self._injector.deaths += [time.monotonic()] * hit
             self._injector.tell_of(faults.DRAINING, fault, hit=hit)
-        await asyncio.gather(*asked)
+            begun = time.monotonic()
+            await asyncio.gather(*jobs)
+            self._injector.deaths += [(begun, time.monotonic())] * hit
         status = await asyncio.to_thread(process.wait, _EXIT_S)
         if status != 0:
-            raise ServerGone(f"after SIGTERM the exit status was {status}")
+            raise ServerGone(f"after SIGTERM the exit status was {status}: {self._server.last_words()}")
 
-    def _streams(self) -> list[int]:
-        """Some requests of which each takes some time."""
-        return [index for index, request in enumerate(self._load.requests) if request.kind == "stream"][:_DRAINED]
+    def _streams(self) -> list[Asked]:
+        """Some requests of which each takes some time, to be asked."""
+        found = [Asked(each, index) for index, each in enumerate(self._load.requests) if each.kind == "stream"]
+        return found[:_DRAINED]
 
     async def _ask_each(self) -> None:
         turns = asyncio.Semaphore(self._load.clients)
@@ -134,8 +134,11 @@ class Site:
 
     async def _ask(self, index: int) -> bool:
         """Whether the answer was what it has to be."""
-        asked = await ask(self._server.real.url, self._load.requests[index], index)
-        complaint, different = complaint_about(asked, self._load.expected[index])
+        return await self._judge(Asked(self._load.requests[index], index))
+
+    async def _judge(self, asked: Asked) -> bool:
+        await ask(self._server.real.url, asked)
+        complaint, different = complaint_about(asked, self._load.expected[asked.index])
         self._report.add(asked, complaint, different=different)
         return not complaint
 

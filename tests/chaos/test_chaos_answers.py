@@ -28,7 +28,7 @@ def stream_of(*events: dict[str, Any], done: bool = True) -> bytes:
 
 
 def asked(data: bytes, *, status: int = 200, left: bool = False) -> Asked:
-    return Asked(STREAM, 0, 0.0, status=status, data=data, left=left)
+    return Asked(STREAM, 0, status=status, data=data, left=left)
 
 
 def test_events_in_other_company_say_the_same() -> None:

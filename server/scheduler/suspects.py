@@ -17,9 +17,10 @@ class Finding(NamedTuple):
 class Suspects:
     """Tells a sequence that kills the workers from workers that die of something else.
 
-    The sequences of a plan in flight are suspects when the workers die, up to the last position that was planned. One
-    is cleared when that position has been answered, or when it was not in flight as the workers died again. All resume
-    together at first: most deaths are nobody's fault here, and nobody then waits longer than the workers.
+    The sequences of a plan in flight are suspects when the workers die, with the positions that were planned and not
+    answered. One is cleared when these have been answered, or when none of them was in flight as the workers died
+    again: a long prompt that is computed once more from its beginning is no likelier to be the cause than any other.
+    All resume together at first: most deaths are nobody's fault here, and nobody then waits longer than the workers.
 
     If they die once more with suspects in flight, half of these resume, on trial, with everybody who is no suspect, and
     the other half is held back until the trial is over: by a death, after which the search goes on in that half, or
@@ -30,7 +31,7 @@ class Suspects:
     """
 
     def __init__(self) -> None:
-        self._until: dict[Sequence, int] = {}  # suspects, and the positions that have to be answered to clear them
+        self._positions: dict[Sequence, range] = {}  # of suspects: those at which they may kill
         self._trial: list[Sequence] = []
         self._held: list[list[Sequence]] = []  # the half to try next is the last
         self._first = 0  # the number of suspects when the search began
@@ -42,11 +43,13 @@ class Suspects:
 
     def died(self, plans: Iterable[InFlight]) -> Finding:
         """Take in a death of the workers while `plans` were in flight. `held` is another afterwards."""
-        in_flight = {entry.seq: entry.end for plan in plans for entry in plan.entries if _is_live(entry.seq)}
-        again = [seq for seq in in_flight if self._is_suspect(seq)]
+        entries = [entry for plan in plans for entry in plan.entries if _is_live(entry.seq)]
+        in_flight = {entry.seq: range(entry.seq.num_answered, entry.end) for entry in entries}
+        both = {seq: _common(planned, self._positions.get(seq, range(0))) for seq, planned in in_flight.items()}
+        again = [seq for seq, positions in both.items() if positions]
         tried = [seq for seq in again if seq in self._trial] or again
-        kept = {seq: self._until[seq] for seq in self.held}
-        self._until = kept | {seq: max(end, self._until.get(seq, 0)) for seq, end in in_flight.items()}
+        kept = {seq: self._positions[seq] for seq in self.held}
+        self._positions = kept | {seq: both[seq] or planned for seq, planned in in_flight.items()}
         for seq in in_flight:
             seq.num_answered = 0
         was_alone = tried == self._trial or self._first == 1
@@ -55,7 +58,7 @@ class Suspects:
             self._first = len(in_flight)
         if len(tried) == 1 and was_alone:
             self._held = []
-            del self._until[tried[0]]
+            del self._positions[tried[0]]
             return Finding(tried[0], put_down=True)
         if tried:
             self._try_half_of(tried)
@@ -80,7 +83,11 @@ class Suspects:
             self._held.append(suspects[half:])
 
     def _is_suspect(self, seq: Sequence) -> bool:
-        return _is_live(seq) and seq.num_answered < self._until.get(seq, 0)
+        return _is_live(seq) and seq.num_answered < self._positions.get(seq, range(0)).stop
+
+
+def _common(some: range, others: range) -> range:
+    return range(max(some.start, others.start), min(some.stop, others.stop))
 
 
 def _is_live(seq: Sequence) -> bool:

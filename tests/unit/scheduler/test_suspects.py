@@ -148,3 +148,18 @@ def test_one_that_was_held_back_does_not_wait_behind_those_that_came_later() -> 
     assert [request.ends for request in late] == [["length"], ["length"], [], []]
     run.run(lambda _plan: False)
     assert all(request.ends == ["length"] for request in late)
+
+
+def test_deaths_at_other_positions_of_a_request_do_not_convict_it() -> None:
+    run = Deadly(
+        SchedulerConfig(num_pages=200, context_length=64, max_running_requests=16, max_step_tokens=8, page_size=4)
+    )
+    request = run.service.add([index % 3 for index in range(40)], 4)
+    for answered in (4, 1, 2, 3):
+        for _ in range(answered):
+            run.service.schedule()
+            run.service.receive()
+        run.service.schedule()
+        run.die()
+    run.run(lambda _plan: False)
+    assert request.ends == ["length"]

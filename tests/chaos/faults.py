@@ -48,10 +48,15 @@ class Fault:
     @property
     def place(self) -> str:
         """The state's name."""
-        return self.state.name.lower().replace("_", " ") if isinstance(self.state, Point) else self.state
+        return place_of(self.state)
 
     def __str__(self) -> str:
         return f"{self.action.name} of rank {self.rank} in {self.place}, time {self.times} or {self.after_s:.3f} s"
+
+
+def place_of(state: str | Point) -> str:
+    """A state's name."""
+    return state.name.lower().replace("_", " ") if isinstance(state, Point) else state
 
 
 def states(*, pooled: bool) -> dict[str | Point, tuple[Action, ...]]:

@@ -23,6 +23,7 @@ SLOW_MS = 300  # less than the deadline of a step
 _NO_DESCRIPTORS_S = 0.5
 _FILE_BYTES = 4096  # that a worker may write when the disk is full; its weights are more
 _COMES_S = 15.0  # until a point is come to, under load
+_LOOKS_S = 0.1
 _HEALS_S = 60.0
 # A server gives up after three deaths in a minute that come before a step was answered.
 _MOST_STARTS, _WINDOW_S = 2, 65.0
@@ -121,7 +122,10 @@ class Injector:
         return True
 
     async def _without_a_child(self, fault: Fault) -> bool:
-        child = self.server.child(_CHILDREN[str(fault.state)])
+        module = _CHILDREN[str(fault.state)]
+        end = time.monotonic() + _COMES_S
+        while (child := self.server.child(module)) is None and time.monotonic() < end:
+            await asyncio.sleep(_LOOKS_S)  # it is started when somebody needs it
         if child is not None:
             os.kill(child, signal.SIGKILL)
         return child is not None

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from tests.chaos.client import Asked
+from tests.chaos.faults import DRAINING, place_of, states
 from tests.chaos.served import Holdings
 
 _SHOWN = 5  # complaints
@@ -65,6 +66,12 @@ class Report:
             longest = (_longest_gap(arrivals, *death) for death in self.deaths)
             found += list(dict(each for each in longest if each).values())
         return found
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nobody noticed anything, and there was a fault in every state."""
+        every = {place_of(state) for state in states(pooled=False)} | {DRAINING}
+        return not (self.failed or self.different or self.gone or every - set(self.hits))
 
     def lines(self) -> list[str]:
         """The report as text."""

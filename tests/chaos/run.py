@@ -19,7 +19,8 @@ _EMBEDDING_CLIENTS = 4
 
 @dataclass(frozen=True)
 class Options:
-    """Of a run, in which faults go on for `seconds`, or until `kills` deaths of the first server if that is not 0."""
+    """Of a run: there is a fault in every state, and then more for `seconds` in all, or until `kills` deaths of the
+    first server, if that is not 0."""
 
     seed: int
     seconds: float = 30.0

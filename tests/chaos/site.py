@@ -13,7 +13,7 @@ from tests.chaos import faults
 from tests.chaos.answers import Incomplete, events_of, is_beginning, joined, said
 from tests.chaos.cells import Action, Point
 from tests.chaos.client import Asked, ask
-from tests.chaos.faults import Fault, draw_faults
+from tests.chaos.faults import Fault, draw_faults, states
 from tests.chaos.injector import Injector
 from tests.chaos.report import Report
 from tests.chaos.served import ChaosServer, ServerGone
@@ -67,7 +67,8 @@ class Site:
             yield from draw.sample(range(len(self._load.requests)), len(self._load.requests))
 
     async def run(self, is_enough: Callable[[int], bool]) -> Report:
-        """Ask and hurt until `is_enough(deaths)`, then end the server with one more death while it drains."""
+        """Ask, and hurt in every state and then on until `is_enough(deaths)`; end the server with one more death while
+        it drains."""
         report, injector = self._report, self._injector
         await self._ask_each()  # what a server holds only since it was first asked is no leak
         begun = time.monotonic()
@@ -87,10 +88,11 @@ class Site:
     async def _hurt(self, is_enough: Callable[[int], bool]) -> None:
         clients = [asyncio.create_task(self._client()) for _ in range(self._load.clients)]
         try:
-            for fault in draw_faults(self._load.seed, pooled=self._pooled):
-                if is_enough(len(self._injector.deaths)):
-                    break
-                await self._injector.bring(fault)
+            faults_to_come = draw_faults(self._load.seed, pooled=self._pooled)
+            for _ in states(pooled=self._pooled):
+                await self._injector.bring(next(faults_to_come))
+            while not is_enough(len(self._injector.deaths)):
+                await self._injector.bring(next(faults_to_come))
         finally:
             self._over = True
             await asyncio.gather(*clients)

@@ -154,7 +154,11 @@ class ServeConfig(BaseModel):
     )
     drain_seconds: float = Field(30.0, ge=0, le=86400, description="How long running requests may finish at SIGTERM.")
     step_deadline_seconds: float = Field(
-        60.0, ge=1, le=3600, description="A step that takes longer counts as a dead worker."
+        60.0,
+        ge=1,
+        le=3600,
+        description="A step that takes longer counts as a dead worker, as does "
+        "one that takes 5 s and 20 times as long as is predicted.",
     )
     mask_deadline_ms: int = Field(
         1000,

@@ -92,6 +92,7 @@ class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pla
 
     step_id: int
     seqs: list[SeqPlan]
+    deadline_s: float = 0.0  # of each wait for another rank; 0: the `Launch`'s
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 from numaserve.server.death import Death
 from numaserve.server.engine.clock import Clock
+from numaserve.server.engine.deadlines import StepDeadlines
 from numaserve.server.engine.deaths import Deaths
 from numaserve.server.engine.gauges import Gauges
 from numaserve.server.engine.info import limits_info, load_of, loading_line, settings_info, workers_info
@@ -102,7 +103,7 @@ class Engine:
             metrics,
             world_size=len(launches),
             depth=2 if config.overlap else 1,
-            deadline_s=config.step_deadline_s,
+            deadlines=StepDeadlines(config.step_deadline_s, launches[0].mask_deadline_s),
             clock=clock,
         )
         self._profiles = Profiles(

@@ -7,8 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
 from numaserve.server.death import Death
 from numaserve.server.engine.clock import Clock
+from numaserve.server.engine.deadlines import StepDeadlines
 from numaserve.server.engine.timing import StepTimes
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
@@ -60,7 +62,7 @@ class StepLoop:
         *,
         world_size: int,
         depth: int,
-        deadline_s: float,
+        deadlines: StepDeadlines,
         clock: Clock = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
@@ -69,9 +71,9 @@ class StepLoop:
         self._metrics = metrics
         self._ranks = frozenset(range(world_size))
         self._depth = depth
-        self._deadline_s = deadline_s
+        self._deadlines = deadlines
         self._in_flight: deque[_Step] = deque()
-        self._watch = ProgressWatch(deadline_s, self._stalled)
+        self._watch = ProgressWatch(deadlines.longest_s, self._stalled)
         self._running = False
         self._wake_planned = False
         self._last_answered = 0.0
@@ -137,9 +139,9 @@ class StepLoop:
     def _pump(self) -> None:
         while self._running and len(self._in_flight) < self._depth:
             scheduling = self._clock()
-            plan = self._scheduler.schedule()
+            plan = self._schedule()
             if plan is None:
-                return
+                break
             scheduled = self._clock()
             self._hooks.send(plan)
             if self._scheduler.masked:
@@ -149,6 +151,16 @@ class StepLoop:
             self._watch.expect(len(self._ranks))
             for sequence in self._scheduler.newly_admitted:
                 self._hooks.admitted(sequence, scheduling)
+        if self._in_flight:
+            self._watch.allow(self._in_flight[0].plan.deadline_s)
+
+    def _schedule(self) -> StepPlan | None:
+        scheduler = self._scheduler
+        plan = scheduler.schedule()
+        if plan is None:
+            return None
+        expected_s = scheduler.costs.expected(scheduler.in_flight[-1].terms)
+        return replace(plan, deadline_s=self._deadlines.of(expected_s, masked=bool(scheduler.masked)))
 
     def _complete(self, step: _Step) -> None:
         answered = self._clock()
@@ -169,4 +181,4 @@ class StepLoop:
     def _stalled(self) -> None:
         missing = sorted(self._in_flight[0].waiting_for) if self._in_flight else []
         ranks = ", ".join(map(str, missing))
-        self._hooks.broken(Death("stall", f"no answer to a step from worker {ranks} for {self._deadline_s:g} s"))
+        self._hooks.broken(Death("stall", f"no answer to a step from worker {ranks} for {self._watch.deadline_s:g} s"))

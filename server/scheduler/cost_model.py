@@ -37,11 +37,6 @@ class CostModel:
             self._table, self._observed, self._rates = table, 0, list(_FIRST_GUESS)
 
     @property
-    def is_settled(self) -> bool:
-        """Whether enough steps were seen to rely on what is predicted."""
-        return self._observed >= _SETTLED
-
-    @property
     def predicts(self) -> bool:
         """Whether there is a table, and a step was seen: else nothing can be told."""
         return self._observed > 0
@@ -53,6 +48,10 @@ class CostModel:
     def predict(self, terms: Terms) -> float:
         """Seconds of a step with those terms."""
         return sum(rate * term for rate, term in zip(self._rates, terms, strict=True))
+
+    def expected(self, terms: Terms) -> float | None:
+        """Seconds that can be relied on; None as long as too few steps were seen for that."""
+        return self.predict(terms) if self._observed >= _SETTLED else None
 
     def observe(self, terms: Terms, seconds: float) -> None:
         """Take in the time of a step."""

@@ -13,7 +13,7 @@ class ProgressWatch:
     """
 
     def __init__(self, deadline_s: float, on_stall: Callable[[], None]) -> None:
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
         self._on_stall = on_stall
         self._timer: asyncio.TimerHandle | None = None
         self._outstanding = 0
@@ -25,6 +25,13 @@ class ProgressWatch:
             self._last = asyncio.get_running_loop().time()
         self._outstanding += answers
         if self._timer is None:
+            self._arm()
+
+    def allow(self, deadline_s: float) -> None:
+        """Let answers take so long from now on."""
+        self.deadline_s = deadline_s
+        if self._timer is not None and self._timer.when() > self._last + deadline_s:
+            self._timer.cancel()
             self._arm()
 
     def answered(self) -> None:
@@ -44,13 +51,13 @@ class ProgressWatch:
             self._timer = None
 
     def _arm(self) -> None:
-        self._timer = asyncio.get_running_loop().call_at(self._last + self._deadline_s, self._check)
+        self._timer = asyncio.get_running_loop().call_at(self._last + self.deadline_s, self._check)
 
     def _check(self) -> None:
         self._timer = None
         if not self._outstanding:
             return
-        if asyncio.get_running_loop().time() >= self._last + self._deadline_s:
+        if asyncio.get_running_loop().time() >= self._last + self.deadline_s:
             self._outstanding = 0
             self._on_stall()
         else:

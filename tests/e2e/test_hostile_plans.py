@@ -219,3 +219,19 @@ def test_a_rank_that_alone_was_sent_a_plan_does_not_outlive_the_front_end(model:
         group.send_to(told, plan(9, seq()))
         assert group.orphan() == [1, 1]
         assert group.left_behind() == []
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), 1e9])
+def test_a_deadline_that_cannot_be_is_refused_by_every_rank(group: RankGroup, seconds: float) -> None:
+    group.send(StepPlan(79, [seq()], deadline_s=seconds))
+    failures = group.receive_failures()
+    assert {failure.step_id for failure in failures} == {79}
+    assert all("deadline" in failure.message for failure in failures)
+    is_served(group)
+
+
+def test_a_rank_waits_for_another_as_long_as_the_plan_says(model: Path) -> None:
+    with RankGroup(model, 2, **LIMITS) as group:
+        group.send_to(1, StepPlan(1, [seq()], deadline_s=2.0))
+        failure = group.receive_failure(1)  # long before the launch's deadline
+    assert failure.step_id == -1 and "rank 0" in failure.message

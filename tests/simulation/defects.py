@@ -134,7 +134,7 @@ def a_restart_wakes_nobody(_right: Callable[..., None], steps: StepLoop) -> None
 def a_watch_is_not_armed_again(_right: Callable[..., None], watch: ProgressWatch) -> None:
     """Where an answer came in the meantime."""
     watch._timer = None
-    if watch._outstanding and asyncio.get_running_loop().time() >= watch._last + watch._deadline_s:
+    if watch._outstanding and asyncio.get_running_loop().time() >= watch._last + watch.deadline_s:
         watch._on_stall()
 
 

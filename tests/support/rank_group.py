@@ -189,7 +189,11 @@ class RankGroup:
 
     def receive_failures(self) -> list[Failure]:
         """Every rank's refusal of the oldest plan in flight. Raises `WorkerFailed` when one has not refused it."""
-        return [self._next(rank, Failure) for rank in range(len(self._sockets))]
+        return [self.receive_failure(rank) for rank in range(len(self._sockets))]
+
+    def receive_failure(self, rank: int) -> Failure:
+        """A rank's refusal of the oldest plan in flight, or its last words. Raises `WorkerFailed`."""
+        return self._next(rank, Failure)
 
     def send_frames(self, *frames: bytes) -> None:
         """Send any frames, as one message, to every rank."""

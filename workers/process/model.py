@@ -141,6 +141,7 @@ class RankModel:
         when a peer is gone."""
         self._steps += 1
         try:
+            self._node.set_deadline(plan.deadline_s or self._launch.step_deadline_s)
             for seq in plan.seqs:
                 if seq.init is not None:
                     self._begin(seq.slot, seq.init)

@@ -17,6 +17,8 @@ from numaserve.workers.protocol import Launch
 # Asking the kernel for the node of every page of a large model would take seconds; a sample of this many tells.
 _SAMPLED_PAGES = 1024  # a fraction of a millisecond: a step may wait for it
 
+_LONGEST_DEADLINE_S = 86400
+
 
 @dataclass
 class NodeContext:
@@ -44,6 +46,14 @@ class NodeContext:
         reads_masks = launch.rank == 0 and launch.mask_fd >= 0
         masks = Board(launch.mask_fd, launch.mask_nonce) if reads_masks else None
         return cls(node=node, team=team, ring=ring, masks=masks)
+
+    def set_deadline(self, seconds: float) -> None:
+        """Let each wait for another rank end after so many seconds from now on. Raises `ValueError` unless there can be
+        such a deadline; every rank does."""
+        if not 0 < seconds <= _LONGEST_DEADLINE_S:
+            raise ValueError(f"a step's deadline must be above 0 and at most {_LONGEST_DEADLINE_S} s, not {seconds}")
+        if self.ring is not None:
+            self.ring.set_deadline(seconds)
 
     def misplaced_pages(self, ranges: Iterable[tuple[int, int]]) -> int:
         """Memory pages of ``(address, nbytes)`` that lie on another node, extrapolated from a sample."""

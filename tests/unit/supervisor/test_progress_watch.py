@@ -60,3 +60,24 @@ def test_after_stop_nothing_is_told() -> None:
         await asyncio.sleep(4 * DEADLINE)
 
     assert _stalls(drive) == 0
+
+
+def test_a_deadline_that_is_shorter_from_now_on_is_kept_at_once() -> None:
+    async def drive(watch: ProgressWatch) -> None:
+        watch.allow(3600.0)
+        watch.expect(1)
+        await asyncio.sleep(2 * DEADLINE)
+        watch.allow(DEADLINE)
+        await asyncio.sleep(0)
+        await asyncio.sleep(2 * DEADLINE)
+
+    assert _stalls(drive) == 1
+
+
+def test_a_deadline_that_is_longer_from_now_on_is_waited_for() -> None:
+    async def drive(watch: ProgressWatch) -> None:
+        watch.expect(1)
+        watch.allow(3600.0)
+        await asyncio.sleep(4 * DEADLINE)
+
+    assert _stalls(drive) == 0

@@ -15,10 +15,11 @@ from agents import (
     function_tool,
     set_tracing_disabled,
 )
-from checks import ANSWER, MODEL, QUESTION, URL, check
+from checks import ANSWER, MODEL, QUESTION, URL, check, user
 from pydantic import BaseModel
 
 set_tracing_disabled(True)
+FOLLOW_UP = user("And of Spain?")
 SETTINGS = ModelSettings(temperature=0, max_tokens=80)
 
 
@@ -58,6 +59,36 @@ def stream() -> None:
 
     for model in models():
         assert asyncio.run(run(model))
+
+
+@check("second turn")
+def second_turn() -> None:
+    for model in models():
+        agent = Agent("a", model=model, model_settings=SETTINGS)
+        said = Runner.run_sync(agent, QUESTION).to_input_list()
+        assert Runner.run_sync(agent, [*said, FOLLOW_UP]).final_output
+    first, second = (Agent("a", model=next(models()), model_settings=SETTINGS) for _ in range(2))
+    stored = Runner.run_sync(first, QUESTION).last_response_id
+    assert Runner.run_sync(second, [FOLLOW_UP], previous_response_id=stored).final_output
+
+
+@check("log-probabilities")
+def log_probabilities() -> None:
+    settings = ModelSettings(temperature=0, max_tokens=12, top_logprobs=2)
+    (answer,) = Runner.run_sync(Agent("a", model=next(models()), model_settings=settings), QUESTION).raw_responses
+    part = answer.output[0].content[0]
+    assert "".join(token.token for token in part.logprobs) == part.text
+
+
+@check("tools")
+def a_round_of_tools() -> None:
+    # The tool is not demanded again once it was called.
+    must = ModelSettings(temperature=0, max_tokens=80, tool_choice="look_up", parallel_tool_calls=False)
+    for model in models():
+        agent = Agent("a", model=model, model_settings=must, tools=[look_up])
+        ended = Runner.run_sync(agent, QUESTION, max_turns=6)
+        assert ended.final_output
+        assert "function_call_output" in {item.get("type") for item in ended.to_input_list()}
 
 
 @check("tools")

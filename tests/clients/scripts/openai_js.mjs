@@ -5,8 +5,11 @@ import { answer, assert, check, expect, model, prompt, question, urls } from "./
 
 const client = new OpenAI({ baseURL: `${urls[0]}/v1`, apiKey: "none", maxRetries: 0, timeout: 120_000 });
 const chat = client.chat.completions;
+const { responses } = client;
 const ask = { role: "user", content: question };
+const more = { role: "user", content: "And of Spain?" };
 const first = { model, messages: [ask], max_tokens: 12, temperature: 0 };
+const toRespond = { model, input: [ask], max_output_tokens: 12, temperature: 0 };
 
 await check("models", async () => {
   const names = [];
@@ -35,7 +38,7 @@ await check("second turn", async () => {
   const parsed = (await chat.parse(first)).choices[0].message;
   const streamed = await chat.stream(first).finalMessage();
   for (const message of [created, parsed, streamed]) {
-    const { choices } = await chat.create({ ...first, messages: [ask, message, { role: "user", content: "And of Spain?" }] });
+    const { choices } = await chat.create({ ...first, messages: [ask, message, more] });
     assert(choices[0].message.content, "no content");
   }
 });
@@ -82,7 +85,68 @@ await check("structured output", async () => {
   assert(["France", "Spain"].includes(JSON.parse(choices[0].message.content).place), choices[0].message.content);
 });
 
+await check("chat", async () => {
+  const response = await responses.create(toRespond);
+  assert(response.output_text.includes(answer), response.output_text);
+  assert((await responses.retrieve(response.id)).output[0].id === response.output[0].id, "it was not stored");
+  const { data } = await responses.inputItems.list(response.id);
+  assert(data.length === 1 && data[0].content[0].text === question, JSON.stringify(data));
+  await responses.delete(response.id);
+});
+
+await check("chat stream", async () => {
+  let text = "";
+  const stream = responses.stream(toRespond).on("response.output_text.delta", ({ delta }) => (text += delta));
+  const { output, status } = await stream.finalResponse(); // streamed, it has no `output_text`
+  assert(text.includes(answer) && text === output[0].content[0].text, text);
+  assert(["completed", "incomplete"].includes(status), status);
+});
+
+await check("second turn", async () => {
+  const created = await responses.create(toRespond);
+  const parsed = await responses.parse(toRespond);
+  const streamed = await responses.stream(toRespond).finalResponse();
+  for (const { id, output } of [created, parsed, streamed]) {
+    const references = output.map((item) => ({ type: "item_reference", id: item.id }));
+    const ways = [{ input: [ask, ...output, more] }, { input: [ask, ...references, more] }, { input: [more], previous_response_id: id }];
+    const texts = [];
+    for (const way of ways) texts.push((await responses.create({ ...toRespond, ...way })).output_text);
+    assert(texts[0] && texts.every((text) => text === texts[0]), JSON.stringify(texts));
+  }
+});
+
+await check("log-probabilities", async () => {
+  const { output, output_text } = await responses.create({ ...toRespond, top_logprobs: 2, include: ["message.output_text.logprobs"] });
+  const entries = output[0].content[0].logprobs;
+  assert(entries.map(({ token }) => token).join("") === output_text, JSON.stringify(entries));
+  assert(entries.every(({ top_logprobs }) => top_logprobs.length === 2), JSON.stringify(entries));
+});
+
+const toCall = { ...toRespond, max_output_tokens: 60, tools: [{ type: "function", name: "look_up", parameters: place, strict: true }] };
+const must = { tool_choice: "required", parallel_tool_calls: false };
+
+await check("tools", async () => {
+  const { id, output } = await responses.parse({ ...toCall, ...must });
+  const call = output.at(-1);
+  assert(["France", "Spain"].includes(JSON.parse(call.arguments).place), JSON.stringify(output));
+  const found = { type: "function_call_output", call_id: call.call_id, output: answer };
+  const ways = [{ input: [ask, ...output, found] }, { input: [found], previous_response_id: id }];
+  for (const way of ways) assert((await responses.create({ ...toRespond, ...way })).output_text, "no text");
+});
+
+await check("tools stream", async () => {
+  const { output } = await responses.stream({ ...toCall, ...must }).finalResponse();
+  assert(JSON.parse(output.at(-1).arguments).place, JSON.stringify(output));
+});
+
+await check("structured output", async () => {
+  const text = { format: { type: "json_schema", name: "place", strict: true, schema: place } };
+  const { output_parsed } = await responses.parse({ ...toRespond, max_output_tokens: 60, text });
+  assert(["France", "Spain"].includes(output_parsed.place), JSON.stringify(output_parsed));
+});
+
 await check("errors", async () => {
+  await expect(404, () => responses.create({ ...toRespond, model: "other" }), "does not exist");
   await expect(404, () => chat.create({ ...first, model: "other" }), "does not exist");
   await expect(400, () => chat.create({ ...first, temperature: 3 }), "temperature");
 });

@@ -145,6 +145,9 @@ def response_second_turn() -> None:
         echoed = [user(), *answer.output, FOLLOW_UP]
         followed = responses.create(**RESPONSE | {"input": echoed})
         assert followed.output_text
+        references = [{"type": "item_reference", "id": item.id} for item in answer.output]
+        referring = responses.create(**RESPONSE | {"input": [user(), *references, FOLLOW_UP]})
+        assert referring.output_text == followed.output_text
         chained = responses.create(**RESPONSE | {"input": [FOLLOW_UP]}, previous_response_id=answer.id)
         assert chained.output_text == followed.output_text
         pages = responses.input_items.list(chained.id, order="asc", limit=2)

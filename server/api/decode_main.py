@@ -10,6 +10,7 @@ from contextlib import suppress
 import msgspec
 from numaserve.server.api.anthropic.schema import CountTokensRequest, MessagesRequest
 from numaserve.server.api.body.decode import BodyProblem, Decoded, decode, to_data
+from numaserve.server.api.body.need import MAX_CONTAINERS, count_containers
 from numaserve.server.api.explain import Problem
 from numaserve.server.api.fields import Strict
 from numaserve.server.api.ollama.chat_schema import OllamaChatRequest
@@ -48,6 +49,7 @@ MODELS: dict[str, type[Strict]] = {
         AbortRequest,
     )
 }
+_TOO_MANY = Problem(f"The body has more than {MAX_CONTAINERS} objects and lists.", None)
 _MEMORY_BYTES = 4 << 30  # a hundred times the longest body
 
 
@@ -71,9 +73,15 @@ def answer(job: Job, data: bytes) -> Decoded:
     return Decoded(to_data(body), unknown.names, unknown.count)
 
 
+def _encoded(decoded: Decoded) -> bytes:
+    """The JSON of an answer, unless it holds too much for the server's own process."""
+    data = msgspec.json.encode(decoded)
+    return data if count_containers(data) <= MAX_CONTAINERS else msgspec.json.encode(Decoded(problem=_TOO_MANY))
+
+
 def _decode_once() -> None:
     """Let libraries do what they do at their first use, while files can still be opened."""
-    msgspec.json.encode(answer(Job(ChatRequest.__name__, False, 2), b"{}"))
+    _encoded(answer(Job(ChatRequest.__name__, False, 2), b"{}"))
 
 
 def main() -> None:
@@ -85,7 +93,7 @@ def main() -> None:
         confine(_MEMORY_BYTES)
     while line := source.readline():
         job = msgspec.json.decode(line, type=Job)
-        encoded = msgspec.json.encode(answer(job, source.read(job.length)))
+        encoded = _encoded(answer(job, source.read(job.length)))
         sink.write(len(encoded).to_bytes(8, "little"))
         sink.write(encoded)
         sink.flush()

@@ -52,23 +52,3 @@ class ChatTemplate:
         """End the child process, in the middle of a rendering too; also done when the object goes away or the
         interpreter exits."""
         self._worker.close()
-
-
-def flatten_content(messages: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The messages with a content of text parts joined to one string, which every template understands.
-
-    Parts are joined by newlines, as vLLM does. Raises `ChatTemplateError` for a part that is not text.
-    """
-    return [{**message, "content": _text(message.get("content"))} for message in messages]
-
-
-def _text(content: object) -> object:
-    if not isinstance(content, list):
-        return content
-    texts: list[str] = []
-    for part in content:
-        text = part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None
-        if not isinstance(text, str):
-            raise ChatTemplateError("only text can be in the content of a message")
-        texts.append(text)
-    return "\n".join(texts)

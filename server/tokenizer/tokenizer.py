@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 import tokenizers
-from numaserve.server.tokenizer.chat_template import ChatTemplate, flatten_content
+from numaserve.server.tokenizer.chat_template import ChatTemplate
 from numaserve.server.tokenizer.failures import while_serving
 from numaserve.server.tokenizer.token_bytes import spelling_of
 from numaserve.server.tokenizer.types import ChatTemplateError
@@ -103,7 +103,7 @@ class Tokenizer:
         return self._chat_template.render(
             {
                 **self._template_constants,
-                "messages": flatten_content(messages),
+                "messages": messages,
                 "tools": list(tools) or None,  # templates ask `is not none`
                 "add_generation_prompt": add_generation_prompt,
             },

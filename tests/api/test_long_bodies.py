@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from numaserve.server.api.app import ApiContext, create_app
-from numaserve.server.api.body.need import BodyNeed, count_values
+from numaserve.server.api.body.need import MAX_CONTAINERS, BodyNeed, count_containers, count_values
 from numaserve.server.api.body.process import DecodingProcess
 from numaserve.server.api.body.route import INLINE_BYTES, INLINE_VALUES
 from numaserve.server.api.decode_main import MODELS
@@ -152,6 +152,26 @@ def test_more_than_the_context_can_need_is_refused_before_it_is_decoded(
     answer = client.post(path, content=HOSTILE[kind], headers={"Content-Type": "application/json"})
     assert answer.status_code == 413
     assert "more than the longest context needs" in error_message(answer)
+
+
+def test_objects_and_lists_are_counted_and_texts_are_not_looked_into() -> None:
+    value = [{"a[{": ["\\", '"[', "\n{"]}, [], "é{", {"\\": {}}]
+    for ascii_only in (True, False):
+        assert count_containers(json.dumps(value, ensure_ascii=ascii_only).encode()) == 6
+
+
+@pytest.mark.parametrize("is_text", [False, True])
+def test_more_objects_and_lists_than_any_conversation_has_are_refused(is_text: bool, engine: FakeEngine) -> None:
+    lists = [[[] for _ in range(MAX_CONTAINERS // 16)] for _ in range(16)]
+    made = json.dumps({"a": lists}) if is_text else {"a": lists}
+    message: dict[str, Any] = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": made}}]}
+    if not is_text:
+        message = {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "f", "input": made}]}
+    body = {"messages": [message, {"role": "user", "content": "x"}], "max_tokens": 3}
+    with TestClient(create_app(make_context(engine, max_body_bytes=2**25, context_length=2**17))) as client:
+        answer = post(client, "/v1/chat/completions" if is_text else "/v1/messages", body)
+    assert answer.status_code == 400
+    assert f"more than {MAX_CONTAINERS} objects and lists" in error_message(answer)
 
 
 def test_counting_stops_where_enough_is_known() -> None:

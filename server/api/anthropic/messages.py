@@ -41,8 +41,7 @@ def messages_router(context: ApiContext) -> APIRouter:
     async def count_tokens(body: CountTokensRequest, request: Request) -> Response:
         """The number of tokens that a conversation is, in Anthropic's shapes."""
         check_model(context, body.model)
-        use = body.tool_use()
-        prompt = await until_disconnect(request, render(context, body.chat(), use.offered if use else ()))
+        prompt = await until_disconnect(request, render(context, body.chat(), body.tool_use()))
         return json_response({"input_tokens": len(prompt.tokens)})
 
     return router

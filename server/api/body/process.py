@@ -50,7 +50,7 @@ class DecodingProcess:
             raise ApiError(
                 503, "The body could not be decoded. Try again.", kind="server_error", code="decoding_failed"
             )
-        return msgspec.json.decode(answer, type=Decoded)
+        return answer
 
     def close(self) -> None:
         """End the process, and with it the body that is being decoded; those that wait are not. May be called twice."""
@@ -66,22 +66,23 @@ class DecodingProcess:
         if self._closed:
             raise NotReady("The server is shutting down.")
 
-    def _ask(self, head: bytes, data: bytes) -> bytes | None:
-        """The encoded answer, or None when there is none. Raises `NotReady`."""
+    def _ask(self, head: bytes, data: bytes) -> Decoded | None:
+        """The answer, or None when there is none. Raises `NotReady`."""
         try:
             # A process that was killed between two bodies is no fault of this one, which hence gets a second process.
             return self._ask_once(head, data) or self._ask_once(head, data)
         except TooLate:
             return None
 
-    def _ask_once(self, head: bytes, data: bytes) -> bytes | None:
+    def _ask_once(self, head: bytes, data: bytes) -> Decoded | None:
         self._check_open()
         process, deadline = self._running(), time.monotonic() + self._deadline_s
         try:
             self._check_open()  # again: `close` may not have seen a new process
             process.send(head, deadline)
             process.send(data, deadline)
-            return process.receive(int.from_bytes(process.receive(8, deadline), "little"), deadline)
+            answer = process.receive(int.from_bytes(process.receive(8, deadline), "little"), deadline)
+            return msgspec.json.decode(answer, type=Decoded)
         except BaseException as error:
             self._end()
             if isinstance(error, Ended):

@@ -53,7 +53,7 @@ class ToolUse:
 
     @cached_property
     def characters(self) -> int:
-        """The length of what the model is told."""
+        """The length of what the model is told. Of large schemas it takes too long for the event loop at first."""
         return sum(len(tool.name) + len(tool.description) + _length(tool.parameters) for tool in self.offered)
 
 

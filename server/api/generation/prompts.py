@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from numaserve.server.api.context import ApiContext
@@ -14,7 +13,6 @@ from numaserve.server.api.generation.sampling import check_token_ids, output_lim
 from numaserve.server.text.work import TextTooLong, Turns
 from numaserve.server.tokenizer.types import ChatTemplateError, ChatTemplateUnavailable
 from numaserve.server.tools.formats import plain_format
-from numaserve.server.tools.types import Tool
 
 # No vocabulary has tokens of nearly so many characters on average: a longer text cannot fit, and is refused before it
 # keeps the tokenizer busy.
@@ -25,8 +23,7 @@ async def prompts_of(context: ApiContext, asked: Asked) -> list[Prompt]:
     """The prompts, none of them empty. Raises `ApiError` and `QueueFull`."""
     given = asked.input
     if isinstance(given, Chat):
-        use = asked.tools or ToolUse(())
-        return [await render(context, given, use.offered, use.characters)]
+        return [await render(context, given, asked.tools)]
     return await _texts(context, asked, given)
 
 
@@ -46,16 +43,17 @@ async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt
     return prompts
 
 
-async def render(context: ApiContext, chat: Chat, tools: Sequence[Tool] = (), characters: int = 0) -> Prompt:
-    """A conversation with `tools`, which are about so many `characters`, by the model's own template. Raises `ApiError`
-    and `QueueFull`."""
+async def render(context: ApiContext, chat: Chat, use: ToolUse | None = None) -> Prompt:
+    """A conversation with tools, by the model's own template. Raises `ApiError` and `QueueFull`."""
     conversation, template = chat.conversation, context.tokenizer.chat_template
     check_text_length(context, conversation.characters, chat.param)
-    check_text_length(context, characters, "tools")
+    tools = use.offered if use else ()
     in_text = ("tools" if tools else "tool_calls") not in template and (tools or conversation.needs_tools)
     calls = context.tool_format or plain_format()  # earlier calls may come to a model whose own are not known
 
     def write() -> str:
+        if use:
+            check_text_length(context, use.characters, "tools")
         return context.tokenizer.render_chat(
             in_plain_text(conversation.messages, tools, calls) if in_text else conversation.messages,
             tools=() if in_text else [described(tool) for tool in tools],

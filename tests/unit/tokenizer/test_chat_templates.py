@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from numaserve.server.tokenizer.chat_template import ChatTemplate, flatten_content
+from numaserve.server.tokenizer.chat_template import ChatTemplate
 from numaserve.server.tokenizer.types import ChatTemplateError
 
 from tests.support.tokenizer_builders import byte_level_backend, wrap
@@ -153,17 +153,6 @@ def test_many_threads_can_render_at_once(make: MakeTemplate) -> None:
     with ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(lambda n: template.render({"messages": n}), range(200)))
     assert texts == [str(n) for n in range(200)]
-
-
-def test_text_parts_are_joined() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert flatten_content([{"role": "user", "content": parts}]) == [{"role": "user", "content": "a\nb"}]
-
-
-@pytest.mark.parametrize("part", [{"type": "image_url", "image_url": {"url": "x"}}, {"type": "text"}, "text", None])
-def test_a_part_that_is_not_text_is_refused(part: object) -> None:
-    with pytest.raises(ChatTemplateError, match="only text"):
-        flatten_content([{"role": "user", "content": [part]}])
 
 
 def test_a_conversation_is_written_with_the_template_s_own_special_tokens() -> None:

@@ -63,7 +63,9 @@ class ResponseTemplate:
         self._lane = Lane("response", threads=_PROCESSES, max_requests=max_answers, waiting="answers")
         try:
             self._ask(b"null")
-        except (WorkFailed, WorkerUnavailable) as error:
+        except WorkerUnavailable:
+            pass  # a machine that is busy now; what is wrong with the template each answer would tell
+        except WorkFailed as error:
             self.close()
             raise BadTemplate(str(error)) from error
 

@@ -107,6 +107,14 @@ def test_a_template_that_is_none_is_told_at_once(definition: dict[str, Any]) -> 
         ResponseTemplate(definition, max_answers=1)
 
 
+async def test_a_process_that_is_slow_to_start_says_nothing_of_the_template() -> None:
+    reader = ResponseTemplate(MARKED, max_answers=9, seconds=0.0)
+    for worker in reader._workers:
+        worker._seconds = 60.0
+    assert await asyncio.gather(*(reader.read(HELLO) for _ in range(4))) == [READ] * 4
+    reader.close()
+
+
 def test_a_model_without_a_response_template_has_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     assert response_template_in(tmp_path) is None

@@ -97,16 +97,15 @@ def _tags(arguments: _Arguments, where: str) -> Parser:
     except (re.error, TypeError, OverflowError, RecursionError) as error:
         raise BadTemplate(f"{where} has a tag_pattern that cannot be used: {error}") from error
     expect("key" in tag.groupindex, f"{where}: tag_pattern must have a group named key")
-    parse_value, merges, has_value = (
-        _nested(arguments, where),
-        arguments.get("merge_duplicates"),
-        "value" in tag.groupindex,
-    )
+    parse_value, merges = _nested(arguments, where), arguments.get("merge_duplicates")
+    has_value = "value" in tag.groupindex
 
     def parse(text: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for match in tag.finditer(text):
             key = match["key"]
+            if key is None:
+                raise Unreadable
             value = parse_value(match["value"] or "" if has_value else "")
             if key in found and merges:
                 before = found[key]

@@ -14,6 +14,7 @@ from numaserve.server.response_template.types import Question, ReadAnswer, ReadC
 from tests.support.model_outputs import ARGUMENTS
 from tests.support.response_templates import BARE, HEADED, LISTED, MARKED, WRITTEN, Written
 
+HEADED_CALL = {"name": "f", "arguments": "{content}"}
 WORDS = st.text("ab cé{}<>\"'\\\n", max_size=20)
 
 
@@ -80,6 +81,13 @@ def test_a_call_that_cannot_be_read_is_text_where_it_stands(broken: str) -> None
     good = '[call]{"id": "1", "name": "f", "arguments": {}}[/call]'
     assert read(MARKED, f"Now:{good}{broken}") == ReadAnswer(f"Now:{broken}", "", [ReadCall("f", "{}", "1")])
     assert read(MARKED, f"[think]hm[/think]{broken}").reasoning == "hm"
+
+
+def test_a_tag_without_a_key_makes_its_call_text() -> None:
+    tags = {"content": "xml-inline", "content_args": {"tag_pattern": "<(?P<key>k)?>"}, "transform": HEADED_CALL}
+    template = {"start_anchor": "x", "fields": {"tool_calls": {"open": "(", "close": ")", **tags}}}
+    assert read(template, "(<k>)").calls == [ReadCall("f", '{"k": ""}')]
+    assert read(template, "(<k><>)") == ReadAnswer("(<k><>)", "", [])
 
 
 def test_no_text_before_or_behind_a_call_is_lost() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from numaserve.server.api.app import create_app
+from numaserve.server.api.body.route import INLINE_VALUES
 from numaserve.server.api.openai.responses.store import Kept, ResponseStore
 from numaserve.server.engine.types import GenerationFailed
 from starlette.testclient import TestClient
@@ -367,6 +368,18 @@ def test_the_items_that_a_response_was_made_of_are_listed(thinker: TestClient, e
     rest = thinker.get(path, params={"after": newest["last_id"]}).json()
     assert [item["id"] for item in rest["data"]] == ids[-3::-1]
     assert thinker.get(path, params={"after": ids[0]}).json()["data"] == []
+
+
+def test_an_input_that_is_checked_in_another_process_is_kept_alike(thinker: TestClient, template: Template) -> None:
+    call = {"type": "function_call", "call_id": "1", "name": "clock", "arguments": '{"a":1}'}
+    reference = {"type": "item_reference", "id": ask(thinker)["output"][0]["id"]}
+    long = ask(thinker, [*[USER] * INLINE_VALUES, reference, USER, call])
+    assert len(template.messages) == INLINE_VALUES + 3
+    newest = thinker.get(f"{PATH}/{long['id']}/input_items", params={"limit": 4}).json()["data"]
+    few = ask(thinker, [USER, reference, USER, call])
+    listed = thinker.get(f"{PATH}/{few['id']}/input_items").json()["data"]
+    assert [item.pop("id").partition("_")[0] for item in newest] == ["fc", "msg", "msg", "msg"]
+    assert newest == [{name: value for name, value in item.items() if name != "id"} for item in listed]
 
 
 @pytest.mark.parametrize(

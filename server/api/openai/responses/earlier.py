@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from numaserve.server.api.errors import bad_request
 from numaserve.server.api.openai.responses.entries import REFERENCE, Entry, Ids, response_of
@@ -24,35 +23,35 @@ def resolved(store: ResponseStore, owner: bytes, entries: Sequence[Entry], ids: 
     found: dict[str, Entry] = {}  # the items of every response that was looked up, and not yet referred to
     seen: set[str] = set()
     for index, entry in enumerate(entries):
-        if entry.item["type"] != REFERENCE:
-            entry.item["id"] = ids.of_item(entry.item["type"])
+        if entry.kind != REFERENCE:
+            entry.id = ids.of_item(entry.kind)
             yield entry
             continue
-        response_id = response_of(entry.item["id"])
+        response_id = response_of(entry.id)
         if response_id not in seen:
             seen.add(response_id)
             kept = store.get(owner, response_id)
-            found |= {} if kept is None else {each.item["id"]: each for each in entries_in(kept.said)}
+            found |= {} if kept is None else {each.id: each for each in entries_in(kept.said)}
         # Each only once: a long one, referred to in every item, would make a conversation larger than any body.
-        item = found.pop(entry.item["id"], None)
+        item = found.pop(entry.id, None)
         if item is None:
             message = "There is no item of this id in a stored answer, or it was referred to before; send it as it is."
             raise bad_request(message, f"input[{index}]", "item_not_found")
         yield item
 
 
-def page(items: Sequence[dict[str, Any]], limit: int, after: str | None) -> dict[str, object]:
+def page(entries: Sequence[Entry], limit: int, after: str | None) -> dict[str, object]:
     """At most `limit` items behind that with the id `after`. Raises `ApiError`."""
     start = 0
     if after is not None:
-        start = next((index for index, item in enumerate(items, 1) if item["id"] == after), 0)
+        start = next((index for index, entry in enumerate(entries, 1) if entry.id == after), 0)
         if start == 0:
             raise bad_request("The response was not made of an item of this id.", "after", "item_not_found")
-    data = items[start : start + limit]
+    data = [entry.listed() for entry in entries[start : start + limit]]
     return {
         "object": "list",
         "data": data,
         "first_id": data[0]["id"] if data else None,
         "last_id": data[-1]["id"] if data else None,
-        "has_more": start + limit < len(items),
+        "has_more": start + limit < len(entries),
     }

@@ -16,10 +16,25 @@ _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "functi
 
 
 class Entry(msgspec.Struct):
-    """An item with its turn; a reference to an item has none."""
+    """An item as JSON, but for its id, with its turn; a reference to an item has only that item's id.
 
-    item: dict[str, Any]
-    turn: Turn
+    As JSON because items are seldom looked into: of an input of thousands, objects would be made several times.
+    """
+
+    kind: str  # the item's `type`
+    item: str = ""
+    turn: Turn = {}
+    id: str = ""
+
+    @classmethod
+    def of(cls, item: dict[str, Any], turn: Turn, id: str = "") -> Entry:
+        """An item without its id."""
+        return cls(item["type"], msgspec.json.encode(item).decode(), turn, id)
+
+    def listed(self) -> dict[str, Any]:
+        """The item."""
+        item: dict[str, Any] = msgspec.json.decode(self.item)
+        return {**item, "id": self.id}
 
 
 class Given(msgspec.Struct):
@@ -63,12 +78,13 @@ def output_text(text: str) -> dict[str, Any]:
 
 def said(item: dict[str, Any]) -> Entry:
     """An item of an output, which later requests see without its log-probabilities."""
+    nameless = {name: value for name, value in item.items() if name != "id"}
     if item["type"] == "function_call":
-        return Entry(item, call_turn(item["call_id"], item["name"], _arguments(item)))
+        return Entry.of(nameless, call_turn(item["call_id"], item["name"], _arguments(item)), item["id"])
     text = item["content"][0]["text"]
     if item["type"] == "reasoning":
-        return Entry(item, assistant_turn(thought=text))
-    return Entry({**item, "content": [output_text(text)]}, assistant_turn(text))
+        return Entry.of(nameless, assistant_turn(thought=text), item["id"])
+    return Entry.of({**nameless, "content": [output_text(text)]}, assistant_turn(text), item["id"])
 
 
 def conversation_of(entries: Iterable[Entry]) -> Conversation:

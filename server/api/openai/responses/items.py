@@ -17,7 +17,7 @@ from numaserve.server.api.openai.responses.entries import (
     input_text,
     output_text,
 )
-from numaserve.server.api.turns import Turn, assistant_turn, text_of
+from numaserve.server.api.turns import assistant_turn, text_of
 from numaserve.server.api.typed import only_types, tag_of, text_or_list
 from pydantic import Discriminator, Field, Tag
 
@@ -51,15 +51,13 @@ class MessageItem(Strict):
     status: Unused = None
     phase: Unused = None
 
-    def listed(self) -> dict[str, Any]:
-        """The item as a list of items has it, but for its id."""
+    def entry(self) -> Entry:
+        """The item, and its turn."""
         part = output_text if self.role == "assistant" else input_text
         texts = [self.content] if isinstance(self.content, str) else [part.text for part in self.content]
-        return {"type": self.type, "role": self.role, "content": list(map(part, texts)), "status": "completed"}
-
-    def turn(self) -> Turn:
-        """The item as chat templates know it."""
-        return {"role": "system" if self.role == "developer" else self.role, "content": text_of(self.content)}
+        item = {"type": self.type, "role": self.role, "content": list(map(part, texts)), "status": "completed"}
+        role = "system" if self.role == "developer" else self.role
+        return Entry.of(item, {"role": role, "content": text_of(self.content)})
 
 
 class FunctionCallItem(CalledFunction):
@@ -70,14 +68,11 @@ class FunctionCallItem(CalledFunction):
     id: Unused = None
     status: Unused = None
 
-    def listed(self) -> dict[str, Any]:
-        """The item as a list of items has it, but for its id."""
+    def entry(self) -> Entry:
+        """The item, and its turn."""
         called = {"call_id": self.call_id, "name": self.name, "arguments": json_text(self.arguments)}
-        return {"type": self.type, **called, "status": "completed"}
-
-    def turn(self) -> Turn:
-        """The item as chat templates know it."""
-        return call_turn(self.call_id, self.name, self.arguments)
+        item = {"type": self.type, **called, "status": "completed"}
+        return Entry.of(item, call_turn(self.call_id, self.name, self.arguments))
 
 
 class FunctionOutputItem(Strict):
@@ -89,14 +84,11 @@ class FunctionOutputItem(Strict):
     id: Unused = None
     status: Unused = None
 
-    def listed(self) -> dict[str, Any]:
-        """The item as a list of items has it, but for its id."""
+    def entry(self) -> Entry:
+        """The item, and its turn."""
         output = self.output if isinstance(self.output, str) else [input_text(part.text) for part in self.output]
-        return {"type": self.type, "call_id": self.call_id, "output": output, "status": "completed"}
-
-    def turn(self) -> Turn:
-        """The item as chat templates know it."""
-        return {"role": "tool", "content": text_of(self.output), "tool_call_id": self.call_id}
+        item = {"type": self.type, "call_id": self.call_id, "output": output, "status": "completed"}
+        return Entry.of(item, {"role": "tool", "content": text_of(self.output), "tool_call_id": self.call_id})
 
 
 class ThoughtText(Strict):
@@ -116,14 +108,11 @@ class ReasoningItem(Strict):
     id: Unused = None
     status: Unused = None
 
-    def listed(self) -> dict[str, Any]:
-        """The item as a list of items has it, but for its id."""
+    def entry(self) -> Entry:
+        """The item, and its turn."""
         summary, content = ([part.model_dump() for part in parts or ()] for parts in (self.summary, self.content))
-        return {"type": self.type, "summary": summary, "content": content, "status": "completed"}
-
-    def turn(self) -> Turn:
-        """The item as chat templates know it."""
-        return assistant_turn(thought=text_of(self.content or self.summary))
+        item = {"type": self.type, "summary": summary, "content": content, "status": "completed"}
+        return Entry.of(item, assistant_turn(thought=text_of(self.content or self.summary)))
 
 
 class ItemReference(Strict):
@@ -132,13 +121,9 @@ class ItemReference(Strict):
     type: Literal["item_reference"]
     id: ShortText
 
-    def listed(self) -> dict[str, Any]:
+    def entry(self) -> Entry:
         """What stands for the item until it is found."""
-        return {"type": self.type, "id": self.id}
-
-    def turn(self) -> Turn:
-        """None yet."""
-        return {}
+        return Entry(self.type, id=self.id)
 
 
 _KINDS = ("message", "function_call", "function_call_output", "reasoning", REFERENCE)
@@ -155,7 +140,7 @@ Item = Annotated[
 
 def _given(value: str | Sequence[Any]) -> Given:
     items: Sequence[Any] = [MessageItem(role="user", content=value)] if isinstance(value, str) else value
-    return Given([Entry(item.listed(), item.turn()) for item in items])
+    return Given([item.entry() for item in items])
 
 
 def _kind_of_input(value: object) -> str:

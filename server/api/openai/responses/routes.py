@@ -60,8 +60,8 @@ def responses_router(context: ApiContext) -> APIRouter:
         after: str | None = None,
     ) -> Response:
         """The items that a stored response was made of, the last ones first; `after` the one of an id."""
-        items = [entry.item for entry in entries_in(stored(request, response_id).given)]
-        return json_response(page(items if order == "asc" else items[::-1], limit, after))
+        entries = entries_in(stored(request, response_id).given)
+        return json_response(page(entries if order == "asc" else entries[::-1], limit, after))
 
     @router.delete("/v1/responses/{response_id}", response_model=DeletedResponse, responses=errors(404))
     async def delete_response(response_id: str, request: Request) -> Response:

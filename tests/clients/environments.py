@@ -30,9 +30,10 @@ def environment_of(client: Client, folder: Path) -> list[str]:
 
 
 def _make_venv(packages: dict[str, str], folder: Path) -> None:
-    _run([sys.executable, "-m", "venv", str(folder)])
+    # With -I neither looks into PYTHONPATH: what pip finds there it does not install.
+    _run([sys.executable, "-I", "-m", "venv", str(folder)])
     pins = [f"{name}=={version}" for name, version in packages.items()]
-    _run([str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "-q", *pins])
+    _run([str(folder / "bin" / "python"), "-I", "-m", "pip", "--disable-pip-version-check", "install", "-q", *pins])
 
 
 def _make_node_modules(packages: dict[str, str], folder: Path) -> None:

@@ -60,7 +60,7 @@ def _run_script(command: Sequence[str], setting: dict[str, object]) -> Outcome:
 
 def _environment(home: str) -> dict[str, str]:
     # Nothing of this process's own packages, keys and proxies, and nothing left in the user's folders.
-    dropped = ("OPENAI_", "PYTHONPATH", "VIRTUAL_ENV")
+    dropped = ("OPENAI_", "ANTHROPIC_", "OLLAMA_", "PYTHONPATH", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     folders = {"HOME": home, "XDG_CACHE_HOME": f"{home}/cache", "TMPDIR": home}
     return kept | folders | {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}

@@ -24,6 +24,7 @@ class RestartPolicy:
     def failed(self, now: float, *, was_ready: bool, explained: bool = False) -> bool:
         """Note a failure of the group at the monotonic time `now`. Returns whether it is to be given up."""
         if explained:
+            self._never_ready = 0
             return False
         self._times.append(now)
         self._never_ready = 0 if was_ready else self._never_ready + 1

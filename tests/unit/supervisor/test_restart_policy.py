@@ -26,3 +26,10 @@ def test_a_start_that_succeeds_between_is_a_new_chance() -> None:
     policy = RestartPolicy()
     ready = (False, False, True, False, False)
     assert not any(policy.failed(300.0 * i, was_ready=was) for i, was in enumerate(ready))
+
+
+def test_workers_that_were_ready_and_died_of_what_is_explained_are_such_a_start() -> None:
+    policy = RestartPolicy()
+    for minute in range(0, 60, 3):
+        assert not policy.failed(60.0 * minute, was_ready=False)
+        assert not policy.failed(60.0 * minute + 30, was_ready=True, explained=True)

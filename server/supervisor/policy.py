@@ -4,6 +4,8 @@ from collections import deque
 
 MAX_FAILURES = 3
 WINDOW_S = 60.0
+_FIRST_PAUSE_S = 0.5
+_LONGER = 4  # times the pause before
 
 
 class RestartPolicy:
@@ -20,6 +22,15 @@ class RestartPolicy:
         self._window_s = window_s
         self._times: deque[float] = deque(maxlen=max_failures)
         self._never_ready = 0
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds to wait before the next start: none unless the last one failed.
+
+        What a start lacks, descriptors or memory above all, may be there a moment later. Without a pause three tries
+        would pass within milliseconds.
+        """
+        return _FIRST_PAUSE_S * _LONGER ** (self._never_ready - 1) if self._never_ready else 0.0
 
     def failed(self, now: float, *, was_ready: bool, explained: bool = False) -> bool:
         """Note a failure of the group at the monotonic time `now`. Returns whether it is to be given up."""

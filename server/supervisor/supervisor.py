@@ -136,6 +136,7 @@ class Supervisor:
                 logger.critical("giving up: the worker group failed too often, last because %s", death)
                 self._hooks.given_up(str(death))
                 return
+            await asyncio.sleep(self._policy.pause_s)
             self.restarts += 1
             self._hooks.restarted(death.reason)
             try:

@@ -1,6 +1,7 @@
 """Workers that die, hang, lie or send garbage."""
 
 import asyncio
+import errno
 import os
 import re
 import signal
@@ -28,6 +29,7 @@ from numaserve.server.engine.types import GenerationFailed, NotReady
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.policy import RestartPolicy
+from numaserve.shm_comm.segment import Segment, create_segment
 
 SLOW = ("--step-ms", "5")
 
@@ -233,6 +235,22 @@ def test_restarts_that_never_become_ready_are_the_end(tmp_path: Path) -> None:
 
     with pytest.raises(GroupFailed, match="gone"):
         run(scenario())
+
+
+async def test_what_a_start_lacks_may_be_there_a_moment_later() -> None:
+    lacking = asyncio.Event()
+
+    def make_ring() -> Segment:
+        if lacking.is_set():
+            raise OSError(errno.EMFILE, "Too many open files")
+        return create_segment(2, 1, 4096)
+
+    async with serving(Options(ranks=2, ring_factory=make_ring)) as server:
+        lacking.set()
+        os.kill(pids_of(server.engine)[0], signal.SIGKILL)
+        await until(lambda: not server.engine.is_ready() and not pids_of(server.engine))
+        asyncio.get_running_loop().call_later(0.2, lacking.clear)
+        await _serves_again(server)
 
 
 async def test_loading_is_reported_over_all_ranks() -> None:

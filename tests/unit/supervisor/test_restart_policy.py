@@ -28,6 +28,18 @@ def test_a_start_that_succeeds_between_is_a_new_chance() -> None:
     assert not any(policy.failed(300.0 * i, was_ready=was) for i, was in enumerate(ready))
 
 
+def test_starts_that_fail_are_tried_again_after_longer_and_longer_pauses() -> None:
+    policy = RestartPolicy()
+    policy.failed(0, was_ready=True)
+    assert policy.pause_s == 0
+    policy.failed(1, was_ready=False)
+    first = policy.pause_s
+    policy.failed(2, was_ready=False)
+    assert 0 < first < policy.pause_s
+    policy.failed(3, was_ready=True, explained=True)
+    assert policy.pause_s == 0
+
+
 def test_workers_that_were_ready_and_died_of_what_is_explained_are_such_a_start() -> None:
     policy = RestartPolicy()
     for minute in range(0, 60, 3):

@@ -1,5 +1,6 @@
 """A process for work that must not hold up, or harm, this one: asked through pipes, until a deadline."""
 
+import errno
 import os
 import select
 import subprocess
@@ -10,6 +11,10 @@ from contextlib import suppress
 from typing import IO, cast
 
 _CHUNK = 2**20  # bytes
+# What a start may lack for a moment: descriptors, processes, memory.
+_LACKING = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
+_PATIENCE_SECONDS = 5.0
+_LOOKS_SECONDS = 0.05
 _REAPING_SECONDS = 5.0
 
 
@@ -29,9 +34,8 @@ class ChildProcess:
     """
 
     def __init__(self, command: Sequence[str]) -> None:
-        # A preloaded allocator or sanitizer reserves more address space than a confined process may have.
-        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
-        self._popen = subprocess.Popen(command, 0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        """Start it, in some seconds if there are no descriptors, processes or memory just now. Raises `OSError`."""
+        self._popen = _started(command)
         self._input, self._output = cast(IO[bytes], self._popen.stdin), cast(IO[bytes], self._popen.stdout)
         for pipe in (self._input, self._output):
             os.set_blocking(pipe.fileno(), False)
@@ -80,6 +84,19 @@ class ChildProcess:
     def stop(self) -> None:
         """Kill and reap it: it keeps nothing that is worth a farewell. May be called twice."""
         self._stop()
+
+
+def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    # A preloaded allocator or sanitizer reserves more address space than a confined process may have.
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    end = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            return subprocess.Popen(command, 0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        except OSError as error:
+            if error.errno not in _LACKING or time.monotonic() > end:
+                raise
+        time.sleep(_LOOKS_SECONDS)
 
 
 def _wait(pipe: IO[bytes], event: int, deadline: float) -> None:

@@ -1,0 +1,50 @@
+"""Processes for work that must not hold up, or harm, the server."""
+
+import errno
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from numaserve.server.child_process import ChildProcess
+
+ECHO = ("cat",)
+
+
+@pytest.fixture
+def lack(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], list[int]]:
+    """Let so many starts fail, with an errno; returns what grows with each try."""
+    real, tries = subprocess.Popen, []
+
+    def let_fail(count: int, number: int) -> list[int]:
+        def start(*arguments: Any, **more: Any) -> subprocess.Popen[bytes]:
+            tries.append(number)
+            if len(tries) <= count:
+                raise OSError(number, "not now")
+            return real(*arguments, **more)
+
+        monkeypatch.setattr(subprocess, "Popen", start)
+        monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+        return tries
+
+    return let_fail
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EAGAIN, errno.ENOMEM])
+def test_what_a_start_lacks_for_a_moment_is_waited_for(lack: Callable[[int, int], list[int]], number: int) -> None:
+    tries = lack(3, number)
+    process = ChildProcess(ECHO)
+    try:
+        process.send(b"words", time.monotonic() + 60)
+        assert process.receive(5, time.monotonic() + 60) == b"words"
+    finally:
+        process.stop()
+    assert len(tries) == 4
+
+
+def test_a_command_that_is_not_there_is_told_at_once(lack: Callable[[int, int], list[int]]) -> None:
+    tries = lack(1, errno.ENOENT)
+    with pytest.raises(FileNotFoundError):
+        ChildProcess(ECHO)
+    assert len(tries) == 1

@@ -8,6 +8,9 @@ import random
 import sys
 
 from tests.chaos.run import Options, run
+from tests.chaos.served import ROOT
+
+LOGS = ROOT / "build" / "chaos"
 
 
 def main() -> int:
@@ -22,6 +25,12 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     report = run(Options(seed, given.seconds, given.kills, given.clients))
     print("\n".join(report.lines()))
+    if not report.is_good:
+        LOGS.mkdir(parents=True, exist_ok=True)
+        for index, part in enumerate(report.parts):
+            path = LOGS / f"{seed}-{index}.log"
+            path.write_text(part.log)
+            print(f"log        {path}")
     return int(not report.is_good)
 
 

@@ -34,6 +34,7 @@ class Report:
     after: Holdings | None = None
     pauses: list[float] = field(default_factory=list)  # seconds between two events of a stream with a death between
     parts: Sequence["Report"] = ()  # one for each server
+    log: str = ""  # of the server
     _streams: list[list[float]] = field(default_factory=list)
 
     @classmethod

@@ -83,6 +83,7 @@ class Site:
         report.deaths, report.missed = injector.deaths, injector.missed
         report.hits, report.actions = injector.hits, injector.actions
         report.restarts = max(self._server.lives()) - 1
+        report.log = self._server.log()
         return report
 
     async def _hurt(self, is_enough: Callable[[int], bool]) -> None:

@@ -2,13 +2,10 @@
 
 import math
 
-from numaserve.server.engine.engine import Engine
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
-from numaserve.server.scheduler.scheduler import Scheduler
 
-from tests.simulation.counted import CountedMetrics
-from tests.simulation.group import SimulatedGroup
 from tests.simulation.scenario import Scenario
+from tests.simulation.server import Server
 from tests.simulation.world import World
 from tests.support.scheduler_integrity import check_integrity
 
@@ -29,15 +26,13 @@ _HARMLESS = {"slow", "fail", "unasked", "twice"}  # faults of steps that do not 
 class Invariants:
     """Looks at the engine in every turn of the loop in which something has happened."""
 
-    def __init__(
-        self, world: World, engine: Engine, scheduler: Scheduler, metrics: CountedMetrics, groups: list[SimulatedGroup]
-    ) -> None:
+    def __init__(self, world: World, server: Server) -> None:
         self._world = world
-        self._engine = engine
-        self._scheduler = scheduler
-        self._metrics = metrics
-        self._groups = groups
-        self._state = engine.state
+        self._engine = server.engine
+        self._scheduler = server.scheduler
+        self._metrics = server.metrics
+        self._groups = server.groups
+        self._state = server.engine.state
 
     def check(self) -> None:
         """Check what holds at any time."""

@@ -1,34 +1,19 @@
 """One run of a simulation."""
 
 import asyncio
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import cast
 
-from numaserve.server.death import Death
-from numaserve.server.engine.engine import Engine, EngineCallbacks, EngineConfig
-from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.scheduler.errors import ResultMismatch
-from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig
-from numaserve.server.supervisor.group import GroupFailed, GroupHooks, GroupSpec
-from numaserve.server.supervisor.policy import WINDOW_S, RestartPolicy
-from numaserve.server.supervisor.supervisor import Supervisor
-from numaserve.server.tokenizer.types import TokenizerProtocol
-from numaserve.workers.protocol import Launch
+from numaserve.server.supervisor.group import GroupFailed
 
-from tests.simulation.board import SimulatedBoard
 from tests.simulation.clients import Client
-from tests.simulation.counted import CountedMetrics
-from tests.simulation.group import SimulatedGroup
 from tests.simulation.invariants import Invariants
-from tests.simulation.matchers import SimulatedMatcherWork
+from tests.simulation.log import logged_to
 from tests.simulation.scenario import Scenario, scenario_of
-from tests.simulation.truth import LETTERS, PAGE_SIZE, Truth
+from tests.simulation.server import Server, make_server
+from tests.simulation.truth import Truth
 from tests.simulation.world import Violation, World
 from tests.support.simulated_loop import SimulatedLoop, Stuck
 
@@ -61,13 +46,13 @@ class _Run:
         self.scenario = scenario_of(world.rng)
         self._turns = 0
         self._invariants: Invariants | None = None
-        self._groups: list[SimulatedGroup] = []
+        self._server: Server
         world.loop = self._loop = SimulatedLoop(self._turn)
         self._loop.set_exception_handler(self._on_loop_exception)
 
     def outcome(self) -> Outcome:
         world = self.world
-        with _logged_to(world):
+        with logged_to(world):
             try:
                 self._loop.run_until_complete(asyncio.wait_for(self._main(), _LONG_S))
             except Violation:
@@ -85,80 +70,68 @@ class _Run:
     async def _main(self) -> None:
         world, scenario = self.world, self.scenario
         world.resume_timeout_s = scenario.resume_timeout_s
-        scheduler, metrics = _scheduler(scenario), CountedMetrics()
-        engine = self._engine(scheduler, metrics)
-        self._invariants = Invariants(world, engine, scheduler, metrics, self._groups)
-        longest = scheduler.config.max_sequence_tokens
+        self._server = server = make_server(world, scenario)
+        self._invariants = invariants = Invariants(world, server)
+        longest = server.scheduler.config.max_sequence_tokens
         clients = []
         for number, request in enumerate(scenario.requests):
             truths = [Truth(wanted, longest) for wanted in request.sequences]
             world.truths |= {truth.wanted.seed: truth for truth in truths}
-            clients.append(Client(world, engine, number, request, truths))
+            clients.append(Client(world, server.engine, number, request, truths))
         for at in scenario.deaths:
             self._loop.call_at(at, self._kill)
         tasks = [asyncio.create_task(client.run()) for client in clients]
-        try:
-            await engine.start()
-        except GroupFailed:
-            world.note("not started")
-            world.excuse_all = "the server has not started"
-        await self._end(engine, tasks)
-        self._invariants.check_over()
-        self._invariants.check_search(scenario)
-        stats = scheduler.stats()
+        await self._serve(tasks)
+        if scenario.ending == "wait":
+            invariants.check_quiet()
+        await self._stop()
+        await asyncio.wait(tasks)
+        for task in tasks:
+            task.result()
+        invariants.check_over()
+        invariants.check_search(scenario)
+        stats = server.scheduler.stats()
         world.seen.update({"retraction": stats.retractions, "prefix found": stats.prefix_hit_tokens})
 
-    async def _end(self, engine: Engine, clients: list[asyncio.Task[None]]) -> None:
-        world, scenario = self.world, self.scenario
+    async def _serve(self, clients: list[asyncio.Task[None]]) -> None:
+        """Start and serve until it is time to end, which may be before the end of the start."""
+        world, scenario, engine = self.world, self.scenario, self._server.engine
+        starting = asyncio.create_task(engine.start())
+        patience = None if scenario.ending == "wait" else scenario.ends_at
+        await asyncio.wait([starting], timeout=patience)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait([starting])
+            world.note("start cancelled")
+            return
+        if isinstance(starting.exception(), GroupFailed):
+            world.note("not started")
+            return
+        starting.result()
+        await asyncio.wait(clients, timeout=None if patience is None else max(0.0, patience - self._loop.time()))
         if scenario.ending == "wait":
-            await asyncio.wait(clients)
             # A plan that was made ahead of the last answer may be on its way.
             await asyncio.sleep(2 * scenario.step_deadline_s)
-            assert self._invariants is not None
-            self._invariants.check_quiet()
-        else:
-            await asyncio.sleep(scenario.ends_at)
-            world.excuse_all = "the server stops"
-        if scenario.ending == "drain":
-            await engine.drain(1.0)
-        else:
-            await engine.stop(at_once=world.rng.random() < 0.5)
-        await asyncio.wait(clients)
-        for client in clients:
-            client.result()
 
-    def _engine(self, scheduler: Scheduler, metrics: CountedMetrics) -> Engine:
-        world, scenario = self.world, self.scenario
-
-        def make_group(spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[Death], None]) -> SimulatedGroup:
-            self._groups.append(SimulatedGroup(world, scenario, hooks, on_failure))
-            return self._groups[-1]
-
-        def given_up(_reason: str) -> None:
-            world.has_given_up(scenario.most_failures, WINDOW_S)
-
-        spec = GroupSpec(_launches(scenario.ranks), board_factory=partial(SimulatedBoard, world, lambda: None))
-        return Engine(
-            EngineConfig(
-                "simulated",
-                "0",
-                max_queued_requests=scenario.queued,
-                step_deadline_s=scenario.step_deadline_s,
-                overlap=scenario.overlap,
-                resume_timeout_s=scenario.resume_timeout_s,
-            ),
-            Supervisor(spec, RestartPolicy(scenario.most_failures), make_group),
-            scheduler,
-            cast(TokenizerProtocol, LETTERS),
-            cast(Metrics, metrics),
-            callbacks=EngineCallbacks(given_up=given_up),
-            clock=self._loop.time,
-            matcher_work=SimulatedMatcherWork(world, scenario),
-        )
+    async def _stop(self) -> None:
+        """End as the service does: in a hurry what was begun is not waited for, or not alone."""
+        engine, rng = self._server.engine, self.world.rng
+        hurries = self.scenario.ending == "hurry"
+        if self.scenario.ending != "wait":
+            self.world.excuse_all = "the server stops"
+        if self.scenario.ending in ("drain", "hurry"):
+            draining = asyncio.create_task(engine.drain(1.0))
+            await asyncio.wait([draining], timeout=rng.uniform(0.0, 2.0) if hurries else None)
+            draining.cancel()
+        stopping = asyncio.create_task(engine.stop(at_once=rng.random() < 0.5))
+        if hurries:
+            await asyncio.wait([stopping], timeout=rng.uniform(0.0, 2.0))
+            await engine.stop(at_once=True)
+        await stopping
 
     def _kill(self) -> None:
-        if self._groups:
-            self._groups[-1].die(quietly=self.world.rng.random() < 0.5)
+        if self._server.groups:
+            self._server.groups[-1].die(quietly=self.world.rng.random() < 0.5)
 
     def _turn(self) -> None:
         """Between two callbacks of the loop."""
@@ -189,69 +162,3 @@ class _Run:
 
 async def _ends_of(tasks: Iterable[asyncio.Task[object]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _scheduler(scenario: Scenario) -> Scheduler:
-    return Scheduler(
-        SchedulerConfig(
-            num_pages=scenario.pages,
-            context_length=scenario.context,
-            max_running_requests=scenario.running,
-            max_step_tokens=scenario.step_tokens,
-            max_logit_rows=scenario.logit_rows,
-            enable_prefix_cache=scenario.prefix_cache,
-            page_size=PAGE_SIZE,
-        )
-    )
-
-
-@lru_cache
-def _launches(ranks: int) -> tuple[Launch, ...]:
-    return tuple(
-        Launch(
-            rank=rank,
-            world_size=ranks,
-            model="simulated",
-            cpus=[[each] for each in range(ranks)],
-            nodes=[0] * ranks,
-            weights=[1] * ranks,
-            num_pages=1,
-            context_length=1,
-            max_running_requests=1,
-            max_step_tokens=1,
-            max_logit_rows=1,
-            ring_fd=-1,
-            ring_nonce=0,
-            step_deadline_s=1.0,
-        )
-        for rank in range(ranks)
-    )
-
-
-class _LogHandler(logging.Handler):
-    """Puts the server's log into that of the run, and finds exceptions in it that nobody meant to happen."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.WARNING)
-        self._world = world
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._world.note("log", record.getMessage())
-        error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, ResultMismatch | GroupFailed) and str(error) != "on purpose":
-            self._world.violate(f"{record.getMessage()}: {error!r}")
-
-
-@contextmanager
-def _logged_to(world: World) -> Iterator[None]:
-    """Have the server log to `world` and to nobody else."""
-    logger, handler = logging.getLogger("numaserve"), _LogHandler(world)
-    before = logger.propagate, logger.level
-    logger.addHandler(handler)
-    logger.propagate = False
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate, logger.level = before

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tests.simulation.truth import EOS, FIRST, NAN, PAGE_SIZE, VOCABULARY, Wanted
@@ -11,7 +11,7 @@ from tests.simulation.truth import EOS, FIRST, NAN, PAGE_SIZE, VOCABULARY, Wante
 _CRASHES = ("die", "die_quietly", "die_talking", "hang", "mute")
 _ODD_ANSWERS = ("slow", "fail", "mismatch", "misshapen", "unasked", "twice")
 STEP_FAULTS = _CRASHES + _ODD_ANSWERS
-Ending = Literal["wait", "drain", "stop"]
+Ending = Literal["wait", "drain", "stop", "hurry"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Scenario:
     logit_rows: int
     prefix_cache: bool
     step_s: float  # what a step takes, on average
+    token_s: float  # and each token of it besides
+    target_itl_s: float | None
     load_s: float
     step_deadline_s: float
     mask_deadline_s: float
@@ -57,6 +59,34 @@ class Scenario:
 
 def scenario_of(rng: random.Random) -> Scenario:
     """Draw a scenario."""
+    scenario = _any_scenario(rng)
+    return _with_one_poison(rng, scenario) if rng.random() < 0.1 else scenario
+
+
+def _with_one_poison(rng: random.Random, scenario: Scenario) -> Scenario:
+    """Nothing goes wrong but by one request, which is computed beside as many others as can be."""
+    kinds = ["poison"] + ["plain", "echo"] * 6
+    at = 2 * scenario.load_s
+    requests = tuple(_request(rng, kind, [(FIRST,)], 24, at) for kind in kinds)
+    poison, *others = requests
+    killer = replace(poison, sequences=(replace(poison.sequences[0], poison=True),), leaves_after_s=-1.0)
+    return replace(
+        scenario,
+        pages=80,
+        running=rng.choice((6, 12)),
+        queued=64,
+        step_tokens=32,
+        logit_rows=64,
+        resume_timeout_s=300.0,
+        step_faults={},
+        load_faults=0.0,
+        deaths=(),
+        ending="wait",
+        requests=(*others, killer),
+    )
+
+
+def _any_scenario(rng: random.Random) -> Scenario:
     faulty = rng.random() < 0.8
     kinds = rng.sample(STEP_FAULTS, rng.randint(0, 3)) if faulty else []
     pages = rng.choice((6, 8, 12, 40))
@@ -77,6 +107,8 @@ def scenario_of(rng: random.Random) -> Scenario:
         logit_rows=rng.choice((2, 6, 16, 64)),
         prefix_cache=rng.random() < 0.8,
         step_s=rng.choice((0.005, 0.02, 0.1)),
+        token_s=rng.choice((0.0, 0.001, 0.01)),
+        target_itl_s=rng.choice((None, 0.02, 0.2)),
         load_s=load_s,
         step_deadline_s=5.0,
         mask_deadline_s=0.5,
@@ -87,7 +119,7 @@ def scenario_of(rng: random.Random) -> Scenario:
         deaths=tuple(sorted(rng.uniform(load_s / 2, 2 * until) for _ in range(deaths))),
         late_matchers=rng.choice((0.0, 0.0, 0.1)) if faulty else 0.0,
         faults_end=until * rng.choice((0.7, 1.5)) + 1.0,
-        ending=rng.choice(("wait", "wait", "wait", "drain", "stop")),
+        ending=rng.choice(("wait", "wait", "wait", "wait", "drain", "stop", "hurry")),
         ends_at=rng.uniform(0, 2 * until),
         requests=requests,
     )

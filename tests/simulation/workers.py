@@ -29,6 +29,7 @@ class _Step:
     truths: list[Truth]
     ranks: set[int]  # that have not answered
     fault: str = ""
+    worker_ns: int = 0
     void: bool = False  # it was sent before the failure of a step before it was told
     failed: bool = False
     lied: bool = False
@@ -116,9 +117,11 @@ class SimulatedWorkers:
         if step.fault:
             world.note(f"fault.{step.fault}", step.plan.step_id)
         deadline = self._scenario.step_deadline_s
-        seconds = min(world.rng.expovariate(1 / self._scenario.step_s), deadline / 2)
+        work = self._scenario.token_s * sum(len(seq.tokens) or 1 for seq in step.plan.seqs)
+        seconds = min(world.rng.expovariate(1 / self._scenario.step_s) + work, deadline / 2)
         if step.fault == "slow":
             seconds = deadline * world.rng.uniform(0.3, 0.6)
+        step.worker_ns = round(seconds * 1e9)
         if step.fault == "hang":
             self._blame()
         else:
@@ -166,7 +169,7 @@ class SimulatedWorkers:
         failing = world.rng.randrange(self._scenario.ranks) if step.failed else -1
         mute = world.rng.randrange(self._scenario.ranks) if step.fault == "mute" else -1
         for rank in range(self._scenario.ranks):
-            answer = StepResult(plan.step_id, rank, seqs if rank == 0 else [], 0, 0, 0)
+            answer = StepResult(plan.step_id, rank, seqs if rank == 0 else [], 0, 0, step.worker_ns)
             if rank == mute:
                 self._blame()
                 self._arrival[rank] = float("inf")

@@ -1,0 +1,106 @@
+"""The server of a run: all of it is the product's, but for what it is given."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import cast
+
+from numaserve.server.death import Death
+from numaserve.server.engine.engine import Engine, EngineCallbacks, EngineConfig
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.server.supervisor.group import GroupHooks, GroupSpec
+from numaserve.server.supervisor.policy import WINDOW_S, RestartPolicy
+from numaserve.server.supervisor.supervisor import Supervisor
+from numaserve.server.tokenizer.types import TokenizerProtocol
+from numaserve.workers.protocol import Launch
+
+from tests.simulation.board import SimulatedBoard
+from tests.simulation.counted import CountedMetrics
+from tests.simulation.group import SimulatedGroup
+from tests.simulation.matchers import SimulatedMatcherWork
+from tests.simulation.scenario import Scenario
+from tests.simulation.truth import LETTERS, PAGE_SIZE
+from tests.simulation.world import World
+
+
+@dataclass(frozen=True)
+class Server:
+    """An engine and what it is made of."""
+
+    engine: Engine
+    scheduler: Scheduler
+    metrics: CountedMetrics
+    groups: list[SimulatedGroup] = field(default_factory=list)  # one for each life, as they are made
+
+
+def make_server(world: World, scenario: Scenario) -> Server:
+    """A server that has not been started."""
+    scheduler, metrics = _scheduler(scenario), CountedMetrics()
+    groups: list[SimulatedGroup] = []
+
+    def make_group(_spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[Death], None]) -> SimulatedGroup:
+        groups.append(SimulatedGroup(world, scenario, hooks, on_failure))
+        return groups[-1]
+
+    def given_up(_reason: str) -> None:
+        world.has_given_up(scenario.most_failures, WINDOW_S)
+
+    spec = GroupSpec(_launches(scenario.ranks), board_factory=partial(SimulatedBoard, world, lambda: None))
+    engine = Engine(
+        EngineConfig(
+            "simulated",
+            "0",
+            max_queued_requests=scenario.queued,
+            step_deadline_s=scenario.step_deadline_s,
+            overlap=scenario.overlap,
+            resume_timeout_s=scenario.resume_timeout_s,
+        ),
+        Supervisor(spec, RestartPolicy(scenario.most_failures), make_group),
+        scheduler,
+        cast(TokenizerProtocol, LETTERS),
+        cast(Metrics, metrics),
+        callbacks=EngineCallbacks(given_up=given_up),
+        clock=world.loop.time,
+        matcher_work=SimulatedMatcherWork(world, scenario),
+    )
+    return Server(engine, scheduler, metrics, groups)
+
+
+def _scheduler(scenario: Scenario) -> Scheduler:
+    return Scheduler(
+        SchedulerConfig(
+            num_pages=scenario.pages,
+            context_length=scenario.context,
+            max_running_requests=scenario.running,
+            max_step_tokens=scenario.step_tokens,
+            max_logit_rows=scenario.logit_rows,
+            enable_prefix_cache=scenario.prefix_cache,
+            page_size=PAGE_SIZE,
+            target_itl_s=scenario.target_itl_s,
+        )
+    )
+
+
+@lru_cache
+def _launches(ranks: int) -> tuple[Launch, ...]:
+    return tuple(
+        Launch(
+            rank=rank,
+            world_size=ranks,
+            model="simulated",
+            cpus=[[each] for each in range(ranks)],
+            nodes=[0] * ranks,
+            weights=[1] * ranks,
+            num_pages=1,
+            context_length=1,
+            max_running_requests=1,
+            max_step_tokens=1,
+            max_logit_rows=1,
+            ring_fd=-1,
+            ring_nonce=0,
+            step_deadline_s=1.0,
+        )
+        for rank in range(ranks)
+    )

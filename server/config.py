@@ -168,6 +168,13 @@ class ServeConfig(BaseModel):
         description="How long a step waits for what its constrained requests may say; those that do not know it by "
         "then end with an error. At most half of the step's own deadline.",
     )
+    request_timeout: float | None = Field(
+        None,
+        gt=0,
+        le=86400,
+        description="Seconds that a request may take, in the queue and running; a request's X-Request-Timeout may ask "
+        "for fewer. One that takes longer ends with 504. Default: no limit.",
+    )
     resume_timeout: float = Field(
         300.0,
         ge=0,

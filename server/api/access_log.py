@@ -53,6 +53,12 @@ class RequestRecord:
     ttft: float | None = None
     prompt: object = None
     unknown_fields: UnknownFields | None = None
+    timeout: float | None = None  # after its start; None: it may take as long as it takes
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds of its time that are left, below 0 when it has passed."""
+        return None if self.timeout is None else self.timeout - (time.perf_counter() - self.started)
 
     def saw_output(self) -> None:
         """Note the time of the first tokens; later ones change nothing."""

@@ -20,6 +20,7 @@ from numaserve.server.api.middleware.browsers import Browsers
 from numaserve.server.api.middleware.header_limit import HeaderLimit
 from numaserve.server.api.middleware.paths import Paths
 from numaserve.server.api.middleware.request_scope import RequestScope
+from numaserve.server.api.middleware.request_timeout import RequestTimeout
 from numaserve.server.api.middleware.require_key import RequireKey
 from numaserve.server.api.middleware.root_path import StripRootPath
 from numaserve.server.api.ollama.embed import ollama_embed_router
@@ -82,6 +83,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.add_middleware(BodyLimit, context=context)
     app.add_middleware(RequireKey, context=context)
     app.add_middleware(Browsers, rules=context.browsers, has_keys=context.api_keys is not None)
+    app.add_middleware(RequestTimeout, context=context)
     app.add_middleware(HeaderLimit, context=context)
     app.add_middleware(RequestScope)
     if context.root_path:

@@ -5,7 +5,15 @@ from collections.abc import Mapping
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
 from numaserve.server.api.explain import Problem, explain
-from numaserve.server.engine.types import Aborted, Busy, EngineError, NotReady, QueueFull, RequestTooLong
+from numaserve.server.engine.types import (
+    Aborted,
+    Busy,
+    EngineError,
+    NotReady,
+    QueueFull,
+    RequestTimedOut,
+    RequestTooLong,
+)
 from numaserve.server.metrics.labels import Refusal
 
 
@@ -126,6 +134,14 @@ def internal_error() -> ApiError:
     )
 
 
+# Status, kind and code of the ends of requests that have some of their own.
+_ENDED: dict[type[EngineError], tuple[int, str, str]] = {
+    Aborted: (400, "invalid_request_error", "aborted"),
+    Busy: (409, "invalid_request_error", "requests_running"),
+    RequestTimedOut: (504, "timeout_error", "deadline_exceeded"),
+}
+
+
 def from_engine(error: EngineError) -> ApiError:
     """The answer to a request that the engine refused or could not finish."""
     if isinstance(error, QueueFull):
@@ -134,12 +150,9 @@ def from_engine(error: EngineError) -> ApiError:
         return not_ready(str(error))
     if isinstance(error, RequestTooLong):
         return context_length_exceeded(str(error), None)
-    if isinstance(error, Aborted):
-        return ApiError(400, str(error), code="aborted", refusal=None)
-    if isinstance(error, Busy):
-        return ApiError(409, str(error), code="requests_running", refusal=None)
     # The engine counts the end of what it admitted; counting it here too would count it twice.
-    return ApiError(500, str(error), kind="server_error", code="generation_failed", refusal=None)
+    status, kind, code = _ENDED.get(type(error), (500, "server_error", "generation_failed"))
+    return ApiError(status, str(error), kind=kind, code=code, refusal=None)
 
 
 def from_http(status: int, detail: str, headers: Mapping[str, str] | None, method: str, path: str) -> ApiError:

@@ -16,6 +16,7 @@ class ApiLimits:
     body_timeout_seconds: float = 60.0  # for the whole body to arrive
     max_bytes_in_flight: int = 256 * 2**20  # of the bodies of all requests that are not yet answered
     max_headers: int = 100
+    request_timeout: float | None = None  # seconds from a request's beginning to the end of its answer
     max_bytes_stored: int = 64 * 2**20  # of responses that are kept for later requests
 
     @property

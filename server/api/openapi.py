@@ -20,10 +20,11 @@ _REASONS = {
     431: "There are too many headers.",
     500: "The server failed.",
     503: "The server is loading, restarting or shutting down.",
+    504: "The time that the request was given has passed.",
 }
 # Statuses that any route may answer, and those that any route with a body may.
 _ALWAYS = (401, 403, 431, 500)
-_WITH_BODY = (400, 404, 408, 413, 429, 503)
+_WITH_BODY = (400, 404, 408, 413, 429, 503, 504)
 
 
 def errors(*statuses: int, model: type[BaseModel] = Error) -> dict[int | str, dict[str, Any]]:

@@ -92,6 +92,7 @@ class Engine:
         self._steps = StepLoop(
             scheduler,
             StepHooks(
+                planning=self._requests.timeouts.look,
                 send=supervisor.send,
                 admitted=self._requests.scheduled,
                 updated=self._on_updated,
@@ -237,6 +238,7 @@ class Engine:
         self._outage.close()
         self._requests.fail_all(GenerationFailed("The server is shutting down."))
         self._requests.masks.close()
+        self._requests.timeouts.close()
         await self._supervisor.stop(grace_s)
         self._set_workers_down()
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numaserve.server.engine.stream import Stream
-from numaserve.server.engine.types import EngineError, GenerationChunk, GenerationFailed, GenerationRequest
+from numaserve.server.engine.types import (
+    EngineError,
+    GenerationChunk,
+    GenerationFailed,
+    GenerationRequest,
+    RequestTimedOut,
+)
 from numaserve.server.metrics.labels import EndReason, FinishReason
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
@@ -96,7 +102,7 @@ class LiveRequest:
 
     def fail(self, error: EngineError, now: float) -> None:
         """End it with an error."""
-        self._end("error", now, error)
+        self._end("timeout" if isinstance(error, RequestTimedOut) else "error", now, error)
 
     def abort(self, now: float) -> None:
         """End it because nobody wants it any more."""

@@ -12,7 +12,14 @@ from numaserve.server.engine.live import LiveRequest
 from numaserve.server.engine.masks import Masks, MatcherWork
 from numaserve.server.engine.stream import Stream
 from numaserve.server.engine.throughput import Throughput
-from numaserve.server.engine.types import EngineError, GenerationFailed, GenerationRequest, RequestTooLong
+from numaserve.server.engine.timeouts import Timeouts
+from numaserve.server.engine.types import (
+    EngineError,
+    GenerationFailed,
+    GenerationRequest,
+    RequestTimedOut,
+    RequestTooLong,
+)
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.errors import SequenceTooLong
 from numaserve.server.scheduler.scheduler import Scheduler
@@ -48,6 +55,7 @@ class LiveRequests:
         self._live: dict[str, LiveRequest] = {}
         self._ids = itertools.count()
         self._throughput = Throughput()
+        self.timeouts = Timeouts(clock, self._on_late)
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -88,6 +96,8 @@ class LiveRequests:
         self._live[sequence.request_id] = live
         if request.matcher is not None:
             self.masks.add(sequence, request.matcher)
+        if request.timeout_s is not None:
+            self.timeouts.add(sequence.request_id, now + request.timeout_s)
         self._empty.clear()
         return live
 
@@ -139,6 +149,10 @@ class LiveRequests:
     async def wait_until_empty(self) -> None:
         """Return when every request has ended."""
         await self._empty.wait()
+
+    def _on_late(self, request_ids: Iterable[str]) -> None:
+        late = [self._live[request_id] for request_id in request_ids if request_id in self._live]
+        self._fail(late, RequestTimedOut())
 
     def _on_constraint_failed(self, request_id: str, message: str) -> None:
         live = self._live.get(request_id)

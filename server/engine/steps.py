@@ -35,6 +35,7 @@ class _Step:
 class StepHooks:
     """Calls of the step loop. All are made in the event loop."""
 
+    planning: Callable[[float], None]  # a step is going to be planned
     send: Callable[[StepPlan], None]
     admitted: Callable[[Sequence, float], None]  # left the queue for the first time
     updated: Callable[[list[SequenceUpdate], float], None]
@@ -139,6 +140,7 @@ class StepLoop:
     def _pump(self) -> None:
         while self._running and len(self._in_flight) < self._depth:
             scheduling = self._clock()
+            self._hooks.planning(scheduling)
             plan = self._schedule()
             if plan is None:
                 break

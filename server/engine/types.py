@@ -39,6 +39,13 @@ class GenerationFailed(EngineError):
     """The request was admitted and could not be completed: HTTP 500, or an error event in a stream."""
 
 
+class RequestTimedOut(EngineError):
+    """The time that the request was given has passed: HTTP 504, or an error event in a stream."""
+
+    def __init__(self) -> None:
+        super().__init__("The request was not done within the time that it was given, and has ended.")
+
+
 class Aborted(EngineError):
     """The client has asked for the end of the request, in another one."""
 
@@ -63,6 +70,7 @@ class GenerationRequest:
     shown_tokens: frozenset[int] = frozenset()  # special tokens that are in the text all the same
     cache_salt: str = ""  # requests share cached prefixes only with equal salt
     pool: bool = False  # its embedding is wanted and no token: `max_new_tokens` is 0
+    timeout_s: float | None = None  # from its admission on, in the queue or not; None: no limit
     matcher: Callable[[], TokenMatcher] | None = None  # makes the constraint of this sequence; not in the event loop
 
 

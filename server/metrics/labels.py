@@ -5,7 +5,7 @@ from typing import Literal, get_args
 from numaserve.server.death import DeathReason
 
 EndReason = Literal["stop", "length"]  # of an answer
-FinishReason = Literal[EndReason, "abort", "error"]  # of a request
+FinishReason = Literal[EndReason, "abort", "error", "timeout"]  # of a request
 PageState = Literal["free", "cached", "active"]
 RequestState = Literal["waiting", "running"]
 StepKind = Literal["prefill", "decode", "mixed"]

@@ -126,6 +126,7 @@ def make_http_server(checked: Checked, engine: Engine, listeners: Sequence[Liste
             context_length=checked.deployment.context_length,
             vocab_size=checked.vocab_size,
             max_sequences=config.max_running_requests + config.max_queued_requests,
+            request_timeout=config.request_timeout,
         ),
         api_keys=checked.key_sources.keys,
         log_prompts=config.log_prompts,

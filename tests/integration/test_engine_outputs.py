@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fake_worker import expected_tokens
 from harness import GREEDY, Options, gather, generate, run, running_engine, tokens_of
-from numaserve.server.engine.types import GenerationRequest, QueueFull, RequestTooLong
+from numaserve.server.engine.types import GenerationRequest, QueueFull, RequestTimedOut, RequestTooLong
 from numaserve.workers.protocol import SamplingParams
 
 
@@ -143,5 +143,17 @@ async def test_closing_a_stream_before_its_first_chunk_frees_everything() -> Non
         assert tokens_of(await generate(engine, [11] * 100, 5)) == expected_tokens([11] * 100, GREEDY, 5)
 
 
-def _request(prompt: list[int]) -> GenerationRequest:
-    return GenerationRequest("id", prompt, GREEDY, 50)
+async def test_requests_whose_time_passes_end_running_or_queued_and_others_go_on() -> None:
+    async with running_engine(Options(running=1, faults=("--step-ms", "20"))) as engine:
+        late = [engine.admit([_request([11 + i], timeout_s=0.3)]) for i in range(2)]
+        patient = engine.admit([_request([20])])
+        for stream in late:
+            with pytest.raises(RequestTimedOut):
+                async for _ in stream:
+                    pass
+            await stream.aclose()
+        assert tokens_of([chunk async for chunk in patient]) == expected_tokens([20], GREEDY, 50)
+
+
+def _request(prompt: list[int], **fields: float) -> GenerationRequest:
+    return GenerationRequest("id", prompt, GREEDY, 50, **fields)

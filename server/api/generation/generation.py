@@ -8,8 +8,17 @@ from dataclasses import dataclass, replace
 from numaserve.server.api.access_log import RequestRecord
 from numaserve.server.api.generation.asked import Prompt
 from numaserve.server.api.generation.reading import AnswerReader, Chunk
-from numaserve.server.engine.types import Aborted, EngineProtocol, GenerationChunk, GenerationRequest, GenerationStream
-from numaserve.server.metrics.labels import EndReason
+from numaserve.server.engine.types import (
+    Aborted,
+    EngineProtocol,
+    GenerationChunk,
+    GenerationRequest,
+    GenerationStream,
+    RequestTimedOut,
+)
+from numaserve.server.metrics.labels import EndReason, FinishReason
+
+_REASONS: dict[type[Exception], FinishReason] = {Aborted: "abort", RequestTimedOut: "timeout"}
 
 
 @dataclass(frozen=True)
@@ -63,12 +72,19 @@ class Generation:
         *,
         drop_output: bool = False,
     ) -> Generation:
-        """Admit the sequences of every prompt, all or none. Raises what `EngineProtocol.admit` raises.
+        """Admit the sequences of every prompt, all or none. Raises what `EngineProtocol.admit` raises, and
+        `RequestTimedOut` where the request's time has passed by now.
 
         `readers` read the answers; without any all of them is text. With `drop_output` the chunks come without their
         text and tokens: only the prompt was to be scored.
         """
-        stream = engine.admit([request for each in requests for request in each])
+        admitted = [request for each in requests for request in each]
+        left = record.time_left
+        if left is not None:
+            if left <= 0:
+                raise RequestTimedOut
+            admitted = [replace(request, timeout_s=left) for request in admitted]
+        stream = engine.admit(admitted)
         return cls(stream, prompts, len(requests[0]), record, readers, drop_output=drop_output)
 
     def when_closed(self, call: Callable[[], None]) -> None:
@@ -100,7 +116,7 @@ class Generation:
             if self._aborted:
                 raise Aborted
         except Exception as error:
-            self._record.finish_reason = "abort" if isinstance(error, Aborted) else "error"
+            self._record.finish_reason = _REASONS.get(type(error), "error")
             self._running = 0
             raise
         finally:

@@ -4,6 +4,7 @@ from typing import cast
 
 import pytest
 from numaserve.server.engine.registry import LiveRequests
+from numaserve.server.engine.stream import Stream
 from numaserve.server.engine.types import GenerationFailed, GenerationRequest, RequestTooLong
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
@@ -26,6 +27,7 @@ class Run:
         self.scheduler = Scheduler(SchedulerConfig(num_pages=16, context_length=64))
         self.metrics = Metrics("m")
         self.room = 0
+        self.stream: Stream
         self.live = LiveRequests(
             self.scheduler, cast(TokenizerProtocol, Letters()), self.metrics, board=lambda: None, on_end=self._on_end
         )

@@ -29,6 +29,7 @@ def test_plans_carry_the_longest_deadline_until_steps_can_be_predicted_and_then_
         scheduler = Scheduler(SchedulerConfig(num_pages=16, context_length=256))
         scheduler.costs.describe([[OperationTerms("linear", row_flops=1e9)]])
         hooks = StepHooks(
+            planning=lambda _now: None,
             send=sent.append,
             admitted=lambda _sequence, _now: None,
             updated=lambda _updates, _now: None,

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 EXIT_OK = 0
 EXIT_FAILED = 1
+# Workers that are up by then are announced first: what is prepared beside them takes their cores and holds the GIL.
+_QUICK_S = 2.0
 
 _log = logging.getLogger(__name__)
 
@@ -165,6 +167,7 @@ class Service:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._gave_up = asyncio.Event()
+        self._preparing: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
         """Load, serve, drain. Returns the exit status."""
@@ -178,7 +181,9 @@ class Service:
             # Importing the HTTP side in a thread lets the event loop feed the workers meanwhile.
             http = await asyncio.to_thread(make_http_server, self._checked, self._engine, self._listeners)
             serving = loop.create_task(http.run_until_stopped())
-            preparing = loop.create_task(asyncio.to_thread(http.prepare))  # not waited for: few need it at once
+            await _first_of(starting, self._stop.wait(), asyncio.sleep(_QUICK_S))
+            if not starting.done() and not self._stop.is_set():
+                self._prepare(http)
             await _first_of(starting, self._stop.wait())
         try:
             if starting.done():
@@ -191,7 +196,8 @@ class Service:
             _log.critical("the workers could not be started: %s", error)
             return EXIT_FAILED
         finally:
-            preparing.cancel()
+            if self._preparing is not None:
+                self._preparing.cancel()
             if self._listeners[0].kept_open:
                 http.accept_no_more()  # connections from now on wait for the next server, which does not refuse them
             await self._drain()
@@ -205,11 +211,17 @@ class Service:
         http.listen()
         self._service_manager.ready(f"serving {name} at {listener.place}")
         announce(name, listener, needs_key=self._checked.key_sources.keys is not None)
+        self._prepare(http)
         watchdog = asyncio.get_running_loop().create_task(self._service_manager.feed_watchdog(self._makes_progress))
         try:
             await _first_of(self._stop.wait(), self._gave_up.wait())
         finally:
             watchdog.cancel()
+
+    def _prepare(self, http: HttpServer) -> None:
+        """Load what requests need later, once; not waited for, as few need it at once."""
+        if self._preparing is None:
+            self._preparing = asyncio.get_running_loop().create_task(asyncio.to_thread(http.prepare))
 
     async def _drain(self) -> None:
         """Let running requests finish, unless the workers are gone or somebody is in a hurry."""

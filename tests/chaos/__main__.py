@@ -20,10 +20,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="how long faults go on")
     parser.add_argument("--kills", type=int, default=0, help="deaths after which the run ends, in place of a time")
     parser.add_argument("--clients", type=int, default=32, help="that ask at once")
+    parser.add_argument("--embeddings", type=int, default=40, help="requests of a second server; 0: there is none")
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
-    report = run(Options(seed, given.seconds, given.kills, given.clients))
+    report = run(Options(seed, given.seconds, given.kills, given.clients, embeddings=given.embeddings))
     print("\n".join(report.lines()))
     if not report.is_good:
         LOGS.mkdir(parents=True, exist_ok=True)

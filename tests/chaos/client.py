@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from tests.chaos.traffic import Request
 
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 _READ_BYTES = 1 << 16
 
 

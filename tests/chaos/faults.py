@@ -31,7 +31,6 @@ _GENERATION: dict[str | Point, tuple[Action, ...]] = {
     DESCRIPTORS: (Action.SLOW,),
 }
 _OF_RANK_0 = frozenset({Point.SAMPLING, Point.MASK_WAIT})
-_FEWEST_STEPS = 5  # between a death and the next fault: a request that is alone at two deaths is suspected
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,13 @@ def states(*, pooled: bool) -> dict[str | Point, tuple[Action, ...]]:
     return _WORKERS if pooled else _WORKERS | _GENERATION
 
 
-def draw_faults(seed: int, *, pooled: bool) -> Iterator[Fault]:
+def draw_faults(seed: int, fewest_steps: int, *, pooled: bool) -> Iterator[Fault]:
     """Faults without end, the same for the same seed.
 
     They come in rounds, of which each has every state once, in an order of its own. What happens in a state is in
-    turn everything that can.
+    turn everything that can. `fewest_steps` are answered between a death and the next fault: so many that whoever was
+    in flight has come past where it was. Requests at whose positions workers die again and again are given up, and
+    whether that is by chance cannot be told.
     """
     draw = random.Random(seed)
     found = states(pooled=pooled)
@@ -79,7 +80,7 @@ def draw_faults(seed: int, *, pooled: bool) -> Iterator[Fault]:
                 state,
                 next(turns[state]),
                 rank=0 if state in _OF_RANK_0 else draw.randrange(RANKS),
-                times=draw.randint(1, 12) if state in (Point.DECODE, Point.COLLECTIVE, Point.SAMPLING) else 1,
+                times=draw.randint(1, 4) if state in (Point.DECODE, Point.COLLECTIVE, Point.SAMPLING) else 1,
                 after_s=draw.uniform(0, 0.3),
-                steps=draw.randint(_FEWEST_STEPS, 40),
+                steps=draw.randint(fewest_steps, 2 * fewest_steps),
             )

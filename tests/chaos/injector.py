@@ -16,8 +16,10 @@ from numaserve.shm_comm.segment import MEMFD_NAME
 
 from tests.chaos import faults
 from tests.chaos.cells import Action, Point
+from tests.chaos.client import Asked, ask
 from tests.chaos.faults import Fault
 from tests.chaos.served import STEP_DEADLINE_S, ChaosServer, ServerGone
+from tests.chaos.traffic import Request
 
 SLOW_MS = 300  # less than the deadline of a step
 _NO_DESCRIPTORS_S = 0.5
@@ -27,10 +29,7 @@ _LOOKS_S = 0.1
 _HEALS_S = 60.0
 # A server gives up after three deaths in a minute that come before a step was answered.
 _MOST_STARTS, _WINDOW_S = 2, 65.0
-_CHILDREN = {
-    faults.TEMPLATE: "numaserve.server.template.process",
-    faults.GRAMMAR: "numaserve.server.structured.trial_process",
-}
+_TEMPLATES, _TRIALS = "numaserve.server.template.process", "numaserve.server.structured.trial_process"
 _SIGNALS = {Action.KILL: signal.SIGKILL, Action.CRASH: signal.SIGSEGV, Action.STOP: signal.SIGSTOP}
 
 
@@ -43,6 +42,7 @@ class Injector:
     hits: Counter[str] = field(default_factory=Counter)  # by state
     actions: Counter[str] = field(default_factory=Counter)
     missed: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)  # answers to what the injector asked itself
     _starts: deque[float] = field(default_factory=lambda: deque([-_WINDOW_S] * _MOST_STARTS, _MOST_STARTS))
 
     async def bring(self, fault: Fault) -> None:
@@ -57,8 +57,10 @@ class Injector:
                 hit = await self._at_a_point(fault)
             case faults.ANY_TIME | faults.BOTH:
                 hit = await self._at_any_time(fault)
-            case faults.TEMPLATE | faults.GRAMMAR:
-                hit = await self._without_a_child(fault)
+            case faults.TEMPLATE:
+                hit = await self._without(_TEMPLATES)
+            case faults.GRAMMAR:
+                hit = await self._amid_a_trial()
             case faults.DISK:
                 hit = await self._with_a_full_disk(fault)
             case _:
@@ -121,14 +123,26 @@ class Injector:
         await self._death(lives)
         return True
 
-    async def _without_a_child(self, fault: Fault) -> bool:
-        module = _CHILDREN[str(fault.state)]
+    async def _without(self, module: str) -> bool:
+        """A child of the front end is killed, as soon as there is one."""
         end = time.monotonic() + _COMES_S
         while (child := self.server.child(module)) is None and time.monotonic() < end:
-            await asyncio.sleep(_LOOKS_S)  # it is started when somebody needs it
+            await asyncio.sleep(_LOOKS_S)
         if child is not None:
             os.kill(child, signal.SIGKILL)
         return child is not None
+
+    async def _amid_a_trial(self) -> bool:
+        """The child that tries grammars is killed while somebody has one that nobody had before."""
+        pattern = f"{len(self.actions)}{time.monotonic_ns()}[a-z]{{3}}"
+        body = {"prompt": "Say", "regex": pattern, "max_tokens": 40, "temperature": 0}
+        asked = Asked(Request("grammar", "/v1/completions", body), 0)
+        asking = asyncio.create_task(ask(self.server.real.url, asked))
+        hit = await self._without(_TRIALS)
+        await asking
+        if asked.status != 200:
+            self.refused.append(f"amid a trial: {asked.status} {asked.error} {asked.data[:200]!r}")
+        return hit
 
     async def _with_a_full_disk(self, fault: Fault) -> bool:
         """The weights are not in the cache any more, and there is no room to put them there again."""

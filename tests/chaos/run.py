@@ -3,18 +3,22 @@
 import asyncio
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.chaos.model import write_model
 from tests.chaos.report import Report
 from tests.chaos.served import oracle, under_chaos
 from tests.chaos.site import Load, Site, answers_of
-from tests.chaos.traffic import draw_embeddings, draw_requests
+from tests.chaos.traffic import Request, draw_embeddings, draw_requests
 
 _EMBEDDING = {"task": "embed"}
 _EMBEDDING_CLIENTS = 4
+# In which the tokens of as many running requests are computed again.
+_STEPS_A_CLIENT, _EMBEDDING_STEPS = 2.5, 40
 
 
 @dataclass(frozen=True)
@@ -48,15 +52,19 @@ def run(options: Options) -> Report:
 
 def _loads(options: Options, model: Path) -> list[Load]:
     """What is asked, and what is answered by servers as they are."""
-    given = [(draw_requests(options.seed, options.requests), options.clients, {})]
+    seed, clients = options.seed, options.clients
+    requests = draw_requests(seed, options.requests)
+    loads = [Load(requests, _answers(model, requests, clients), clients, round(_STEPS_A_CLIENT * clients), seed)]
     if options.embeddings:
-        given.append((draw_embeddings(options.seed, options.embeddings), _EMBEDDING_CLIENTS, _EMBEDDING))
-    loads = []
-    for requests, clients, more in given:
-        with oracle(model, **more) as server:
-            expected = asyncio.run(answers_of(server.url, requests, clients))
-        loads.append(Load(requests, expected, clients, options.seed))
+        requests, clients = draw_embeddings(seed, options.embeddings), _EMBEDDING_CLIENTS
+        expected = _answers(model, requests, clients, **_EMBEDDING)
+        loads.append(Load(requests, expected, clients, _EMBEDDING_STEPS, seed))
     return loads
+
+
+def _answers(model: Path, requests: Sequence[Request], clients: int, **more: object) -> list[Any]:
+    with oracle(model, **more) as server:
+        return asyncio.run(answers_of(server.url, requests, clients))
 
 
 async def _run(options: Options, sites: list[Site]) -> Report:

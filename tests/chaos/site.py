@@ -26,11 +26,15 @@ _EXIT_S = 60.0
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked of a server: requests, again and again, by so many clients, and what they are answered."""
+    """What is asked of a server: requests, again and again, by so many clients, and what they are answered.
+
+    There are `steps` at least between a death and the next fault.
+    """
 
     requests: Sequence[Request]
     expected: Sequence[Any]
     clients: int
+    steps: int
     seed: int
 
 
@@ -82,6 +86,7 @@ class Site:
             report.gone = str(error)
         report.deaths, report.missed = injector.deaths, injector.missed
         report.hits, report.actions = injector.hits, injector.actions
+        report.failed += injector.refused
         report.restarts = max(self._server.lives()) - 1
         report.log = self._server.log()
         return report
@@ -89,7 +94,7 @@ class Site:
     async def _hurt(self, is_enough: Callable[[int], bool]) -> None:
         clients = [asyncio.create_task(self._client()) for _ in range(self._load.clients)]
         try:
-            faults_to_come = draw_faults(self._load.seed, pooled=self._pooled)
+            faults_to_come = draw_faults(self._load.seed, self._load.steps, pooled=self._pooled)
             for _ in states(pooled=self._pooled):
                 await self._injector.bring(next(faults_to_come))
             while not is_enough(len(self._injector.deaths)):

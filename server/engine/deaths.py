@@ -7,18 +7,17 @@ class Deaths:
     """Tells deaths that end by themselves from those after which the server should rather give up."""
 
     def __init__(self) -> None:
-        self._steps_at_death = 0
+        self._answered_at_death = 0
         self._steps_at_conviction = -1
 
-    def explained(self, finding: Finding, steps: int) -> bool:
-        """Take in a death after so many answered `steps` in all. Returns whether something explains it: a step was
-        answered since the last, or it is put down to a request that will be found.
+    def explained(self, finding: Finding, steps: int, beats: int) -> bool:
+        """Take in a death after so many answered `steps`, and `beats` of the heart, in all. Returns whether something
+        explains it: an answer since the last, or that it is put down to a request that will be found.
 
         One more conviction without a step since the one before explains nothing: workers that die of every request
         would be started again as long as requests come.
         """
-        answered = steps > self._steps_at_death
-        self._steps_at_death = steps
+        answered, self._answered_at_death = steps + beats > self._answered_at_death, steps + beats
         if finding.convicted is None:
             return answered or finding.put_down
         at_conviction, self._steps_at_conviction = self._steps_at_conviction, steps

@@ -43,6 +43,7 @@ class EngineConfig:
     max_queued_requests: int = 512
     step_deadline_s: float = 60.0
     overlap: bool = True  # plan one step ahead
+    beat_s: float | None = 5.0  # without a step after which workers must show that they live; None: they need not
     resume_timeout_s: float = 300.0  # how long requests wait for new workers
 
 
@@ -105,6 +106,7 @@ class Engine:
             world_size=len(launches),
             depth=2 if config.overlap else 1,
             deadlines=StepDeadlines(config.step_deadline_s, launches[0].mask_deadline_s),
+            beat_s=config.beat_s,
             clock=clock,
         )
         self._profiles = Profiles(
@@ -299,7 +301,7 @@ class Engine:
         self._metrics.resumed(self._requests.num_begun)
         self._set_workers_down()
         self._outage.workers_down()
-        return self._deaths.explained(finding, self._steps.steps)
+        return self._deaths.explained(finding, self._steps.steps, self._steps.beats)
 
     def _on_convicted(self, sequence: ScheduledSequence, death: Death) -> None:
         request_id = self._requests.id_of(sequence)

@@ -46,13 +46,17 @@ class StepHooks:
 
 
 class StepLoop:
-    """Drives the scheduler. It is woken by results and requests and has no task and no timer of its own while idle.
+    """Drives the scheduler. It is woken by results and requests, and has no task of its own.
 
     With `depth` 1 a plan leaves when the one before it was answered and processed: the plain loop, and the oracle for
     `depth` 2, in which plan N+1 leaves before the answer to plan N is in.
 
     A step counts as answered when every rank has answered. The next plan would wait for the slowest one anyway, and so
     an error of any rank is known before the result is used.
+
+    After `beat_s` seconds without an answer, and at once when there are new workers, a plan of nothing is sent: every
+    thread of every rank meets the others in every collective, and a rank that hangs is noticed before a request comes.
+    To ask the worker's Python would prove less: its threads or its ring may be what hangs.
     """
 
     def __init__(
@@ -64,8 +68,11 @@ class StepLoop:
         world_size: int,
         depth: int,
         deadlines: StepDeadlines,
+        beat_s: float | None,
         clock: Clock = time.monotonic,
     ) -> None:
+        self._beat_s = beat_s
+        self._beat_timer: asyncio.TimerHandle | None = None
         self._scheduler = scheduler
         self._clock = clock
         self._hooks = hooks
@@ -77,8 +84,9 @@ class StepLoop:
         self._watch = ProgressWatch(deadlines.longest_s, self._stalled)
         self._running = False
         self._wake_planned = False
-        self._last_answered = 0.0
+        self._last_answered = float("-inf")
         self.steps = 0
+        self.beats = 0  # plans of nothing that were answered
 
     @property
     def idle(self) -> bool:
@@ -101,6 +109,10 @@ class StepLoop:
         self._running = False
         self._in_flight.clear()
         self._watch.stop()
+        self._last_answered = float("-inf")
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+            self._beat_timer = None
 
     def wake(self) -> None:
         """Plan soon. All that arrives in the same turn of the event loop goes into the same step."""
@@ -141,34 +153,48 @@ class StepLoop:
         while self._running and len(self._in_flight) < self._depth:
             scheduling = self._clock()
             self._hooks.planning(scheduling)
-            plan = self._schedule()
+            plan = self._scheduler.schedule()
             if plan is None:
+                self._rest()
                 break
-            scheduled = self._clock()
-            self._hooks.send(plan)
+            self._send(plan, scheduling)
             if self._scheduler.masked:
                 self._hooks.masked(plan.step_id, self._scheduler.masked)
-            sent = self._clock()
-            self._in_flight.append(_Step(plan, StepTimes(scheduling, scheduled, sent), set(self._ranks)))
-            self._watch.expect(len(self._ranks))
             for sequence in self._scheduler.newly_admitted:
                 self._hooks.admitted(sequence, scheduling)
         if self._in_flight:
             self._watch.allow(self._in_flight[0].plan.deadline_s)
 
-    def _schedule(self) -> StepPlan | None:
-        scheduler = self._scheduler
-        plan = scheduler.schedule()
-        if plan is None:
-            return None
-        expected_s = scheduler.costs.expected(scheduler.in_flight[-1].terms)
-        return replace(plan, deadline_s=self._deadlines.of(expected_s, masked=bool(scheduler.masked)))
+    def _send(self, plan: StepPlan, scheduling: float) -> None:
+        """Send the scheduler's last plan, with a deadline."""
+        expected_s = self._scheduler.costs.expected(self._scheduler.in_flight[-1].terms)
+        plan = replace(plan, deadline_s=self._deadlines.of(expected_s, masked=bool(self._scheduler.masked)))
+        scheduled = self._clock()
+        self._hooks.send(plan)
+        self._in_flight.append(_Step(plan, StepTimes(scheduling, scheduled, self._clock()), set(self._ranks)))
+        self._watch.expect(len(self._ranks))
+
+    def _rest(self) -> None:
+        """Have the heart beat some time after the last answer, unless steps are in flight or a timer runs already."""
+        if self._beat_s is not None and not self._in_flight and self._beat_timer is None:
+            seconds = max(0.0, self._last_answered + self._beat_s - self._clock())
+            self._beat_timer = asyncio.get_running_loop().call_later(seconds, self._beat)
+
+    def _beat(self) -> None:
+        self._beat_timer = None
+        now = self._clock()
+        if self._beat_s is not None and now < self._last_answered + self._beat_s:  # steps have come and gone
+            self._rest()
+        elif not self._in_flight:
+            self._send(self._scheduler.beat(), now)
+            self._watch.allow(self._in_flight[0].plan.deadline_s)
 
     def _complete(self, step: _Step) -> None:
         answered = self._clock()
         begun = max(step.times.sent, self._last_answered)
         self._last_answered = answered
-        self.steps += 1
+        self.steps += bool(step.plan.seqs)
+        self.beats += not step.plan.seqs
         if step.failure is not None:
             logger.error("step %d failed in worker %d: %s", step.plan.step_id, step.failure.rank, step.failure.message)
             self._hooks.failed(self._scheduler.fail_step(step.plan.step_id), step.failure.message)
@@ -176,9 +202,10 @@ class StepLoop:
                 self._hooks.void(later.plan.step_id)
         elif step.result is not None:
             self._hooks.updated(self._scheduler.apply(step.result), answered)
-            step.times.record(
-                self._metrics, step.plan, step.result, begun=begun, answered=answered, processed=self._clock()
-            )
+            if step.plan.seqs:
+                step.times.record(
+                    self._metrics, step.plan, step.result, begun=begun, answered=answered, processed=self._clock()
+                )
 
     def _stalled(self) -> None:
         missing = sorted(self._in_flight[0].waiting_for) if self._in_flight else []

@@ -101,6 +101,13 @@ class Scheduler:
         self.in_flight.append(step.in_flight)
         return step.finish()
 
+    def beat(self) -> StepPlan:
+        """A plan of nothing, to be sent at once while none is in flight: its answer shows that the workers live."""
+        record = InFlight(self._next_step)
+        self._next_step += 1
+        self.in_flight.append(record)
+        return StepPlan(record.step_id, [])
+
     def apply(self, result: StepResult) -> list[SequenceUpdate]:
         """Take in rank 0's result of the oldest plan in flight. Returns the updates of sequences that still live.
 
@@ -111,7 +118,7 @@ class Scheduler:
             raise ResultMismatch(f"result of step {result.step_id}, awaited none")
         self.in_flight[0].check(result)
         record = self.in_flight.popleft()
-        if not record.void:
+        if record.entries:  # it is neither void nor a beat
             # Waiting for masks is no work of the step, and says nothing of the next one.
             self.costs.observe(record.terms, (result.worker_ns - result.mask_wait_ns) * 1e-9)
         updates = []

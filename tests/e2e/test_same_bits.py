@@ -106,6 +106,14 @@ def test_retraction_changes_no_bit(subject: Subject) -> None:
     assert traffic.scheduler.stats().retractions > 0
 
 
+def test_a_step_of_nothing_changes_no_bit(subject: Subject) -> None:
+    traffic = Traffic(subject.group, scheduler_config())
+    for request, answer in zip(subject.requests[:4], subject.alone, strict=False):
+        assert subject.group.run(traffic.scheduler.beat()).seqs == []
+        traffic.scheduler.in_flight.clear()
+        assert traffic.serve([request]) == [answer]
+
+
 def test_planning_one_step_ahead_changes_no_bit(subject: Subject) -> None:
     traffic = Traffic(subject.group, scheduler_config(enable_prefix_cache=True, num_pages=FEW_PAGES), ahead=2)
     assert traffic.serve(subject.requests) == subject.alone

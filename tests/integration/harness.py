@@ -53,6 +53,7 @@ class Options:
     context: int = 2048
     deadline_s: float = 30.0
     resume_timeout_s: float = 60.0
+    beat_s: float | None = None
     policy: RestartPolicy | None = None
     ring_factory: RingFactory | None = None
     mask_deadline_s: float = 20.0
@@ -96,6 +97,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
         step_deadline_s=options.deadline_s,
         overlap=options.overlap,
         resume_timeout_s=options.resume_timeout_s,
+        beat_s=options.beat_s,
     )
     return Engine(
         config,

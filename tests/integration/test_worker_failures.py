@@ -179,6 +179,22 @@ async def test_a_worker_that_hangs_is_a_worker_that_died(tmp_path: Path) -> None
         await _serves_again(server)
 
 
+async def test_a_worker_that_hangs_while_idle_is_noticed_before_a_request_comes() -> None:
+    async with serving(Options(ranks=2, beat_s=0.05, deadline_s=0.5)) as server:
+        os.kill(pids_of(server.engine)[1], signal.SIGSTOP)
+        await until(lambda: server.metric("worker_restarts_total", reason="stall") == 1)
+        await until(server.engine.is_ready)
+        await _serves_again(server)
+
+
+async def test_the_heart_of_idle_workers_beats_and_is_no_step() -> None:
+    async with serving(Options(beat_s=0.02)) as server:
+        await until(lambda: server.engine._steps.beats > 2)
+        assert server.engine.server_info()["steps"] == 0
+        assert server.metric("step_tokens_count") == 0
+        await _serves_again(server)
+
+
 async def test_a_failed_step_ends_its_requests_only() -> None:
     async with running_engine(Options(ranks=2, faults=("--fail-step", "3", "--fault-rank", "0"))) as engine:
         pids = pids_of(engine)

@@ -31,7 +31,7 @@ class Memory:
         tokens = sum(max(1, len(seq.tokens)) for seq in plan.seqs)
         rows = sum(seq.sample + len(seq.prompt_logprobs) for seq in plan.seqs)
         slots = {seq.slot for seq in plan.seqs}
-        fits = 0 < tokens <= self._scenario.step_tokens and rows <= self._scenario.logit_rows
+        fits = tokens <= self._scenario.step_tokens and rows <= self._scenario.logit_rows
         if not (fits and len(slots) == len(plan.seqs) and slots <= set(range(self._scenario.running))):
             self._world.violate(f"plan {plan.step_id} is more than the workers were told they would get")
 

@@ -113,7 +113,7 @@ def _any_scenario(rng: random.Random) -> Scenario:
         step_deadline_s=5.0,
         mask_deadline_s=0.5,
         resume_timeout_s=rng.choice((1.0, 20.0, 300.0)),
-        most_failures=rng.choice((3, 1000, 1000)),
+        most_failures=rng.choice((1, 3, 1000, 1000)),
         step_faults={kind: rng.choice((0.01, 0.05, 0.2)) for kind in kinds},
         load_faults=rng.choice((0.0, 0.0, 0.0, 0.3)) if faulty else 0.0,
         deaths=tuple(sorted(rng.uniform(load_s / 2, 2 * until) for _ in range(deaths))),

@@ -224,7 +224,7 @@ class SimulatedWorkers:
 
 def _lie(fault: str, seqs: list[SeqResult]) -> list[SeqResult]:
     """Results that are not the plan's."""
-    if fault == "mismatch":
+    if fault == "mismatch" or not seqs:
         return [*seqs, SeqResult(1)]
     first = seqs[0]
     return [SeqResult(-1 if first.token >= 0 else 1, prompt_logprobs=first.prompt_logprobs), *seqs[1:]]

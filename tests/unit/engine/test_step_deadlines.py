@@ -39,7 +39,7 @@ def test_plans_carry_the_longest_deadline_until_steps_can_be_predicted_and_then_
             broken=lambda death: None,
         )
         deadlines = StepDeadlines(60.0, 1.0)
-        loop = StepLoop(scheduler, hooks, Metrics("m"), world_size=1, depth=1, deadlines=deadlines)
+        loop = StepLoop(scheduler, hooks, Metrics("m"), world_size=1, depth=1, deadlines=deadlines, beat_s=None)
         scheduler.add(Sequence("a", [1, 2, 3], SamplingParams(), 40))
         loop.start()
         for _ in range(40):

@@ -9,12 +9,11 @@ from dataclasses import asdict, dataclass
 from numaserve.server.death import Death
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.deadlines import StepDeadlines
-from numaserve.server.engine.deaths import Deaths
 from numaserve.server.engine.gauges import Gauges
 from numaserve.server.engine.info import limits_info, load_of, loading_line, settings_info, workers_info
 from numaserve.server.engine.masks import MatcherWork
-from numaserve.server.engine.outage import Outage
 from numaserve.server.engine.profiles import Profiles
+from numaserve.server.engine.recovery import Recovery
 from numaserve.server.engine.registry import LiveRequests
 from numaserve.server.engine.steps import StepHooks, StepLoop
 from numaserve.server.engine.stream import Stream
@@ -120,8 +119,7 @@ class Engine:
             dtype=launches[0].settings.kv_cache_dtype,
             prefix_cache=scheduler.config.enable_prefix_cache,
         )
-        self._outage = Outage(metrics, clock, timeout_s=config.resume_timeout_s, expired=self._on_resume_timeout)
-        self._deaths = Deaths()
+        self._recovery = Recovery(scheduler, self._requests, metrics, clock, timeout_s=config.resume_timeout_s)
         self._ready: dict[int, Ready] = {}
         self._state = "loading"
         self._draining = False
@@ -150,7 +148,7 @@ class Engine:
 
     def takes_requests(self) -> bool:
         """Whether requests are admitted now: while they are served, and while the workers are being replaced."""
-        return self.state == "serving" or (self.state == "restarting" and not self._outage.expired)
+        return self.state == "serving" or (self.state == "restarting" and not self._recovery.is_overdue)
 
     def is_alive(self) -> bool:
         """False only when the engine has given up for good."""
@@ -237,7 +235,7 @@ class Engine:
             self._state = "stopped"
         self._steps.halt()
         self._profiles.fail("The server is shutting down.")
-        self._outage.close()
+        self._recovery.close()
         self._requests.fail_all(GenerationFailed("The server is shutting down."))
         self._requests.masks.close()
         self._requests.timeouts.close()
@@ -284,58 +282,36 @@ class Engine:
         self._scheduler.costs.describe([ready.terms for ready in self._ready.values()])
         self._state = "serving"
         self._requests.masks.begin()
-        self._outage.workers_up()
-        self._end_idle_outage()
+        self._recovery.workers_up()
         self._steps.start()
 
     def _on_down(self, death: Death) -> bool:
-        """Every request resumes from its tokens once there are workers again, but for one that has been found to bring
-        them down."""
         self._state = "restarting"
         self._steps.halt()
         self._requests.masks.reset()
         self._profiles.fail(f"The workers failed ({death}); try again later.")
-        finding = self._scheduler.workers_died()
-        if finding.convicted is not None:
-            self._on_convicted(finding.convicted, death)
-        self._metrics.resumed(self._requests.num_begun)
         self._set_workers_down()
-        self._outage.workers_down()
-        return self._deaths.explained(finding, self._steps.steps, self._steps.beats)
-
-    def _on_convicted(self, sequence: ScheduledSequence, death: Death) -> None:
-        request_id = self._requests.id_of(sequence)
-        logger.error("request %s brings the workers down and is given up: %s", request_id, death)
-        message = f"The workers failed again and again while they computed {request_id}, last because {death}."
-        self._requests.fail([sequence], GenerationFailed(message))
-
-    def _on_resume_timeout(self) -> None:
-        seconds = self._config.resume_timeout_s
-        logger.error("the workers do not serve again within %g s; requests that wait for them end", seconds)
-        self._requests.fail_all(NotReady(f"The workers failed and could not be replaced within {seconds:g} s."))
+        return self._recovery.died(death, steps=self._steps.steps, beats=self._steps.beats)
 
     def _on_given_up(self, reason: str) -> None:
         self._state = "failed"
-        self._outage.close()
+        self._recovery.close()
         self._requests.fail_all(NotReady(f"The server has given up: {reason}."))
         self._callbacks.given_up(reason)
 
     # --- what the step loop tells -------------------------------------------------------------------------------
 
     def _on_updated(self, updates: list[SequenceUpdate], now: float) -> None:
-        self._outage.end()
+        self._recovery.answered()
         self._requests.advance(updates, now)
 
     def _on_step_failed(self, sequences: list[ScheduledSequence], message: str) -> None:
         self._requests.fail(sequences, GenerationFailed(f"The request could not be computed: {message}"))
 
     def _on_room(self) -> None:
-        self._end_idle_outage()
+        if self._state == "serving":
+            self._recovery.settle()
         self._steps.wake()
-
-    def _end_idle_outage(self) -> None:
-        if self._state == "serving" and len(self._requests) == 0:
-            self._outage.end()
 
     def _set_workers_down(self) -> None:
         for launch in self._launches:

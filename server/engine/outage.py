@@ -1,10 +1,13 @@
 """The time in which requests wait for new workers."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from numaserve.server.engine.clock import Clock
 from numaserve.server.metrics.metrics import Metrics
+
+logger = logging.getLogger(__name__)
 
 
 class Outage:
@@ -21,6 +24,7 @@ class Outage:
         self._timeout_s = timeout_s
         self._on_expired = expired
         self._began: float | None = None
+        self._up = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.expired = False  # there are no workers for too long, and nobody should be made to wait for their end
 
@@ -34,14 +38,22 @@ class Outage:
         self._timer = asyncio.get_running_loop().call_later(left, self._expire)
 
     def workers_up(self) -> None:
-        """There are new ones."""
+        """There are new ones, which have answered nothing yet."""
+        self._up = self._clock()
         self.expired = False
         self._stop_timer()
 
     def end(self) -> None:
         """A step was answered, or there is nobody to serve. Nothing happens when it does not last."""
         if self._began is not None:
-            self._metrics.resume_pause(self._clock() - self._began)
+            now = self._clock()
+            self._metrics.resume_pause(now - self._began)
+            logger.info(
+                "an outage of %.3f s is over: %.3f s until there were new workers, %.3f s until they answered",
+                now - self._began,
+                self._up - self._began,
+                now - self._up,
+            )
             self._began = None
 
     def close(self) -> None:

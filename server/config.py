@@ -100,6 +100,13 @@ class ServeConfig(BaseModel):
     max_queued_requests: int = Field(
         512, ge=0, le=1 << 20, description="Requests that may wait; beyond that clients get 429."
     )
+    max_queued_seconds: float = Field(
+        600.0,
+        gt=0,
+        le=86400,
+        description="Seconds of work, as predicted, that may wait; beyond that clients get 429. The default is when "
+        "OpenAI's clients give up.",
+    )
     chunked_prefill_size: int = Field(
         512, ge=16, le=8192, description="Tokens in one step, prompt and output together."
     )

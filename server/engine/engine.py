@@ -40,6 +40,7 @@ class EngineConfig:
     model: str  # its name in metrics and server_info
     version: str
     max_queued_requests: int = 512
+    max_queued_s: float = 600.0  # of predicted work
     step_deadline_s: float = 60.0
     overlap: bool = True  # plan one step ahead
     beat_s: float | None = 5.0  # without a step after which workers must show that they live; None: they need not
@@ -133,14 +134,20 @@ class Engine:
         if not self._supervisor.can_mask and any(request.matcher for request in requests):
             raise NotReady("The server cannot constrain requests: its workers have no mask board.")
         now = self._clock()
-        if len(self._requests) + len(requests) > self._capacity:
-            raise QueueFull(
-                f"{len(self._requests)} requests are running or queued, which is as many as may.",
-                self._requests.retry_after(now),
-            )
+        self._check_room(len(requests), now)
         stream = self._requests.add(requests, now)
         self._steps.wake()
         return stream
+
+    def _check_room(self, sequences: int, now: float) -> None:
+        backlog, live = self._requests.backlog, len(self._requests)
+        if live + sequences > self._capacity:
+            message = f"{live} requests are running or queued, which is as many as may."
+        elif backlog.seconds > self._config.max_queued_s:
+            message = f"The requests that wait will take {backlog.seconds:.0f} s, which is as long as they may."
+        else:
+            return
+        raise QueueFull(message, backlog.retry_after(now))
 
     def is_ready(self) -> bool:
         """Whether requests are served now."""

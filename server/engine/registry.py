@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from msgspec import structs
+from numaserve.server.engine.backlog import Backlog
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.live import LiveRequest
 from numaserve.server.engine.masks import Masks, MatcherWork
 from numaserve.server.engine.stream import Stream
-from numaserve.server.engine.throughput import Throughput
 from numaserve.server.engine.timeouts import Timeouts
 from numaserve.server.engine.types import (
     EngineError,
@@ -54,7 +54,7 @@ class LiveRequests:
         self._on_end = on_end
         self._live: dict[str, LiveRequest] = {}
         self._ids = itertools.count()
-        self._throughput = Throughput()
+        self.backlog = Backlog(scheduler)
         self.timeouts = Timeouts(clock, self._on_late)
         self._empty = asyncio.Event()
         self._empty.set()
@@ -93,6 +93,7 @@ class LiveRequests:
             request, sequence, self._tokenizer, self._metrics, stream, index=index, now=now, on_end=self._remove
         )
         self._scheduler.add(sequence)
+        self.backlog.enter(sequence)
         self._live[sequence.request_id] = live
         if request.matcher is not None:
             self.masks.add(sequence, request.matcher)
@@ -101,12 +102,9 @@ class LiveRequests:
         self._empty.clear()
         return live
 
-    def retry_after(self, now: float) -> int:
-        """The seconds after which a client that found no room may come again."""
-        return self._throughput.retry_after(len(self._scheduler.waiting), now)
-
     def scheduled(self, sequence: Sequence, now: float) -> None:
         """Tell the request of `sequence` that it left the queue, for the first time."""
+        self.backlog.leave(sequence)
         live = self._live.get(sequence.request_id)
         if live is not None:
             live.scheduled(now)
@@ -168,7 +166,7 @@ class LiveRequests:
         del self._live[live.sequence.request_id]
         self._scheduler.finish(live.sequence.request_id)
         self.masks.remove(live.sequence.request_id)
-        self._throughput.ended(self._clock())
+        self.backlog.ended(live.sequence, self._clock())
         if not self._live:
             self._empty.set()
         self._on_end()

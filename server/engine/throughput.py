@@ -1,4 +1,4 @@
-"""The pace at which requests leave, to tell refused clients when to come back."""
+"""The pace at which work leaves, to tell refused clients when to come back."""
 
 import math
 from collections import deque
@@ -8,21 +8,22 @@ _MAX_SECONDS = 60
 
 
 class Throughput:
-    """Remembers when the last requests ended (monotonic seconds)."""
+    """Remembers when the last requests ended (monotonic seconds), and how many tokens were computed for each."""
 
     def __init__(self) -> None:
-        self._ends: deque[float] = deque(maxlen=_REMEMBERED)
+        self._ends: deque[tuple[float, int]] = deque(maxlen=_REMEMBERED)
 
-    def ended(self, now: float) -> None:
+    def ended(self, now: float, tokens: int) -> None:
         """Note the end of a request at the monotonic time `now`."""
-        self._ends.append(now)
+        self._ends.append((now, tokens))
 
     def retry_after(self, waiting: int, now: float) -> int:
-        """Whole seconds, 1 to 60, until about half of `waiting` requests have been served at the recent pace.
+        """Whole seconds, 1 to 60, until about half of `waiting` tokens have been computed at the recent pace.
 
         Half: told to come back when the queue is empty, clients would leave the server idle at that moment.
         """
-        if len(self._ends) < 2:
+        done = sum(tokens for _, tokens in self._ends)
+        if len(self._ends) < 2 or not done:
             return 1
-        seconds_each = (now - self._ends[0]) / len(self._ends)
+        seconds_each = (now - self._ends[0][0]) / done
         return min(_MAX_SECONDS, max(1, math.ceil(seconds_each * waiting / 2)))

@@ -53,6 +53,17 @@ class CostModel:
         """Seconds that can be relied on; None as long as too few steps were seen for that."""
         return self.predict(terms) if self._observed >= _SETTLED else None
 
+    def request_seconds(self, prompt: int, output: int, *, chunk: int, batch: int) -> float:
+        """Seconds that a request of so many tokens takes from the others: its prompt's steps of at most `chunk` tokens,
+        and its part of the steps of `batch` such requests. 0 as long as that cannot be told."""
+        work = self._table.begin()
+        of_prompt = self.expected(work.terms(0, prompt))
+        if of_prompt is None:
+            return 0.0
+        once_more = self.predict((1.0, work.terms(0, min(prompt, chunk))[1], 0.0, 0.0, 0.0))
+        work.add(prompt, 1, 1, times=batch)
+        return of_prompt + (-(-prompt // chunk) - 1) * once_more + output * self.predict(work.terms()) / batch
+
     def observe(self, terms: Terms, seconds: float) -> None:
         """Take in the time of a step."""
         if self._table.is_empty or seconds <= 0.0:

@@ -69,13 +69,14 @@ class StepWork:
         self._kv_bytes = 0
         self._kv_flops = 0
 
-    def add(self, start: int, count: int, rows: int = 0) -> None:
-        """Add `count` new tokens of a sequence from position `start` on, and as many rows of logits."""
-        self._tokens += count
-        self._rows += rows
+    def add(self, start: int, count: int, rows: int = 0, *, times: int = 1) -> None:
+        """Add `count` new tokens of a sequence from position `start` on, and as many rows of logits; of `times` such
+        sequences."""
+        self._tokens += times * count
+        self._rows += times * rows
         nbytes, flops = self._attention(start, count)
-        self._kv_bytes += nbytes
-        self._kv_flops += flops
+        self._kv_bytes += times * nbytes
+        self._kv_flops += times * flops
 
     def terms(self, start: int = 0, count: int = 0, rows: int = 0) -> Terms:
         """The terms of all that was added, and of that as it would be if `count` more tokens were added, too."""

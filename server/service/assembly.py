@@ -89,6 +89,7 @@ def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Se
             model=checked.name,
             version=installed_version(),
             max_queued_requests=config.max_queued_requests,
+            max_queued_s=config.max_queued_seconds,
             step_deadline_s=config.step_deadline_seconds,
             overlap=config.overlap,
             resume_timeout_s=config.resume_timeout,

@@ -27,6 +27,7 @@ from numaserve.workers.protocol import (
     Launch,
     LoadProgress,
     OperationProfile,
+    OperationTerms,
     ProfileRequest,
     ProtocolError,
     RankProfile,
@@ -195,7 +196,8 @@ class Worker:
             os.fstat(launch.ring_fd)  # it has been inherited
         self.load()
         model = FakeModel(launch, nan=self.options.nan, script=self.options.script)
-        self.send(Ready(self.rank, "fake", 1000 + self.rank, 2000, 3000, 0))
+        terms = [OperationTerms("linear", row_flops=1e8)] if self.options.terms else []
+        self.send(Ready(self.rank, "fake", 1000 + self.rank, 2000, 3000, 0, terms=terms))
         self.send(WorkerStats(self.rank, 1500 + self.rank, 0))
         count = 0
         while isinstance(plan := self.receive(), StepPlan | ProfileRequest):
@@ -293,6 +295,7 @@ def main() -> None:
     parser.add_argument("--fail-load", default="")
     parser.add_argument("--die-loading", action="store_true")
     parser.add_argument("--garbage", action="store_true")
+    parser.add_argument("--terms", action="store_true", help="tell what operations take, so that steps are predicted")
     parser.add_argument("--no-profile", action="store_true", help="never answer a request for a profile")
     parser.add_argument("--nan", action="store_true", help="let two tokens make logits that are not numbers")
     parser.add_argument("--script", type=lambda path: Script(Path(path)), help="play these answers")

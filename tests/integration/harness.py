@@ -49,6 +49,7 @@ class Options:
     pages: int = 512
     running: int = 16
     queued: int = 256
+    queued_s: float = 600.0
     step_tokens: int = 64
     context: int = 2048
     deadline_s: float = 30.0
@@ -94,6 +95,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
         "fake",
         "0",
         max_queued_requests=options.queued,
+        max_queued_s=options.queued_s,
         step_deadline_s=options.deadline_s,
         overlap=options.overlap,
         resume_timeout_s=options.resume_timeout_s,

@@ -129,6 +129,20 @@ async def test_sequences_that_the_queue_has_not_all_room_for_are_refused_togethe
             assert tokens_of(own) == expected_tokens([11 + index], GREEDY, 50)
 
 
+async def test_work_that_would_wait_too_long_is_refused_until_what_waits_has_begun() -> None:
+    async with running_engine(Options(running=1, queued_s=1e-9, faults=("--terms", "--step-ms", "5"))) as engine:
+        await generate(engine, [11], 40)  # the engine learns what steps take
+        stream = engine.admit([_request([12]), _request([13])])
+        with pytest.raises(QueueFull, match="The requests that wait will take") as refused:
+            engine.admit([_request([14])])
+        assert refused.value.retry_after >= 1
+        chunks = [chunk async for chunk in stream]
+        for index, first in enumerate((12, 13)):
+            own = [chunk for chunk in chunks if chunk.index == index]
+            assert tokens_of(own) == expected_tokens([first], GREEDY, 50)
+        assert tokens_of(await generate(engine, [14], 5)) == expected_tokens([14], GREEDY, 5)
+
+
 async def test_closing_a_stream_before_its_first_chunk_frees_everything() -> None:
     async with running_engine(Options(faults=("--step-ms", "5"))) as engine:
         streams = [engine.admit([_request([11 + i] * 100)]) for i in range(40)]

@@ -39,9 +39,16 @@ def test_the_tokens_of_a_step_are_those_of_prompts_and_one_for_each_sequence_in_
 
 def test_retry_after_follows_the_pace_and_stays_in_bounds() -> None:
     throughput = Throughput()
-    assert throughput.retry_after(waiting=100, now=0.0) == 1
+    assert throughput.retry_after(waiting=1000, now=0.0) == 1
     for second in range(10):
-        throughput.ended(float(second))
-    assert throughput.retry_after(waiting=20, now=10.0) == 10
+        throughput.ended(float(second), tokens=100)
+    assert throughput.retry_after(waiting=2000, now=10.0) == 10
     assert throughput.retry_after(waiting=0, now=10.0) == 1
-    assert throughput.retry_after(waiting=10_000, now=10.0) == 60
+    assert throughput.retry_after(waiting=1_000_000, now=10.0) == 60
+
+
+def test_requests_of_which_nothing_was_computed_say_nothing_of_the_pace() -> None:
+    throughput = Throughput()
+    for second in range(10):
+        throughput.ended(float(second), tokens=0)
+    assert throughput.retry_after(waiting=2000, now=10.0) == 1

@@ -1,0 +1,80 @@
+"""The work that waits, by its size and not by its number."""
+
+import pytest
+from numaserve.server.engine.backlog import Backlog
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.workers.protocol import OperationTerms, SamplingParams
+
+STEP_S, TOKEN_S = 0.01, 0.001  # of a step, and of each token in it
+
+
+def settled() -> Scheduler:
+    """A scheduler that has learnt what steps take."""
+    scheduler = Scheduler(SchedulerConfig(num_pages=1000, context_length=10_000, max_running_requests=10))
+    scheduler.costs.describe([[OperationTerms("linear", row_flops=1e8)]])
+    for tokens in (1, 512, 8, 100) * 30:
+        work = scheduler.costs.begin()
+        work.add(0, tokens, 1)
+        scheduler.costs.observe(work.terms(), STEP_S + TOKEN_S * tokens)
+    return scheduler
+
+
+def sequence(name: str, prompt: int, output: int) -> Sequence:
+    return Sequence(name, [1] * prompt, SamplingParams(), output)
+
+
+def test_a_prompt_takes_its_steps_and_an_answer_its_part_of_the_steps_of_a_batch() -> None:
+    backlog = Backlog(settled())
+    backlog.enter(sequence("a", 1024, 0))
+    prompt = 1024 * TOKEN_S + 2 * STEP_S
+    assert backlog.seconds == pytest.approx(prompt, rel=0.05)
+    backlog.enter(sequence("b", 1, 50))
+    assert backlog.seconds == pytest.approx(prompt + STEP_S + TOKEN_S + 50 * (STEP_S / 10 + TOKEN_S), rel=0.05)
+    assert backlog.tokens == 1024 + 51
+
+
+def test_what_has_left_the_queue_waits_no_more_and_is_counted_once() -> None:
+    backlog = Backlog(settled())
+    first, second = sequence("a", 100, 10), sequence("b", 100, 10)
+    backlog.enter(first)
+    alone = backlog.seconds
+    backlog.enter(second)
+    backlog.leave(first)
+    backlog.leave(first)
+    assert (backlog.tokens, backlog.seconds) == (110, pytest.approx(alone))
+    backlog.ended(second, 1.0)
+    backlog.ended(first, 2.0)
+    assert (backlog.tokens, backlog.seconds) == (0, 0.0)
+
+
+def test_an_answer_is_expected_to_be_as_long_as_answers_were_and_no_longer_than_it_may_be() -> None:
+    backlog = Backlog(settled())
+    for index in range(200):
+        ended = sequence(f"{index}", 10, 5000)
+        ended.tokens += [1] * 20
+        ended.cached_tokens = 0
+        backlog.enter(ended)
+        backlog.ended(ended, float(index))
+    backlog.enter(sequence("a", 10, 5000))
+    assert backlog.tokens == 10 + 20
+    backlog.enter(sequence("b", 10, 5))
+    assert backlog.tokens == 45
+
+
+def test_a_client_without_room_is_told_when_half_of_the_tokens_will_be_done() -> None:
+    backlog = Backlog(settled())
+    for index in range(10):
+        ended = sequence(f"{index}", 90, 10)
+        ended.tokens += [1] * 10
+        ended.cached_tokens = 0
+        backlog.ended(ended, float(index))
+    for index in range(20):
+        backlog.enter(sequence(f"waiting {index}", 90, 10))
+    assert backlog.retry_after(10.0) == 10
+
+
+def test_what_cannot_be_told_yet_refuses_nobody() -> None:
+    backlog = Backlog(Scheduler(SchedulerConfig(num_pages=10, context_length=10_000)))
+    backlog.enter(sequence("a", 5000, 100))
+    assert backlog.seconds == 0.0

@@ -107,7 +107,7 @@ class SimulatedGroup:
         self._blamed = True
 
     def _loaded(self, fault: str) -> None:
-        if self.state != "loading":
+        if self.state != "loading" or self._ready.done():  # the start was cancelled
             return
         if fault and fault != "dies at its end":
             self.state = "over"
@@ -130,7 +130,7 @@ class SimulatedGroup:
         self._workers.stand_still(over=True)
         if self.board is not None:
             self.board.close()  # from now on nobody is there to publish for
-        self._world.workers_died(death, self._workers.seeds_in_flight())
+        self._world.workers_died(death, self._workers.positions_in_flight())
         self._on_failure(death)
 
     def _blame(self) -> None:

@@ -58,7 +58,8 @@ class SimulatedWorkers:
         self._running = False
         self._dead = False
         self._over = False  # and the front end knows it
-        self._told: list[_Step] = []  # steps whose last answer is being told
+        self._told: list[_Step] = []  # steps whose last answer is being told, and is wrong
+        self._answered: dict[int, int] = {}  # positions of each sequence, by its seed
         self._arrival = [0.0] * scenario.ranks  # of each rank's last message: they do not overtake each other
         self.in_flight: deque[_Step] = deque()  # that not every rank has answered, or one before them not
 
@@ -96,9 +97,13 @@ class SimulatedWorkers:
         self._over = self._over or over
         self._queue.clear()
 
-    def seeds_in_flight(self) -> set[int]:
-        """The sequences in the plans that have not been answered."""
-        return {truth.wanted.seed for step in [*self._told, *self.in_flight] for truth in step.truths}
+    def positions_in_flight(self) -> dict[int, range]:
+        """The positions that were planned and not answered, of each sequence, by its seed."""
+        return {
+            truth.wanted.seed: range(self._answered.get(truth.wanted.seed, 0), seq.start + (len(seq.tokens) or 1))
+            for step in [*self._told, *self.in_flight]
+            for seq, truth in zip(step.plan.seqs, step.truths, strict=True)
+        }
 
     def on_mask(self) -> None:
         """A mask was published."""
@@ -214,10 +219,15 @@ class SimulatedWorkers:
         if step is not None:
             step.ranks.discard(rank)
         while self.in_flight and not self.in_flight[0].ranks:
-            self._told.append(self.in_flight.popleft())
-            if not self._told[-1].lied:
-                self._world.step_answered()
-            if self._told[-1].failed:
+            first = self.in_flight.popleft()
+            if first.lied:
+                self._told.append(first)
+                continue
+            self._world.step_answered()
+            for seq, truth in zip(first.plan.seqs, first.truths, strict=True):
+                self._answered[truth.wanted.seed] = seq.start + (len(seq.tokens) or 1)
+            if first.failed:
+                self._answered.clear()
                 for later in self.in_flight:
                     later.void = True
 

@@ -32,7 +32,7 @@ class World:
         self._down_since: float | None = None  # without a step that was answered, or could have been
         self._failures: list[float] = []  # when the workers failed with no step answered since they did before
         self._answered = True  # a step, since then
-        self.deaths: list[set[int]] = []  # the sequences in flight at each death of the workers
+        self.deaths: list[dict[int, range]] = []  # the positions in flight at each death of the workers, by seed
         self.excused: dict[int, str] = {}  # seeds of sequences that may end with an error, and why
         self.excuse_all = ""  # why any may
         self.admitted = 0  # sequences
@@ -60,15 +60,21 @@ class World:
         """A plan of these sequences was sent."""
         self.note("plan", plan.step_id, [(seq.slot, seq.start, len(seq.tokens)) for seq in plan.seqs])
 
-    def workers_died(self, death: Death, seeds: set[int]) -> None:
-        """The workers are gone, and the front end is told now. Who was in flight twice may be taken for the cause."""
+    def workers_died(self, death: Death, in_flight: dict[int, range]) -> None:
+        """The workers are gone, and the front end is told now. Who was in flight at the same positions before may be
+        taken for the cause."""
         self.note("group.fails", str(death))
         if self._down_since is None:
             self._down_since = self.loop.time()
-        again = set().union(*self.deaths) & seeds
+        again = [seed for seed, positions in in_flight.items() if self._killed_before(seed, positions)]
         self.excused |= dict.fromkeys(again, "the workers died twice while it was in flight")
-        self.deaths.append(seeds)
+        self.deaths.append(in_flight)
         self.workers_failed()
+
+    def _killed_before(self, seed: int, positions: range) -> bool:
+        """Whether the workers have died before while one of these positions was in flight."""
+        before = [death[seed] for death in self.deaths if seed in death]
+        return any(max(each.start, positions.start) < min(each.stop, positions.stop) for each in before)
 
     def workers_failed(self) -> None:
         """They have died, or have not loaded."""

@@ -5,8 +5,10 @@ The seed draws requests and faults; when exactly they meet is the machine's to s
 
 import argparse
 import random
+import signal
 import sys
 
+from tests.chaos.report import Report
 from tests.chaos.run import Options, run
 from tests.chaos.served import ROOT
 
@@ -24,7 +26,9 @@ def main() -> int:
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
-    report = run(Options(seed, given.seconds, given.kills, given.clients, embeddings=given.embeddings))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)  # in the background too the servers are ended
+    report = run(Options(seed, given.seconds, given.kills, given.clients, embeddings=given.embeddings), _show)
     print("\n".join(report.lines()))
     if not report.is_good:
         LOGS.mkdir(parents=True, exist_ok=True)
@@ -33,6 +37,12 @@ def main() -> int:
             path.write_text(part.log)
             print(f"log        {path}")
     return int(not report.is_good)
+
+
+def _show(deaths: int, report: Report) -> None:
+    """Of a long run how far it is."""
+    counts = report.requests.total(), len(report.failed), len(report.different)
+    print("kills {}, requests {}, failed {}, different {}".format(deaths, *counts), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

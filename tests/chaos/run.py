@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +34,8 @@ class Options:
     embeddings: int = 40  # the same of a second server; 0: there is none
 
 
-def run(options: Options) -> Report:
-    """Make the model, ask it all, and do it again under chaos."""
+def run(options: Options, show: Callable[[int, Report], None] = lambda *_: None) -> Report:
+    """Make the model, ask it all, and do it again under chaos. `show`: see `Site`, of the first server."""
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         folder = Path(name)
         model = write_model(folder / "model")
@@ -46,7 +46,7 @@ def run(options: Options) -> Report:
                 place = folder / str(index)
                 place.mkdir()
                 server = servers.enter_context(under_chaos(model, place, **_EMBEDDING if index else {}))
-                sites.append(Site(server, load, pooled=index > 0))
+                sites.append(Site(server, load, pooled=True) if index else Site(server, load, pooled=False, show=show))
             return asyncio.run(_run(options, sites))
 
 

@@ -55,10 +55,14 @@ async def answers_of(url: str, requests: Sequence[Request], clients: int) -> lis
 class Site:
     """A server under load and faults."""
 
-    def __init__(self, server: ChaosServer, load: Load, *, pooled: bool) -> None:
+    def __init__(
+        self, server: ChaosServer, load: Load, *, pooled: bool, show: Callable[[int, Report], None] = lambda *_: None
+    ) -> None:
+        """`show` gets deaths and the report after each fault beyond the first round."""
         self._server = server
         self._load = load
         self._pooled = pooled
+        self._show = show
         self._order = self._orders()
         self._over = False
         self._injector = Injector(server)
@@ -99,6 +103,7 @@ class Site:
                 await self._injector.bring(next(faults_to_come))
             while not is_enough(len(self._injector.deaths)):
                 await self._injector.bring(next(faults_to_come))
+                self._show(len(self._injector.deaths), self._report)
         finally:
             self._over = True
             await asyncio.gather(*clients)

@@ -89,6 +89,7 @@ class WorkerProcess:
     async def end(self, grace_s: float) -> None:
         """Send SIGTERM, and SIGKILL after `grace_s` seconds. Returns when the process has been reaped."""
         self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)  # one that is stopped, by whomever, takes no other signal but the last
         await asyncio.wait([self.exited], timeout=grace_s)
         self.signal(signal.SIGKILL)
         await self.exited

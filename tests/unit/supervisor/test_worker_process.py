@@ -7,10 +7,12 @@ from pathlib import Path
 from numaserve.server.supervisor.process import WorkerProcess, worker_environment
 
 
-def _ending(program: str, *, end_when: Path | None = None) -> tuple[str, list[int]]:
+def _ending(
+    program: str, *, end_when: Path | None = None, grace_s: float = 0.1, stop: bool = False
+) -> tuple[str, list[int]]:
     """How a process that runs `program` tells its end, and the ranks that were reported.
 
-    It is ended by us once the file `end_when` exists.
+    It is ended by us once the file `end_when` exists, having been stopped by a signal if `stop` says so.
     """
     exits: list[int] = []
 
@@ -23,7 +25,9 @@ def _ending(program: str, *, end_when: Path | None = None) -> tuple[str, list[in
         if end_when is not None:
             while not end_when.exists():
                 await asyncio.sleep(0.01)
-            await process.end(0.1)
+            if stop:
+                process.signal(signal.SIGSTOP)
+            await process.end(grace_s)
         await process.exited
         process.signal(signal.SIGTERM)  # too late, and harmless
         os.close(write_end)
@@ -50,6 +54,12 @@ pathlib.Path({str(marker)!r}).touch()
 time.sleep(3600)
 """
     assert _ending(program, end_when=marker) == ("was ended by SIGKILL (out of memory?)", [3])
+
+
+def test_a_worker_that_is_stopped_ends_by_sigterm(tmp_path: Path) -> None:
+    marker = tmp_path / "runs"
+    program = f"import pathlib, time; pathlib.Path({str(marker)!r}).touch(); time.sleep(3600)"
+    assert _ending(program, end_when=marker, grace_s=60.0, stop=True) == ("was ended by SIGTERM", [3])
 
 
 def test_workers_start_no_threads_of_libraries_and_do_not_reach_systemd() -> None:

@@ -154,6 +154,15 @@ def test_an_answer_is_taken_back_with_the_results_of_its_calls(
     assert found == {"role": "tool", "content": "rain", "tool_call_id": content[-1]["id"], "name": "weather"}
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+def test_tools_that_cannot_fit_the_context_are_refused(thinker: TestClient, template: Template, path: str) -> None:
+    tools = [{**TOOLS[1], "description": "x" * 600_000}]
+    answer = thinker.post(path, json={"messages": [USER], "max_tokens": 3, "tools": tools})
+    assert answer.status_code == 400
+    assert "600" in answer.json()["error"]["message"]
+    assert template.messages == []
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

@@ -2,7 +2,7 @@
 # Ninja come as wheels.
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients
-#   make test-templates    make chaos [SEED=...] [SECONDS=...]    make lint    make bench    make asan    make tsan
+#   make test-templates    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make asan    make tsan
 #   make docs    make docs-serve    make audit    make lock
 
 MODEL ?= demo
@@ -36,7 +36,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install test test-amx test-slow test-clients test-templates chaos lint format bench asan tsan docs docs-site docs-serve \
+.PHONY: serve install test test-amx test-slow test-clients test-templates chaos fuzz lint format bench asan tsan docs docs-site docs-serve \
 	audit lock install-service clean
 .DELETE_ON_ERROR:
 
@@ -68,6 +68,12 @@ test-templates: $(STAMPS)/install $(STAMPS)/test
 SECONDS ?= 30
 chaos: $(STAMPS)/install $(STAMPS)/test
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
+
+# What reads bytes of others, for SECONDS together; inputs that it fails on are left in build/fuzz.
+fuzz: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/fuzz
+	PATH="$(abspath $(BIN)):$$PATH" cmake --preset asan-ubsan
+	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset asan-ubsan -j $(JOBS) --target plan_fuzz
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(FUZZ_ARGS)
 
 lint: $(STAMPS)/run $(STAMPS)/lint
 	$(BIN)/ruff check .
@@ -205,7 +211,7 @@ $(STAMPS)/torch: $(STAMPS)/venv
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/torch
-$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs: $(STAMPS)/%: pyproject.toml $(STAMPS)/venv
+$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/fuzz: $(STAMPS)/%: pyproject.toml $(STAMPS)/venv
 	$(REQUIREMENTS) $* > $@.txt
 	$(PIP) install -r $@.txt
 	@touch $@

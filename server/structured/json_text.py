@@ -15,7 +15,16 @@ def read_json(text: str, limits: Limits) -> Any:
     except ValueError as error:
         raise UnsupportedGrammar(f"it is not JSON: {error}") from None
     _measure(value, limits)
+    if "\\ud" in text.lower():  # an escape can say half of a character where the text itself cannot
+        _refuse_halves(value)
     return value
+
+
+def _refuse_halves(value: object) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise UnsupportedGrammar("it has half of a surrogate pair, which is no character") from None
 
 
 def _measure(value: object, limits: Limits) -> None:

@@ -19,7 +19,7 @@ _MXFP4 = "mxfp4-pack-quantized"
 _FORMATS = {name: name for name in (_PACKED, _INTEGERS, _FLOATS, _NAIVE, _MXFP4, "mixed-precision")}
 _LINEAR = "Linear"
 _MX_GROUP = 32
-_REORDERED = {"group", "dynamic"}
+_REORDERED = ("group", "dynamic")  # no set: what is looked for may be of any type
 
 Matcher = Callable[[Sequence[str]], bool]
 

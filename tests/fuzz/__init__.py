@@ -1,0 +1,1 @@
+"""What reads bytes of others, under atheris and in a native target: `make fuzz`. Findings stay in corpus/."""

@@ -1,0 +1,160 @@
+"""``python -m tests.fuzz.seeds``: writes the inputs that fuzzing begins with."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import gguf
+import numpy as np
+import yaml
+from numaserve.configs import presets
+from numaserve.workers.protocol import (
+    Launch,
+    ProfileRequest,
+    SamplingParams,
+    SeqPlan,
+    SeqResult,
+    SlotInit,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+    encode,
+)
+from safetensors.numpy import save
+
+from tests.fuzz.targets import KINDS
+from tests.support.published import LAYOUTS
+
+CORPUS = Path(__file__).with_name("corpus")
+_SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 99,
+}
+_PLAIN = _SIZES | {"num_key_value_heads": 1, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 1e4}
+_CLASSES = (
+    "Llama",
+    "Qwen2",
+    "Qwen3",
+    "Qwen3Moe",
+    "Gemma2",
+    "Gemma3",
+    "Phi3",
+    "Granite",
+    "Mixtral",
+    "DeepseekV3",
+    "GptOss",
+)
+_MORE = {
+    "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                     "original_max_position_embeddings": 64},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "mscale": 1.0},
+}  # fmt: skip
+
+
+def main() -> None:
+    """Write what is not there."""
+    for name, inputs in {
+        "gguf": _gguf(),
+        "safetensors": _safetensors(),
+        "model-config": _configs(),
+        "settings": _settings(),
+        "frames": _frames(),
+        "grammars": _grammars(),
+    }.items():
+        folder = CORPUS / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, data in enumerate(inputs):
+            (folder / f"seed-{number:02}").write_bytes(data)
+
+
+def _gguf() -> Iterator[bytes]:
+    path = CORPUS / "writing"
+    for architecture in ("llama", "qwen2", "gemma2", "deepseek2"):
+        writer = gguf.GGUFWriter(path, architecture)
+        writer.add_context_length(128)
+        writer.add_embedding_length(32)
+        writer.add_block_count(1)
+        writer.add_feed_forward_length(32)
+        writer.add_head_count(2)
+        writer.add_head_count_kv(1)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_token_list([b"a", b"b", b"</s>"])
+        writer.add_array("general.tags", [1, 2])
+        for name, shape in {
+            "token_embd.weight": (3, 32),
+            "blk.0.attn_q.weight": (32, 32),
+            "output_norm.weight": (32,),
+        }.items():
+            writer.add_tensor(name, np.zeros(shape, np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        yield path.read_bytes()
+    path.unlink()
+
+
+def _safetensors() -> Iterator[bytes]:
+    for kind in (np.float32, np.float16, np.int32, np.uint8):
+        yield save({"a": np.zeros((2, 3), kind), "b": np.zeros((0, 4), kind), "c": np.zeros((), kind)}, {"k": "v"})
+
+
+def _configs() -> Iterator[bytes]:
+    for name in _CLASSES:
+        yield json.dumps({"architectures": [f"{name}ForCausalLM"], **_PLAIN, "model_type": name.lower()}).encode()
+    for key, value in _MORE.items():
+        yield json.dumps({"architectures": ["LlamaForCausalLM"], **_PLAIN, "rope_scaling": value, "name": key}).encode()
+    for layout in LAYOUTS.values():
+        config = {"architectures": ["LlamaForCausalLM"], **_PLAIN, "quantization_config": layout.config}
+        yield json.dumps(config).encode()
+
+
+def _settings() -> Iterator[bytes]:
+    yield yaml.safe_dump({"model": "demo", "tp": 2, "quantization": "int8", "served-model-name": ["a", "b"]}).encode()
+    yield json.dumps(
+        {"model": "demo", "port": 8000, "kv_cache_gib": 1.5, "reserve-core": True, "cors_origin": "*"}
+    ).encode()
+    for path in sorted(presets().values())[:2]:
+        yield path.read_bytes()
+
+
+def _frames() -> Iterator[bytes]:
+    sampling = SamplingParams(temperature=0.7, top_p=0.9, logit_bias={3: 1.0}, suppress=[1], seed=7, logprobs=2)
+    init = SlotInit(sampling, prompt_history=[1, 2], output_history=[3])
+    plan = SeqPlan(slot=0, start=0, tokens=[1, 2, 3], pages=[0], init=init, sample=True, prompt_logprobs=[2, 3])
+    following = SeqPlan(slot=1, start=3, tokens=[], from_previous=True, sample=True)
+    yield encode(StepPlan(1, [plan, following]))
+    yield encode(StepResult(1, 0, [SeqResult(5, TokenLogprobs(5, -0.5, [5, 6], [-0.5, -1.0]))], 1, 2, 3))
+    yield encode(ProfileRequest(1, ceilings=True))
+    yield encode(Launch(0, 1, "m", [[0]], [0], [1], 8, 100, 4, 64, 16, -1, 0, 5.0))
+
+
+def _grammars() -> Iterator[bytes]:
+    examples: dict[str, list[object]] = {
+        "json_schema": [
+            {"type": "object", "properties": {"a": {"type": "string", "format": "date"}}, "required": ["a"]},
+            {"$defs": {"x": {"enum": [1, "b", None]}}, "items": {"$ref": "#/$defs/x"}, "minItems": 1},
+            {"anyOf": [{"type": "number", "multipleOf": 0.5}, {"pattern": "^a+$"}], "x-guidance": {"whitespace": ""}},
+        ],
+        "regex": ["[a-z]+(b|c){1,3}", r"\d+\.\d*"],
+        "choice": [["a", "b"]],
+        "lark": ['start: A "x" | b\nA: /[0-9]+/\nb: A+', 'root ::= "a" [0-9]+ | ws\nws ::= " "*'],
+        "structural_tag": [
+            {"structures": [{"begin": "<fn=a>", "schema": {"type": "integer"}, "end": "</fn>"}], "triggers": ["<fn="]},
+            {"type": "structural_tag", "format": {"type": "sequence", "elements": [
+                {"type": "const_string", "value": "a"}, {"type": "regex", "pattern": "[0-9]"}, {"type": "any_text"}]}},
+            {"type": "structural_tag", "format": {"type": "tags_with_separator", "separator": ",", "tags": [
+                {"type": "tag", "begin": "<", "content": {"type": "json_schema", "json_schema": {}}, "end": ">"}]}},
+        ],
+    }  # fmt: skip
+    for kind, texts in examples.items():
+        for text in texts:
+            written = text if kind in {"regex", "lark"} else json.dumps(text)
+            yield bytes([KINDS.index(kind)]) + str(written).encode()  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main()

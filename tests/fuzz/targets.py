@@ -1,0 +1,98 @@
+"""Each reader of what others wrote, as a function of bytes: it refuses them in words, or takes them.
+
+What a target raises is a finding.
+"""
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from math import prod
+from pathlib import Path
+
+from numaserve.server.config import load_config
+from numaserve.server.structured.translate import to_llguidance
+from numaserve.server.structured.types import Constraint, ConstraintKind, Limits, UnsupportedGrammar
+from numaserve.server.tokenizer.gguf_metadata import read_metadata
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.load import load_model_config, open_model, read_config
+from numaserve.workers.protocol import ProtocolError, decode_from_worker, decode_to_worker, encode
+from numaserve.workers.weights.checkpoint import check_checkpoint
+from numaserve.workers.weights.safetensors_source import SafetensorsSource
+
+Target = Callable[[bytes], None]
+KINDS: tuple[ConstraintKind, ...] = ("json_schema", "regex", "choice", "lark", "structural_tag")
+_SPECIAL = {"<s>": 256, "</s>": 257, "<fn": 258}
+_LIMITS = Limits()
+
+
+class _Place:
+    """Where the file of a run lies: a folder in memory, where there is one."""
+
+    def __init__(self, name: str) -> None:
+        memory = Path("/dev/shm")
+        folder = tempfile.mkdtemp(prefix="numaserve-fuzz-", dir=memory if memory.is_dir() else None)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        self.folder = Path(folder)
+        self.path = self.folder / name
+
+    def write(self, data: bytes) -> Path:
+        """A new file each time: one that is still mapped must not shrink."""
+        self.path.unlink(missing_ok=True)
+        self.path.write_bytes(data)
+        return self.path
+
+
+def _of_file(name: str, read: Callable[[Path], object]) -> Target:
+    place: list[_Place] = []
+
+    def run(data: bytes) -> None:
+        if not place:
+            place.append(_Place(name))
+        with suppress(OperatorError):
+            read(place[0].write(data))
+
+    return run
+
+
+def _gguf(path: Path) -> None:
+    with suppress(OperatorError):
+        read_metadata(path)
+    files = open_model(path)
+    check_checkpoint(files, read_config(files))
+
+
+def _safetensors(path: Path) -> None:
+    source = SafetensorsSource(path.parent)
+    for name in source.names():
+        with suppress(OperatorError):  # a type that is not known
+            tensor = source.part(name)
+            bits = {"f32": 32, "i32": 32, "i64": 64, "bf16": 16, "f16": 16}.get(tensor.dtype, 8)
+            assert tensor.data.nbytes * 8 == prod(tensor.shape) * bits
+
+
+def _frame(data: bytes) -> None:
+    """A frame that is taken is the one that would be sent."""
+    for decode in (decode_to_worker, decode_from_worker):
+        try:
+            message = decode(data)
+        except ProtocolError:
+            continue
+        assert encode(decode(encode(message))) == encode(message)
+
+
+def _grammar(data: bytes) -> None:
+    text = data[1:].decode(errors="replace")
+    with suppress(UnsupportedGrammar):
+        to_llguidance(Constraint(KINDS[data[0] % len(KINDS)] if data else "regex", text), _SPECIAL, _LIMITS)
+
+
+TARGETS: Mapping[str, Target] = {
+    "gguf": _of_file("model.gguf", _gguf),
+    "safetensors": _of_file("model.safetensors", _safetensors),
+    "model-config": _of_file("config.json", lambda path: load_model_config(path.parent)),
+    "settings": _of_file("settings.yaml", lambda path: load_config({}, path)),
+    "frames": _frame,
+    "grammars": _grammar,
+}

@@ -1,14 +1,26 @@
 """The `anthropic` package for Python."""
 
+import json
+from typing import Literal
+
 import anthropic
 from checks import ANSWER, LOOK_UP, MODEL, URL, check, expect, user
+from pydantic import BaseModel
 
 client = anthropic.Anthropic(base_url=URL, api_key="none", max_retries=0, timeout=120)
 GREEDY = {"extra_body": {"temperature": 0}}  # this version has no parameter for it
 FIRST = {"model": MODEL, "messages": [user()], "max_tokens": 12, **GREEDY}
+LONGER = FIRST | {"max_tokens": 60}
 TOOL = {"name": LOOK_UP["name"], "description": LOOK_UP["description"], "input_schema": LOOK_UP["parameters"]}
 ONE = {"type": "any", "disable_parallel_tool_use": True}  # a small model goes on with calls that are allowed
-WITH_TOOL = FIRST | {"max_tokens": 60, "tools": [TOOL], "tool_choice": ONE}
+WITH_TOOL = LONGER | {"tools": [TOOL], "tool_choice": ONE}
+
+
+class City(BaseModel):
+    """A city."""
+
+    name: Literal["Paris", "Madrid"]
+    on_the_coast: bool
 
 
 @check("chat")
@@ -53,6 +65,16 @@ def tools_stream() -> None:
         message = streamed.get_final_message()
     call = next(block for block in message.content if block.type == "tool_use")
     assert call.input["place"] in {"France", "Spain"}
+
+
+@check("structured output")
+def structured() -> None:
+    assert client.messages.parse(**LONGER, output_format=City).parsed_output.name in {"Paris", "Madrid"}
+    with client.messages.stream(**LONGER, output_format=City) as streamed:
+        assert streamed.get_final_message().parsed_output.name in {"Paris", "Madrid"}
+    place = {"type": "json_schema", "schema": LOOK_UP["parameters"]}
+    (block,) = client.messages.create(**LONGER, output_config={"format": place}).content
+    assert json.loads(block.text)["place"] in {"France", "Spain"}
 
 
 @check("errors")

@@ -2,8 +2,10 @@
 
 import json
 import os
+from typing import Literal
 
 from checks import ANSWER, LOOK_UP, MODEL, URL, check, expect, user
+from pydantic import BaseModel
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it asks the net for prices otherwise
 
@@ -80,6 +82,29 @@ def tools() -> None:
     assert json.loads(answer.message.tool_calls[0].function.arguments)["place"] in {"France", "Spain"}
     for echoed in (CALLED, CALLED.model_dump()):
         assert ask(messages=[user(), echoed, FOUND]).choices[0].message.content
+
+
+@check("tools stream")
+def tools_stream() -> None:
+    tool = {"type": "function", "function": LOOK_UP}
+    asked = {"tools": [tool], "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 60}
+    for provider in PROVIDERS:
+        message = litellm.stream_chunk_builder(list(ask(provider, **asked, stream=True))).choices[0].message
+        assert json.loads(message.tool_calls[0].function.arguments)["place"] in {"France", "Spain"}
+
+
+class City(BaseModel):
+    """A city."""
+
+    name: Literal["Paris", "Madrid"]
+    on_the_coast: bool
+
+
+@check("structured output")
+def structured() -> None:
+    for provider in PROVIDERS:
+        answer = ask(provider, response_format=City, max_tokens=60).choices[0].message.content
+        assert City.model_validate_json(answer).name in {"Paris", "Madrid"}
 
 
 @check("errors")

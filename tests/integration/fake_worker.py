@@ -6,14 +6,13 @@ page gives other tokens than `expected_tokens`. With --script it plays what a mo
 """
 
 import argparse
-import json
 import os
 import signal
 import sys
 import time
 import zlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import zmq
@@ -43,6 +42,7 @@ from numaserve.workers.protocol import (
     decode_to_worker,
     encode,
 )
+from played_script import Script
 
 VOCAB = 1000
 FIRST_TOKEN = 10  # smaller ids are special and are never sampled
@@ -90,26 +90,6 @@ def profile_of(request: ProfileRequest, rank: int, steps: int) -> RankProfile:
     ]
     ceilings = Ceilings("fake", 1, 1e9, {"bf16": 1e9}) if request.ceilings else None
     return RankProfile(request.request_id, rank, steps, steps, 50_000 * steps, operations, ceilings)
-
-
-class Script:
-    """What a model writes after the turns of its own that the context begins, whatever masks say: a `Script.file`."""
-
-    def __init__(self, path: Path) -> None:
-        script = json.loads(path.read_text())
-        self._turn: int = script["turn"]
-        self._replies: list[list[int]] = script["replies"]
-
-    @staticmethod
-    def file(turn: int, replies: list[list[int]]) -> str:
-        """The text of a file: the token that begins a turn of the model, and the tokens of each turn."""
-        return json.dumps({"turn": turn, "replies": replies})
-
-    def next_token(self, context: Sequence[int]) -> int:
-        """The token after `context`."""
-        reply = self._replies[context.count(self._turn) - 1]
-        written = context[::-1].index(self._turn)
-        return reply[min(written, len(reply) - 1)]  # a token more may be asked for, and thrown away
 
 
 class Slot:

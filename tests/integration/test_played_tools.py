@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_worker import Script
 from harness import Options, serving
 from numaserve.server.service.answer_formats import tool_format
 from numaserve.server.tokenizer import Tokenizer
 from numaserve.server.tools.formats import tool_formats
+from played_script import Script
 from surfaces import QUESTION, RESULT, SURFACES
 
 from tests.support.tokenizer_builders import byte_level_backend

@@ -106,6 +106,13 @@ class SimulatedGroup:
         world.loop.call_later(_LAST_WORDS_S if quietly else 0.0, self._fail, death)
         self._blamed = True
 
+    def freeze(self) -> None:
+        """Have the workers do nothing more, and live."""
+        if self.state == "serving":
+            self._world.note("group.freezes in a step" if self._workers.in_flight else "group.freezes idle")
+            self._workers.freeze()
+            self._blamed = True
+
     def _loaded(self, fault: str) -> None:
         if self.state != "loading" or self._ready.done():  # the start was cancelled
             return

@@ -131,7 +131,8 @@ class _Run:
 
     def _kill(self) -> None:
         if self._server.groups:
-            self._server.groups[-1].die(quietly=self.world.rng.random() < 0.5)
+            group, how = self._server.groups[-1], self.world.rng.choice(("freezes", "dies", "dies quietly"))
+            group.freeze() if how == "freezes" else group.die(quietly=how == "dies quietly")
 
     def _turn(self) -> None:
         """Between two callbacks of the loop."""

@@ -45,6 +45,7 @@ def test_runs_come_through_every_state_and_see_every_fault() -> None:
         seen += run(seed).seen
     faults = {f"fault.{fault}" for fault in STEP_FAULTS}
     deaths = {"group.dies in a step", "group.dies idle", "given up", "not started", "start cancelled"}
+    deaths |= {"group.freezes in a step", "group.freezes idle"}
     deaths |= {f"group.loads and {fault}" for fault in ("dies", "dies at its end", "stuck")}
     states = {f"state.{state}" for state in ("serving", "restarting", "draining", "failed", "stopped")}
     clients = {f"client.{end}" for end in ("answered", "failed", "given up", "left", "refused", "too long")}

@@ -97,6 +97,12 @@ class SimulatedWorkers:
         self._over = self._over or over
         self._queue.clear()
 
+    def freeze(self) -> None:
+        """Run nothing more, and answer nothing."""
+        self._queue.clear()
+        self._running = True
+        self._arrival = [float("inf")] * self._scenario.ranks
+
     def positions_in_flight(self) -> dict[int, range]:
         """The positions that were planned and not answered, of each sequence, by its seed."""
         return {

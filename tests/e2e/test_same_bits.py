@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from numaserve.workers.protocol import PAGE_SIZE
 from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, KvCacheDtype, WeightFormats
 
 from tests.support.demo import demo_model, needs_demo
@@ -88,6 +89,15 @@ def test_prefill_in_chunks_of_64_changes_no_bit(subject: Subject) -> None:
     traffic = Traffic(subject.group, scheduler_config(max_step_tokens=64))
     assert one_by_one(traffic, subject.requests) == subject.alone
     assert traffic.serve(subject.requests) == subject.alone  # here chunks of many sizes, beside decodes
+
+
+def test_prompts_that_are_cut_by_time_change_no_bit(subject: Subject) -> None:
+    # Far less time than a step takes: beside decodes a page at a time, while there are none as much as fits.
+    traffic = Traffic(subject.group, scheduler_config(target_itl_s=1e-6), ahead=2)
+    assert traffic.serve(subject.requests) == subject.alone
+    known = traffic.plans[2:]  # those before it were made when no step had been answered yet
+    beside = [plan for plan in known if any(seq.from_previous for seq in plan.seqs)]
+    assert max(len(seq.tokens) for plan in beside for seq in plan.seqs) <= PAGE_SIZE
 
 
 def test_a_warm_prefix_cache_changes_no_bit(subject: Subject) -> None:

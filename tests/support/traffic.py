@@ -38,6 +38,7 @@ class Traffic:
 
     def __init__(self, group: RankGroup, config: SchedulerConfig, *, ahead: int = 1) -> None:
         self.scheduler = Scheduler(config)
+        self.scheduler.costs.describe([each.terms for each in group.ready])
         self.plans: list[StepPlan] = []
         self._group = group
         self._ahead = ahead

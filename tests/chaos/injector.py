@@ -18,7 +18,7 @@ from tests.chaos import faults
 from tests.chaos.cells import Action, Point
 from tests.chaos.client import Asked, ask
 from tests.chaos.faults import Fault
-from tests.chaos.served import STEP_DEADLINE_S, ChaosServer, ServerGone
+from tests.chaos.served import ChaosServer, ServerGone
 from tests.chaos.traffic import Request
 
 SLOW_MS = 300  # less than the deadline of a step
@@ -185,7 +185,7 @@ class Injector:
     async def _serving_after(self, lives: list[int]) -> None:
         """Wait until the lives after `lives` serve."""
         server = self.server
-        seconds = _HEALS_S + STEP_DEADLINE_S
+        seconds = _HEALS_S + server.step_deadline_s
         if not await server.until(lambda: all(map(int.__lt__, lives, server.lives())) and server.serves(), seconds):
             raise ServerGone(f"it did not serve again after life {lives}: {server.last_words()}")
 

@@ -32,6 +32,7 @@ class Options:
     clients: int = 32
     requests: int = 120  # different ones, which are asked again and again
     embeddings: int = 40  # the same of a second server; 0: there is none
+    step_deadline_s: float = 5.0  # less makes workers of a busy machine hang that do not
 
 
 def run(options: Options, show: Callable[[int, Report], None] = lambda *_: None) -> Report:
@@ -45,7 +46,9 @@ def run(options: Options, show: Callable[[int, Report], None] = lambda *_: None)
             for index, load in enumerate(loads):
                 place = folder / str(index)
                 place.mkdir()
-                server = servers.enter_context(under_chaos(model, place, **_EMBEDDING if index else {}))
+                server = servers.enter_context(
+                    under_chaos(model, place, options.step_deadline_s, **_EMBEDDING if index else {})
+                )
                 sites.append(Site(server, load, pooled=True) if index else Site(server, load, pooled=False, show=show))
             return asyncio.run(_run(options, sites))
 

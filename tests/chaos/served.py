@@ -17,14 +17,13 @@ from tests.support.real_server import RealServer
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = 2
-STEP_DEADLINE_S = 3.0
 _OPTIONS = {
     "tp": RANKS,
     "context-length": 2048,
     "chunked-prefill-size": 128,
     "max-running-requests": 24,  # fewer than clients: some wait
     "kv-cache-gib": 0.012,
-    "mask-deadline-ms": 1500,
+    "mask-deadline-ms": 2500,
     "drain-seconds": 60,
     "log-level": "info",
 }
@@ -57,9 +56,10 @@ class Holdings:
 class ChaosServer:
     """A running server, the cells of its workers, and its processes."""
 
-    def __init__(self, real: RealServer, cells: Cells) -> None:
+    def __init__(self, real: RealServer, cells: Cells, step_deadline_s: float) -> None:
         self.real = real
         self.cells = cells
+        self.step_deadline_s = step_deadline_s
         self._process = psutil.Process(real.process.pid)
 
     @property
@@ -158,10 +158,10 @@ def oracle(model: Path, **more: object) -> Iterator[RealServer]:
 
 
 @contextmanager
-def under_chaos(model: Path, folder: Path, **more: object) -> Iterator[ChaosServer]:
-    """The command over workers that take orders."""
+def under_chaos(model: Path, folder: Path, step_deadline_s: float, **more: object) -> Iterator[ChaosServer]:
+    """The command over workers that take orders; one that hangs is noticed after `step_deadline_s`."""
     cells = Cells(folder / "cells", RANKS)
     program = ("-m", "tests.chaos.serve", str(folder / "cells"), str(RANKS))
-    given = options(**{"step-deadline-seconds": STEP_DEADLINE_S, "weights-cache-gib": 1}, **more)
+    given = options(**{"step-deadline-seconds": step_deadline_s, "weights-cache-gib": 1}, **more)
     with _importable(), RealServer(*given, model=str(model), program=program) as server:
-        yield ChaosServer(server, cells)
+        yield ChaosServer(server, cells, step_deadline_s)

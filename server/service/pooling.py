@@ -27,6 +27,8 @@ def check_pooling(model: Path) -> None:
             raise OperatorError(
                 f"{path}: the model's embeddings go through a module of kind {kind}, which is not served"
             )
+        if Path(folder).is_absolute() or ".." in Path(folder).parts:  # a checkpoint must not reach elsewhere
+            raise OperatorError(f"{path}: the module {kind} lies outside of the model; fetch it again")
         config = model / folder / "config.json"
         if kind == "Pooling" and is_there(config):
             _check_mode(config, read_json(config))

@@ -46,3 +46,10 @@ def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "modules.json").write_text("{")
     with pytest.raises(OperatorError, match="not valid JSON"):
         check_pooling(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["..", "a/../../b", "/etc"])
+def test_a_module_outside_of_the_model_is_not_looked_at(tmp_path: Path, place: str) -> None:
+    (tmp_path / "modules.json").write_text(json.dumps([{"path": place, "type": "x.Pooling"}]))
+    with pytest.raises(OperatorError, match="outside of the model"):
+        check_pooling(tmp_path)

@@ -67,6 +67,7 @@ def _with_header(data: bytes, value: Any) -> bytes:
 
 CODECS: Mapping[str, Codec] = {
     "model-config": (json.loads, lambda _, value: json.dumps(value).encode()),
+    "model-folder": (json.loads, lambda _, value: json.dumps(value).encode()),
     "settings": (json.loads, lambda _, value: json.dumps(value).encode()),  # which is YAML, too
     "grammars": (lambda data: json.loads(data[1:]), lambda data, value: data[:1] + json.dumps(value).encode()),
     "safetensors": (lambda data: json.loads(_header(data)[0]), _with_header),

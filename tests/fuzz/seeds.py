@@ -55,11 +55,12 @@ _MORE = {
 
 
 def main() -> None:
-    """Write what is not there."""
+    """Write them anew."""
     for name, inputs in {
         "gguf": _gguf(),
         "safetensors": _safetensors(),
         "model-config": _configs(),
+        "model-folder": _folders(),
         "settings": _settings(),
         "frames": _frames(),
         "grammars": _grammars(),
@@ -110,6 +111,26 @@ def _configs() -> Iterator[bytes]:
     for layout in LAYOUTS.values():
         config = {"architectures": ["LlamaForCausalLM"], **_PLAIN, "quantization_config": layout.config}
         yield json.dumps(config).encode()
+
+
+def _folders() -> Iterator[bytes]:
+    config = {"architectures": ["LlamaForCausalLM"], **_PLAIN}
+    added = {"content": "<s>", "special": True, "lstrip": False, "rstrip": False, "normalized": False}
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]], "unk_token": None}
+    tokenizer = {"version": "1.0", "model": model, "added_tokens": [{"id": 3, "single_word": False, **added}]}
+    yield json.dumps({
+        "config.json": config,
+        "generation_config.json": {"eos_token_id": [3], "temperature": 0.7, "top_k": 20, "top_p": 0.9},
+        "tokenizer.json": tokenizer,
+        "tokenizer_config.json": {"bos_token": "<s>", "eos_token": added, "added_tokens_decoder": {"4": added},
+                                  "chat_template": "{{ messages }}", "add_bos_token": True},
+        "special_tokens_map.json": {"eos_token": "<s>"},
+    }).encode()  # fmt: skip
+    yield json.dumps({
+        "modules.json": [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}],
+        "1_Pooling/config.json": {"pooling_mode_lasttoken": True},
+        "model.safetensors.index.json": {"weight_map": {"a": "model-00001-of-00002.safetensors"}},
+    }).encode()  # fmt: skip
 
 
 def _settings() -> Iterator[bytes]:

@@ -4,6 +4,7 @@ What a target raises is a finding.
 """
 
 import atexit
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -12,8 +13,11 @@ from math import prod
 from pathlib import Path
 
 from numaserve.server.config import load_config
+from numaserve.server.service.pooling import check_pooling
+from numaserve.server.service.sampling_defaults import read_sampling_defaults
 from numaserve.server.structured.translate import to_llguidance
 from numaserve.server.structured.types import Constraint, ConstraintKind, Limits, UnsupportedGrammar
+from numaserve.server.tokenizer import load_tokenizer
 from numaserve.server.tokenizer.gguf_metadata import read_metadata
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.load import load_model_config, open_model, read_config
@@ -23,6 +27,10 @@ from numaserve.workers.weights.safetensors_source import SafetensorsSource
 
 Target = Callable[[bytes], None]
 KINDS: tuple[ConstraintKind, ...] = ("json_schema", "regex", "choice", "lark", "structural_tag")
+FOLDER_FILES = (
+    *("config.json", "generation_config.json", "model.safetensors.index.json", "modules.json", "1_Pooling/config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+)
 _SPECIAL = {"<s>": 256, "</s>": 257, "<fn": 258}
 _LIMITS = Limits()
 
@@ -72,6 +80,23 @@ def _safetensors(path: Path) -> None:
             assert tensor.data.nbytes * 8 == prod(tensor.shape) * bits
 
 
+def _folder(path: Path) -> None:
+    """The small files of a model's folder, which lie in one as an object: names, and what is in them."""
+    folder = path.parent / "model"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "1_Pooling").mkdir(parents=True)
+    try:
+        files = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return
+    for name in FOLDER_FILES:
+        if isinstance(files, dict) and name in files:
+            (folder / name).write_text(json.dumps(files[name]))
+    for read in (load_model_config, read_sampling_defaults, check_pooling, SafetensorsSource, load_tokenizer):
+        with suppress(OperatorError):
+            read(folder)
+
+
 def _frame(data: bytes) -> None:
     """A frame that is taken is the one that would be sent."""
     for decode in (decode_to_worker, decode_from_worker):
@@ -92,6 +117,7 @@ TARGETS: Mapping[str, Target] = {
     "gguf": _of_file("model.gguf", _gguf),
     "safetensors": _of_file("model.safetensors", _safetensors),
     "model-config": _of_file("config.json", lambda path: load_model_config(path.parent)),
+    "model-folder": _of_file("files.json", _folder),
     "settings": _of_file("settings.yaml", lambda path: load_config({}, path)),
     "frames": _frame,
     "grammars": _grammar,

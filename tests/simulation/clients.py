@@ -14,6 +14,7 @@ from numaserve.server.engine.types import (
     GenerationRequest,
     NotReady,
     QueueFull,
+    RequestTimedOut,
     RequestTooLong,
 )
 from numaserve.workers.protocol import SamplingParams
@@ -23,6 +24,7 @@ from tests.simulation.scenario import Request
 from tests.simulation.truth import Answer, Truth
 from tests.simulation.world import World
 
+_MOMENT_S = 1e-6
 _TRIES = 6
 _AGAIN_S = 0.5  # behind a refusal, the first time; then twice as much each time
 
@@ -36,6 +38,7 @@ class Client:
         self._number = number
         self._request = request
         self._truths = truths
+        self._admitted_at = 0.0
         self._answers = [Answer() for _ in truths]
 
     async def run(self) -> None:
@@ -71,6 +74,7 @@ class Client:
                 self._world.violate("a request that fits was said to be too long")
             return
         self._note("admitted")
+        self._admitted_at = self._world.loop.time()
         if too_long:
             self._world.violate("a request that is too long was admitted")
         self._world.admitted += len(requests)
@@ -92,11 +96,15 @@ class Client:
             self._note("left")
         except StopAsyncIteration:
             self._note("answered", [answer.finish for answer in self._answers])
+            self._check_time(over=False)
             self._check_ends()
         except GenerationFailed as error:
             self._note("failed", str(error))
             if not any(truth.fails or self._world.excuses(truth.wanted.seed) for truth in self._truths):
                 self._world.violate(f"a request was failed without need: {error}")
+        except RequestTimedOut:
+            self._note("timed out")
+            self._check_time(over=True)
         except NotReady as error:
             self._note("given up", str(error))
             self._check_waited(error)
@@ -124,6 +132,14 @@ class Client:
         if self._engine.state != "restarting" or not self._world.waited_too_long():
             self._world.violate(f"a request was given up in the state {self._engine.state}: {error}")
 
+    def _check_time(self, *, over: bool) -> None:
+        """A request ends when its time is over and not before it."""
+        timeout_s = self._request.timeout_s
+        end = float("inf") if timeout_s is None else self._admitted_at + timeout_s
+        now = self._world.loop.time()
+        if (over and now < end - _MOMENT_S) or (not over and not self._request.pace_s and now > end + _MOMENT_S):
+            self._world.violate(f"a request that has time until {end} ended at {now}")
+
     def _check_ends(self) -> None:
         if not all(answer.finish for answer in self._answers):
             self._world.violate("a stream has ended before all of its sequences")
@@ -148,6 +164,7 @@ class Client:
             include_stop=wanted.include_stop,
             cache_salt=f"salt {wanted.salt}",
             pool=wanted.pool,
+            timeout_s=self._request.timeout_s,
             matcher=partial(SimulatedMatcher, self._world, truth) if wanted.masked else None,
         )
 

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 from numaserve.server.death import Death
+from numaserve.server.engine.backlog import Backlog
 from numaserve.server.engine.masks import Masks, _Held
 from numaserve.server.engine.outage import Outage
 from numaserve.server.engine.registry import LiveRequests
 from numaserve.server.engine.steps import StepLoop
 from numaserve.server.engine.stream import Stream
+from numaserve.server.engine.timeouts import Timeouts
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceState, SequenceUpdate
@@ -145,6 +147,25 @@ def a_mask_is_given_to_any_position(_right: Callable[..., None], held: _Held) ->
         for row in held.rows:
             row.publish(held.state, ctypes.addressof(held.memory))
         held.rows.clear()
+
+
+@_defect(StepLoop, "_rest")
+def the_heart_does_not_beat(_right: Callable[..., None], _steps: StepLoop) -> None:
+    """Workers that freeze while they are idle are noticed by the next client."""
+
+
+@_defect(Timeouts, "_arm")
+def only_plans_look_at_the_time(_right: Callable[..., None], _timeouts: Timeouts) -> None:
+    """A request whose time passes while there are no workers goes on waiting for them."""
+
+
+@_defect(Backlog, "ended")
+def who_leaves_the_queue_is_still_in_it(
+    right: Callable[..., None], backlog: Backlog, sequence: Sequence, now: float
+) -> None:
+    """His work counts for ever where none of it was begun."""
+    if sequence.cached_tokens is not None:
+        right(backlog, sequence, now)
 
 
 @_defect(Masks, "reset")

@@ -41,6 +41,7 @@ class SimulatedGroup:
         self._on_failure = on_failure
         self._ready: asyncio.Future[None] = world.loop.create_future()
         self._workers = SimulatedWorkers(world, scenario, tell=self._tell, die=self.die, blame=self._blame)
+        self._frozen_at = float("inf")
         self._blamed = False  # it has done what it may be declared broken for
         self.pids: list[int] = []
         self.board: SimulatedBoard | None = None
@@ -111,7 +112,12 @@ class SimulatedGroup:
         if self.state == "serving":
             self._world.note("group.freezes in a step" if self._workers.in_flight else "group.freezes idle")
             self._workers.freeze()
+            self._frozen_at = self._world.loop.time()
             self._blamed = True
+
+    def frozen_for(self) -> float:
+        """The seconds for which the workers have done nothing, not even died; 0 or less where they have."""
+        return self._world.loop.time() - self._frozen_at if self.state == "serving" else 0.0
 
     def _loaded(self, fault: str) -> None:
         if self.state != "loading" or self._ready.done():  # the start was cancelled

@@ -33,6 +33,9 @@ class Invariants:
         self._metrics = server.metrics
         self._groups = server.groups
         self._state = server.engine.state
+        config = server.engine._config
+        # After the last answer, or the last sign of life of those that freeze just after it.
+        self._patience_s = (config.beat_s or 0.0) + 2 * config.step_deadline_s
 
     def check(self) -> None:
         """Check what holds at any time."""
@@ -58,6 +61,8 @@ class Invariants:
             world.violate("a group was made before the one before it had ended")
         if state == "serving" and (not alive or alive[0].state not in ("serving", "dead")):
             world.violate(f"the engine serves, and its workers are {[group.state for group in alive]}")
+        if state == "serving" and alive and alive[0].frozen_for() > self._patience_s:
+            world.violate("workers that do nothing more went unnoticed")
         steps = self._engine._steps
         if steps._running and len(scheduler.in_flight) != len(steps._in_flight):
             world.violate("scheduler and step loop do not agree on the plans in flight")
@@ -67,6 +72,9 @@ class Invariants:
         stats, world = self._scheduler.stats(), self._world
         if stats.running or stats.waiting or len(self._engine._requests):
             world.violate(f"nobody asks for anything any more, and there are requests: {stats}")
+        backlog = self._engine._requests.backlog
+        if backlog.tokens or backlog.seconds:
+            world.violate(f"nobody waits, and {backlog.tokens} tokens do")
         if stats.pages_active:
             world.violate(f"{stats.pages_active} pages are lost")
 

@@ -111,7 +111,7 @@ class _Run:
         await asyncio.wait(clients, timeout=None if patience is None else max(0.0, patience - self._loop.time()))
         if scenario.ending == "wait":
             # A plan that was made ahead of the last answer may be on its way.
-            await asyncio.sleep(2 * scenario.step_deadline_s)
+            await asyncio.sleep(4 * scenario.step_deadline_s)
 
     async def _stop(self) -> None:
         """End as the service does: in a hurry what was begun is not waited for, or not alone."""

@@ -22,6 +22,7 @@ class Request:
     kind: Literal["generate", "profile", "flush"] = "generate"
     sequences: tuple[Wanted, ...] = ()
     pace_s: float = 0.0  # between two chunks that it reads
+    timeout_s: float | None = None  # that it gives each sequence
     leaves_after_chunks: int = -1
     leaves_after_s: float = -1.0
 
@@ -36,6 +37,7 @@ class Scenario:
     context: int
     running: int
     queued: int
+    queued_s: float
     step_tokens: int
     logit_rows: int
     prefix_cache: bool
@@ -69,12 +71,15 @@ def _with_one_poison(rng: random.Random, scenario: Scenario) -> Scenario:
     at = 2 * scenario.load_s
     requests = tuple(_request(rng, kind, [(FIRST,)], 24, at) for kind in kinds)
     poison, *others = requests
-    killer = replace(poison, sequences=(replace(poison.sequences[0], poison=True),), leaves_after_s=-1.0)
+    killer = replace(
+        poison, sequences=(replace(poison.sequences[0], poison=True),), leaves_after_s=-1.0, timeout_s=None
+    )
     return replace(
         scenario,
         pages=80,
         running=rng.choice((6, 12)),
         queued=64,
+        queued_s=600.0,
         step_tokens=32,
         logit_rows=64,
         resume_timeout_s=300.0,
@@ -103,6 +108,7 @@ def _any_scenario(rng: random.Random) -> Scenario:
         context=context,
         running=rng.choice((1, 2, 4, 6)),
         queued=rng.choice((2, 8, 64)),
+        queued_s=rng.choice((0.1, 600.0, 600.0)),
         step_tokens=rng.choice((4, 8, 16, 32)),
         logit_rows=rng.choice((2, 6, 16, 64)),
         prefix_cache=rng.random() < 0.8,
@@ -145,6 +151,7 @@ def _request(rng: random.Random, kind: str, shared: list[tuple[int, ...]], longe
         at,
         sequences=sequences,
         pace_s=rng.choice((0.0, 0.0, 0.2)),
+        timeout_s=rng.expovariate(1.0) if rng.random() < 0.1 else None,
         leaves_after_chunks=rng.randint(0, 5) if leaves < 0.1 else -1,
         leaves_after_s=rng.expovariate(2.0) if 0.1 <= leaves < 0.25 else -1.0,
     )

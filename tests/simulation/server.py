@@ -53,6 +53,7 @@ def make_server(world: World, scenario: Scenario) -> Server:
             "simulated",
             "0",
             max_queued_requests=scenario.queued,
+            max_queued_s=scenario.queued_s,
             step_deadline_s=scenario.step_deadline_s,
             overlap=scenario.overlap,
             resume_timeout_s=scenario.resume_timeout_s,

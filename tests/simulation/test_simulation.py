@@ -48,7 +48,9 @@ def test_runs_come_through_every_state_and_see_every_fault() -> None:
     deaths |= {"group.freezes in a step", "group.freezes idle"}
     deaths |= {f"group.loads and {fault}" for fault in ("dies", "dies at its end", "stuck")}
     states = {f"state.{state}" for state in ("serving", "restarting", "draining", "failed", "stopped")}
-    clients = {f"client.{end}" for end in ("answered", "failed", "given up", "left", "refused", "too long")}
+    clients = {
+        f"client.{end}" for end in ("answered", "failed", "given up", "left", "refused", "timed out", "too long")
+    }
     others = {"retraction", "prefix found", "masks awaited", "mask too late", "profile"}
     assert faults | deaths | states | clients | others <= seen.keys()
 

@@ -1,9 +1,11 @@
 """``python -m tests.fuzz --seconds S [TARGET ...]``: each target for its part of the time, one after the other."""
 
 import argparse
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from tests.fuzz.native import PLANS, plans_command
@@ -37,7 +39,12 @@ def _run(name: str, seconds: int) -> bool:
     (found / "crashes").mkdir(parents=True, exist_ok=True)
     (found / "corpus").mkdir(exist_ok=True)
     command = plans_command(seconds, found) if name == PLANS else _atheris(name, seconds, found)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
+    # In memory, and removed here: atheris ends its process without a word to Python.
+    with tempfile.TemporaryDirectory(prefix="numaserve-fuzz-", dir="/dev/shm") as files:
+        environment = os.environ | {"TMPDIR": files}
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, errors="replace", check=False
+        )
     (found / "log").write_text(done.stdout + done.stderr)
     rate = re.findall(r"(\d+) (?:runs|exec)[^\n]*?(\d+)", _figures(done.stderr + done.stdout))
     executions, a_second = rate[-1] if rate else ("?", "?")

@@ -36,11 +36,10 @@ _LIMITS = Limits()
 
 
 class _Place:
-    """Where the file of a run lies: a folder in memory, where there is one."""
+    """Where the file of a run lies."""
 
     def __init__(self, name: str) -> None:
-        memory = Path("/dev/shm")
-        folder = tempfile.mkdtemp(prefix="numaserve-fuzz-", dir=memory if memory.is_dir() else None)
+        folder = tempfile.mkdtemp(prefix="numaserve-fuzz-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         self.folder = Path(folder)
         self.path = self.folder / name

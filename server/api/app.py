@@ -54,6 +54,7 @@ def create_app(context: ApiContext) -> FastAPI:
         title="numaserve",
         version=context.version,
         servers=[{"url": context.root_path}] if context.root_path else None,
+        openapi_url=None,  # see `describe`
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,

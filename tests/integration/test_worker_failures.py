@@ -118,12 +118,12 @@ def _without_ids(text: str) -> str:
 
 
 async def test_requests_wait_while_the_workers_are_replaced() -> None:
-    async with serving(Options(queued=1, running=1)) as server:
+    async with serving(Options(queued=1, running=1, faults=SLOW)) as server:
         os.kill(pids_of(server.engine)[0], signal.SIGKILL)
         await until(lambda: not server.engine.is_ready())
         assert (await server.client.get("/health")).status_code == 503
         assert (await server.client.get("/livez")).status_code == 200
-        jobs = [asyncio.create_task(server.complete(prompt=[11], max_tokens=1)) for _ in range(3)]
+        jobs = [asyncio.create_task(server.complete(prompt=[11], max_tokens=400)) for _ in range(3)]
         statuses = sorted(answer.status_code for answer in await gather(*jobs))
         assert statuses == [200, 200, 429]
         await _serves_again(server)

@@ -42,7 +42,6 @@ class Scheduler:
         self.costs = CostModel()
         self.waiting: deque[Sequence] = deque()  # in order of arrival, as `running`; all of it arrived later
         self.running: list[Sequence] = []
-        self.held: list[Sequence] = []  # kept out of the queue: the workers may have died of one of them
         self.in_flight: deque[InFlight] = deque()
         self.free_slots = list(range(config.max_running_requests - 1, -1, -1))
         self.newly_admitted: list[Sequence] = []  # for the first time, by the last `schedule`
@@ -52,6 +51,11 @@ class Scheduler:
         self._next_step = 0
         self._retractions = 0
         self._suspects = Suspects()
+
+    @property
+    def held(self) -> list[Sequence]:
+        """Those that are kept out of the queue: the workers may have died of one of them."""
+        return self._suspects.held
 
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence. Raises `SequenceTooLong` when it could never run, `ValueError` for an id in use."""
@@ -149,12 +153,12 @@ class Scheduler:
 
         Where several may be the one, some are held back for a while.
         """
+        held_before = self.held
         finding = self._suspects.died(self.in_flight)
         self.reset_workers()
         if finding.convicted is not None:
             self._end(finding.convicted)
-        self._let_in(self.held)
-        self.held = self._suspects.held
+        self._let_in(held_before)
         for seq in self.held:
             self.waiting.remove(seq)
         return finding
@@ -222,7 +226,6 @@ class Scheduler:
         """Put sequences that were held back into the queue, before all that arrived later and do not run."""
         if not held:
             return
-        self.held = [seq for seq in self.held if seq not in held]
         self.waiting = deque(sorted([*held, *self.waiting], key=lambda seq: seq.arrival))
         for seq in self.waiting:  # those that run have overtaken them
             seq.arrival = self._arrivals
@@ -259,9 +262,7 @@ class Scheduler:
         if seq.state is SequenceState.RUNNING:
             self.running.remove(seq)
             self._release(seq)
-        elif seq in self.held:
-            self.held.remove(seq)
-        else:
+        elif seq not in self.held:
             self.waiting.remove(seq)
         seq.state = SequenceState.FINISHED
         del self._sequences[seq.request_id]

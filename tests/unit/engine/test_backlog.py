@@ -24,6 +24,14 @@ def sequence(name: str, prompt: int, output: int) -> Sequence:
     return Sequence(name, [1] * prompt, SamplingParams(), output)
 
 
+def answered(name: str, prompt: int, most: int, output: int) -> Sequence:
+    """A sequence that was computed and had `output` tokens of the `most` that it might have."""
+    ended = sequence(name, prompt, most)
+    ended.tokens += [1] * output
+    ended.cached_tokens = 0
+    return ended
+
+
 def test_a_prompt_takes_its_steps_and_an_answer_its_part_of_the_steps_of_a_batch() -> None:
     backlog = Backlog(settled())
     backlog.enter(sequence("a", 1024, 0))
@@ -51,9 +59,7 @@ def test_what_has_left_the_queue_waits_no_more_and_is_counted_once() -> None:
 def test_an_answer_is_expected_to_be_as_long_as_answers_were_and_no_longer_than_it_may_be() -> None:
     backlog = Backlog(settled())
     for index in range(200):
-        ended = sequence(f"{index}", 10, 5000)
-        ended.tokens += [1] * 20
-        ended.cached_tokens = 0
+        ended = answered(f"{index}", 10, 5000, 20)
         backlog.enter(ended)
         backlog.ended(ended, float(index))
     backlog.enter(sequence("a", 10, 5000))
@@ -65,10 +71,7 @@ def test_an_answer_is_expected_to_be_as_long_as_answers_were_and_no_longer_than_
 def test_a_client_without_room_is_told_when_half_of_the_tokens_will_be_done() -> None:
     backlog = Backlog(settled())
     for index in range(10):
-        ended = sequence(f"{index}", 90, 10)
-        ended.tokens += [1] * 10
-        ended.cached_tokens = 0
-        backlog.ended(ended, float(index))
+        backlog.ended(answered(f"{index}", 90, 10, 10), float(index))
     for index in range(20):
         backlog.enter(sequence(f"waiting {index}", 90, 10))
     assert backlog.retry_after(10.0) == 10

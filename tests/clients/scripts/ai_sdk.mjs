@@ -2,21 +2,12 @@
 
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateObject, generateText, jsonSchema, streamText, tool } from "ai";
-import { answer, assert, check, expect, model, prompt, question, urls } from "./checks.mjs";
+import { answer, assert, check, collect, expect, model, prompt, question, urls } from "./checks.mjs";
 
 const provider = createOpenAICompatible({ name: "numaserve", baseURL: `${urls[0]}/v1`, apiKey: "none", includeUsage: true });
 const options = { model: provider.chatModel(model), maxOutputTokens: 12, temperature: 0, maxRetries: 0 };
 const completing = { ...options, model: provider.completionModel(model), maxOutputTokens: 4 };
 const messages = [{ role: "user", content: question }];
-
-async function collect(result) {
-  let text = "";
-  for await (const part of result.fullStream) {
-    if (part.type === "error") throw part.error;
-    if (part.type === "text-delta") text += part.text;
-  }
-  return text;
-}
 
 await check("chat", async () => {
   const { text, usage } = await generateText({ ...options, messages });

@@ -2,20 +2,11 @@
 
 import { createOpenAI } from "@ai-sdk/openai";
 import { generateObject, generateText, jsonSchema, stepCountIs, streamObject, streamText, tool } from "ai";
-import { answer, assert, check, expect, model, question, urls } from "./checks.mjs";
+import { answer, assert, check, collect, expect, model, question, urls } from "./checks.mjs";
 
 const provider = createOpenAI({ baseURL: `${urls[0]}/v1`, apiKey: "none" });
 const options = { model: provider(model), maxOutputTokens: 12, temperature: 0, maxRetries: 0 };
 const messages = [{ role: "user", content: question }];
-
-async function collect(result) {
-  let text = "";
-  for await (const part of result.fullStream) {
-    if (part.type === "error") throw part.error;
-    if (part.type === "text-delta") text += part.text;
-  }
-  return text;
-}
 
 await check("chat", async () => {
   const { text, usage, response } = await generateText({ ...options, system: "Be brief.", messages });

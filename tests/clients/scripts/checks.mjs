@@ -21,6 +21,16 @@ export function assert(condition, message) {
   if (!condition) throw new Error(message);
 }
 
+// The text of a stream of the AI SDK; throws the error that is in it.
+export async function collect(result) {
+  let text = "";
+  for await (const part of result.fullStream) {
+    if (part.type === "error") throw part.error;
+    if (part.type === "text-delta") text += part.text;
+  }
+  return text;
+}
+
 // `request` must throw an error with the `status`, and say `word`.
 export async function expect(status, request, word) {
   try {

@@ -20,6 +20,11 @@ class _Asked:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
+    def fail(self, reason: str) -> None:
+        """Have everybody who waits for it raise `NotReady`."""
+        self.complete.set_exception(NotReady(reason))
+        self.complete.exception()  # seen, should nobody wait for it any more
+
 
 class Profiles:
     """Profiles that were asked of the workers and have not all come.
@@ -37,15 +42,21 @@ class Profiles:
 
     async def ask(self, *, ceilings: bool) -> list[RankProfile]:
         """Every rank's profile, by rank. Raises `NotReady` when the workers do not answer in time or go."""
-        asked = self._asked.get(ceilings)
-        if asked is None:
-            asked = self._asked[ceilings] = _Asked(ProfileRequest(next(self._ids), ceilings))
-            self._send(asked.request)
-        try:
-            # Shielded: a client that leaves takes nobody else's answer with it.
-            return await asyncio.wait_for(asyncio.shield(asked.complete), self._deadline_s)
-        except TimeoutError:
-            raise NotReady(f"The workers have not told their profile within {self._deadline_s:g} s.") from None
+        asked = self._asked.get(ceilings) or self._begin(ceilings)
+        return await asyncio.shield(asked.complete)  # a client that leaves takes nobody else's answer with it
+
+    def _begin(self, ceilings: bool) -> _Asked:
+        """Ask the workers. The deadline is the request's, not that of each who waits for it: one that were kept beyond
+        it, for those who came later, would stand in everybody's way for ever when an answer to it was lost."""
+        asked = self._asked[ceilings] = _Asked(ProfileRequest(next(self._ids), ceilings))
+        timer = asyncio.get_running_loop().call_later(self._deadline_s, self._give_up, asked)
+        asked.complete.add_done_callback(lambda _: timer.cancel())
+        self._send(asked.request)
+        return asked
+
+    def _give_up(self, asked: _Asked) -> None:
+        del self._asked[asked.request.ceilings]
+        asked.fail(f"The workers have not told their profile within {self._deadline_s:g} s.")
 
     def on_answer(self, profile: RankProfile) -> None:
         """Take in the answer of a rank."""
@@ -61,6 +72,5 @@ class Profiles:
     def fail(self, reason: str) -> None:
         """End every request: the workers are gone, for `reason`."""
         for asked in self._asked.values():
-            asked.complete.set_exception(NotReady(reason))
-            asked.complete.exception()  # seen, should nobody wait for it any more
+            asked.fail(reason)
         self._asked.clear()

@@ -43,14 +43,34 @@ async def test_answers_that_were_not_asked_for_or_come_twice_count_for_nothing()
     assert await asked == [told(sent[0], 0), told(sent[0], 1)]
 
 
-async def test_workers_that_do_not_answer_are_asked_only_once() -> None:
+async def test_who_waits_for_workers_that_do_not_answer_is_told_so() -> None:
     sent: list[ProfileRequest] = []
     profiles = Profiles(sent.append, world_size=1, deadline_s=0.01)
-    for _ in range(3):
+    asked = [asyncio.create_task(profiles.ask(ceilings=False)) for _ in range(3)]
+    for task in asked:
         with pytest.raises(NotReady, match=r"within 0.01 s"):
-            await profiles.ask(ceilings=False)
+            await task
     assert len(sent) == 1
-    profiles.fail("they are gone")
+
+
+async def test_a_lost_answer_stands_in_nobodys_way_once_its_time_has_passed() -> None:
+    sent: list[ProfileRequest] = []
+    profiles = Profiles(sent.append, world_size=2, deadline_s=0.01)
+    first = asyncio.create_task(profiles.ask(ceilings=False))
+    await asyncio.sleep(0)
+    profiles.on_answer(told(sent[0], 0))  # and that of rank 1 never comes
+    with pytest.raises(NotReady):
+        await first
+    second = asyncio.create_task(profiles.ask(ceilings=False))
+    await asyncio.sleep(0)
+    profiles.on_answer(told(sent[0], 1))
+    for rank in range(2):
+        profiles.on_answer(told(sent[1], rank))
+    assert await second == [told(sent[1], 0), told(sent[1], 1)]
+
+
+async def test_who_waits_is_told_when_the_workers_go() -> None:
+    profiles = Profiles(lambda _: None, world_size=1, deadline_s=30)
     asked = asyncio.create_task(profiles.ask(ceilings=False))
     await asyncio.sleep(0)
     profiles.fail("they are gone")

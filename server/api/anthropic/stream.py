@@ -13,8 +13,8 @@ from numaserve.server.api.generation.reading import Chunk
 from numaserve.server.api.json_data import raw_object
 
 Event = dict[str, Any]
-# Where the deltas of blocks have their pieces.
 _NO_OBJECT = "INVALID_JSON"  # under which Anthropic's clients find an input that is none
+# Where the deltas of blocks have their pieces.
 _FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 

@@ -4,6 +4,7 @@ import errno
 import os
 import select
 import subprocess
+import sys
 import time
 import weakref
 from collections.abc import Sequence
@@ -24,6 +25,11 @@ class TooLate(Exception):
 
 class Ended(Exception):
     """The process ended before it had done its part."""
+
+
+def command_of(module: str) -> Sequence[str]:
+    """The command that runs a module of the server, and none of the same name in the working directory."""
+    return sys.executable, "-P", "-m", module
 
 
 class ChildProcess:

@@ -7,12 +7,11 @@ that, and it stops processes.
 
 import json
 import signal
-import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from numaserve.server.child_process import ChildProcess, Ended, TooLate
+from numaserve.server.child_process import ChildProcess, Ended, TooLate, command_of
 from numaserve.server.confined_work import ANSWER_HEAD, NOT_CONFINED
 
 MEMORY_BYTES = 512 * 2**20
@@ -114,8 +113,3 @@ class ConfinedWorker:
     def _start(self) -> None:
         self._process = ChildProcess(command_of(self._module))
         self._unsent_config = self._config
-
-
-def command_of(module: str) -> Sequence[str]:
-    """The command that runs a module of the server."""
-    return sys.executable, "-P", "-m", module

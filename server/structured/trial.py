@@ -5,18 +5,17 @@ ends the process, and four large `multipleOf` together hold a thread for minutes
 where that harms nobody, with the same limits, and here only when it has gone well there.
 """
 
-import sys
 import time
 from typing import NoReturn
 
 import msgspec
-from numaserve.server.child_process import ChildProcess, Ended, TooLate
+from numaserve.server.child_process import ChildProcess, Ended, TooLate, command_of
 from numaserve.server.engine.types import NotReady
 from numaserve.server.structured.trial_answer import HEAD, Answer, Settings
 from numaserve.server.structured.types import Constraint, GrammarTooSlow, Limits, UnsupportedGrammar
 from numaserve.server.structured.vocabulary import Vocabulary
 
-_COMMAND = (sys.executable, "-P", "-m", "numaserve.server.structured.trial_process")
+_COMMAND = command_of("numaserve.server.structured.trial_process")
 _START_SECONDS = 30.0  # to load the tokenizer, on a machine whose cores are all busy
 _SPARE_SECONDS = 1.0  # in which the process says that its fork was too slow
 

@@ -5,7 +5,6 @@ The process is started for the first long body: usual ones are decoded in the ev
 """
 
 import asyncio
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,12 +12,12 @@ import msgspec
 from numaserve.server.api.body.decode import Decoded
 from numaserve.server.api.errors import ApiError
 from numaserve.server.api.fields import Strict
-from numaserve.server.child_process import ChildProcess, Ended, TooLate
+from numaserve.server.child_process import ChildProcess, Ended, TooLate, command_of
 from numaserve.server.engine.types import NotReady, QueueFull
 
 _MAX_WAITING = 64
 _DEADLINE_S = 20.0  # of one body; the longest takes under a second of processor time
-_COMMAND = (sys.executable, "-P", "-m", "numaserve.server.api.decode_main")
+_COMMAND = command_of("numaserve.server.api.decode_main")
 
 
 class DecodingProcess:

@@ -62,10 +62,11 @@ class _Reading:
         return (name != CALLS or self.question.calls) and (name not in THOUGHTS or self.question.thoughts)
 
     def _value(self, region: Region) -> Any:
-        if not region.field.is_plain:
-            return region.value(self.text)
-        text = self.text[max(region.begin, self.from_prompt) : region.stop]
-        return region.field.value(text if self.hidden is None else self.hidden.sub("", text), region.captures)
+        is_plain = region.field.is_plain  # of anything else a part would be unreadable
+        text = self.text[max(region.begin, self.from_prompt) if is_plain else region.begin : region.stop]
+        if is_plain and self.hidden is not None:
+            text = self.hidden.sub("", text)
+        return region.field.value(text, region.captures)
 
     def _calls(self, value: object) -> Sequence[ReadCall]:
         """The calls of a region: one, or a list of some."""

@@ -25,8 +25,7 @@ class Field:
     closes: re.Pattern[str] | None
     parse: Callable[[str], Any]
     is_plain: bool  # its value is its text
-    repeats: bool
-    join: str | None  # between the texts of a field that repeats; None makes a list of them
+    join: str | None  # between the texts of a field that repeats; None: nothing is told
     optional: bool
     transform: Any  # None: there is none
     transform_each: bool
@@ -92,7 +91,6 @@ def _field(name: str, given: object) -> Field:
         closes,
         parser_of(kind, spec.get("content_args", {}), where),
         kind in PLAIN and transform is None,
-        repeats,
         join,
         bool(spec.get("optional", True)),
         transform,

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
 
 from numaserve.server.response_template.definition import Field, Template
 from numaserve.server.response_template.errors import Unreadable
@@ -26,10 +24,6 @@ class Region:
     stop: int
     end: int
     captures: Mapping[str, str]
-
-    def value(self, text: str) -> Any:
-        """What the region says. Raises `Unreadable`."""
-        return self.field.value(text[self.begin : self.stop], self.captures)
 
 
 def turn_of(template: Template, prompt: str) -> str:
@@ -86,33 +80,7 @@ def _named(found: re.Match[str]) -> dict[str, str]:
     return {name: text for name, text in found.groupdict().items() if text is not None}
 
 
-def merge(into: dict[str, Any], each: Field, value: Any) -> None:
-    """Add the value of a region to a message. Raises `Unreadable`."""
-    if each.join is not None:
-        if not isinstance(value, str):
-            raise Unreadable
-        into[each.name] = value if into.get(each.name) is None else into[each.name] + each.join + value
-    elif each.repeats:
-        into.setdefault(each.name, []).append(value)
-    else:
-        into[each.name] = value
-
-
-def message_of(template: Template, prompt: str, answer: str) -> dict[str, Any]:
-    """The message that transformers makes of `answer` to `prompt`. Raises `Unreadable`."""
-    text = turn_of(template, prompt) + answer
-    message = deepcopy(dict(template.defaults))
-    for region in regions(template, text):
-        merge(message, region.field, region.value(text))
-    check_complete(template, message)
-    return {name: value for name, value in message.items() if name in template.defaults or not _is_empty(value)}
-
-
 def check_complete(template: Template, found: Collection[str]) -> None:
     """Raise `Unreadable` where a field that has to be there is not among those that were `found`."""
     if any(not each.optional and each.name not in found for each in template.fields.values()):
         raise Unreadable
-
-
-def _is_empty(value: object) -> bool:
-    return value is None or (isinstance(value, list | dict | str) and not value)

@@ -61,9 +61,13 @@ class Grammars:
             if not shared.is_wanted and self._in_work.get(constraint) is shared:
                 del self._in_work[constraint]
 
-    def prepare(self) -> None:
-        """Load the tokenizer, which holds the GIL for some tenths of a second, before requests come; in any thread."""
-        self._load()
+    def prepare(self) -> tuple[Vocabulary, LLTokenizer]:
+        """Load the tokenizer, once, which holds the GIL for some tenths of a second; in any thread."""
+        with self._loading:
+            if self._loaded is None:
+                vocabulary = Vocabulary.of(self._tokenizer, self._model_vocab_size)
+                self._loaded = vocabulary, vocabulary.load()
+            return self._loaded
 
     def close(self) -> None:
         """Compile nothing more and end the processes; what runs here is not waited for."""
@@ -82,7 +86,7 @@ class Grammars:
 
     def _compile(self, constraint: Constraint) -> tuple[MatcherFactory, int]:
         """What makes matchers, and about how many bytes it takes; in a thread."""
-        vocabulary, tokenizer = self._load()
+        vocabulary, tokenizer = self.prepare()
         with self._trial(vocabulary) as trial:
             answer = trial.run(constraint)
         matcher = new_matcher(tokenizer, answer.grammar)
@@ -91,13 +95,6 @@ class Grammars:
             raise UnsupportedGrammar("compiling it fails")
         nbytes = _LEAST_BYTES + answer.memory_bytes + len(answer.grammar) + len(constraint.text)
         return partial(_fresh, matcher, vocabulary.size, frozenset(vocabulary.eos)), nbytes
-
-    def _load(self) -> tuple[Vocabulary, LLTokenizer]:
-        with self._loading:
-            if self._loaded is None:
-                vocabulary = Vocabulary.of(self._tokenizer, self._model_vocab_size)
-                self._loaded = vocabulary, vocabulary.load()
-            return self._loaded
 
     @contextmanager
     def _trial(self, vocabulary: Vocabulary) -> Iterator[Trial]:

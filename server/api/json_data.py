@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import msgspec
+from numaserve.server.structured.json_text import levels
 from numaserve.server.structured.types import Limits
 
 MAX_DEPTH = Limits.max_depth
@@ -15,14 +16,10 @@ MAX_DEPTH = Limits.max_depth
 
 def data(value: dict[str, Any]) -> dict[str, Any]:
     """`value`. Raises `ValueError` where it cannot be written, or nests more deeply than `MAX_DEPTH`."""
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        inside = (each.values() if isinstance(each, dict) else each for each in level)
-        level = [item for items in inside for item in items if isinstance(item, dict | list)]
-        if not level:
-            json_text(value)
-            return value
-    raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+    if any(depth > MAX_DEPTH for depth, _ in enumerate(levels(value))):
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+    json_text(value)
+    return value
 
 
 def json_text(value: dict[str, Any] | list[Any]) -> str:

@@ -11,6 +11,7 @@ from functools import partial
 
 from llguidance import LLMatcher, LLTokenizer
 from numaserve.server.engine.types import NotReady
+from numaserve.server.structured.json_text import utf8
 from numaserve.server.structured.kept import KeptGrammars
 from numaserve.server.structured.matcher import GrammarMatcher
 from numaserve.server.structured.parser_limits import new_matcher
@@ -137,11 +138,7 @@ class _Shared:
 
 
 def _check_text(text: str, max_bytes: int) -> None:
-    try:
-        too_long = len(text) > max_bytes or len(text.encode()) > max_bytes
-    except UnicodeEncodeError:
-        raise UnsupportedGrammar("it has half of a surrogate pair, which is no character") from None
-    if too_long:
+    if len(text) > max_bytes or len(utf8(text)) > max_bytes:
         raise UnsupportedGrammar(f"it is longer than {max_bytes} bytes")
 
 

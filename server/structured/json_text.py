@@ -1,6 +1,7 @@
 """JSON that a client wrote, read within limits."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from numaserve.server.structured.types import Limits, UnsupportedGrammar
@@ -16,30 +17,38 @@ def read_json(text: str, limits: Limits) -> Any:
         raise UnsupportedGrammar(f"it is not JSON: {error}") from None
     _measure(value, limits)
     if "\\ud" in text.lower():  # an escape can say half of a character where the text itself cannot
-        _refuse_halves(value)
+        utf8(json.dumps(value, ensure_ascii=False))
     return value
 
 
-def _refuse_halves(value: object) -> None:
+def utf8(text: str) -> bytes:
+    """The bytes of `text`. Raises `UnsupportedGrammar` where a part of it is no character."""
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        return text.encode()
     except UnicodeEncodeError:
         raise UnsupportedGrammar("it has half of a surrogate pair, which is no character") from None
 
 
-def _measure(value: object, limits: Limits) -> None:
-    """Refuse what is too deep or too much, level by level: the value is what would exhaust a stack."""
-    level, values = [value], 1
-    for _ in range(limits.max_depth + 1):
-        children: list[object] = []
+def levels(value: object) -> Iterator[list[object]]:
+    """The values of JSON, level by level from `value` itself: a deep one would exhaust the stack of what recurs."""
+    level = [value]
+    while level:
+        yield level
+        inside: list[object] = []
         for item in level:
-            children += item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
-        if not children:
-            return
-        level, values = children, values + len(children)
+            inside += item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        level = inside
+
+
+def _measure(value: object, limits: Limits) -> None:
+    """Refuse what is too deep or too much."""
+    values = 0
+    for depth, level in enumerate(levels(value)):
+        if depth > limits.max_depth:
+            raise _too_deep(limits)
+        values += len(level)
         if values > limits.max_values:
             raise UnsupportedGrammar(f"it has more than {limits.max_values} values")
-    raise _too_deep(limits)
 
 
 def _too_deep(limits: Limits) -> UnsupportedGrammar:

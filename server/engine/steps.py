@@ -90,8 +90,8 @@ class StepLoop:
 
     @property
     def idle(self) -> bool:
-        """Whether no answer is awaited."""
-        return not self._in_flight
+        """Whether no answer is awaited that somebody wants: that of a beat is nobody's."""
+        return not any(step.plan.seqs for step in self._in_flight)
 
     def seconds_without_progress(self) -> float:
         """Seconds since the workers last answered or were first asked; 0 while idle."""

@@ -1,0 +1,83 @@
+"""The step loop: how long a step may take, and when the workers count as idle."""
+
+import asyncio
+
+from numaserve.server.engine.deadlines import LEAST_S, TIMES_PREDICTED, StepDeadlines
+from numaserve.server.engine.steps import StepHooks, StepLoop
+from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.workers.protocol import OperationTerms, SamplingParams, SeqResult, StepPlan, StepResult
+
+
+def test_a_step_has_twenty_times_what_it_should_take_within_bounds() -> None:
+    deadlines = StepDeadlines(60.0, 1.0)
+    assert deadlines.of(None, masked=True) == 60.0
+    assert deadlines.of(0.01, masked=False) == LEAST_S
+    assert deadlines.of(1.0, masked=False) == TIMES_PREDICTED
+    assert deadlines.of(30.0, masked=True) == 60.0
+
+
+def test_masks_may_be_waited_for_besides() -> None:
+    assert StepDeadlines(60.0, 10.0).of(0.01, masked=True) == LEAST_S + 10.0
+
+
+def _loop(scheduler: Scheduler, sent: list[StepPlan], beat_s: float | None = None) -> StepLoop:
+    hooks = StepHooks(
+        planning=lambda _now: None,
+        send=sent.append,
+        admitted=lambda _sequence, _now: None,
+        updated=lambda _updates, _now: None,
+        failed=lambda _sequences, _message: None,
+        masked=lambda _step, _rows: None,
+        void=lambda _step: None,
+        broken=lambda death: None,
+    )
+    deadlines = StepDeadlines(60.0, 1.0)
+    return StepLoop(scheduler, hooks, Metrics("m"), world_size=1, depth=1, deadlines=deadlines, beat_s=beat_s)
+
+
+def _scheduler() -> Scheduler:
+    return Scheduler(SchedulerConfig(num_pages=16, context_length=256))
+
+
+def test_plans_carry_the_longest_deadline_until_steps_can_be_predicted_and_then_a_short_one() -> None:
+    sent: list[StepPlan] = []
+
+    async def scenario() -> None:
+        scheduler = _scheduler()
+        scheduler.costs.describe([[OperationTerms("linear", row_flops=1e9)]])
+        loop = _loop(scheduler, sent)
+        scheduler.add(Sequence("a", [1, 2, 3], SamplingParams(), 40))
+        loop.start()
+        for _ in range(40):
+            await asyncio.sleep(0)
+            plan = sent[-1]
+            loop.on_answer(StepResult(plan.step_id, 0, [SeqResult(7)], 1, 0, worker_ns=10_000_000))
+        loop.halt()
+
+    asyncio.run(scenario())
+    assert sent[0].deadline_s == 60.0
+    assert sent[-1].deadline_s == LEAST_S
+
+
+def test_workers_that_only_beat_are_idle() -> None:
+    """Else those that are stopped just then would not be given the time to end what they do besides."""
+    sent: list[StepPlan] = []
+
+    async def scenario() -> None:
+        scheduler = _scheduler()
+        loop = _loop(scheduler, sent, beat_s=60.0)
+        loop.start()
+        while not sent:  # the first beat leaves at once
+            await asyncio.sleep(0)
+        assert loop.idle
+        loop.on_answer(StepResult(sent[0].step_id, 0, [], 1, 0, worker_ns=1))
+        scheduler.add(Sequence("a", [1, 2, 3], SamplingParams(), 40))
+        loop.wake()
+        while len(sent) < 2:
+            await asyncio.sleep(0)
+        assert not loop.idle
+        loop.halt()
+
+    asyncio.run(scenario())

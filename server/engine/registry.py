@@ -88,6 +88,8 @@ class LiveRequests:
             request.prompt_logprobs,
             request.cache_salt,
             request.pool,
+            request.client,
+            request.priority,
         )
         live = LiveRequest(
             request, sequence, self._tokenizer, self._metrics, stream, index=index, now=now, on_end=self._remove

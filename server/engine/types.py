@@ -8,6 +8,7 @@ from typing import Protocol
 
 from numaserve.server.engine.constraint import TokenMatcher
 from numaserve.server.metrics.labels import EndReason
+from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.workers.protocol import RankProfile, SamplingParams, TokenLogprobs
 
 
@@ -70,6 +71,8 @@ class GenerationRequest:
     shown_tokens: frozenset[int] = frozenset()  # special tokens that are in the text all the same
     cache_salt: str = ""  # requests share cached prefixes only with equal salt
     pool: bool = False  # its embedding is wanted and no token: `max_new_tokens` is 0
+    client: Client = EVERYBODY
+    priority: int = 0  # among the requests of its client, whom alone it concerns: lower begins earlier
     timeout_s: float | None = None  # from its admission on, in the queue or not; None: no limit
     matcher: Callable[[], TokenMatcher] | None = None  # makes the constraint of this sequence; not in the event loop
 

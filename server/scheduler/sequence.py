@@ -4,6 +4,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
 
+from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.radix_tree import Node
 from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs
 
@@ -70,6 +71,8 @@ class Sequence:
     prompt_logprobs: bool = False
     cache_salt: str = ""
     pool: bool = False  # the embedding of the prompt is wanted, and no token
+    client: Client = EVERYBODY
+    priority: int = 0  # among the sequences of its client: lower begins earlier
 
     tokens: list[int] = field(init=False)  # prompt and then output, as far as it is known
     prompt_len: int = field(init=False)

@@ -1,0 +1,14 @@
+"""Whose a sequence is."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client, who shares the server with others. Clients of one name are the same."""
+
+    name: str = ""
+    weight: float = 1.0  # a client of weight 2 is due twice what one of weight 1 is; more than 0
+
+
+EVERYBODY = Client()  # where nobody tells clients apart

@@ -32,7 +32,12 @@ _WITH_BODY = (400, 404, 408, 413, 429, 503, 504)
 
 def errors(*statuses: int, model: type[BaseModel] = Error) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route: its own errors, beside those that every route has, in the shape of `model`."""
-    return {status: {"model": model, "description": _REASONS[status]} for status in (*statuses, *_ALWAYS)}
+    # FastAPI compiles `model` anew for each status that names it, a millisecond each: the last names it, which puts it
+    # into the document, and the others refer to it there.
+    known = {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}
+    *others, last = (*statuses, *_ALWAYS)
+    answers: dict[int | str, dict[str, Any]] = {status: {"description": _REASONS[status], **known} for status in others}
+    return answers | {last: {"model": model, "description": _REASONS[last]}}
 
 
 def body_errors(model: type[BaseModel] = Error) -> dict[int | str, dict[str, Any]]:

@@ -1,16 +1,19 @@
 """The process that decodes long bodies; `process.DecodingProcess` starts it.
 
-Each request is one line of JSON (`Job`) and the body behind it; each answer is its length in 8 bytes and a `Decoded` in
-JSON, as MessagePack has no integers beyond 64 bits. The process ends when its input does.
+Each request is one line of JSON (`Job`) and the body behind it. Each answer is a `Decoded` in pieces: of each its
+length in 8 bytes, and a `Piece` in JSON, as MessagePack has no integers beyond 64 bits; at last a length of 0. The
+process ends when its input does.
 """
 
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
 from numaserve.server.api.anthropic.schema import CountTokensRequest, MessagesRequest
 from numaserve.server.api.body.decode import BodyProblem, Decoded, decode, to_data
-from numaserve.server.api.body.need import MAX_CONTAINERS, count_containers
+from numaserve.server.api.body.need import MAX_CONTAINERS
+from numaserve.server.api.body.pieces import Piece, Pieces
 from numaserve.server.api.explain import Problem
 from numaserve.server.api.fields import Strict
 from numaserve.server.api.ollama.chat_schema import OllamaChatRequest
@@ -73,15 +76,17 @@ def answer(job: Job, data: bytes) -> Decoded:
     return Decoded(to_data(body), unknown.names, unknown.count)
 
 
-def _encoded(decoded: Decoded) -> bytes:
-    """The JSON of an answer, unless it holds too much for the server's own process."""
-    data = msgspec.json.encode(decoded)
-    return data if count_containers(data) <= MAX_CONTAINERS else msgspec.json.encode(Decoded(problem=_TOO_MANY))
+def _pieces(decoded: Decoded) -> Iterator[Piece]:
+    """The pieces of an answer, unless it holds too much for the server's own process."""
+    pieces = Pieces(msgspec.to_builtins(decoded, str_keys=True))
+    if pieces.containers > MAX_CONTAINERS:
+        pieces = Pieces(msgspec.to_builtins(Decoded(problem=_TOO_MANY)))
+    return iter(pieces)
 
 
 def _decode_once() -> None:
     """Let libraries do what they do at their first use, while files can still be opened."""
-    _encoded(answer(Job(ChatRequest.__name__, False, 2), b"{}"))
+    list(_pieces(answer(Job(ChatRequest.__name__, False, 2), b"{}")))
 
 
 def main() -> None:
@@ -93,9 +98,11 @@ def main() -> None:
         confine(_MEMORY_BYTES)
     while line := source.readline():
         job = msgspec.json.decode(line, type=Job)
-        encoded = _encoded(answer(job, source.read(job.length)))
-        sink.write(len(encoded).to_bytes(8, "little"))
-        sink.write(encoded)
+        for piece in _pieces(answer(job, source.read(job.length))):
+            encoded = msgspec.json.encode(piece)
+            sink.write(len(encoded).to_bytes(8, "little"))
+            sink.write(encoded)
+        sink.write(bytes(8))
         sink.flush()
 
 

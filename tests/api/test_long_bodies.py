@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from numaserve.server.api.app import ApiContext, create_app
-from numaserve.server.api.body.need import MAX_CONTAINERS, BodyNeed, count_containers, count_values
+from numaserve.server.api.body.need import MAX_CONTAINERS, BodyNeed, count_values
+from numaserve.server.api.body.pieces import CHARACTERS, MOST_WEIGHT, Piece, Pieces, put_together
 from numaserve.server.api.body.process import DecodingProcess
 from numaserve.server.api.body.route import INLINE_BYTES, INLINE_VALUES
 from numaserve.server.api.decode_main import MODELS
@@ -20,7 +22,9 @@ from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.openai.chat_schema import ChatRequest
 from numaserve.server.api.openai.completion_schema import CompletionRequest
 from numaserve.server.api.tokenize_schema import DetokenizeRequest
+from numaserve.server.child_process import ChildProcess
 from numaserve.server.engine.types import NotReady
+from numaserve.server.structured.json_text import levels
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL, VOCAB, FakeEngine, make_context
@@ -154,10 +158,53 @@ def test_more_than_the_context_can_need_is_refused_before_it_is_decoded(
     assert "more than the longest context needs" in error_message(answer)
 
 
+LONGEST = "x" * 2 * CHARACTERS * MOST_WEIGHT
+WHOLES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "a text": {"a": LONGEST, "b": [1]},
+    "long texts": {"a": ["x" * CHARACTERS * 1000] * 40, "b": "x"},
+    "a flat list": {"a": 1, "b": list(range(3 * MOST_WEIGHT)), "c": [2]},
+    "lists of lists": {"a": [list(range(size)) for size in (3, 2 * MOST_WEIGHT, 0, MOST_WEIGHT, 9)]},
+    "many short lists": {"a": [[index, []] for index in range(MOST_WEIGHT)]},
+    "many names": {"a": {str(index): {"b": [index]} for index in range(MOST_WEIGHT)}, **BODIES["/v1/messages"]},
+    "a deep list": {"a": [[[[{"b": [[list(range(2 * MOST_WEIGHT))], 1]}]]], None]},
+}
+
+
+def weight(items: object) -> int:
+    values = [item for level in levels(items) for item in level]
+    return len(values) - 1 + sum(len(item) // CHARACTERS for item in values if isinstance(item, str))
+
+
+@pytest.mark.parametrize("kind", WHOLES)
+def test_data_is_put_together_from_pieces_of_which_none_is_large(kind: str) -> None:
+    pieces = list(Pieces(WHOLES[kind]))
+    assert all(weight(piece.items) <= MOST_WEIGHT or piece.items == {"a": LONGEST} for piece in pieces)
+    sent = [msgspec.json.decode(msgspec.json.encode(piece), type=Piece) for piece in pieces]
+    assert put_together(sent) == WHOLES[kind]
+    assert list(put_together(sent)) == list(WHOLES[kind])
+
+
 def test_objects_and_lists_are_counted_and_texts_are_not_looked_into() -> None:
-    value = [{"a[{": ["\\", '"[', "\n{"]}, [], "é{", {"\\": {}}]
-    for ascii_only in (True, False):
-        assert count_containers(json.dumps(value, ensure_ascii=ascii_only).encode()) == 6
+    assert Pieces({"a[{": ["\\", '"[', "\n{"], "b": [[], "é{", {"\\": {}}]}).containers == 6
+
+
+async def test_nothing_large_is_decoded_at_once_in_the_servers_own_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    receive = ChildProcess.receive
+
+    def measured(process: ChildProcess, size: int, deadline: float) -> bytes:
+        sizes.append(size)
+        return receive(process, size, deadline)
+
+    monkeypatch.setattr(ChildProcess, "receive", measured)
+    prompt, process = [list(range(10000, 10000 + 16 * MOST_WEIGHT))], DecodingProcess()
+    try:
+        data = json.dumps({"prompt": prompt}).encode()
+        assert (await process.decode(CompletionRequest, data, refuse_unknown=False)).fields["prompt"] == prompt
+    finally:
+        process.close()
+    assert max(sizes) < len(data) // 10
 
 
 @pytest.mark.parametrize("is_text", [False, True])

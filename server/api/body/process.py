@@ -6,10 +6,12 @@ The process is started for the first long body: usual ones are decoded in the ev
 
 import asyncio
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from numaserve.server.api.body.decode import Decoded
+from numaserve.server.api.body.pieces import Piece, put_together
 from numaserve.server.api.errors import ApiError
 from numaserve.server.api.fields import Strict
 from numaserve.server.child_process import ChildProcess, Ended, TooLate, command_of
@@ -80,8 +82,7 @@ class DecodingProcess:
             self._check_open()  # again: `close` may not have seen a new process
             process.send(head, deadline)
             process.send(data, deadline)
-            answer = process.receive(int.from_bytes(process.receive(8, deadline), "little"), deadline)
-            return msgspec.json.decode(answer, type=Decoded)
+            return msgspec.convert(put_together(_received(process, deadline)), Decoded)
         except BaseException as error:
             self._end()
             if isinstance(error, Ended):
@@ -97,3 +98,9 @@ class DecodingProcess:
         if self._process is None:
             self._process = ChildProcess(_COMMAND)
         return self._process
+
+
+def _received(process: ChildProcess, deadline: float) -> Iterator[Piece]:
+    """The pieces of an answer. Between two of them other threads have their turn."""
+    while length := int.from_bytes(process.receive(8, deadline), "little"):
+        yield msgspec.json.decode(process.receive(length, deadline), type=Piece)

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 # Loading reports progress all the time; minutes without any mean that it is stuck, for example on a dead file system.
 LOAD_DEADLINE_S = 300.0
-# A worker writes its Failure before it exits, but the exit may be seen first.
+# A worker writes its Failure before it exits, but the exit may be seen first. One that a signal ends writes none.
 _LAST_WORDS_S = 0.1
 _TERM_GRACE_S = 2.0
 
@@ -270,9 +270,10 @@ class WorkerGroup:
         self._first_failed = rank
         self._abort_ring(f"worker {rank} has ended")
         process = self._processes[rank]
-        death = Death("signal" if process.was_killed() else "exit", f"worker {rank} {process.ending()}")
+        killed = process.was_killed()
+        death = Death("signal" if killed else "exit", f"worker {rank} {process.ending()}")
         logger.error("%s", death)
-        asyncio.get_running_loop().call_later(_LAST_WORDS_S, self.fail, death)
+        asyncio.get_running_loop().call_later(0.0 if killed else _LAST_WORDS_S, self.fail, death)
 
     def _load_stalled(self) -> None:
         missing = sorted(set(range(len(self._launches))) - set(self._ready))

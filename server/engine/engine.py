@@ -267,7 +267,7 @@ class Engine:
             group,
             up=self._on_up,
             down=self._on_down,
-            restarted=self._metrics.workers_restarted,
+            restarted=self._recovery.restarting,
             given_up=self._on_given_up,
         )
 

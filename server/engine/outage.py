@@ -24,6 +24,7 @@ class Outage:
         self._timeout_s = timeout_s
         self._on_expired = expired
         self._began: float | None = None
+        self._ended = 0.0
         self._up = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.expired = False  # there are no workers for too long, and nobody should be made to wait for their end
@@ -37,6 +38,10 @@ class Outage:
         left = max(0.0, self._began + self._timeout_s - now)
         self._timer = asyncio.get_running_loop().call_later(left, self._expire)
 
+    def workers_ended(self) -> None:
+        """The last of the old ones has ended, and others are started."""
+        self._ended = self._clock()
+
     def workers_up(self) -> None:
         """There are new ones, which have answered nothing yet."""
         self._up = self._clock()
@@ -48,12 +53,13 @@ class Outage:
         if self._began is not None:
             now = self._clock()
             self._metrics.resume_pause(now - self._began)
-            logger.info(
-                "an outage of %.3f s is over: %.3f s until there were new workers, %.3f s until they answered",
-                now - self._began,
-                self._up - self._began,
-                now - self._up,
-            )
+            parts = {
+                "duration": now - self._began,
+                "ending": self._ended - self._began,
+                "loading": self._up - self._ended,
+                "answering": now - self._up,
+            }
+            logger.info("outage", extra={"fields": {name: round(seconds, 6) for name, seconds in parts.items()}})
             self._began = None
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 
-from numaserve.server.death import Death
+from numaserve.server.death import Death, DeathReason
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.deaths import Deaths
 from numaserve.server.engine.outage import Outage
@@ -45,6 +45,11 @@ class Recovery:
         self._metrics.resumed(self._requests.num_begun)
         self._outage.workers_down()
         return self._deaths.explained(finding, steps, beats)
+
+    def restarting(self, reason: DeathReason) -> None:
+        """The workers that died for `reason` have ended, and others are started."""
+        self._metrics.workers_restarted(reason)
+        self._outage.workers_ended()
 
     def workers_up(self) -> None:
         """There are new workers, which have answered nothing yet."""

@@ -1,9 +1,11 @@
 """Requests wait for new workers for so long, and are not given up while there are some."""
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import cast
 
+import pytest
 from numaserve.server.engine.outage import Outage
 from numaserve.server.metrics.metrics import Metrics
 
@@ -90,3 +92,39 @@ def test_it_begins_anew_once_there_was_an_answer() -> None:
         assert watched.pauses == [4.0]
 
     run(scenario())
+
+
+def test_the_log_tells_its_parts_in_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        watched.outage.workers_down()
+        await asyncio.sleep(0.5)
+        watched.outage.workers_ended()
+        await asyncio.sleep(2.0)
+        watched.outage.workers_up()
+        await asyncio.sleep(4.0)
+        watched.outage.end()
+        watched.outage.end()
+
+    with caplog.at_level(logging.INFO):
+        run(scenario())
+    fields = [vars(record)["fields"] for record in caplog.records if record.message == "outage"]
+    assert fields == [{"duration": 6.5, "ending": 0.5, "loading": 2.0, "answering": 4.0}]
+
+
+def test_of_several_deaths_the_last_ones_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        for _ in range(2):
+            watched.outage.workers_down()
+            await asyncio.sleep(0.5)
+            watched.outage.workers_ended()
+            await asyncio.sleep(2.0)
+        watched.outage.workers_up()
+        watched.outage.end()
+
+    with caplog.at_level(logging.INFO):
+        run(scenario())
+    assert [vars(record)["fields"] for record in caplog.records] == [
+        {"duration": 5.0, "ending": 3.0, "loading": 2.0, "answering": 0.0}
+    ]

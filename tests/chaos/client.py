@@ -55,9 +55,10 @@ async def _read(reader: asyncio.StreamReader, asked: Asked) -> None:
     events = 0
     while data := await reader.read(_READ_BYTES):
         parts.append(data)
-        if b"data:" in data or not asked.request.streams:  # a comment is no token
+        came = data.count(asked.request.event_mark)
+        if came or not asked.request.streams:  # a comment is no token
             asked.arrivals.append(time.monotonic())
-            events += data.count(b"data:")
+            events += came
         if asked.request.leaves_after is not None and events >= asked.request.leaves_after:
             asked.left = True
             break

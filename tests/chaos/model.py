@@ -12,6 +12,7 @@ import numpy as np
 
 from tests.support import tokenizer_builders
 
+MODEL = "model"  # its folder, and so its name
 HIDDEN = 128
 _FEED_FORWARD = 256
 _LAYERS = 4
@@ -35,8 +36,9 @@ You may call these functions. Answer with <tool_call>{"name": "...", "arguments"
 {% endif %}"""
 
 
-def write_model(folder: Path) -> Path:
-    """Write the model, the same one each time; returns `folder`."""
+def write_model(place: Path) -> Path:
+    """Write the model into a folder in `place`, the same one each time; returns that folder."""
+    folder = place / MODEL
     folder.mkdir()
     tokenizer = tokenizer_builders.byte_level_backend()
     tokenizer.save(str(folder / "tokenizer.json"))

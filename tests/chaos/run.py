@@ -39,7 +39,7 @@ def run(options: Options, show: Callable[[int, Report], None] = lambda *_: None)
     """Make the model, ask it all, and do it again under chaos. `show`: see `Site`, of the first server."""
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         folder = Path(name)
-        model = write_model(folder / "model")
+        model = write_model(folder)
         loads = _loads(options, model)
         with ExitStack() as servers:
             sites = []

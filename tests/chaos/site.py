@@ -47,7 +47,7 @@ async def answers_of(url: str, requests: Sequence[Request], clients: int) -> lis
             asked = await ask(url, Asked(Request(request.kind, request.path, request.body), index))
         if asked.error or asked.status != 200:
             raise RuntimeError(f"without any fault: {request}: {asked.error} {asked.status} {asked.data[:500]!r}")
-        return said(asked.data, streams=request.streams)
+        return said(asked.data, request.path, streams=request.streams)
 
     return list(await asyncio.gather(*(one(index, request) for index, request in enumerate(requests))))
 
@@ -164,7 +164,7 @@ def complaint_about(asked: Asked, expected: Any) -> tuple[str, bool]:
         if asked.left:
             events = [event for event in events_of(asked.data) if event != "[DONE]"]
             return ("", False) if is_beginning(joined(events), expected) else (f"{asked.data!r}", True)
-        found = said(asked.data, streams=asked.request.streams)
+        found = said(asked.data, asked.request.path, streams=asked.request.streams)
     except (Incomplete, ValueError) as error:
         return f"{type(error).__name__}: {error}", False
     return ("", False) if found == expected else (f"got {found}\nnot {expected}", True)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tests.chaos.model import MODEL
 from tests.support.demo import ALICE
 
 Body = dict[str, Any]
@@ -23,7 +24,11 @@ _SCHEMA = {
     "required": ["name", "size", "kind", "tags"],
     "additionalProperties": False,
 }
-_PLACE = {"type": "string", "maxLength": 10}
+_PLACES = {
+    "type": "object",
+    "properties": {"place": {"type": "string", "maxLength": 10}, "days": {"type": "integer"}},
+    "required": ["place"],
+}
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,11 @@ class Request:
     def streams(self) -> bool:
         """Whether the answer comes in events."""
         return bool(self.body.get("stream"))
+
+    @property
+    def event_mark(self) -> bytes:
+        """What is in each event of a stream once."""
+        return b"\n" if self.path == "/api/chat" else b"data:"
 
 
 class Draw:
@@ -136,12 +146,35 @@ def _regex(draw: Draw) -> Request:
 
 
 def _tools(draw: Draw) -> Request:
-    parameters = {"type": "object", "properties": {"place": _PLACE, "days": {"type": "integer"}}, "required": ["place"]}
     name = f"weather_{draw.random.randrange(2**31)}"
-    tool = {"type": "function", "function": {"name": name, "description": "weather", "parameters": parameters}}
+    tool = {"type": "function", "function": {"name": name, "description": "weather", "parameters": _PLACES}}
     body = {"messages": _said(draw), "tools": [tool], "tool_choice": "required", "max_tokens": 160}
     stream = _STREAM if draw.random.random() < 0.7 else {}
     return Request("tools", "/v1/chat/completions", body | stream | draw.sampling())
+
+
+def _messages(draw: Draw) -> Request:
+    """Anthropic's have no seed: only greedy ones are the same each time."""
+    body = {"messages": _said(draw), "max_tokens": draw.count(), "temperature": 0, "stream": True}
+    tool = {"name": f"weather_{draw.random.randrange(2**31)}", "description": "weather", "input_schema": _PLACES}
+    called = {"tools": [tool], "tool_choice": {"type": "any"}} if draw.random.random() < 0.3 else {}
+    return Request("messages", "/v1/messages", body | called)
+
+
+def _responses(draw: Draw) -> Request:
+    """OpenAI's newer ones have none either. Kept, they would fill the store: memory would not show what leaks."""
+    body = {"input": _said(draw), "max_output_tokens": draw.count(), "temperature": 0, "stream": True, "store": False}
+    tool = {"type": "function", "name": f"weather_{draw.random.randrange(2**31)}", "parameters": _PLACES}
+    called = {"tools": [tool], "tool_choice": "required"}
+    told = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    return Request("responses", "/v1/responses", body | (called if draw.random.random() < 0.3 else told))
+
+
+def _ollama(draw: Draw) -> Request:
+    options = {"num_predict": draw.count(), "temperature": 1.0, "seed": draw.random.randrange(2**31)}
+    body = {"model": MODEL, "messages": _said(draw), "options": options, "stream": True}
+    more = {"format": draw.schema()} if draw.random.random() < 0.3 else {"logprobs": True, "top_logprobs": 2}
+    return Request("ollama", "/api/chat", body | more)
 
 
 _STREAM: Body = {"stream": True, "stream_options": {"include_usage": True}}
@@ -159,6 +192,9 @@ _KINDS: tuple[tuple[int, Callable[[Draw], Request]], ...] = (
     (2, _grammar),
     (1, _regex),
     (2, _tools),
+    (3, _messages),
+    (3, _responses),
+    (3, _ollama),
 )
 
 

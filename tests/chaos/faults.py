@@ -8,7 +8,7 @@ from itertools import cycle
 from tests.chaos.cells import Action, Point
 from tests.chaos.served import RANKS
 
-ANY_TIME, BOTH, DRAINING = "any time", "both ranks", "draining"
+ANY_TIME, BOTH, IDLE, DRAINING = "any time", "both ranks", "idle", "draining"
 TEMPLATE, GRAMMAR = "template child", "grammar child"
 DISK, DESCRIPTORS = "full disk", "no descriptors"
 
@@ -16,9 +16,10 @@ DISK, DESCRIPTORS = "full disk", "no descriptors"
 _WORKERS: dict[str | Point, tuple[Action, ...]] = {
     Point.PREFILL: (Action.CRASH, Action.KILL, Action.SLOW, Action.ABORT),
     Point.COLLECTIVE: (Action.KILL, Action.CRASH, Action.STOP, Action.ABORT),
-    Point.LOADING: (Action.KILL, Action.CRASH),
+    Point.LOADING: (Action.KILL, Action.CRASH, Action.STOP),
     Point.RESTART: (Action.KILL, Action.CRASH),
     ANY_TIME: (Action.KILL, Action.ABORT, Action.CRASH, Action.SLOW, Action.STOP),
+    IDLE: (Action.STOP, Action.KILL),
 }
 _GENERATION: dict[str | Point, tuple[Action, ...]] = {
     Point.DECODE: (Action.KILL, Action.CRASH, Action.ABORT, Action.STOP, Action.SLOW),

@@ -7,7 +7,8 @@ import shutil
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tests.chaos import faults
 from tests.chaos.cells import Action, Point
 from tests.chaos.client import Asked, ask
 from tests.chaos.faults import Fault
-from tests.chaos.served import ChaosServer, ServerGone
+from tests.chaos.served import LOAD_DEADLINE_S, ChaosServer, ServerGone
 from tests.chaos.traffic import Request
 
 SLOW_MS = 300  # less than the deadline of a step
@@ -35,9 +36,10 @@ _SIGNALS = {Action.KILL: signal.SIGKILL, Action.CRASH: signal.SIGSEGV, Action.ST
 
 @dataclass
 class Injector:
-    """Brings faults about, one after the other."""
+    """Brings faults about, one after the other. Within `at_rest()` nothing is asked of the server."""
 
     server: ChaosServer
+    at_rest: Callable[[], AbstractAsyncContextManager[None]]
     deaths: list[tuple[float, float]] = field(default_factory=list)  # of groups: since when, and until when it was down
     hits: Counter[str] = field(default_factory=Counter)  # by state
     actions: Counter[str] = field(default_factory=Counter)
@@ -57,6 +59,8 @@ class Injector:
                 hit = await self._at_a_point(fault)
             case faults.ANY_TIME | faults.BOTH:
                 hit = await self._at_any_time(fault)
+            case faults.IDLE:
+                hit = await self._while_idle(fault)
             case faults.TEMPLATE:
                 hit = await self._without(_TEMPLATES)
             case faults.GRAMMAR:
@@ -123,6 +127,14 @@ class Injector:
         await self._death(lives)
         return True
 
+    async def _while_idle(self, fault: Fault) -> bool:
+        """It has to be noticed, and mended, before somebody asks again."""
+        async with self.at_rest():
+            lives = self.server.lives()
+            self._signal([fault.rank], _SIGNALS[fault.action])
+            await self._death(lives)
+        return True
+
     async def _without(self, module: str) -> bool:
         """A child of the front end is killed, as soon as there is one."""
         end = time.monotonic() + _COMES_S
@@ -185,7 +197,7 @@ class Injector:
     async def _serving_after(self, lives: list[int]) -> None:
         """Wait until the lives after `lives` serve."""
         server = self.server
-        seconds = _HEALS_S + server.step_deadline_s
+        seconds = _HEALS_S + LOAD_DEADLINE_S + server.step_deadline_s
         if not await server.until(lambda: all(map(int.__lt__, lives, server.lives())) and server.serves(), seconds):
             raise ServerGone(f"it did not serve again after life {lives}: {server.last_words()}")
 

@@ -1,4 +1,8 @@
-"""``numaserve serve`` over the workers of a run: ``python -m tests.chaos.serve CELLS RANKS serve MODEL ...``."""
+"""``numaserve serve`` over the workers of a run: ``python -m tests.chaos.serve CELLS RANKS SECONDS serve MODEL ...``.
+
+`SECONDS` are those without progress after which a worker that loads is taken to hang: the product has minutes for that,
+which no run can wait for.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -7,12 +11,14 @@ from typing import cast
 
 from numaserve.server.cli import main
 from numaserve.server.service import service
+from numaserve.server.supervisor import group
 
 
 def serve() -> None:
     """Put the command of the run's workers in place of theirs, and run the command line."""
-    cells, ranks, *words = sys.argv[1:]
+    cells, ranks, seconds, *words = sys.argv[1:]
     sys.argv[1:] = words
+    group.LOAD_DEADLINE_S = float(seconds)
     command: Sequence[str] = (sys.executable, "-m", "tests.chaos.worker", cells, ranks)
     service.run_service = cast("type[service.run_service]", partial(service.run_service, worker_command=command))
     main.main()

@@ -17,6 +17,7 @@ from tests.support.real_server import RealServer
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = 2
+LOAD_DEADLINE_S = 30.0  # a busy machine takes some seconds to start a worker
 _OPTIONS = {
     "tp": RANKS,
     "context-length": 2048,
@@ -161,7 +162,7 @@ def oracle(model: Path, **more: object) -> Iterator[RealServer]:
 def under_chaos(model: Path, folder: Path, step_deadline_s: float, **more: object) -> Iterator[ChaosServer]:
     """The command over workers that take orders; one that hangs is noticed after `step_deadline_s`."""
     cells = Cells(folder / "cells", RANKS)
-    program = ("-m", "tests.chaos.serve", str(folder / "cells"), str(RANKS))
+    program = ("-m", "tests.chaos.serve", str(folder / "cells"), str(RANKS), f"{LOAD_DEADLINE_S}")
     given = options(**{"step-deadline-seconds": step_deadline_s, "weights-cache-gib": 1}, **more)
     with _importable(), RealServer(*given, model=str(model), program=program) as server:
         yield ChaosServer(server, cells, step_deadline_s)

@@ -5,7 +5,8 @@ import itertools
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.chaos.traffic import Request
 _REST_S = 0.05  # of a client whose request failed: it does not ask as fast as it is refused
 _DRAINED = 16  # streams
 _EXIT_S = 60.0
+_ANSWERS_S = 300.0  # in which all that was asked is answered
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,10 @@ class Site:
         self._show = show
         self._order = self._orders()
         self._over = False
-        self._injector = Injector(server)
+        self._may_ask = asyncio.Event()
+        self._may_ask.set()
+        self._asking = 0  # requests that are under way
+        self._injector = Injector(server, self._at_rest)
         self._report = Report()
 
     def _orders(self) -> Iterator[int]:
@@ -126,6 +131,18 @@ class Site:
         if status != 0:
             raise ServerGone(f"after SIGTERM the exit status was {status}: {self._server.last_words()}")
 
+    @asynccontextmanager
+    async def _at_rest(self) -> AsyncIterator[None]:
+        """Nobody asks anything, once what was asked is answered."""
+        self._may_ask.clear()
+        try:
+            if not await self._server.until(lambda: self._asking == 0, _ANSWERS_S):
+                raise ServerGone(f"{self._asking} requests were not answered: {self._server.last_words()}")
+            await self._server.holdings()  # who left is not there any more
+            yield
+        finally:
+            self._may_ask.set()
+
     def _streams(self) -> list[Asked]:
         """Some requests of which each takes some time, to be asked."""
         found = [Asked(each, index) for index, each in enumerate(self._load.requests) if each.kind == "stream"]
@@ -142,6 +159,7 @@ class Site:
 
     async def _client(self) -> None:
         while not self._over:
+            await self._may_ask.wait()
             if not await self._ask(next(self._order)):
                 await asyncio.sleep(_REST_S)
 
@@ -150,7 +168,9 @@ class Site:
         return await self._judge(Asked(self._load.requests[index], index))
 
     async def _judge(self, asked: Asked) -> bool:
+        self._asking += 1
         await ask(self._server.real.url, asked)
+        self._asking -= 1
         complaint, different = complaint_about(asked, self._load.expected[asked.index])
         self._report.add(asked, complaint, different=different)
         return not complaint

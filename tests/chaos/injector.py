@@ -8,10 +8,12 @@ import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
+import psutil
 from numaserve.shm_comm import _ring
 from numaserve.shm_comm.segment import MEMFD_NAME
 
@@ -19,7 +21,7 @@ from tests.chaos import faults
 from tests.chaos.cells import Action, Point
 from tests.chaos.client import Asked, ask
 from tests.chaos.faults import Fault
-from tests.chaos.served import LOAD_DEADLINE_S, ChaosServer, ServerGone
+from tests.chaos.served import LOAD_DEADLINE_S, ChaosServer, Holdings, ServerGone
 from tests.chaos.traffic import Request
 
 SLOW_MS = 300  # less than the deadline of a step
@@ -45,11 +47,13 @@ class Injector:
     actions: Counter[str] = field(default_factory=Counter)
     missed: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # answers to what the injector asked itself
+    held: list[Holdings] = field(default_factory=list)  # under load, before each fault: each time by other workers
     _starts: deque[float] = field(default_factory=lambda: deque([-_WINDOW_S] * _MOST_STARTS, _MOST_STARTS))
 
     async def bring(self, fault: Fault) -> None:
         """Bring one about, and wait until the server serves again. Raises `ServerGone`."""
         await self._serving(fault.steps)
+        await self._look()
         match fault.state:
             case Point.LOADING | Point.RESTART:
                 if time.monotonic() - self._starts[0] < _WINDOW_S:
@@ -70,6 +74,11 @@ class Injector:
             case _:
                 hit = await self._without_descriptors(fault)
         self.tell_of(fault.place, fault, hit=hit)
+
+    async def _look(self) -> None:
+        """Note what the server holds, unless a process ends meanwhile or the server has no time to tell."""
+        with suppress(psutil.NoSuchProcess, httpx.TransportError):
+            self.held.append(await asyncio.to_thread(self.server.look))
 
     def tell_of(self, place: str, fault: Fault, *, hit: bool) -> None:
         """Count a fault that came about, or did not."""

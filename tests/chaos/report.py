@@ -3,7 +3,8 @@
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import astuple, dataclass, field, fields
+from statistics import median_low
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from tests.chaos.served import Holdings
 
 _SHOWN = 5  # complaints
 _SHOWN_CHARS = 400
+_THIRDS = 3
 
 
 @dataclass
@@ -32,6 +34,7 @@ class Report:
     gone: str = ""  # why the server ended before its time, or not in order
     before: Holdings | None = None
     after: Holdings | None = None
+    held: list[Holdings] = field(default_factory=list)  # under load, from time to time
     pauses: list[float] = field(default_factory=list)  # seconds between two events of a stream with a death between
     parts: Sequence["Report"] = ()  # one for each server
     log: str = ""  # of the server
@@ -102,12 +105,28 @@ def _counted(counter: Counter[str]) -> str:
 
 
 def _held(part: Report) -> list[str]:
-    """What a server held before and after."""
-    if part.before is None or part.after is None:
-        return []
-    after = asdict(part.after)
-    changes = (f"{name.replace('_', ' ')} {value:g} -> {after[name]:g}" for name, value in asdict(part.before).items())
-    return [f"held       {', '.join(changes)}"]
+    """What a server held at rest before and after, and in the thirds of the time between."""
+    lines = []
+    if part.before is not None and part.after is not None:
+        lines.append(f"at rest    {_told([part.before, part.after], ' -> ')}")
+    if len(part.held) >= _THIRDS:
+        lines.append(f"by thirds  {_told(medians_of_thirds(part.held), ' / ')}, of {len(part.held)} times under load")
+    return lines
+
+
+def medians_of_thirds(held: Sequence[Holdings]) -> list[Holdings]:
+    """Of each thing its medians in the first, the middle and the last third."""
+    size = len(held) / _THIRDS
+    parts = [held[round(third * size) : round((third + 1) * size)] for third in range(_THIRDS)]
+    return [Holdings(*map(median_low, zip(*map(astuple, part), strict=True))) for part in parts]
+
+
+def _told(held: Sequence[Holdings], separator: str) -> str:
+    values = zip(*map(astuple, held), strict=True)
+    names = (each.name.replace("_", " ") for each in fields(Holdings))
+    return ", ".join(
+        f"{name} {separator.join(f'{value:g}' for value in each)}" for name, each in zip(names, values, strict=True)
+    )
 
 
 def _longest_gap(arrivals: list[float], since: float, until: float) -> tuple[int, float] | None:

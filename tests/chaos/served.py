@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +44,7 @@ class ServerGone(Exception):
 
 @dataclass(frozen=True)
 class Holdings:
-    """What a server holds while nothing is asked of it. Pages are of the KV cache."""
+    """What a server holds at a time. Pages are of the KV cache; helpers are the front end's other processes."""
 
     pages: int
     active_pages: int
@@ -52,6 +52,7 @@ class Holdings:
     worker_files: int
     front_end_mib: float
     worker_mib: float
+    helper_mib: float
 
 
 class ChaosServer:
@@ -123,24 +124,32 @@ class ChaosServer:
     async def holdings(self) -> Holdings:
         """What it holds once nothing runs any more. Raises `ServerGone`."""
         self.check()
-        return await asyncio.to_thread(self._holdings)
+        await asyncio.to_thread(self.real.until, self._is_idle)
+        return await asyncio.to_thread(self.look)
 
-    def _holdings(self) -> Holdings:
-        self.real.until(self._is_idle)
+    def look(self) -> Holdings:
+        """What it holds now, where all workers live."""
         metrics = self.real.metrics()
-        workers = [psutil.Process(cell.pid) for cell in self.cells.ranks]
+        pids = [cell.pid for cell in self.cells.ranks]
+        workers = [psutil.Process(pid) for pid in pids]
+        helpers = [child for child in self._process.children(recursive=True) if child.pid not in pids]
         return Holdings(
             pages=int(sum(value for name, value in metrics.items() if name.startswith("kv_pages "))),
             active_pages=int(metrics["kv_pages active"]),
             front_end_files=self._process.num_fds(),
             worker_files=sum(worker.num_fds() for worker in workers),
-            front_end_mib=round(self._process.memory_info().rss / 2**20, 1),
-            worker_mib=round(sum(worker.memory_info().rss for worker in workers) / 2**20, 1),
+            front_end_mib=_mib([self._process]),
+            worker_mib=_mib(workers),
+            helper_mib=_mib(helpers),
         )
 
     def _is_idle(self) -> bool:
         metrics = self.real.metrics()
         return self.serves() and metrics["requests running"] == metrics["requests waiting"] == 0
+
+
+def _mib(processes: Sequence[psutil.Process]) -> float:
+    return round(sum(process.memory_info().rss for process in processes) / 2**20, 1)
 
 
 @contextmanager

@@ -94,7 +94,7 @@ class Site:
         except ServerGone as error:
             report.gone = str(error)
         report.deaths, report.missed = injector.deaths, injector.missed
-        report.hits, report.actions = injector.hits, injector.actions
+        report.hits, report.actions, report.held = injector.hits, injector.actions, injector.held
         report.failed += injector.refused
         report.restarts = max(self._server.lives()) - 1
         report.log = self._server.log()

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from numaserve.server.api.fields import Data, conflict
 from numaserve.server.api.generation.asked import Constrained
 from numaserve.server.api.json_data import json_text
+from numaserve.server.structured.json_schema import best_effort
 from numaserve.server.structured.types import Constraint
 from pydantic import AfterValidator
 
@@ -28,4 +29,14 @@ def constrained_to(answer_format: dict[str, Any] | None, param: str) -> Constrai
         return None
     if answer_format["type"] == "json_object":
         return Constrained(Constraint("json_object"), param)
-    return Constrained(Constraint("json_schema", json_text(answer_format["schema"])), param)
+    return Constrained(named_schema(answer_format), param)
+
+
+def named_schema(given: dict[str, Any]) -> Constraint:
+    """The `schema` of `given`, which is as OpenAI has it. Raises `ValueError` where it cannot be written.
+
+    Not `strict` means best effort there, but only to those who say so: others, vLLM's and SGLang's clients among them,
+    rely on what they have sent.
+    """
+    schema = given["schema"]
+    return Constraint("json_schema", json_text(best_effort(schema) if given.get("strict") is False else schema))

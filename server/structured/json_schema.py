@@ -15,15 +15,31 @@ JSON_OPTIONS: JsonCompileOptions = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1
 # Seconds may have a fraction of any length, and the numbers of a duration any number of digits.
 _LONGEST = {"time": 24, "date-time": 35, "duration": 32}
 _VALUES = frozenset({"const", "enum", "default", "examples", "example"})  # what is below them is no schema
+_OPTIONS_KEY = "x-guidance"
 
 
-def bounded(schema: Any) -> Any:
+def best_effort(schema: dict[str, Any]) -> dict[str, Any]:
+    """`schema`, where keywords that cannot be enforced are left out instead of refused."""
+    return _with_options({"lenient": True}, schema)
+
+
+def with_bounds(schema: dict[str, Any]) -> dict[str, Any]:
+    """`schema` as it is compiled: with all bounds that it does not set itself."""
+    return _with_options({**JSON_OPTIONS}, _bounded(schema))
+
+
+def _with_options(options: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    given = schema.get(_OPTIONS_KEY, {})
+    return {**schema, _OPTIONS_KEY: options | given if isinstance(given, dict) else given}
+
+
+def _bounded(schema: Any) -> Any:
     """`schema`, with a `maxLength` beside each of the formats that have no longest text."""
     if isinstance(schema, list):
-        return [bounded(item) for item in schema]
+        return [_bounded(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    inner = {name: item if name in _VALUES else bounded(item) for name, item in schema.items()}
+    inner = {name: item if name in _VALUES else _bounded(item) for name, item in schema.items()}
     kind = schema.get("format")
     if isinstance(kind, str) and kind in _LONGEST:
         inner.setdefault("maxLength", _LONGEST[kind])

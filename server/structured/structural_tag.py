@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from llguidance import LLMatcher
-from numaserve.server.structured.json_schema import JSON_OPTIONS, bounded
+from numaserve.server.structured.json_schema import with_bounds
 from numaserve.server.structured.json_text import read_json
 from numaserve.server.structured.types import Limits, UnsupportedGrammar
 
@@ -109,7 +109,7 @@ class _Writer:
         if not isinstance(schema, dict | bool):
             _refuse("json_schema", "is not a JSON schema")
         written = schema if isinstance(schema, dict) else {} if schema else {"enum": []}
-        return self._rule(f"%json {json.dumps({'x-guidance': JSON_OPTIONS, **bounded(written)})}")
+        return self._rule(f"%json {json.dumps(with_bounds(written))}")
 
     def _regex(self, form: dict[str, Any], last: bool) -> str:
         return self._rule(_pattern(form))

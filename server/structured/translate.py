@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
-from numaserve.server.structured.json_schema import JSON_OPTIONS, bounded
+from numaserve.server.structured.json_schema import with_bounds
 from numaserve.server.structured.json_text import read_json
 from numaserve.server.structured.structural_tag import structural_tag_grammar
 from numaserve.server.structured.types import Constraint, Limits, UnsupportedGrammar
@@ -19,7 +19,7 @@ def to_llguidance(constraint: Constraint, special: Mapping[str, int], limits: Li
     """
     match constraint.kind:
         case "json_object":
-            return LLMatcher.grammar_from_json_schema('{"type":"object"}', defaults=JSON_OPTIONS)
+            return LLMatcher.grammar_from_json_schema(json.dumps(with_bounds({"type": "object"})))
         case "json_schema":
             return _json_schema(constraint.text, limits)
         case "regex":
@@ -39,7 +39,7 @@ def _json_schema(text: str, limits: Limits) -> str:
     if not isinstance(schema, dict):
         raise UnsupportedGrammar("a JSON schema is an object")
     try:
-        return LLMatcher.grammar_from_json_schema(json.dumps(bounded(schema)), defaults=JSON_OPTIONS)
+        return LLMatcher.grammar_from_json_schema(json.dumps(with_bounds(schema)))
     except ValueError as error:
         raise UnsupportedGrammar(f"it is not a JSON schema: {error}") from None
 

@@ -43,6 +43,24 @@ def test_the_engine_gets_matchers_of_the_format(
 
 
 @pytest.mark.parametrize("path", BODIES)
+def test_a_schema_that_is_not_strict_is_enforced_as_far_as_it_can_be(
+    client: TestClient, engine: FakeEngine, path: str
+) -> None:
+    several = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}
+    wanted = {"type": "json_schema", "name": "n", "schema": several}
+    assert [post(client, path, {**wanted, "strict": strict}).status_code for strict in (True, None)] == [400, 400]
+    assert post(client, path, wanted).status_code == 400
+    answer = post(client, path, {**wanted, "strict": False})
+    assert answer.status_code == 200, answer.text
+    factory = engine.admitted[-1].matcher
+    assert factory is not None
+    assert matches(factory(), ByteTokenizer(), "[1, 1]")
+    assert not matches(factory(), ByteTokenizer(), '["x"]')
+    if path == "/v1/responses":
+        assert answer.json()["text"] == {"format": {**wanted, "strict": False}}
+
+
+@pytest.mark.parametrize("path", BODIES)
 def test_text_is_not_held_to_anything(client: TestClient, engine: FakeEngine, path: str) -> None:
     assert post(client, path, {"type": "text"}).status_code == 200
     assert engine.admitted[-1].matcher is None

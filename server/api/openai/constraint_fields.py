@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Self, TypeAlias
 
+from numaserve.server.api.answer_format import named_schema
 from numaserve.server.api.fields import Strict, conflict, whole_characters
 from numaserve.server.api.generation.asked import Constrained
 from numaserve.server.api.json_data import json_text
@@ -86,7 +87,7 @@ def _response_format(value: Any) -> Constraint | None:
             named = value.get("json_schema")
             if not isinstance(named, dict) or not isinstance(named.get("schema"), dict):
                 raise ValueError("'json_schema' must be an object with a 'schema', which is an object")
-            return read_schema(named["schema"])
+            return named_schema(named)
         case "structural_tag":
             return _structural_tag(value)
     raise ValueError("'type' must be 'text', 'json_object', 'json_schema' or 'structural_tag'")
@@ -151,7 +152,7 @@ class ConstraintFields(SGLangConstraintFields):
     """All fields that constrain an answer; one of them at most."""
 
     response_format: Annotated[Constraint | None, Meaning(_response_format, *FORMATS)] = None
-    """`text`, `json_object`, `json_schema` with a `schema`, whether `strict` or not, or vLLM's `structural_tag`."""
+    """`text`, `json_object`, `json_schema` with a `schema` and maybe `strict`, or vLLM's `structural_tag`."""
     structured_outputs: Annotated[Constraint | None, Meaning(_structured_outputs, *OUTPUTS)] = None
     """Extension, vLLM's: one of `json`, `regex`, `choice`, `grammar`, `structural_tag`, `json_object`, in an object."""
     guided_json: Annotated[Constraint | None, Meaning(read_schema, OBJECT, TEXT)] = None

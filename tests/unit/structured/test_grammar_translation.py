@@ -39,6 +39,15 @@ def test_white_space_in_json_is_bounded_unless_the_schema_says_otherwise(match: 
     assert match("json_schema", longer, '{"a":' + 30 * " " + "1}")
 
 
+@pytest.mark.parametrize("in_tag", [False, True])
+def test_other_options_of_a_schema_leave_white_space_bounded(match: Match, in_tag: bool) -> None:
+    schema = {"type": "object", "x-guidance": {"lenient": True}}
+    form = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": schema}}
+    kind: ConstraintKind = "structural_tag" if in_tag else "json_schema"
+    for spaces, is_right in ((21, True), (22, False)):
+        assert match(kind, form if in_tag else schema, '{"a":' + spaces * " " + "1}") is is_right
+
+
 @pytest.mark.parametrize(
     ("kind", "longest"),
     [("time", "10:00:00.123456789+01:00"), ("date-time", "2026-01-31T10:00:00.123456789+01:00"), ("duration", "P1Y2M")],

@@ -1,0 +1,57 @@
+"""Sequences that share a beginning compute it once, after a death of the workers too."""
+
+import itertools
+
+import pytest
+from numaserve.server.scheduler.sequence import SchedulerConfig
+from scheduler_simulation import Request, Service
+
+PAGE = 4
+SHARED = [0, 1, 2, 0, 1] * 8  # ten pages, and more than a step's tokens
+OWN = 3  # tokens of each prompt behind them, which no other has
+
+
+def _service(ahead: bool) -> Service:
+    config = SchedulerConfig(
+        num_pages=200,
+        context_length=100,
+        max_running_requests=8,
+        max_step_tokens=16,
+        max_logit_rows=16,
+        page_size=PAGE,
+    )
+    return Service(config, ahead)
+
+
+def _run(server: Service, until_tokens: int) -> int:
+    """Run until each sequence has so many tokens. Returns the positions that were computed for it."""
+    computed = 0
+    while min(len(request.received) for request in server.requests.values()) < until_tokens:
+        plan = server.schedule()
+        computed += 0 if plan is None else sum(max(1, len(seq.tokens)) for seq in plan.seqs)
+        if plan is None or not server.ahead or len(server.sent) == 2:
+            server.receive()
+    return computed
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("sequences", [2, 5, 8])
+def test_a_shared_beginning_is_computed_once_after_a_death(sequences: int, ahead: bool) -> None:
+    server = _service(ahead)
+    tails = itertools.islice(itertools.product(range(3), repeat=OWN), sequences)
+    requests = [server.add([*SHARED, *tail], 20) for tail in tails]
+    _run(server, until_tokens=2)
+    server.restart_workers()
+    known = sum(len(request.received) + OWN for request in requests)
+    decoded = sum(len(request.received) for request in requests)
+    computed = _run(server, until_tokens=6)
+    sampled = sum(len(request.received) for request in requests) - decoded
+    in_flight = sum(max(1, len(seq.tokens)) for plan in server.sent for seq in getattr(plan, "seqs", []))
+    # Each sample but a sequence's first one is of a position of its own.
+    assert computed - in_flight == len(SHARED) + known + sampled - sequences
+    server.drain()
+    assert all(_ended_well(request) for request in requests)
+
+
+def _ended_well(request: Request) -> bool:
+    return request.ends == ["length"] and request.received == request.truth[len(request.prompt) : -1]

@@ -45,6 +45,7 @@ class Injector:
     deaths: list[tuple[float, float]] = field(default_factory=list)  # of groups: since when, and until when it was down
     hits: Counter[str] = field(default_factory=Counter)  # by state
     actions: Counter[str] = field(default_factory=Counter)
+    hangs: Counter[str] = field(default_factory=Counter)  # by state
     missed: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # answers to what the injector asked itself
     held: list[Holdings] = field(default_factory=list)  # under load, before each fault: each time by other workers
@@ -85,6 +86,7 @@ class Injector:
         if hit:
             self.hits[place] += 1
             self.actions[fault.action.name.lower()] += 1
+            self.hangs[place] += fault.action == Action.STOP
         else:
             self.missed.append(str(fault))
 

@@ -30,6 +30,7 @@ class Report:
     restarts: int = 0  # whatever they were for
     hits: Counter[str] = field(default_factory=Counter)  # faults by state
     actions: Counter[str] = field(default_factory=Counter)  # faults by what was done
+    hangs: Counter[str] = field(default_factory=Counter)  # by state
     missed: list[str] = field(default_factory=list)  # faults that did not come about
     gone: str = ""  # why the server ended before its time, or not in order
     before: Holdings | None = None
@@ -45,7 +46,7 @@ class Report:
         """All servers' together."""
         whole = cls(seed, parts=parts, seconds=max(part.seconds for part in parts))
         for part in parts:
-            for name in ("requests", "hits", "actions"):
+            for name in ("requests", "hits", "actions", "hangs"):
                 getattr(whole, name).update(getattr(part, name))
             for name in ("failed", "different", "deaths", "missed"):
                 getattr(whole, name).extend(getattr(part, name))
@@ -87,6 +88,7 @@ class Report:
             f"different  {len(self.different)}",
             f"states     {_counted(self.hits)}",
             f"faults     {_counted(self.actions)}",
+            f"hangs      {_counted(self.hangs)}",
         ]
         if self.missed:
             lines.append(f"missed     {len(self.missed)}: {'; '.join(self.missed[:_SHOWN])}")

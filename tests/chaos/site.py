@@ -94,7 +94,8 @@ class Site:
         except ServerGone as error:
             report.gone = str(error)
         report.deaths, report.missed = injector.deaths, injector.missed
-        report.hits, report.actions, report.held = injector.hits, injector.actions, injector.held
+        report.hits, report.actions, report.hangs = injector.hits, injector.actions, +injector.hangs
+        report.held = injector.held
         report.failed += injector.refused
         report.restarts = max(self._server.lives()) - 1
         report.log = self._server.log()

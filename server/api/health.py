@@ -5,7 +5,7 @@ from fastapi.responses import Response
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError
 from numaserve.server.api.openapi import errors
-from numaserve.server.api.response_models import Status, Version
+from numaserve.server.api.service_models import Status, Version
 from numaserve.server.api.streaming import json_response
 from numaserve.server.api.surfaces import error_response
 

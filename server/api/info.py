@@ -12,7 +12,7 @@ from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, bad_request
 from numaserve.server.api.explain import CONFLICT
 from numaserve.server.api.openapi import errors
-from numaserve.server.api.response_models import Flushed, Loads, ModelInfo, OlderRankLoad, ServerInfo
+from numaserve.server.api.service_models import Flushed, Loads, ModelInfo, OlderRankLoad, ServerInfo
 from numaserve.server.api.streaming import json_response
 from numaserve.server.engine.types import Load
 from numaserve.workers.protocol import RankProfile

@@ -6,7 +6,7 @@ from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import not_ready
 from numaserve.server.api.info import flush
 from numaserve.server.api.openapi import errors
-from numaserve.server.api.response_models import Flushed, ServerLoad, Status, TokenizerInfo
+from numaserve.server.api.service_models import Flushed, ServerLoad, Status, TokenizerInfo
 from numaserve.server.api.streaming import json_response
 
 

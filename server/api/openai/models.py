@@ -5,7 +5,7 @@ from fastapi.responses import Response
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.generation.start import check_model
 from numaserve.server.api.openapi import errors
-from numaserve.server.api.response_models import Model, ModelList
+from numaserve.server.api.service_models import Model, ModelList
 from numaserve.server.api.streaming import json_response
 
 

@@ -11,8 +11,9 @@ from numaserve.server.api.errors import ApiError
 from numaserve.server.api.generation.asked import Asked, Texts
 from numaserve.server.api.generation.start import start
 from numaserve.server.api.openapi import BODY_ERRORS, errors
-from numaserve.server.api.response_models import EVENT_STREAM, Status
+from numaserve.server.api.response_models import EVENT_STREAM
 from numaserve.server.api.sampling import Sampling
+from numaserve.server.api.service_models import Status
 from numaserve.server.api.sglang.abort_schema import AbortRequest
 from numaserve.server.api.sglang.answer import GenerateAnswer
 from numaserve.server.api.sglang.generate_schema import SGLangGenerateRequest

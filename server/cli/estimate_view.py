@@ -3,7 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
-from numaserve.workers.planning.deployment import DeploymentOptions, format_bytes
+from numaserve.workers.planning.needs import format_bytes
+from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.estimate import Estimate, Load
 from numaserve.workers.planning.roofline.memory import NodeMemory

@@ -9,7 +9,8 @@ from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.instruction_set import instruction_set
 from numaserve.server.service.model_argument import served_name
 from numaserve.workers.models.load import load_model_config
-from numaserve.workers.planning.deployment import Deployment, format_bytes, make_deployment
+from numaserve.workers.planning.deployment import Deployment, make_deployment
+from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.placement import place_ranks
 from numaserve.workers.planning.topology import Topology, format_cpu_list, read_topology
 from numaserve.workers.weights.hub import resolve_model

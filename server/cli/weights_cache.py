@@ -8,7 +8,7 @@ from datetime import datetime
 import typer
 from numaserve.server.service.deployment import weights_cache_folder
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.planning.deployment import format_bytes
+from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.folder import CacheFile, CacheFolder
 from numaserve.workers.weights.cache.format import read_table

@@ -6,7 +6,8 @@ from pathlib import Path
 from msgspec import structs
 from numaserve.server.config import ServeConfig
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.planning.deployment import GIB, DeploymentOptions
+from numaserve.workers.planning.needs import GIB
+from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.protocol import WeightsCache
 
 

@@ -8,7 +8,7 @@ from numaserve.configs import EFFICIENCIES
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.planning.deployment import DeploymentOptions
+from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import place_ranks
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.roofline.estimate import Estimate, Load, make_estimate

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from numaserve.workers.planning.deployment import DeploymentOptions
+from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.topology import HugePages, Node, Topology, format_cpu_list
 
 GIB = 1 << 30

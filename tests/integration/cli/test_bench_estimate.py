@@ -9,7 +9,8 @@ from numaserve.server.cli.bench_estimate import RunEstimate
 from numaserve.workers.bench.shapes import SHAPES
 from numaserve.workers.bench.tasks import MeasuredPhase
 from numaserve.workers.models.load import load_model_config
-from numaserve.workers.planning.deployment import DeploymentOptions, make_deployment
+from numaserve.workers.planning.deployment import make_deployment
+from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.roofline.efficiency import load_efficiencies
 from numaserve.workers.planning.roofline.estimate import Load, make_estimate
 from numaserve.workers.planning.roofline.machine import Machine

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.planning.deployment import DeploymentOptions, check_experts, place
+from numaserve.workers.planning.deployment import check_experts, place
+from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.machine import Machine
 from numaserve.workers.planning.roofline.memory import NodeMemory, node_memory, remedies

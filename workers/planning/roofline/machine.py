@@ -7,7 +7,7 @@ import yaml
 from numaserve.configs import hosts
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import SETTINGS_BYTES, read_text
-from numaserve.workers.planning.deployment import GIB
+from numaserve.workers.planning.needs import GIB
 from numaserve.workers.planning.topology import HugePages, Node, Topology
 from numaserve.workers.program.handles import INTEGER_GROUPS
 from numaserve.workers.protocol import Ceilings

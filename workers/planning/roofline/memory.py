@@ -7,7 +7,8 @@ from msgspec.structs import replace as change
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.partition import Partition
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.planning.deployment import DeploymentOptions, format_bytes, pages_of, rank_needs
+from numaserve.workers.planning.needs import format_bytes, pages_of, rank_needs
+from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.topology import Topology
 from numaserve.workers.settings import WeightFormat

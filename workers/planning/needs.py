@@ -1,0 +1,146 @@
+"""The memory that each rank of a deployment needs, and the KV cache that fits beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.layers.partition import Partition, RankPart
+from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.planning import reference
+from numaserve.workers.planning.options import DeploymentOptions
+from numaserve.workers.planning.placement import RankCores
+from numaserve.workers.planning.topology import Topology
+from numaserve.workers.program.handles import MATRIX_PAD, round_up
+from numaserve.workers.protocol import PAGE_SIZE
+
+MIB = 1 << 20
+GIB = 1 << 30
+RING_SLOTS = 3
+LOGIT_ROWS_UNIT = 16
+MIN_LOGIT_ROWS = 64
+PROCESS_BYTES = 256 * MIB  # interpreter, libraries and message buffers of a worker
+MEMORY_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Memory that some ranks share: a node's, or what a cgroup limit leaves."""
+
+    name: str
+    free_bytes: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class RankNeeds:
+    """Bytes that each rank needs, by rank: for weights, for scratch, and for a page of KV cache."""
+
+    weights: list[int]
+    scratch: list[int]
+    per_page: list[int]
+
+
+def max_logit_rows(max_running_requests: int) -> int:
+    """Rows of logits that one step may produce."""
+    return round_up(max(max_running_requests, MIN_LOGIT_ROWS), LOGIT_ROWS_UNIT)
+
+
+def format_bytes(nbytes: int) -> str:
+    """Bytes as an operator reads them: MiB below one GiB."""
+    return f"{nbytes / GIB:.1f} GiB" if nbytes >= GIB else f"{nbytes / MIB:.0f} MiB"
+
+
+def step_tokens(options: DeploymentOptions) -> int:
+    """Tokens that a step has room for: the next one of every running request at least."""
+    return max(options.max_step_tokens, options.max_running_requests)
+
+
+def _logit_rows(options: DeploymentOptions) -> int:
+    """Rows of logits that there has to be room for."""
+    return 0 if options.settings.pooled else max_logit_rows(options.max_running_requests)
+
+
+def ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> int:
+    """The largest message of a step, fp32: the residual stream of all tokens, what one rank makes of a layer for the
+    others, or its logits."""
+    decoder = model.decoder
+    columns = max(model.hidden_size, *(decoder.message_columns(part) for part in partition.ranks))
+    vocabulary = max(map(len, partition.ranges(decoder.embedding.axis)))
+    sizes = (step_tokens(options), columns), (_logit_rows(options), vocabulary)
+    padded = (round_up(rows, MATRIX_PAD) * round_up(wide, MATRIX_PAD) for rows, wide in sizes)
+    return round_up(4 * max(padded), MEMORY_PAGE)
+
+
+def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> RankNeeds:
+    """The memory that each rank needs. Raises `OperatorError` for formats that cannot be had."""
+    slot_bytes = ring_slot_bytes(options, model, partition) if partition.world_size > 1 else 0
+    # Besides the ring's slots, queries of all ranks' heads: narrower than the results that a slot has for as many
+    # sequences.
+    exchanged = RING_SLOTS * slot_bytes + (slot_bytes if model.decoder.shares_queries else 0)
+    ranks, dtype = partition.ranks, options.settings.kv_cache_dtype
+    expands = options.backend == "reference"
+    fixed = PROCESS_BYTES + exchanged + (reference.TORCH_BYTES if expands else 0)
+    return RankNeeds(
+        weights=[part.weight_bytes() + (reference.expanded_bytes(part) if expands else 0) for part in ranks],
+        scratch=[fixed + _activation_bytes(options, model, part) for part in ranks],
+        per_page=[reference.page_bytes(model, part, options.backend, dtype) for part in ranks],
+    )
+
+
+def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:
+    """An upper estimate of a step's intermediate results, as if no two of them shared memory."""
+    tokens, decoder = step_tokens(options), model.decoder
+    per_token = 4 * (3 * model.hidden_size + decoder.scratch_columns(part))
+    # Rank 0 gathers the logits of all ranks.
+    columns = model.vocab_size if part.rank == 0 else len(part.along(decoder.embedding.axis))
+    return tokens * per_token + 2 * 4 * _logit_rows(options) * columns
+
+
+def _pools(topology: Topology, ranks: Sequence[RankCores]) -> list[_Pool]:
+    pools = [
+        _Pool(f"node {node.id}", node.free_bytes, members)
+        for node in topology.nodes
+        if (members := tuple(rank for rank, each in enumerate(ranks) if each.node == node.id))
+    ]
+    if topology.cgroup_free_bytes is not None:
+        pools.append(_Pool("the cgroup's memory limit", topology.cgroup_free_bytes, tuple(range(len(ranks)))))
+    return pools
+
+
+def pages_that_fit(options: DeploymentOptions, topology: Topology, ranks: Sequence[RankCores], needs: RankNeeds) -> int:
+    """KV pages that the memory of all `ranks` holds next to weights and scratch, or as many as `kv_cache_gib` asks for.
+
+    Raises `OperatorError` where they do not fit.
+    """
+    fitting: list[int] = []
+    for pool in _pools(topology, ranks):
+        usable = int(pool.free_bytes * options.mem_fraction_static)
+        weights = sum(needs.weights[rank] for rank in pool.ranks)
+        scratch = sum(needs.scratch[rank] for rank in pool.ranks)
+        left = usable - weights - scratch
+        page = sum(needs.per_page[rank] for rank in pool.ranks)
+        if left < 2 * page:
+            raise OperatorError(
+                f"too little memory on {pool.name}: weights of {format_bytes(weights)} and scratch of"
+                f" {format_bytes(scratch)} do not fit {format_bytes(usable)} ({options.mem_fraction_static:.0%} of what"
+                " is free); free some memory, raise --mem-fraction-static, spread over more nodes with --tp, or take"
+                " a smaller model"
+            )
+        if page:
+            fitting.append(left // page)
+    most = min(fitting)
+    if options.kv_cache_gib is None:
+        return most
+    total = sum(needs.per_page)
+    wanted = int(options.kv_cache_gib * GIB) // total
+    if wanted > most:
+        raise OperatorError(
+            f"--kv-cache-gib {options.kv_cache_gib:g} does not fit next to the weights: lower it to at most"
+            f" {most * total / GIB:.2f}, or raise --mem-fraction-static"
+        )
+    return wanted
+
+
+def pages_of(tokens: int) -> int:
+    """Pages of KV cache that a sequence takes."""
+    return -(-tokens // PAGE_SIZE)

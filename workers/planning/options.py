@@ -1,0 +1,26 @@
+"""What an operator may wish of a deployment."""
+
+from dataclasses import dataclass
+
+from numaserve.workers.protocol import WeightsCache
+from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings
+
+
+@dataclass(frozen=True)
+class DeploymentOptions:
+    """The operator's wishes. None leaves the choice to `make_deployment`."""
+
+    model: str  # the folder or .gguf file that the workers open
+    max_running_requests: int
+    max_step_tokens: int  # prompt and output tokens in one step
+    mem_fraction_static: float
+    step_deadline_s: float
+    mask_deadline_s: float = 1.0
+    tp: int | None = None
+    threads_per_worker: int | None = None
+    reserve_core: bool = False
+    context_length: int | None = None
+    kv_cache_gib: float | None = None  # of all ranks together
+    settings: ModelSettings = DEFAULT_SETTINGS
+    weights_cache: WeightsCache | None = None
+    backend: Backend = "native"

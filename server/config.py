@@ -150,7 +150,10 @@ class ServeConfig(BaseModel):
         description="`auto` or `bfloat16`: weights that are not quantized are kept and multiplied in bf16, whatever "
         "they are published in.",
     )
-    api_key_file: Path | None = Field(None, description="File of API keys, one a line. Default: no key is asked for.")
+    api_key_file: Path | None = Field(
+        None,
+        description="File of API keys, one a line; what limits it may stand behind it. Default: no key is asked for.",
+    )
     log_level: LogLevel = Field("info", description="`debug`, `info`, `warning` or `error`.")
     threads_per_worker: int | None = Field(
         None, ge=1, le=1024, description="At most so many cores for each rank. Default: every core of the rank."

@@ -7,6 +7,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
@@ -38,6 +39,10 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+def _nothing() -> int:
+    return 0
+
+
 @dataclass
 class RequestRecord:
     """The record of one HTTP request, from its start to its line in the log. Durations are in seconds."""
@@ -45,10 +50,12 @@ class RequestRecord:
     request_id: str
     method: str
     started: float = field(default_factory=time.perf_counter)
+    key_name: str = ""  # that the operator gave the request's key
     status: int = 0  # 0 until an answer begins
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    output_so_far: Callable[[], int] = field(default=_nothing)  # of a text that is being written
     finish_reason: str | None = None
     ttft: float | None = None
     prompt: object = None
@@ -59,6 +66,10 @@ class RequestRecord:
     def time_left(self) -> float | None:
         """Seconds of its time that are left, below 0 when it has passed."""
         return None if self.timeout is None else self.timeout - (time.perf_counter() - self.started)
+
+    def tokens_used(self) -> int:
+        """The tokens of prompts and texts until now, as answers tell their usage."""
+        return self.prompt_tokens + self.output_so_far()
 
     def saw_output(self) -> None:
         """Note the time of the first tokens; later ones change nothing."""
@@ -74,6 +85,8 @@ class RequestRecord:
             "status": self.status,
             "duration": round(time.perf_counter() - self.started, 6),
         }
+        if self.key_name:
+            fields["key"] = self.key_name
         if self.prompt_tokens:
             fields |= {
                 "prompt_tokens": self.prompt_tokens,

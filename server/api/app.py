@@ -18,6 +18,7 @@ from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.middleware.body_limit import BodyLimit
 from numaserve.server.api.middleware.browsers import Browsers
 from numaserve.server.api.middleware.header_limit import HeaderLimit
+from numaserve.server.api.middleware.key_limits import KeepLimits
 from numaserve.server.api.middleware.paths import Paths
 from numaserve.server.api.middleware.request_scope import RequestScope
 from numaserve.server.api.middleware.request_timeout import RequestTimeout
@@ -82,6 +83,8 @@ def create_app(context: ApiContext) -> FastAPI:
     _answer_errors(app, context, _methods(routers))
     # The last one added is the outermost.
     app.add_middleware(BodyLimit, context=context)
+    if context.api_keys is not None:
+        app.add_middleware(KeepLimits, context=context, keys=context.api_keys)
     app.add_middleware(RequireKey, context=context)
     app.add_middleware(Browsers, rules=context.browsers, has_keys=context.api_keys is not None)
     app.add_middleware(RequestTimeout, context=context)

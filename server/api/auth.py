@@ -1,50 +1,48 @@
-"""API keys: read from a file, compared in constant time, asked for on every route but the health probes."""
+"""API keys: compared in constant time, asked for on every route but the health probes, and held to their limits."""
 
 import hashlib
 import hmac
+import time
 from collections.abc import Iterable
-from pathlib import Path
+from typing import NamedTuple
 
-from numaserve.workers.errors import OperatorError
-from numaserve.workers.files import SETTINGS_BYTES, read_text
+from numaserve.server.api.key_file import ApiKey
+from numaserve.server.api.quota import Quota
+from numaserve.server.engine.clock import Clock
 
 _API_KEY = b"x-api-key"  # as Anthropic's clients send it
-_KEY_HEADERS = frozenset({b"authorization", _API_KEY})
+_AUTHORIZATION = b"authorization"
+_KEY_HEADERS = frozenset({_AUTHORIZATION, _API_KEY})
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/ping"})
 
 
-def read_keys(path: Path) -> list[str]:
-    """Keys of a file, one a line; empty lines and lines that start with ``#`` are skipped.
+class Account(NamedTuple):
+    """What a key stands for."""
 
-    Raises `OperatorError` when the file cannot be read or has no usable key: serving without a check because a file was
-    empty would be the wrong way to fail.
-    """
-    lines = [line.strip() for line in read_text(path, SETTINGS_BYTES).splitlines()]
-    keys = [line for line in lines if line and not line.startswith("#")]
-    if not keys:
-        raise OperatorError(f"the API key file {path} has no key; write one key a line")
-    if not all(map(is_sendable, keys)):
-        raise OperatorError(f"a key in {path} has a character that no HTTP header may carry; use ASCII without spaces")
-    return keys
-
-
-def is_sendable(key: str) -> bool:
-    """Whether an HTTP header can carry the key."""
-    return key.isascii() and key.isprintable() and " " not in key
+    name: str
+    quota: Quota
 
 
 class ApiKeys:
     """The keys that are accepted; never printed, never compared byte by byte."""
 
-    def __init__(self, keys: Iterable[str]) -> None:
+    def __init__(self, keys: Iterable[ApiKey], clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._accounts: dict[bytes, Account] = {}
         self.replace(keys)
 
-    def replace(self, keys: Iterable[str]) -> None:
-        """Accept these from the next request on, and no others."""
-        digests = tuple(_digest(key.encode()) for key in keys)
-        if not digests:
+    def replace(self, keys: Iterable[ApiKey]) -> None:
+        """Accept these from the next request on, and no others. What was used with a key that stays, stays used."""
+        by_digest = {_digest(each.key.encode()): each for each in keys}
+        if not by_digest:
             raise ValueError("at least one API key is needed")
-        self._digests = digests
+        accounts = {}
+        for digest, key in by_digest.items():
+            known = self._accounts.get(digest)
+            quota = Quota(self._clock) if known is None else known.quota
+            quota.change(key.limits)
+            accounts[digest] = Account(key.name, quota)
+        self._accounts = accounts
 
     def accept(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether a request presents a known key, as ``Authorization: Bearer KEY`` or ``x-api-key: KEY``.
@@ -63,11 +61,23 @@ class ApiKeys:
         """What tells the callers of an accepted request apart: who sends the same keys is the same."""
         return b"".join(sorted({_digest(_key_in(name, value)) for name, value in headers if name in _KEY_HEADERS}))
 
+    def account(self, headers: Iterable[tuple[bytes, bytes]]) -> Account:
+        """The account that a request counts for, which was just accepted."""
+        return self._accounts[_counted(headers)]
+
     def _is_known(self, key: bytes) -> bool:
         # Digests have equal lengths and every key is compared, so neither a key's length nor its place shows in time.
         digest = _digest(key)
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        matches = [hmac.compare_digest(digest, known) for known in self._accounts]
         return any(matches)
+
+
+def _counted(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The digest of the key that a request counts for: of two keys the one in ``Authorization``. Both together as one
+    caller more would be limits of their own."""
+    presented = {name: value for name, value in headers if name in _KEY_HEADERS}
+    name = _AUTHORIZATION if _AUTHORIZATION in presented else _API_KEY
+    return _digest(_key_in(name, presented[name]))
 
 
 def _key_in(name: bytes, value: bytes) -> bytes:

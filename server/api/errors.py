@@ -89,12 +89,12 @@ def client_left() -> ApiError:
     return ApiError(499, "The client left before its request was answered.", refusal=None)
 
 
-def rate_limited(message: str, *, retry_after: int = 1, close: bool = False) -> ApiError:
+def rate_limited(
+    message: str, *, retry_after: int = 1, close: bool = False, refusal: Refusal = "queue_full"
+) -> ApiError:
     """Too much at once: to be sent again after so many seconds, over another connection with `close`."""
     headers = {"Retry-After": str(retry_after)} | ({"Connection": "close"} if close else {})
-    return ApiError(
-        429, message, kind="rate_limit_error", code="rate_limit_exceeded", headers=headers, refusal="queue_full"
-    )
+    return ApiError(429, message, kind="rate_limit_error", code="rate_limit_exceeded", headers=headers, refusal=refusal)
 
 
 def too_slow(what: str) -> ApiError:

@@ -19,7 +19,7 @@ _REASONS = {
     408: "The body did not arrive in time.",
     409: "Requests are running.",
     413: "The body is larger than the context can need.",
-    429: "The queue is full; Retry-After says when to come again.",
+    429: "The queue is full, or a limit of the key is used up; Retry-After says when to come again.",
     431: "There are too many headers.",
     500: "The server failed.",
     503: "The server is loading, restarting or shutting down.",

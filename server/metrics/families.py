@@ -92,7 +92,12 @@ class RequestFamilies:
             "numaserve_nan_logits_total",
             "Sequences ended because the model's logits were not numbers (NaN); they count as error too.",
         )
-
+        self.over_limit = series.by(
+            Counter,
+            "numaserve_requests_over_limit_total",
+            "Requests refused for a limit of their key, by its name in the key file (empty where it has none).",
+            "key",
+        )
         self.resumed = series.one(
             Counter,
             "numaserve_requests_resumed_total",

@@ -10,7 +10,7 @@ PageState = Literal["free", "cached", "active"]
 RequestState = Literal["waiting", "running"]
 StepKind = Literal["prefill", "decode", "mixed"]
 Stage = Literal["schedule", "send", "native", "all_reduce", "mask_wait", "receive", "detokenize"]
-Refusal = Literal["invalid", "unauthorized", "too_large", "too_long", "queue_full", "not_ready"]
+Refusal = Literal["invalid", "unauthorized", "too_large", "too_long", "queue_full", "over_limit", "not_ready"]
 
 PAGE_STATES: tuple[PageState, ...] = get_args(PageState)
 REQUEST_STATES: tuple[RequestState, ...] = get_args(RequestState)

@@ -110,6 +110,11 @@ class Metrics:
         """Count a request that was turned away before it became a sequence."""
         self._requests.outcomes[reason].inc()
 
+    def request_over_limit(self, key_name: str) -> None:
+        """Count a request that was turned away for a limit of its key, which the operator calls `key_name`."""
+        self.request_refused("over_limit")
+        self._requests.over_limit(key_name).inc()
+
     def requests(self, *, waiting: int, running: int) -> None:
         """Set the numbers of sequences that wait and run now."""
         self._scheduler.requests["waiting"].set(waiting)

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from numaserve.server.api.auth import ApiKeys, read_keys
+from numaserve.server.api.auth import ApiKeys
+from numaserve.server.api.key_file import ApiKey, read_keys
 from numaserve.server.service.environment_key import take_environment_key
 from numaserve.server.service.secret_file import find_secret_file
 
@@ -16,7 +17,7 @@ class KeySources:
     def __init__(self, file: Path | None) -> None:
         key = take_environment_key()
         self._file = file
-        self._from_environment = [] if key is None else [key]
+        self._from_environment = [] if key is None else [ApiKey(key)]
         keys = self._read()
         self.keys = ApiKeys(keys) if keys else None  # None: no key is asked for
 
@@ -25,7 +26,8 @@ class KeySources:
         if self.keys is not None:
             self.keys.replace(self._read())
 
-    def _read(self) -> list[str]:
+    def _read(self) -> list[ApiKey]:
+        # In this order: what the file says of the environment's key holds.
         return self._from_environment + ([] if self._file is None else read_keys(find_key_file(self._file)))
 
 
@@ -36,4 +38,4 @@ def find_key_file(named: Path) -> Path:
 
 def client_key(named: Path | None) -> str | None:
     """The key a client sends: the first of the file, if one is named. Raises `OperatorError` when there is none."""
-    return None if named is None else read_keys(find_key_file(named))[0]
+    return None if named is None else read_keys(find_key_file(named))[0].key

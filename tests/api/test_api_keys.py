@@ -1,7 +1,8 @@
 from pathlib import Path
 
 import pytest
-from numaserve.server.api.auth import ApiKeys, read_keys
+from numaserve.server.api.auth import ApiKeys
+from numaserve.server.api.key_file import ApiKey, read_keys
 from numaserve.workers.errors import OperatorError
 
 
@@ -34,8 +35,8 @@ def test_no_keys_at_all_is_never_taken_for_open() -> None:
 
 
 def test_replaced_keys_count_at_once_and_the_old_ones_no_more() -> None:
-    keys = ApiKeys(["old", "kept"])
-    keys.replace(["kept", "new"])
+    keys = ApiKeys(map(ApiKey, ["old", "kept"]))
+    keys.replace(map(ApiKey, ["kept", "new"]))
     assert keys.accept([(b"authorization", b"Bearer new")])
     assert keys.accept([(b"authorization", b"Bearer kept")])
     assert not keys.accept([(b"authorization", b"Bearer old")])
@@ -45,4 +46,5 @@ def test_replaced_keys_count_at_once_and_the_old_ones_no_more() -> None:
 
 
 def test_keys_do_not_show_in_their_representation() -> None:
-    assert "hunter2" not in repr(ApiKeys(["hunter2"])) + str(vars(ApiKeys(["hunter2"])))
+    key = ApiKey("hunter2")
+    assert "hunter2" not in repr(key) + repr(ApiKeys([key])) + str(vars(ApiKeys([key])))

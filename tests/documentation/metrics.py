@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 from tests.documentation.tables import code, table
 
 _OF_ALL = {"model_name", "engine", "le"}  # told once, above the table
-_BY_WORKER = {"rank"}  # whose values are as many as there are workers
+_OF_SERVER = {"rank", "key"}  # whose values are as many as there are workers, or keys
 _OF_LIBRARY = "process_"  # whose names and texts are not this project's
 _SUFFIX = {"counter": "_total", "info": "_info"}
 
@@ -17,6 +17,7 @@ def metrics() -> str:
     """Each metric with its labels, and their values where they are words."""
     shown = Metrics("m")
     shown.worker(0, up=True, rss_bytes=0, misplaced_pages=0)
+    shown.request_over_limit("alice")
     shown.describe(version="", model="", isa="", tp=0)
     shown.describe_cache(page_size=0, num_pages=0, dtype="", prefix_cache=True)
     ours = (metric for metric in shown.registry.collect() if not metric.name.startswith(_OF_LIBRARY))
@@ -30,7 +31,7 @@ def _row(metric: Metric) -> tuple[str, str, str]:
             if value not in values.setdefault(label, []):
                 values[label].append(value)
     name = metric.name + _SUFFIX.get(metric.type, "") + (f"{{{','.join(values)}}}" if values else "")
-    words = [code(*each) for label, each in values.items() if label not in _BY_WORKER and metric.type != "info"]
+    words = [code(*each) for label, each in values.items() if label not in _OF_SERVER and metric.type != "info"]
     return code(name), metric.type, ": ".join([metric.documentation.rstrip("."), *words])
 
 

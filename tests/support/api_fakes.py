@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import re
+import time
 from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ from numaserve.server.api.app import ApiContext, ApiLimits
 from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.browser_rules import BrowserRules
 from numaserve.server.api.judge import Judge
+from numaserve.server.api.key_file import ApiKey
+from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.types import (
     Busy,
     EndReason,
@@ -226,7 +229,8 @@ class FakeEngine:
 def make_context(
     engine: FakeEngine,
     *,
-    keys: Sequence[str] = (),
+    keys: Sequence[str | ApiKey] = (),
+    clock: Clock = time.monotonic,
     max_body_bytes: int = 2**20,
     max_sequences: int = 512,
     body_timeout_seconds: float = 60.0,
@@ -248,7 +252,7 @@ def make_context(
         model_path="/models/tiny",
         version="1.2.3",
         limits=ApiLimits(context_length, VOCAB, max_sequences, max_body_bytes, body_timeout_seconds),
-        api_keys=ApiKeys(keys) if keys else None,
+        api_keys=_api_keys(keys, clock) if keys else None,
         log_prompts=log_prompts,
         strict_fields=strict_fields,
         tokenizer_info=tokenizer_info,
@@ -257,6 +261,10 @@ def make_context(
         embedding_size=embedding_size,
         judge=judge,
     )
+
+
+def _api_keys(keys: Sequence[str | ApiKey], clock: Clock) -> ApiKeys:
+    return ApiKeys([ApiKey(key) if isinstance(key, str) else key for key in keys], clock)
 
 
 def outcomes(context: ApiContext, reason: str) -> float:

@@ -115,3 +115,8 @@ class Prompt:
     tokens: list[int]
     text: str = ""  # as an answer that echoes it begins; of a conversation, what the template wrote
     hidden: frozenset[int] = frozenset()  # tokens that are not in `text`
+
+
+def total_tokens(prompts: Sequence[Prompt]) -> int:
+    """The tokens of all prompts, each of which counts once whatever `n` is."""
+    return sum(len(prompt.tokens) for prompt in prompts)

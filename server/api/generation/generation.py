@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from numaserve.server.api.access_log import RequestRecord
-from numaserve.server.api.generation.asked import Prompt
+from numaserve.server.api.generation.asked import Prompt, total_tokens
 from numaserve.server.api.generation.reading import AnswerReader, Chunk
 from numaserve.server.engine.types import (
     Aborted,
@@ -59,7 +59,6 @@ class Generation:
         self._completion_tokens = [0] * self._running
         # Each prompt's first sequence counts: its siblings find the whole prompt in the cache because it put it there.
         self._cached_tokens = [0] * len(prompts)
-        record.prompt_tokens = sum(len(prompt.tokens) for prompt in prompts)
 
     @classmethod
     def admit(
@@ -91,11 +90,14 @@ class Generation:
         """Let `call` be called at the end, once or more often."""
         self._on_close = call
 
+    def completion_tokens(self) -> int:
+        """The tokens of all sequences until now."""
+        return sum(self._completion_tokens)
+
     def usage(self) -> Usage:
-        """The tokens of the whole answer. A prompt counts once whatever `n` is."""
-        prompt_tokens = sum(len(prompt.tokens) for prompt in self.prompts)
+        """The tokens of the whole answer."""
         thought = sum(reader.thought_tokens for reader in self._readers or ())
-        return Usage(prompt_tokens, sum(self._completion_tokens), sum(self._cached_tokens), thought)
+        return Usage(total_tokens(self.prompts), self.completion_tokens(), sum(self._cached_tokens), thought)
 
     def usage_so_far(self, index: int, *, begins: bool = False) -> Usage:
         """The tokens of sequence `index` until now; with `begins` before it has any."""
@@ -132,7 +134,7 @@ class Generation:
         self._on_close()
         if self._running:
             self._record.finish_reason = "abort"
-        self._record.output_tokens = sum(self._completion_tokens)
+        self._record.output_tokens = self.completion_tokens()
         self._record.cached_tokens = sum(self._cached_tokens)
         await self._stream.aclose()
 

@@ -10,7 +10,7 @@ from fastapi import Request
 from numaserve.server.api.access_log import RequestRecord, record_of
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.disconnect import until_disconnect
-from numaserve.server.api.generation.asked import Asked, Prompt, Texts
+from numaserve.server.api.generation.asked import Asked, Prompt, Texts, total_tokens
 from numaserve.server.api.generation.generation import Generation
 from numaserve.server.api.generation.prompts import prompts_of
 from numaserve.server.api.generation.sampling import generation_requests
@@ -44,6 +44,7 @@ async def ends_of(context: ApiContext, request: Request, asked: Asked, request_i
 
 async def _all(context: ApiContext, asked: Asked, request_id: str, record: RequestRecord) -> Ends:
     prompts = await prompts_of(context, asked)
+    record.prompt_tokens = total_tokens(prompts)
     # All of them before the first one runs: what cannot be served is found before anything is computed.
     requests = [
         generation_requests(context, asked, prompt, f"{request_id}-{index}") for index, prompt in enumerate(prompts)
@@ -55,7 +56,7 @@ async def _all(context: ApiContext, asked: Asked, request_id: str, record: Reque
         part = slice(first, first + size)
         chunks += await _wave(context, prompts[part], requests[part], record)
         cached += record.cached_tokens
-    record.prompt_tokens, record.cached_tokens = sum(len(prompt.tokens) for prompt in prompts), cached
+    record.cached_tokens = cached
     return Ends(chunks, record.prompt_tokens)
 
 

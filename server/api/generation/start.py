@@ -9,7 +9,7 @@ from numaserve.server.api.access_log import record_of
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import bad_request, model_not_found, not_ready
-from numaserve.server.api.generation.asked import Asked, Chat, Prompt, ToolUse
+from numaserve.server.api.generation.asked import Asked, Chat, Prompt, ToolUse, total_tokens
 from numaserve.server.api.generation.constrain import matchers_of
 from numaserve.server.api.generation.generation import Generation
 from numaserve.server.api.generation.prompts import prompts_of
@@ -49,7 +49,8 @@ async def start(context: ApiContext, request: Request, asked: Asked, request_id:
 async def _admitted(
     context: ApiContext, request: Request, asked: Asked, request_id: str, running: RunningRequest
 ) -> Generation:
-    prompts = await until_disconnect(request, prompts_of(context, asked))
+    prompts, record = await until_disconnect(request, prompts_of(context, asked)), record_of(request)
+    record.prompt_tokens = total_tokens(prompts)
     matcher = await until_disconnect(request, matchers_of(context, asked, prompts[0]))
     running.check()
     ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
@@ -57,7 +58,9 @@ async def _admitted(
         generation_requests(context, asked, prompt, each, matcher) for prompt, each in zip(prompts, ids, strict=True)
     ]
     readers, drops = _readers(context, asked, prompts), asked.max_tokens == 0
-    return Generation.admit(context.engine, prompts, requests, record_of(request), readers, drop_output=drops)
+    generation = Generation.admit(context.engine, prompts, requests, record, readers, drop_output=drops)
+    record.output_so_far = generation.completion_tokens
+    return generation
 
 
 def check_model(context: ApiContext, model: str | None) -> None:

@@ -2,12 +2,13 @@
 
 from numaserve.server.api.browser_rules import ANY, BrowserRules, host_name, is_local
 from numaserve.server.api.errors import ApiError
+from numaserve.server.api.quota import RATE_HEADERS
 from numaserve.server.api.surfaces import error_of
 from numaserve.server.api.unknown_fields import HEADER as IGNORED_HEADER
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-_EXPOSED = ("X-Request-Id", IGNORED_HEADER, "Retry-After")
+_EXPOSED = ("X-Request-Id", IGNORED_HEADER, "Retry-After", *RATE_HEADERS)
 _MAX_AGE_S = 600  # for which browsers remember the answer to a preflight
 
 

@@ -21,6 +21,7 @@ class RequireKey:
             await self._app(scope, receive, send)
             return
         if keys.accept(scope["headers"]):
+            scope["state"]["record"].key_name = keys.account(scope["headers"]).name
             await self._app(scope, receive, send)
             return
         self._context.metrics.request_refused("unauthorized")

@@ -1,0 +1,195 @@
+"""What may be used with an API key: requests and tokens a minute, and requests at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from numaserve.server.engine.clock import Clock
+
+_MINUTE_S = 60.0
+_ROUNDING = 1e-6  # of sums of fractions: who comes when told to is not sent away once more
+_RETRY_S = 1  # where a request has to end first, which nobody knows the time of
+
+
+def _rate_headers(unit: str) -> tuple[str, ...]:
+    return tuple(f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset"))
+
+
+# OpenAI's. "reset" is the time until all of the limit is there again, as in "1m30s" or "12ms".
+RATE_HEADERS = _rate_headers("requests") + _rate_headers("tokens")
+
+
+@dataclass(frozen=True)
+class KeyLimits:
+    """The most that may be used with a key; None: no limit."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None  # of prompts and outputs, as answers' `usage` counts them
+    concurrent: int | None = None  # requests that run or wait
+
+
+UNLIMITED = KeyLimits()
+
+
+class OverLimit(Exception):
+    """A request is one too many; the message is meant for the client. `retry_after` is in whole seconds."""
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Bucket:
+    """What is left of a limit a minute: it fills evenly up to a minute's worth, and may be overdrawn.
+
+    A count that begins anew each minute would allow twice as much around its beginning, and let all who wait come back
+    at one moment; a list of the last minute's uses would be as long as the limit is high.
+    """
+
+    def __init__(self, per_minute: int, clock: Clock) -> None:
+        self._clock = clock
+        self.per_minute = per_minute
+        self._level, self._at = float(per_minute), clock()
+
+    def resize(self, per_minute: int) -> None:
+        """Change the limit; what was used stays used."""
+        self._level, self._at = self.left + (per_minute - self.per_minute), self._clock()
+        self.per_minute = per_minute
+
+    @property
+    def left(self) -> float:
+        """What may be used now; below 0 when more has been used than might."""
+        earned = (self._clock() - self._at) * self.per_minute / _MINUTE_S
+        return min(float(self.per_minute), self._level + earned)
+
+    def spend(self, amount: int) -> None:
+        """Note a use."""
+        self._level, self._at = self.left - amount, self._clock()
+
+    def seconds_until(self, level: float) -> float:
+        """Seconds until so much is left, if nothing more is used; 0 when it is."""
+        missing = level - self.left
+        return missing * _MINUTE_S / self.per_minute if missing > _ROUNDING else 0.0
+
+
+class Use:
+    """One request that counts. `used` tells its tokens until now."""
+
+    def __init__(self, used: Callable[[], int]) -> None:
+        self._used = used
+        self._told = 0
+
+    def new_tokens(self) -> int:
+        """The tokens since this was last asked."""
+        before, self._told = self._told, self._used()
+        return self._told - before
+
+
+class Quota:
+    """What is left of a key's limits.
+
+    A request is admitted while at least one request and one token are left, and its tokens are then spent as they come:
+    those of the prompt when they are counted, those of the output as they are generated. What it overdraws has to be
+    earned before the next one is admitted. Taking `max_tokens` off at first was rejected: clients ask for far more than
+    models say, and would wait for tokens that nobody generates; and a request larger than a minute's tokens would never
+    be served. How far a key may overdraw is bounded by what may run at once.
+
+    Outputs are looked at when there is something to decide, never as their tokens come: streams cost the same.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._limits = UNLIMITED
+        self._running: set[Use] = set()
+        self._requests: Bucket | None = None
+        self._tokens: Bucket | None = None
+
+    def change(self, limits: KeyLimits) -> None:
+        """Hold to these limits from now on; what was used stays used."""
+        used = self._newly_used()
+        if self._tokens is not None:
+            self._tokens.spend(used)
+        self._limits = limits
+        self._requests = self._resized(self._requests, limits.requests_per_minute)
+        self._tokens = self._resized(self._tokens, limits.tokens_per_minute)
+
+    def enter(self, used: Callable[[], int]) -> Use:
+        """Admit a request, to be ended with `leave`; `used` tells its tokens until now, which only become more.
+
+        Raises `OverLimit`, and then nothing has been spent.
+        """
+        self._settle()
+        self._check()
+        if self._requests is not None:
+            self._requests.spend(1)
+        use = Use(used)
+        self._running.add(use)
+        return use
+
+    def leave(self, use: Use) -> None:
+        """Note the end of a request."""
+        self._running.discard(use)
+        if self._tokens is not None:
+            self._tokens.spend(use.new_tokens())
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether there are limits a minute."""
+        return self._requests is not None or self._tokens is not None
+
+    def headers(self) -> dict[str, str]:
+        """What is left, as headers of an answer; none of what has no limit."""
+        self._settle()
+        headers: dict[str, str] = {}
+        for unit, bucket in (("requests", self._requests), ("tokens", self._tokens)):
+            if bucket is not None:
+                headers |= zip(_rate_headers(unit), _values(bucket), strict=True)
+        return headers
+
+    def _settle(self) -> None:
+        if self._tokens is not None:
+            self._tokens.spend(self._newly_used())
+
+    def _newly_used(self) -> int:
+        return sum(use.new_tokens() for use in self._running)
+
+    def _check(self) -> None:
+        limits, over = self._limits, list[tuple[str, float]]()
+        if limits.concurrent is not None and len(self._running) >= limits.concurrent:
+            over.append((f"have {_count(limits.concurrent, 'request')} at once", _RETRY_S))
+        for bucket, unit in ((self._requests, "request"), (self._tokens, "token")):
+            wait = 0.0 if bucket is None else bucket.seconds_until(1.0)
+            if bucket is not None and wait:
+                over.append((f"use {_count(bucket.per_minute, unit)} a minute", wait))
+        if over:
+            retry_after = max(1, math.ceil(max(wait for _, wait in over)))
+            may = " and ".join(text for text, _ in over)
+            raise OverLimit(f"This API key may {may}; try again in {retry_after} s.", retry_after)
+
+    def _resized(self, bucket: Bucket | None, per_minute: int | None) -> Bucket | None:
+        if per_minute is None:
+            return None
+        if bucket is None:
+            return Bucket(per_minute, self._clock)
+        bucket.resize(per_minute)
+        return bucket
+
+
+def _count(number: int, unit: str) -> str:
+    return f"{number} {unit}{'s' * (number != 1)}"
+
+
+def _values(bucket: Bucket) -> tuple[str, str, str]:
+    left = max(0, math.floor(bucket.left + _ROUNDING))
+    return str(bucket.per_minute), str(left), duration(bucket.seconds_until(bucket.per_minute))
+
+
+def duration(seconds: float) -> str:
+    """A time as OpenAI writes it: "12ms", "1.5s" or "6m0s", rounded up to milliseconds."""
+    milliseconds = math.ceil(seconds * 1000)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms"
+    minutes, rest = divmod(milliseconds, 60_000)
+    return f"{minutes}m" * bool(minutes) + f"{rest / 1000:g}s"

@@ -1,0 +1,61 @@
+"""The file of API keys: a key a line, with settings behind it."""
+
+from pathlib import Path
+
+import pytest
+from numaserve.server.api.key_file import ApiKey, read_keys
+from numaserve.server.api.quota import KeyLimits
+from numaserve.workers.errors import OperatorError
+
+KEY = "sk-hunter2=="
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "keys"
+    path.write_text(text)
+    return path
+
+
+def test_a_line_without_settings_is_a_key_without_limits(tmp_path: Path) -> None:
+    assert read_keys(written(tmp_path, "# ours\n\n  one \ntwo\n")) == [ApiKey("one"), ApiKey("two")]
+
+
+def test_settings_follow_a_key_on_its_line_in_any_order(tmp_path: Path) -> None:
+    line = f"{KEY}  name=alice weight=0.5 requests-per-minute=60\ttokens-per-minute=100000 concurrent=8"
+    words = line.split()
+    expected = ApiKey(KEY, "alice", 0.5, KeyLimits(60, 100000, 8))
+    assert read_keys(written(tmp_path, line)) == [expected]
+    assert read_keys(written(tmp_path, " ".join([words[0], *reversed(words[1:])]))) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (f"{KEY} limit=5", "word 1 behind the key is no setting; they are name=, weight=, requests-per-minute="),
+        (f"{KEY} name=alice hunter3", "word 2 behind the key is no setting"),
+        (f"{KEY} # alice", "word 1 behind the key"),
+        ("name=alice", "the key comes first"),
+        (f"concurrent=5 {KEY}", "the key comes first"),
+        (f"{KEY} concurrent=1 concurrent=2", "concurrent= stands there twice"),
+        (f"{KEY} name=", "name= must be followed by at most 64 letters"),
+        (f"{KEY} name=alïce", "name= must"),
+        (f"{KEY} name={'a' * 65}", "name= must"),
+        *(
+            (f"{KEY} weight={text}", "from 0.01 to 100")
+            for text in ("0", "-1", "nan", "inf", "1e1", "101", "0.001", "")
+        ),
+        *(
+            (f"{KEY} {name}={text}", f"{name}= must be followed by a whole number")
+            for name in ("requests-per-minute", "tokens-per-minute", "concurrent")
+            for text in ("0", "-1", "1.5", "1_000", "9" * 10, "many", "", "\N{ARABIC-INDIC DIGIT FIVE}")
+        ),
+        ("schlüssel", "ASCII without spaces"),
+        ("other", "an earlier line has the same key"),
+        (f"{KEY} name=other", "an earlier line has the same name="),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_what_to_write(tmp_path: Path, line: str, message: str) -> None:
+    path = written(tmp_path, f"# ours\nother name=other\n\n{line}\n")
+    with pytest.raises(OperatorError, match=f"line 4 of the API key file {path}: .*{message}") as caught:
+        read_keys(path)
+    assert "hunter" not in str(caught.value)

@@ -9,10 +9,12 @@ from typing import NamedTuple
 from numaserve.server.api.key_file import ApiKey
 from numaserve.server.api.quota import Quota
 from numaserve.server.engine.clock import Clock
+from numaserve.server.scheduler.client import Client
 
 _API_KEY = b"x-api-key"  # as Anthropic's clients send it
 _AUTHORIZATION = b"authorization"
 _KEY_HEADERS = frozenset({_AUTHORIZATION, _API_KEY})
+_NAME_DIGITS = 16  # more than tell any number of keys apart
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/ping"})
 
 
@@ -20,6 +22,7 @@ class Account(NamedTuple):
     """What a key stands for."""
 
     name: str
+    weight: float
     quota: Quota
 
 
@@ -41,7 +44,7 @@ class ApiKeys:
             known = self._accounts.get(digest)
             quota = Quota(self._clock) if known is None else known.quota
             quota.change(key.limits)
-            accounts[digest] = Account(key.name, quota)
+            accounts[digest] = Account(key.name, key.weight, quota)
         self._accounts = accounts
 
     def accept(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
@@ -64,6 +67,12 @@ class ApiKeys:
     def account(self, headers: Iterable[tuple[bytes, bytes]]) -> Account:
         """The account that a request counts for, which was just accepted."""
         return self._accounts[_counted(headers)]
+
+    def client(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
+        """The client that a request is of, which was accepted; named by a digest of the key it counts for."""
+        digest = _counted(headers)
+        account = self._accounts.get(digest)  # the key may have gone since
+        return Client(digest.hex()[:_NAME_DIGITS], 1.0 if account is None else account.weight)
 
     def _is_known(self, key: bytes) -> bool:
         # Digests have equal lengths and every key is compared, so neither a key's length nor its place shows in time.

@@ -13,12 +13,14 @@ from numaserve.server.api.body.route import Bodies
 from numaserve.server.api.browser_rules import BrowserRules
 from numaserve.server.api.judge import Judge
 from numaserve.server.api.limits import ApiLimits
+from numaserve.server.api.peers import client_at
 from numaserve.server.api.running import RunningRequests
 from numaserve.server.api.sampling import Sampling
 from numaserve.server.engine.types import EngineProtocol
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.reasoning.format import ReasoningFormat
 from numaserve.server.response_template.template import ResponseTemplate
+from numaserve.server.scheduler.client import Client
 from numaserve.server.text.work import TextWork
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.server.tools.format import ToolFormat
@@ -114,6 +116,11 @@ class ApiContext:
     def owner_of(self, request: Request) -> bytes:
         """Whose request it is, by its key: what one caller keeps here is not another's. Without keys all are one."""
         return b"" if self.api_keys is None else self.api_keys.owner(request.scope["headers"])
+
+    def client_of(self, request: Request) -> Client:
+        """Who shares the server with others: by key, and without keys by address."""
+        scope = request.scope
+        return client_at(scope.get("client")) if self.api_keys is None else self.api_keys.client(scope["headers"])
 
     @property
     def model_names(self) -> tuple[str, ...]:

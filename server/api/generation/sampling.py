@@ -10,6 +10,7 @@ from numaserve.server.api.explain import CONFLICT
 from numaserve.server.api.generation.asked import Asked, Chat, Prompt
 from numaserve.server.api.sampling import Sampling
 from numaserve.server.engine.types import GenerationRequest
+from numaserve.server.scheduler.client import Client
 from numaserve.server.structured.types import MatcherFactory
 from numaserve.workers.protocol import SamplingParams
 
@@ -38,15 +39,21 @@ def output_limit(prompt_tokens: int, asked: int | None, default: int | None, con
 
 
 def generation_requests(
-    context: ApiContext, asked: Asked, prompt: Prompt, request_id: str, matcher: MatcherFactory | None = None
+    context: ApiContext,
+    asked: Asked,
+    prompt: Prompt,
+    request_id: str,
+    *,
+    client: Client,
+    matcher: MatcherFactory | None = None,
 ) -> list[GenerationRequest]:
     """The `n` sequences of one prompt. Sequence i has seed `seed + i`, the seed being random when none was given.
 
-    `matcher` makes their constraints.
+    They are `client`'s; `matcher` makes their constraints.
     """
     sampling, length, param = asked.sampling, len(prompt.tokens), asked.input.param
     if asked.pool:
-        return [_pooled(context, prompt, request_id, param)]
+        return [_pooled(context, asked, prompt, request_id, client)]
     limit = output_limit(length, asked.max_tokens, asked.default_max_tokens, context.limits.context_length, param)
     if sampling.min_tokens > limit:
         raise bad_request(
@@ -80,20 +87,28 @@ def generation_requests(
             shown_tokens=shown,
             cache_salt=sampling.cache_salt,
             matcher=matcher,
+            client=client,
         )
         for index in range(sampling.n)
     ]
 
 
-def _pooled(context: ApiContext, prompt: Prompt, request_id: str, param: str) -> GenerationRequest:
+def _pooled(context: ApiContext, asked: Asked, prompt: Prompt, request_id: str, client: Client) -> GenerationRequest:
     """A prompt to be pooled: it may fill the context, as nothing comes after it."""
     length, limit = len(prompt.tokens), context.limits.context_length
     if length > limit:
         raise context_length_exceeded(
             f"This model's maximum context length is {limit} tokens, but the input has {length} tokens. Shorten it.",
-            param,
+            asked.input.param,
         )
-    return GenerationRequest(request_id, prompt.tokens, SamplingParams(), max_new_tokens=0, pool=True)
+    return GenerationRequest(
+        request_id,
+        prompt.tokens,
+        SamplingParams(),
+        max_new_tokens=0,
+        pool=True,
+        client=client,
+    )
 
 
 def _first(asked: _T | None, default: _T | None, otherwise: _T) -> _T:

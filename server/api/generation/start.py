@@ -54,8 +54,10 @@ async def _admitted(
     matcher = await until_disconnect(request, matchers_of(context, asked, prompts[0]))
     running.check()
     ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
+    client = context.client_of(request)
     requests = [
-        generation_requests(context, asked, prompt, each, matcher) for prompt, each in zip(prompts, ids, strict=True)
+        generation_requests(context, asked, prompt, each, client=client, matcher=matcher)
+        for prompt, each in zip(prompts, ids, strict=True)
     ]
     readers, drops = _readers(context, asked, prompts), asked.max_tokens == 0
     generation = Generation.admit(context.engine, prompts, requests, record, readers, drop_output=drops)

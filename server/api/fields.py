@@ -34,6 +34,7 @@ MAX_STOP_STRINGS = 32
 MAX_STOP_TOKEN_IDS = 256
 MAX_LOGIT_BIAS = 1024
 MAX_METADATA = 1024
+MAX_PRIORITY = 1000
 
 
 class Strict(BaseModel):
@@ -139,4 +140,5 @@ TemplateArguments = Annotated[
     ],
     Field(max_length=32),
 ]
+Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 TopLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]

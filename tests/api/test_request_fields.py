@@ -58,6 +58,8 @@ IN_RANGE: list[tuple[str, object]] = [
     ("max_tokens", 1),
     ("skip_special_tokens", False),
     ("cache_salt", "tenant"),
+    ("priority", -1000),
+    ("priority", 1000),
     ("user", "someone"),
     ("metadata", {"a": "b"}),
     ("safety_identifier", "x"),
@@ -74,12 +76,18 @@ OUT_OF_RANGE: list[tuple[str, object]] = [
         for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
         for value in (-2.1, 101, *NOT_NUMBERS)
     ),
-    *((name, value) for name in ("n", "max_tokens", "min_tokens", "top_k", "seed") for value in NOT_INTEGERS),
+    *(
+        (name, value)
+        for name in ("n", "max_tokens", "min_tokens", "top_k", "seed", "priority")
+        for value in NOT_INTEGERS
+    ),
     ("n", 0),
     ("n", 129),
     ("max_tokens", -1),
     ("min_tokens", -1),
     ("top_k", -2),
+    ("priority", -1001),
+    ("priority", 1001),
     ("stop", ""),
     ("stop", ["x", ""]),
     ("stop", ["x"] * 33),
@@ -141,7 +149,6 @@ UNSUPPORTED: list[tuple[str, str, object]] = [
     *((path, "stop", "\ud800") for path in BOTH),
     *((path, "guided_regex", 7) for path in BOTH),
     *((path, "logits_processors", ["os.system"]) for path in BOTH),
-    *((path, "priority", 1) for path in BOTH),
     *((path, "structured_outputs", {"whitespace_pattern": " "}) for path in BOTH),
     *((path, "return_hidden_states", True) for path in BOTH),
     (CHAT, "chat_template", "{{ 1 }}"),

@@ -106,6 +106,7 @@ class Asked:
     tools: ToolUse | None = None
     reasoning: Reasoning = field(default_factory=Reasoning)
     constrained: Constrained | None = None
+    priority: int = 0  # as in `GenerationRequest`
 
 
 @dataclass(frozen=True)

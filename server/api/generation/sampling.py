@@ -88,6 +88,7 @@ def generation_requests(
             cache_salt=sampling.cache_salt,
             matcher=matcher,
             client=client,
+            priority=asked.priority,
         )
         for index in range(sampling.n)
     ]
@@ -108,6 +109,7 @@ def _pooled(context: ApiContext, asked: Asked, prompt: Prompt, request_id: str, 
         max_new_tokens=0,
         pool=True,
         client=client,
+        priority=asked.priority,
     )
 
 

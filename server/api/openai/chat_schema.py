@@ -92,6 +92,7 @@ class ChatRequest(ConstraintFields, SamplingFields):
             tools=self._tool_use(),
             reasoning=Reasoning(include=include, separate=separate, max_tokens=self.max_thinking_tokens),
             constrained=self.constrained(),
+            priority=self.priority or 0,
         )
 
     @property

@@ -84,4 +84,5 @@ class CompletionRequest(ConstraintFields, SamplingFields):
             logprobs=self.most_logprobs(self.logprobs),
             prompt_logprobs=(self.echo is True and with_logprobs) or self.prompt_logprobs is not None,
             constrained=self.constrained(),
+            priority=self.priority or 0,
         )

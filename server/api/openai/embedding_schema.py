@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from numaserve.server.api.fields import MAX_INT, Neutral, ShortText, Strict, Unused, neutral
+from numaserve.server.api.fields import MAX_INT, Neutral, Priority, ShortText, Strict, Unused, neutral
 from numaserve.server.api.generation.asked import Asked, Texts
 from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.openai.completion_schema import Prompts
@@ -30,9 +30,10 @@ class EmbeddingRequest(Strict):
     """`float`, a list of numbers, or `base64`, of 32-bit floats, little-endian; `float` unless set."""
     normalize: bool | None = None
     """vLLM's: scale embeddings to length 1, after they are cut to `dimensions`; true unless set."""
+    priority: Priority | None = None
+    """Extension: which of the client's own requests begins earlier: the one with the lower number; 0 unless set."""
 
     user: Unused = None
-    priority: Unused = None
     add_special_tokens: Annotated[Neutral, neutral(True)] = None
     truncate_prompt_tokens: Annotated[Neutral, neutral()] = None
     embed_dtype: Annotated[Neutral, neutral("float32")] = None
@@ -40,4 +41,6 @@ class EmbeddingRequest(Strict):
 
     def asked(self) -> Asked:
         """What the client asks for."""
-        return Asked(Texts(self.input, param="input"), Sampling(), model=self.model, pool=True)
+        return Asked(
+            Texts(self.input, param="input"), Sampling(), model=self.model, pool=True, priority=self.priority or 0
+        )

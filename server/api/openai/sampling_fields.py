@@ -12,6 +12,7 @@ from numaserve.server.api.fields import (
     MAX_STOP_TOKEN_IDS,
     LogitBias,
     Neutral,
+    Priority,
     ShortText,
     StopStrings,
     Strict,
@@ -94,6 +95,9 @@ class SamplingFields(Strict):
     no_stop_trim: bool | None = None
     """Extension: SGLang's name for it."""
 
+    priority: Priority | None = None
+    """Extension: which of the client's own requests begins earlier: the one with the lower number; 0 unless set."""
+
     # Without effect on the result.
     user: ShortText | None = None
     """Without effect."""
@@ -122,7 +126,6 @@ class SamplingFields(Strict):
     logits_processors: Annotated[Neutral, neutral([])] = None
     custom_logit_processor: Annotated[Neutral, neutral()] = None
     stop_regex: Annotated[Neutral, neutral([])] = None
-    priority: Annotated[Neutral, neutral(0)] = None
     lora_path: Annotated[Neutral, neutral()] = None
     session_params: Annotated[Neutral, neutral()] = None
     kv_transfer_params: Annotated[Neutral, neutral()] = None

@@ -24,14 +24,17 @@ def rerank_router(context: ApiContext) -> APIRouter:
     async def rerank(body: RerankRequest, request: Request) -> Response:
         """Documents in the order in which they fit a query, by a model that is served with `--task score`."""
         pairs = [(body.query, document) for document in body.documents]
-        wanted = Wanted(pairs, "documents", body.model, body.instruct, body.max_tokens_per_doc)
+        wanted = Wanted(
+            pairs, "documents", body.model, body.instruct, body.max_tokens_per_doc, priority=body.priority or 0
+        )
         return json_response(_ranking(context, request, body, await scores(context, request, wanted)))
 
     @router.post("/v1/score", response_model=ScoreList, responses=BODY_ERRORS)
     @router.post("/score", response_model=ScoreList, responses=BODY_ERRORS)
     async def score(body: ScoreRequest, request: Request) -> Response:
         """How well documents fit queries, from 0 to 1, by a model that is served with `--task score`."""
-        wanted = Wanted(body.pairs(), "text_2" if body.text_2 else "documents", body.model, body.instruct)
+        param = "text_2" if body.text_2 else "documents"
+        wanted = Wanted(body.pairs(), param, body.model, body.instruct, priority=body.priority or 0)
         found = await scores(context, request, wanted)
         data = [{"index": index, "object": "score", "score": value} for index, value in enumerate(found.values)]
         frame = {"id": f"score-{record_of(request).request_id}", "object": "list", "created": int(time.time())}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from numaserve.server.api.fields import MAX_INT, Neutral, ShortText, Strict, Text, Unused, conflict, neutral
+from numaserve.server.api.fields import MAX_INT, Neutral, Priority, ShortText, Strict, Text, Unused, conflict, neutral
 from numaserve.server.api.limits import ApiLimits
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -36,9 +36,10 @@ class _Judged(Strict):
     """A served name; another one is a 404."""
     instruct: Text | None = None
     """What makes a document fit a query; the model's own words for a search on the web unless set."""
+    priority: Priority | None = None
+    """Extension: which of the client's own requests begins earlier: the one with the lower number; 0 unless set."""
 
     user: Unused = None
-    priority: Unused = None
     truncate_prompt_tokens: Annotated[Neutral, neutral()] = None
 
 

@@ -24,13 +24,15 @@ _TOO_LONG = "a query and its document have more than {} tokens."
 
 @dataclass(frozen=True)
 class Wanted:
-    """Pairs to be judged; `param` is the field of the documents, `per_document` the tokens after which one is cut."""
+    """Pairs to be judged; `param` is the field of the documents, `per_document` the tokens after which one is cut,
+    `priority` as in `Asked`."""
 
     pairs: Sequence[Pair]
     param: str
     model: str | None
     instruct: str | None
     per_document: int | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ def _asked(prompts: list[list[int]], wanted: Wanted, judge: Judge) -> Asked:
         model=wanted.model,
         max_tokens=1,
         token_ids_logprob=(judge.no, judge.yes),
+        priority=wanted.priority,
     )
 
 

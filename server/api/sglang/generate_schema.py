@@ -7,6 +7,7 @@ from typing import Annotated
 from numaserve.server.api.fields import (
     MAX_INT,
     Neutral,
+    Priority,
     ShortText,
     Strict,
     Text,
@@ -79,6 +80,8 @@ class SGLangGenerateRequest(Strict):
     """Give the text of tokens beside their log-probabilities."""
     cache_salt: Annotated[Text, StringConstraints(max_length=256)] | None = None
     """Cached prefixes are shared only with requests of the same salt."""
+    priority: Priority | None = None
+    """Which of the client's own requests begins earlier: the one with the higher number, as in SGLang; 0 unless set."""
 
     input_embeds: Annotated[Neutral, neutral()] = None
     image_data: Annotated[Neutral, neutral([])] = None
@@ -93,7 +96,6 @@ class SGLangGenerateRequest(Strict):
     bootstrap_host: Annotated[Neutral, neutral()] = None
     bootstrap_room: Annotated[Neutral, neutral()] = None
     bootstrap_port: Unused = None
-    priority: Annotated[Neutral, neutral(0)] = None
     data_parallel_rank: Annotated[Neutral, neutral(0)] = None
     routed_dp_rank: Annotated[Neutral, neutral(0)] = None
     log_metrics: Unused = None
@@ -138,6 +140,7 @@ class SGLangGenerateRequest(Strict):
             prompt_logprobs=self.scores_prompt,
             token_ids_logprob=self.token_ids_logprob or (),
             constrained=self.parameters.constrained(),
+            priority=-(self.priority or 0),
         )
 
     def _texts(self) -> Texts:

@@ -10,6 +10,7 @@ from numaserve.server.api.fields import (
     MAX_INT,
     MAX_METADATA,
     Neutral,
+    Priority,
     ShortText,
     Strict,
     Text,
@@ -107,6 +108,8 @@ class ResponsesRequest(Strict):
     are never encrypted, and there are no tools of the server."""
     top_logprobs: TopLogprobs | None = None
     """How many of the likeliest tokens stand beside each token of a text; from 1 on log-probabilities are included."""
+    priority: Priority | None = None
+    """Extension: which of the client's own requests begins earlier: the one with the lower number; 0 unless set."""
 
     max_tool_calls: Annotated[int, Field(ge=1, le=MAX_INT)] | None = None
     """Without effect: it counts calls of the server's own tools."""
@@ -158,6 +161,7 @@ class ResponsesRequest(Strict):
             logprobs=self.logprobs,
             tools=self._tool_use(),
             constrained=constrained_to(self.text_format, "text.format"),
+            priority=self.priority or 0,
         )
 
     def _tool_use(self) -> ToolUse | None:

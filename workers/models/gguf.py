@@ -4,21 +4,26 @@ The metadata is put in the words of Hugging Face's config.json and then mapped b
 one mapping and one set of checks.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from gguf import ReaderTensor
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.stored import GGUF_BLOCKS, Stored
 from numaserve.workers.models.config.fields import Fields
-from numaserve.workers.models.config.gguf_file import GGUFFile, shape_of
-from numaserve.workers.models.config.gguf_names import PREFIX, GgufNames
-from numaserve.workers.models.config.gguf_parts import GGUFModel
+from numaserve.workers.models.config.gguf_names import PREFIX, GgufNames, shape_of
 from numaserve.workers.models.family import GgufForm
 from numaserve.workers.models.registry import gguf_family
 from numaserve.workers.models.spec import ModelConfig
+
+if TYPE_CHECKING:
+    from gguf import ReaderTensor
+    from numaserve.workers.models.config.gguf_file import GGUFFile
+    from numaserve.workers.models.config.gguf_parts import GGUFModel
 
 # GGUF's key after "<architecture>." to config.json's.
 _KEYS = {

@@ -3,7 +3,6 @@
 from numaserve.workers.models.config.gguf_names import GgufNames
 from numaserve.workers.models.load import ModelFiles
 from numaserve.workers.models.spec import ModelConfig
-from numaserve.workers.weights.gguf_source import GGUFSource
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.source import TensorSource
 from numaserve.workers.weights.stacked_source import StackedSource, stacks_of
@@ -13,6 +12,9 @@ from numaserve.workers.weights.tensors import check_tensors
 def open_source(files: ModelFiles, config: ModelConfig) -> TensorSource:
     """The model's tensors. Raises `OperatorError` when they cannot be read."""
     if files.gguf is not None:
+        # For GGUF files only, see `models/load.py`.
+        from numaserve.workers.weights.gguf_source import GGUFSource  # noqa: PLC0415
+
         return GGUFSource(files.gguf, GgufNames(config.decoder, config.skipped_layers))
     source, stacks = SafetensorsSource(files.path), stacks_of(config.decoder)
     return StackedSource(source, stacks, config.prefixes) if stacks else source

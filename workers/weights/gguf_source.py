@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from gguf import GGMLQuantizationType, ReaderTensor
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.mapped import ReadFiles
-from numaserve.workers.models.config.gguf_file import shape_of
-from numaserve.workers.models.config.gguf_names import GgufNames
+from numaserve.workers.models.config.gguf_names import GgufNames, shape_of
 from numaserve.workers.models.config.gguf_parts import GGUFModel, GGUFPart
 from numaserve.workers.weights.source import DType, RawTensor
 

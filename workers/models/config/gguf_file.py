@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGUFReader, GGUFValueType, ReaderField, ReaderTensor
+from gguf import GGUFReader, GGUFValueType, ReaderField
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.files import open_file
 from numaserve.workers.mapped import MappedFile
@@ -81,11 +81,6 @@ def _only_number(field: ReaderField) -> int | None:
     values = field.parts[-1]
     is_one = field.types[1] in _INTEGERS and len(values) > 0 and bool((values == values[0]).all())
     return int(values[0]) if is_one else None
-
-
-def shape_of(tensor: ReaderTensor) -> tuple[int, ...]:
-    """The dimensions of a tensor as Hugging Face has them: in the file the innermost is the first."""
-    return tuple(int(dim) for dim in reversed(tensor.shape))
 
 
 def open_gguf(path: Path) -> GGUFFile:

@@ -1,12 +1,18 @@
-"""GGUF's tensor names, put in Hugging Face's."""
+"""GGUF's tensor names and shapes, put in Hugging Face's."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import TYPE_CHECKING
 
 from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.embedding import HEAD
 from numaserve.workers.layers.names import TensorNames
 from numaserve.workers.layers.parameters import EACH, Source
+
+if TYPE_CHECKING:
+    from gguf import ReaderTensor
 
 PREFIX = "model."
 NAMES = TensorNames(PREFIX, HEAD)  # that are made here
@@ -39,6 +45,11 @@ class GgufNames:
         if len(shape) != len(source.shape) + 1 or shape[0] > _MAX_UNITS:
             return [name], shape
         return [_name(source, unit) for unit in range(shape[0])], shape[1:]
+
+
+def shape_of(tensor: ReaderTensor) -> Shape:
+    """The dimensions of a tensor as Hugging Face has them: in the file the innermost is the first."""
+    return tuple(int(dim) for dim in reversed(tensor.shape))
 
 
 def _in_file(source: Source) -> str:

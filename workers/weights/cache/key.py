@@ -26,7 +26,6 @@ import numaserve.workers.weights
 from numaserve.kernels import _native, isa
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.layers.stored import Stored, StoredMatrices
-from numaserve.workers.models.config.gguf_parts import gguf_paths
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.weights.cache.folder import CacheKey
 
@@ -53,6 +52,9 @@ def look_at(model: Path) -> Checkpoint:
     if model.is_dir():
         files = sorted(path for path in model.iterdir() if path.suffix in {".json", ".safetensors"} and path.is_file())
     else:
+        # For GGUF files only, see `models/load.py`.
+        from numaserve.workers.models.config.gguf_parts import gguf_paths  # noqa: PLC0415
+
         files = gguf_paths(model)
     digest = hashlib.blake2b(digest_size=32)
     changed = 0

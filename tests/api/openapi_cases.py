@@ -1,6 +1,7 @@
 """Random requests made from the OpenAPI document, and how they are judged."""
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import schemathesis
@@ -31,6 +32,7 @@ BEYOND_THE_SCHEMA = {
     "previous_response_not_found",
     "item_not_found",
 }
+_LONG = 1000
 _CONFIG = {
     "checks": {
         # Judged by `judge`, which knows the codes.
@@ -41,10 +43,38 @@ _CONFIG = {
 }
 
 
+def long_lists_within(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    """The lists with bounds of thousands that messages, blocks and items have: in which description and field, and what
+    is said of each.
+
+    Random requests leave these bounds out, and `test_long_lists.py` tries them. Nearly each request to a route of
+    messages would have such a list, whatever it is about, and be refused for its megabytes before it is looked into.
+    """
+    return [
+        (name, field, described)
+        for name, component in document["components"]["schemas"].items()
+        if not name.endswith("Request")
+        for field, value in component.get("properties", {}).items()
+        for described in _long_lists(value)
+    ]
+
+
+def _long_lists(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        if schema.get("maxItems", 0) >= _LONG:
+            yield schema
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for each in schema:
+            yield from _long_lists(each)
+
+
 @functools.cache
 def load_schema() -> tuple[Any, list[ApiError]]:
     """Of an application over a stand-in of an engine, and the errors that it answers."""
     app = create_app(make_context(FakeEngine()))
+    for _, _, described in long_lists_within(app.openapi()):
+        del described["maxItems"]
     errors = note_errors(app)
     return schemathesis.openapi.from_asgi("/openapi.json", app, config=SchemathesisConfig.from_dict(_CONFIG)), errors
 

@@ -106,6 +106,33 @@ def test_sighup_reads_certificate_and_keys_again(serve: Serve, files: Files, tmp
     assert httpx.get(url + "/v1/models", headers=new, verify=other.client()).status_code == 200
 
 
+def test_limits_of_a_key_hold_and_sighup_changes_them(serve: Serve, tmp_path: Path, log: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("mine name=alice tokens-per-minute=1\ntheirs\n")
+    keys.chmod(0o600)
+    process = serve(f"api_key_file={keys}")
+    mine, theirs = ({"Authorization": f"Bearer {key}"} for key in ("mine", "theirs"))
+    with httpx.Client(base_url=announced_url(process), timeout=60) as client:
+        used = client.post("/v1/completions", json=completion(50), headers=mine).json()["usage"]["total_tokens"]
+        refused = client.post("/v1/completions", json=completion(50), headers=mine)
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+        assert 60 < int(refused.headers["retry-after"]) <= 60 * used
+        assert client.post("/v1/completions", json=completion(50), headers=theirs).status_code == 200
+        keys.write_text("mine concurrent=0\n")
+        process.send_signal(signal.SIGHUP)
+        wait_for(log, "the API keys stay as they were: line 1 of the API key file")
+        assert client.post("/v1/completions", json=completion(50), headers=mine).status_code == 429
+        keys.write_text("mine name=alice tokens-per-minute=100000\n")
+        process.send_signal(signal.SIGHUP)
+        wait_for(log, "read again: API keys")
+        answer = client.post("/v1/completions", json=completion(5), headers=mine)
+        assert answer.status_code == 200
+        assert answer.headers["x-ratelimit-limit-tokens"] == "100000"
+    assert '"key": "alice"' in log.read_text()
+    assert "mine" not in log.read_text()
+
+
 def test_a_certificate_that_cannot_be_used_is_one_line_and_status_2(serve: Serve, files: Files, log: Path) -> None:
     files.keyfile.write_text("garbage")
     assert serve(*tls_options(files)).wait(60) == 2

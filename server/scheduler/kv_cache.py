@@ -32,7 +32,7 @@ class KVCache:
         if node in self._fresh:
             return False
         self.tree.lock(node)
-        need = -(-len(seq.tokens) // self._config.page_size) - node.depth
+        need = self._need(seq, node)
         if self._num_available < need + headroom:
             self.tree.unlock(node)
             return False
@@ -41,6 +41,18 @@ class KVCache:
         seq.num_computed = node.depth * self._config.page_size
         self._count_lookup(seq)
         return True
+
+    def lacks(self, seq: Sequence, headroom: int) -> int:
+        """The pages that are lacking for `admit`."""
+        node = self.tree.match_prefix(seq.cache_salt, seq.tokens, self._max_cached_pages(seq))
+        self.tree.lock(node)
+        available = self._num_available
+        self.tree.unlock(node)
+        return max(0, self._need(seq, node) + headroom - available)
+
+    def can_grow(self, count: int) -> bool:
+        """Whether so many sequences find a page each."""
+        return self._num_available >= count
 
     def grow(self, seq: Sequence) -> list[int] | None:
         """A page for position `num_computed` where it lacks one: [page], else []; None when there is none to be had."""
@@ -121,6 +133,10 @@ class KVCache:
     def _take(self, count: int) -> list[int]:
         self.allocator.free(self.tree.evict(count - self.allocator.num_free))
         return self.allocator.allocate(count)
+
+    def _need(self, seq: Sequence, cached: Node) -> int:
+        """The new pages that all tokens take behind what is cached."""
+        return -(-len(seq.tokens) // self._config.page_size) - cached.depth
 
     def _max_cached_pages(self, seq: Sequence) -> int:
         if not self._config.enable_prefix_cache:

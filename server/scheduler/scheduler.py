@@ -1,11 +1,14 @@
 """Continuous batching: which sequences run in the next step, and what the step's result means for them."""
 
+from bisect import insort
 from collections import deque
 
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong
 from numaserve.server.scheduler.kv_cache import KVCache
+from numaserve.server.scheduler.levels import Levels
 from numaserve.server.scheduler.policy import Chunk
+from numaserve.server.scheduler.queue import WaitingQueue
 from numaserve.server.scheduler.sequence import SchedulerConfig, SchedulerStats, Sequence, SequenceState, SequenceUpdate
 from numaserve.server.scheduler.step import Entry, InFlight, MaskedRow, StepBuilder, slot_init
 from numaserve.server.scheduler.suspects import Finding, Suspects
@@ -15,7 +18,7 @@ MAX_IN_FLIGHT = 2
 
 
 class Scheduler:
-    """Decides what runs. First come, first served; nothing here waits, reads a clock or talks to anyone.
+    """Decides what runs. Nothing here waits, reads a clock or talks to anyone.
 
     Plain loop: ``plan = schedule()``, run it, ``apply(result)``. One step ahead: `schedule` is called once more before
     the result is in; a sequence whose sample is in flight is then planned with `from_previous`, one position further.
@@ -32,22 +35,29 @@ class Scheduler:
     a retracted sequence is kept (its tokens are the same whatever the batch), and the sequence is admitted again only
     after it has come. Ends by length are known ahead, so nothing is planned past them.
 
-    Nothing deadlocks: sequences run in order of arrival, a page that is lacking is taken from the cache and then from
-    the youngest sequence, and the oldest alone has room for its whole length (`add` sees to that).
+    **Who gives way.** All sequences have an order: by `Levels`, then by turn, the number of the first admission. With
+    one client that is the order of arrival. A page that is lacking is taken from the cache, and then from the last in
+    that order. The first in the queue takes slots and pages from sequences of a higher level than its own: from the
+    client that holds most for its weight. They stay at a higher level than it has, so they do not take them back.
+
+    **Nothing deadlocks.** The sequence of the lowest turn is its client's first, hence at level 0, and comes before all
+    others: no page that is lacking is taken from it, nobody is of a lower level, and if it waits it is the first in the
+    queue. It alone has room for its whole length (`add` sees to that), so it ends, and another one is the lowest.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
         self.kv = KVCache(config)
         self.costs = CostModel()
-        self.waiting: deque[Sequence] = deque()  # in order of arrival, as `running`; all of it arrived later
-        self.running: list[Sequence] = []
+        self.waiting = WaitingQueue()
+        self.running: list[Sequence] = []  # in order of turns
         self.in_flight: deque[InFlight] = deque()
         self.free_slots = list(range(config.max_running_requests - 1, -1, -1))
         self.newly_admitted: list[Sequence] = []  # for the first time, by the last `schedule`
         self.masked: list[MaskedRow] = []  # of the last plan
         self._sequences: dict[str, Sequence] = {}
         self._arrivals = 0
+        self._turns = 0
         self._next_step = 0
         self._retractions = 0
         self._suspects = Suspects()
@@ -73,7 +83,7 @@ class Scheduler:
         seq.arrival = self._arrivals
         self._arrivals += 1
         self._sequences[seq.request_id] = seq
-        self.waiting.append(seq)
+        self.waiting.enter(seq)
 
     def finish(self, request_id: str) -> bool:
         """End a sequence, running or waiting, because a stop was found or nobody wants it any more.
@@ -96,8 +106,8 @@ class Scheduler:
             self._let_in(self._suspects.next_on_trial())
         self.kv.begin_step()
         step = StepBuilder(self._next_step, self.config, self.costs)
-        self._continue_running(step)
-        self._admit_waiting(step)
+        self._make_room()
+        self._compute_prompts(step, self._continue_decodes(step))
         self.masked = step.masked
         if not step.plans:
             return None
@@ -160,16 +170,15 @@ class Scheduler:
             self._end(finding.convicted)
         self._let_in(held_before)
         for seq in self.held:
-            self.waiting.remove(seq)
+            self.waiting.take_out(seq)
         return finding
 
     def reset_workers(self) -> None:
         """Begin again with workers that hold nothing: KV and plans in flight are gone, every sequence resumes from its
         tokens."""
         self.in_flight.clear()
-        for seq in reversed(self.running):
+        for seq in list(self.running):
             self._suspend(seq)
-        self.running.clear()
         for seq in self.waiting:
             seq.num_pending = 0
             seq.logprob_rows_planned = seq.logprob_rows_received
@@ -196,40 +205,93 @@ class Scheduler:
             retractions=self._retractions,
         )
 
-    def _continue_running(self, step: StepBuilder) -> None:
-        for seq in list(self.running):
-            if seq.state is not SequenceState.RUNNING:
-                break  # retracted for an older one's sake, and with it all that are younger
-            if seq.num_remaining == 0:
-                continue
-            chunk = step.budget.take(seq)
-            pages = self._grow(seq) if chunk.length else None
-            if pages is not None:
-                self._plan(step, seq, chunk, pages)
+    def _make_room(self) -> None:
+        """Retract sequences of clients that hold more than that of the first in the queue, if it then can run."""
+        if self.waiting.clients < 2:
+            return
+        levels = Levels(self.running, self.config)
+        first = self.waiting.first(levels)
+        if first is None or first.num_pending:
+            return
+        slots = len(self.running) + 1 - self.config.max_running
+        pages = self.kv.lacks(first, headroom=len(self.running))
+        victims = []
+        for seq in reversed(levels.ranked()):
+            if (slots <= 0 and pages <= 0) or levels.of(seq) <= levels.of(first):
+                break
+            victims.append(seq)
+            slots -= 1
+            pages -= len(seq.pages) + 1  # at most: some may be others' too
+        if slots <= 0 and pages <= 0:
+            for seq in victims:
+                self._retract(seq)
 
-    def _admit_waiting(self, step: StepBuilder) -> None:
-        while self.waiting and len(self.running) < self.config.max_running and step.budget.is_open:
-            seq = self.waiting[0]
-            first_time = seq.cached_tokens is None
-            # One page per running sequence is left over: else it would be retracted as soon as the others grow.
-            if seq.num_pending or not self.kv.admit(seq, headroom=len(self.running)):
+    def _continue_decodes(self, step: StepBuilder) -> list[Sequence]:
+        """Plan the next token of all that have one. Returns the others that have more to compute, by turn."""
+        ranked = list(self.running)
+        if self.waiting.clients > 1 and not self.kv.can_grow(len(ranked)):
+            ranked = Levels(self.running, self.config).ranked()
+        prompts = []
+        for seq in list(ranked):
+            if seq.state is not SequenceState.RUNNING:
+                break  # retracted for the sake of one before it, and with it all behind it
+            remaining = seq.num_remaining
+            if remaining == 1:
+                chunk = step.budget.take(seq)
+                pages = self._grow(seq, ranked)
+                if pages is not None:
+                    self._plan(step, seq, chunk, pages)
+            elif remaining:
+                prompts.append(seq)
+        return sorted((seq for seq in prompts if seq.state is SequenceState.RUNNING), key=_turn)
+
+    def _compute_prompts(self, step: StepBuilder, prompts: list[Sequence]) -> None:
+        newcomer = self._newcomer()
+        while step.budget.is_open:
+            seq = self.waiting.next_prompt(prompts, newcomer)
+            if seq is None:
                 return
-            self.waiting.popleft()
-            self.running.append(seq)
-            seq.state = SequenceState.RUNNING
-            seq.slot = self.free_slots.pop()
-            if first_time:
-                self.newly_admitted.append(seq)
-            self._plan(step, seq, step.budget.take(seq), list(seq.pages), slot_init(seq))
+            if seq is not newcomer:
+                prompts.remove(seq)
+                self._compute(step, seq, [])
+            elif self._admit(seq):
+                self._compute(step, seq, list(seq.pages), slot_init(seq))
+                newcomer = self._newcomer()
+            else:
+                newcomer = None  # nobody overtakes it
+
+    def _newcomer(self) -> Sequence | None:
+        """The next sequence to admit, if there is a slot."""
+        if not self.waiting or len(self.running) == self.config.max_running:
+            return None
+        return self.waiting.first(Levels(self.running, self.config))
+
+    def _admit(self, seq: Sequence) -> bool:
+        first_time = seq.cached_tokens is None
+        # One page per running sequence is left over: else it would be retracted as soon as the others grow.
+        if seq.num_pending or not self.kv.admit(seq, headroom=len(self.running)):
+            return False
+        self.waiting.take_out(seq)
+        if not seq.has_begun:
+            seq.turn = self._turns
+            self._turns += 1
+        insort(self.running, seq, key=_turn)
+        seq.state = SequenceState.RUNNING
+        seq.slot = self.free_slots.pop()
+        if first_time:
+            self.newly_admitted.append(seq)
+        return True
+
+    def _compute(self, step: StepBuilder, seq: Sequence, pages: list[int], init: SlotInit | None = None) -> None:
+        """Plan the next chunk of a prompt."""
+        chunk = step.budget.take(seq)
+        self.waiting.computed(seq, chunk.length)
+        self._plan(step, seq, chunk, pages, init)
 
     def _let_in(self, held: list[Sequence]) -> None:
-        """Put sequences that were held back into the queue, before all that arrived later and do not run."""
-        if not held:
-            return
-        self.waiting = deque(sorted([*held, *self.waiting], key=lambda seq: seq.arrival))
-        for seq in self.waiting:  # those that run have overtaken them
-            seq.arrival = self._arrivals
-            self._arrivals += 1
+        """Put sequences that were held back into the queue."""
+        for seq in held:
+            self.waiting.put_back(seq)
 
     def _plan(
         self, step: StepBuilder, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None = None
@@ -242,28 +304,33 @@ class Scheduler:
         seq.logprob_rows_planned += chunk.logprob_rows
         self.kv.publish(seq)
 
-    def _grow(self, seq: Sequence) -> list[int] | None:
-        """Pages for the next position, at the cost of younger sequences; None when `seq` itself had to go."""
+    def _grow(self, seq: Sequence, ranked: list[Sequence]) -> list[int] | None:
+        """Pages for the next position, at the cost of the last of `ranked`; None when `seq` itself had to go."""
         while (pages := self.kv.grow(seq)) is None:
-            victim = self.running.pop()
-            self._suspend(victim)
-            self._retractions += 1
+            victim = ranked.pop()
+            self._retract(victim)
             if victim is seq:
                 return None
         return pages
 
+    def _retract(self, seq: Sequence) -> None:
+        self._suspend(seq)
+        self._retractions += 1
+
     def _suspend(self, seq: Sequence) -> None:
-        """Send a sequence, just taken from `running`, back to the front of the queue with all its tokens."""
+        """Send a sequence back to the queue with all its tokens."""
+        self.running.remove(seq)
         self._release(seq)
         seq.state = SequenceState.WAITING
-        self.waiting.appendleft(seq)
+        self.waiting.put_back(seq)
 
     def _end(self, seq: Sequence) -> None:
         if seq.state is SequenceState.RUNNING:
             self.running.remove(seq)
             self._release(seq)
         elif seq not in self.held:
-            self.waiting.remove(seq)
+            self.waiting.take_out(seq)
+        self.waiting.leave(seq)
         seq.state = SequenceState.FINISHED
         del self._sequences[seq.request_id]
 
@@ -305,3 +372,7 @@ class Scheduler:
         if not (entry.sample or entry.logprob_rows or finished):
             return None
         return entry.update(answer, finished=finished)
+
+
+def _turn(seq: Sequence) -> int:
+    return seq.turn

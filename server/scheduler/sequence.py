@@ -10,6 +10,7 @@ from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs
 
 DEFAULT_TARGET_ITL_S = 0.1
 DEFAULT_TARGET_STEPS = 3
+_NO_TURN = 1 << 62  # behind all turns
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ class Sequence:
     prompt_len: int = field(init=False)
     max_tokens: int = field(init=False, default=0)  # the length at which the sequence ends, prompt and output
     arrival: int = field(init=False, default=-1)
+    place: int = field(init=False, default=0)  # in the queue of its client; the queue's
+    turn: int = field(init=False, default=_NO_TURN)  # the number of its first admission; retractions leave it
     state: SequenceState = field(init=False, default=SequenceState.WAITING)
     cached_tokens: int | None = field(init=False, default=None)  # found in the cache at first admission; None before
     slot: int = field(init=False, default=-1)  # -1 unless running
@@ -102,6 +105,11 @@ class Sequence:
     def output(self) -> list[int]:
         """The generated tokens known so far."""
         return self.tokens[self.prompt_len :]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has run at some time."""
+        return self.turn != _NO_TURN
 
     @property
     def wants_sample(self) -> bool:

@@ -164,6 +164,8 @@ class Client:
             include_stop=wanted.include_stop,
             cache_salt=f"salt {wanted.salt}",
             pool=wanted.pool,
+            client=self._request.client,
+            priority=self._request.priority,
             timeout_s=self._request.timeout_s,
             matcher=partial(SimulatedMatcher, self._world, truth) if wanted.masked else None,
         )

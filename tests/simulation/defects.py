@@ -18,6 +18,7 @@ from numaserve.server.engine.steps import StepLoop
 from numaserve.server.engine.stream import Stream
 from numaserve.server.engine.timeouts import Timeouts
 from numaserve.server.scheduler.kv_cache import KVCache
+from numaserve.server.scheduler.queue import WaitingQueue
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceState, SequenceUpdate
 from numaserve.server.scheduler.step import StepBuilder
@@ -73,6 +74,13 @@ def log_probabilities_of_a_prompt_come_again(right: Callable[..., None], schedul
     right(scheduler)
     for seq in scheduler.waiting:
         seq.logprob_rows_planned = seq.logprob_rows_received = 0
+
+
+@_defect(WaitingQueue, "leave")
+def a_client_is_forgotten_too_early(right: Callable[..., None], queue: WaitingQueue, seq: Sequence) -> None:
+    """The others of its sequences have no queue any more."""
+    queue._shares[seq.client.name].live = 1
+    right(queue, seq)
 
 
 @_defect(Suspects, "next_on_trial")

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from numaserve.server.scheduler.client import EVERYBODY, Client
+
 from tests.simulation.truth import EOS, FIRST, NAN, PAGE_SIZE, VOCABULARY, Wanted
 
 # What the workers may do to a step. Each scenario has a few of them: all at once would hide each other.
@@ -23,6 +25,8 @@ class Request:
     sequences: tuple[Wanted, ...] = ()
     pace_s: float = 0.0  # between two chunks that it reads
     timeout_s: float | None = None  # that it gives each sequence
+    client: Client = EVERYBODY
+    priority: int = 0
     leaves_after_chunks: int = -1
     leaves_after_s: float = -1.0
 
@@ -147,6 +151,7 @@ def _request(rng: random.Random, kind: str, shared: list[tuple[int, ...]], longe
     count = rng.randint(2, 3) if kind == "several" else 1
     sequences = tuple(_wanted(rng, kind, shared, longest) for _ in range(count))
     leaves = rng.random()
+    whose = random.Random(at)  # of its own: what else the seed makes stays as it was without clients
     return Request(
         at,
         sequences=sequences,
@@ -154,6 +159,8 @@ def _request(rng: random.Random, kind: str, shared: list[tuple[int, ...]], longe
         timeout_s=rng.expovariate(1.0) if rng.random() < 0.1 else None,
         leaves_after_chunks=rng.randint(0, 5) if leaves < 0.1 else -1,
         leaves_after_s=rng.expovariate(2.0) if 0.1 <= leaves < 0.25 else -1.0,
+        client=Client(whose.choice(("", "", "a", "b")), whose.choice((0.5, 1.0, 2.0))),
+        priority=whose.choice((0, 0, -2, 1)),
     )
 
 

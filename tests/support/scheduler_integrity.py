@@ -69,7 +69,8 @@ def _check_slots(scheduler: Scheduler) -> None:
 def _check_queues(scheduler: Scheduler) -> None:
     waiting = list(scheduler.waiting)
     everybody = [*scheduler.running, *waiting]
-    _require(all(a.arrival < b.arrival for a, b in pairwise(everybody)), "the queues are out of order of arrival")
+    _require(all(a.turn < b.turn for a, b in pairwise(scheduler.running)), "those that run are out of order of turns")
+    _check_shares(scheduler)
     _require(all(seq.state is SequenceState.RUNNING for seq in scheduler.running), "not all that run are RUNNING")
     for seq in [*waiting, *scheduler.held]:
         idle = seq.state is SequenceState.WAITING and seq.slot == -1 and not seq.pages and seq.node is None
@@ -78,6 +79,16 @@ def _check_queues(scheduler: Scheduler) -> None:
     for seq in [*everybody, *scheduler.held]:
         _require(seq.num_pending == pending[seq], f"{seq.request_id!r} miscounts its samples in flight")
         _require(len(seq.tokens) + seq.num_pending <= seq.max_tokens, f"{seq.request_id!r} is planned past its end")
+
+
+def _check_shares(scheduler: Scheduler) -> None:
+    queue = scheduler.waiting
+    live = Counter(seq.client.name for seq in [*scheduler.running, *queue, *scheduler.held])
+    _require(live == Counter({name: share.live for name, share in queue._shares.items()}), "clients are miscounted")
+    _require(len(queue) == sum(1 for _ in queue), "those that wait are miscounted")
+    for share in queue._shares.values():
+        orders = [(seq.turn, seq.place, seq.arrival) for seq in share.waiting]
+        _require(orders == sorted(orders), "a client's queue is out of order")
 
 
 def _require(condition: bool, message: str) -> None:

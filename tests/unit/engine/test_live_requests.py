@@ -36,7 +36,7 @@ class Run:
         self.room += 1
 
     def advance(self, index: int, letter: str, *, finished: bool = False) -> None:
-        sequence = self.scheduler.waiting[index]
+        sequence = list(self.scheduler.waiting)[index]
         self.live.advance([SequenceUpdate(sequence, ord(letter), None, [], finished)], now=1.0)
 
     def outcome(self, reason: str) -> float | None:
@@ -84,7 +84,7 @@ async def test_the_first_failure_ends_the_stream_behind_the_chunks_before_it() -
     run = Run()
     stream = run.live.add([request(), request()], now=0.0)
     run.advance(1, "a")
-    run.live.fail([run.scheduler.waiting[0]], GenerationFailed("the first"))
+    run.live.fail([next(iter(run.scheduler.waiting))], GenerationFailed("the first"))
     run.advance(0, "b")  # of the one that is left
     run.live.fail_all(GenerationFailed("the second"))
     assert (await anext(stream)).text == "a"
@@ -99,7 +99,7 @@ async def test_the_first_failure_ends_the_stream_behind_the_chunks_before_it() -
 async def test_a_failure_of_one_leaves_the_others_to_the_consumer_to_close() -> None:
     run = Run()
     stream = run.live.add([request(), request()], now=0.0)
-    run.live.fail([run.scheduler.waiting[0]], GenerationFailed("the reason"))
+    run.live.fail([next(iter(run.scheduler.waiting))], GenerationFailed("the reason"))
     assert len(run.live) == 1
     with pytest.raises(GenerationFailed):
         await anext(stream)

@@ -3,6 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
 from numaserve.workers.protocol import (
@@ -33,6 +34,8 @@ class Request:
     prompt_logprobs: bool = False
     penalties: bool = False
     stop_after: int | None = None  # the caller finds a stop token after so many
+    client: Client = EVERYBODY
+    priority: int = 0
 
     received: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
@@ -55,7 +58,14 @@ class Request:
     def sequence(self) -> Sequence:
         sampling = SamplingParams(seed=self.seed, repetition_penalty=1.5 if self.penalties else 1.0)
         return Sequence(
-            str(self.seed), self.prompt, sampling, self.max_new_tokens, self.prompt_logprobs, cache_salt=self.salt
+            str(self.seed),
+            self.prompt,
+            sampling,
+            self.max_new_tokens,
+            self.prompt_logprobs,
+            cache_salt=self.salt,
+            client=self.client,
+            priority=self.priority,
         )
 
 

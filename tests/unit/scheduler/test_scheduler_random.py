@@ -3,6 +3,7 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from numaserve.server.scheduler.client import Client
 from numaserve.server.scheduler.errors import SequenceTooLong
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.protocol import StepPlan
@@ -30,6 +31,7 @@ configs = st.builds(
     # No time at all, a little more than a decode takes, and more than any step.
     target_itl_s=st.sampled_from([1e-9, 0.0015, 0.003, None]),
 )
+clients = st.builds(Client, st.sampled_from(["", "", "a", "b", "c"]), st.sampled_from([0.5, 1.0, 1.0, 3.0]))
 
 
 class RandomService(RuleBasedStateMachine):
@@ -46,6 +48,8 @@ class RandomService(RuleBasedStateMachine):
         prompt_logprobs=st.sampled_from([False, False, True]),
         penalties=st.booleans(),
         stop_after=st.none() | st.integers(1, 16),
+        client=clients,
+        priority=st.sampled_from([0, 0, 0, -3, 2, 1000]),
     )
     def add(self, prompt: list[int], max_new_tokens: int, **options: object) -> None:
         config = self.service.config
@@ -72,7 +76,9 @@ class RandomService(RuleBasedStateMachine):
     @rule()
     def schedule(self) -> None:
         if len(self.service.sent) < 1 + self.service.ahead:
+            eldest = self.service.scheduler.running[:1]
             self.service.schedule()
+            assert eldest == self.service.scheduler.running[:1] or not eldest, "it may never have to give way"
             check_integrity(self.service.scheduler)
 
     @rule()

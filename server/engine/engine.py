@@ -15,9 +15,10 @@ from numaserve.server.engine.masks import MatcherWork
 from numaserve.server.engine.profiles import Profiles
 from numaserve.server.engine.recovery import Recovery
 from numaserve.server.engine.registry import LiveRequests
+from numaserve.server.engine.room import Room
 from numaserve.server.engine.steps import StepHooks, StepLoop
 from numaserve.server.engine.stream import Stream
-from numaserve.server.engine.types import Busy, GenerationFailed, GenerationRequest, Load, NotReady, QueueFull
+from numaserve.server.engine.types import Busy, GenerationFailed, GenerationRequest, Load, NotReady
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
@@ -112,7 +113,12 @@ class Engine:
         self._profiles = Profiles(
             supervisor.send, world_size=len(launches), deadline_s=config.step_deadline_s + _MEASURING_S
         )
-        self._capacity = scheduler.config.max_running + config.max_queued_requests
+        self._room = Room(
+            scheduler,
+            self._requests.backlog,
+            max_queued_requests=config.max_queued_requests,
+            max_queued_s=config.max_queued_s,
+        )
         metrics.before_scrape(Gauges(metrics, scheduler).set)
         metrics.describe_cache(
             page_size=scheduler.config.page_size,
@@ -134,20 +140,10 @@ class Engine:
         if not self._supervisor.can_mask and any(request.matcher for request in requests):
             raise NotReady("The server cannot constrain requests: its workers have no mask board.")
         now = self._clock()
-        self._check_room(len(requests), now)
+        self._room.check(requests, len(self._requests), now)
         stream = self._requests.add(requests, now)
         self._steps.wake()
         return stream
-
-    def _check_room(self, sequences: int, now: float) -> None:
-        backlog, live = self._requests.backlog, len(self._requests)
-        if live + sequences > self._capacity:
-            message = f"{live} requests are running or queued, which is as many as may."
-        elif backlog.seconds > self._config.max_queued_s:
-            message = f"The requests that wait will take {backlog.seconds:.0f} s, which is as long as they may."
-        else:
-            return
-        raise QueueFull(message, backlog.retry_after(now))
 
     def is_ready(self) -> bool:
         """Whether requests are served now."""

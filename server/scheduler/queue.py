@@ -56,10 +56,10 @@ class WaitingQueue:
         """The number of clients that have sequences, waiting or not."""
         return len(self._shares)
 
-    def waiting_of(self, client: str) -> int:
-        """The number of a client's sequences that wait."""
+    def live_of(self, client: str) -> int:
+        """The number of a client's sequences, waiting or not."""
         share = self._shares.get(client)
-        return len(share.waiting) if share else 0
+        return share.live if share else 0
 
     def enter(self, seq: Sequence) -> None:
         """Take in a sequence that is new."""

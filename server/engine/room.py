@@ -1,0 +1,38 @@
+"""Whether there is room for one more request."""
+
+from collections.abc import Sequence
+
+from numaserve.server.engine.backlog import Backlog
+from numaserve.server.engine.types import GenerationRequest, QueueFull
+from numaserve.server.scheduler.scheduler import Scheduler
+
+_RESERVE = 8  # the part of the queue, beyond what is asked for, that only newcomers may fill
+
+
+class Room:
+    """Bounds what waits, in requests and in predicted seconds.
+
+    A client that has nothing here finds a reserve beyond both bounds: another one's flood fills the queue, and cannot
+    keep it out of it.
+    """
+
+    def __init__(
+        self, scheduler: Scheduler, backlog: Backlog, *, max_queued_requests: int, max_queued_s: float
+    ) -> None:
+        self._scheduler = scheduler
+        self._backlog = backlog
+        self._capacity = scheduler.config.max_running + max_queued_requests
+        self._reserve = max(1, max_queued_requests // _RESERVE)
+        self._max_queued_s = max_queued_s
+
+    def check(self, requests: Sequence[GenerationRequest], live: int, now: float) -> None:
+        """Raise `QueueFull` unless these may come to the `live` ones that there are."""
+        is_new = len(requests) <= self._reserve and not self._scheduler.waiting.live_of(requests[0].client.name)
+        capacity = self._capacity + self._reserve * is_new
+        if live + len(requests) > capacity:
+            message = f"{live} requests are running or queued, which is as many as may."
+        elif self._backlog.seconds > self._max_queued_s * (1 + is_new / _RESERVE):
+            message = f"The requests that wait will take {self._backlog.seconds:.0f} s, which is as long as they may."
+        else:
+            return
+        raise QueueFull(message, self._backlog.retry_after(now))

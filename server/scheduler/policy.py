@@ -24,13 +24,12 @@ class Chunk(NamedTuple):
 class StepBudget:
     """The tokens, logit rows and seconds that are left of a step.
 
-    Sequences take their turn oldest first. A prefill takes all the tokens it can get and need not spare any for
-    decodes: they are older and had their turn, since nobody is admitted behind a prefill that has used up the budget.
+    Decodes take their turn first, and so a prefill takes all the tokens that it can get.
 
     Beside decodes it takes no longer than they are to wait for their next tokens: as many whole pages as the step has
     time for, by what `costs` predicts, and one page at least, so that it comes to an end however slow the machine is.
     The time is that of the step, not of the prompt's tokens: late in a long prompt a token takes several times as long
-    as early in it. Nobody is admitted behind one that is cut so, or a short prompt would cost the decodes once more.
+    as early in it. No other prefill comes behind one that is cut so, or it would cost the decodes once more.
     """
 
     def __init__(self, config: SchedulerConfig, costs: CostModel, work: StepWork) -> None:

@@ -1,14 +1,13 @@
 """Continuous batching: which sequences run in the next step, and what the step's result means for them."""
 
-from bisect import insort
 from collections import deque
 
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong
 from numaserve.server.scheduler.kv_cache import KVCache
-from numaserve.server.scheduler.levels import Levels
 from numaserve.server.scheduler.policy import Chunk
 from numaserve.server.scheduler.queue import WaitingQueue
+from numaserve.server.scheduler.seats import Seats
 from numaserve.server.scheduler.sequence import SchedulerConfig, SchedulerStats, Sequence, SequenceState, SequenceUpdate
 from numaserve.server.scheduler.step import Entry, InFlight, MaskedRow, StepBuilder, slot_init
 from numaserve.server.scheduler.suspects import Finding, Suspects
@@ -35,14 +34,7 @@ class Scheduler:
     a retracted sequence is kept (its tokens are the same whatever the batch), and the sequence is admitted again only
     after it has come. Ends by length are known ahead, so nothing is planned past them.
 
-    **Who gives way.** All sequences have an order: by `Levels`, then by turn, the number of the first admission. With
-    one client that is the order of arrival. A page that is lacking is taken from the cache, and then from the last in
-    that order. The first in the queue takes slots and pages from sequences of a higher level than its own: from the
-    client that holds most for its weight. They stay at a higher level than it has, so they do not take them back.
-
-    **Nothing deadlocks.** The sequence of the lowest turn is its client's first, hence at level 0, and comes before all
-    others: no page that is lacking is taken from it, nobody is of a lower level, and if it waits it is the first in the
-    queue. It alone has room for its whole length (`add` sees to that), so it ends, and another one is the lowest.
+    Who runs, who gives way, and why nothing deadlocks, is told in `Seats` and `WaitingQueue`.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -50,17 +42,19 @@ class Scheduler:
         self.kv = KVCache(config)
         self.costs = CostModel()
         self.waiting = WaitingQueue()
-        self.running: list[Sequence] = []  # in order of turns
+        self.seats = Seats(config, self.kv, self.waiting)
         self.in_flight: deque[InFlight] = deque()
-        self.free_slots = list(range(config.max_running_requests - 1, -1, -1))
         self.newly_admitted: list[Sequence] = []  # for the first time, by the last `schedule`
         self.masked: list[MaskedRow] = []  # of the last plan
         self._sequences: dict[str, Sequence] = {}
         self._arrivals = 0
-        self._turns = 0
         self._next_step = 0
-        self._retractions = 0
         self._suspects = Suspects()
+
+    @property
+    def running(self) -> list[Sequence]:
+        """Those that have slots, in order of turns."""
+        return self.seats.running
 
     @property
     def held(self) -> list[Sequence]:
@@ -106,7 +100,7 @@ class Scheduler:
             self._let_in(self._suspects.next_on_trial())
         self.kv.begin_step()
         step = StepBuilder(self._next_step, self.config, self.costs)
-        self._make_room()
+        self.seats.make_room()
         self._compute_prompts(step, self._continue_decodes(step))
         self.masked = step.masked
         if not step.plans:
@@ -178,7 +172,7 @@ class Scheduler:
         tokens."""
         self.in_flight.clear()
         for seq in list(self.running):
-            self._suspend(seq)
+            self.seats.suspend(seq)
         for seq in self.waiting:
             seq.num_pending = 0
             seq.logprob_rows_planned = seq.logprob_rows_received
@@ -202,35 +196,12 @@ class Scheduler:
             waiting=len(self.waiting) + len(self.held),
             prefix_query_tokens=self.kv.query_tokens,
             prefix_hit_tokens=self.kv.hit_tokens,
-            retractions=self._retractions,
+            retractions=self.seats.retractions,
         )
-
-    def _make_room(self) -> None:
-        """Retract sequences of clients that hold more than that of the first in the queue, if it then can run."""
-        if self.waiting.clients < 2:
-            return
-        levels = Levels(self.running, self.config)
-        first = self.waiting.first(levels)
-        if first is None or first.num_pending:
-            return
-        slots = len(self.running) + 1 - self.config.max_running
-        pages = self.kv.lacks(first, headroom=len(self.running))
-        victims = []
-        for seq in reversed(levels.ranked()):
-            if (slots <= 0 and pages <= 0) or levels.of(seq) <= levels.of(first):
-                break
-            victims.append(seq)
-            slots -= 1
-            pages -= len(seq.pages) + 1  # at most: some may be others' too
-        if slots <= 0 and pages <= 0:
-            for seq in victims:
-                self._retract(seq)
 
     def _continue_decodes(self, step: StepBuilder) -> list[Sequence]:
         """Plan the next token of all that have one. Returns the others that have more to compute, by turn."""
-        ranked = list(self.running)
-        if self.waiting.clients > 1 and not self.kv.can_grow(len(ranked)):
-            ranked = Levels(self.running, self.config).ranked()
+        ranked = self.seats.ranked()
         prompts = []
         for seq in list(ranked):
             if seq.state is not SequenceState.RUNNING:
@@ -238,15 +209,15 @@ class Scheduler:
             remaining = seq.num_remaining
             if remaining == 1:
                 chunk = step.budget.take(seq)
-                pages = self._grow(seq, ranked)
+                pages = self.seats.grow(seq, ranked)
                 if pages is not None:
                     self._plan(step, seq, chunk, pages)
             elif remaining:
                 prompts.append(seq)
-        return sorted((seq for seq in prompts if seq.state is SequenceState.RUNNING), key=_turn)
+        return sorted((seq for seq in prompts if seq.state is SequenceState.RUNNING), key=lambda seq: seq.turn)
 
     def _compute_prompts(self, step: StepBuilder, prompts: list[Sequence]) -> None:
-        newcomer = self._newcomer()
+        newcomer = self.seats.newcomer()
         while step.budget.is_open:
             seq = self.waiting.next_prompt(prompts, newcomer)
             if seq is None:
@@ -256,28 +227,14 @@ class Scheduler:
                 self._compute(step, seq, [])
             elif self._admit(seq):
                 self._compute(step, seq, list(seq.pages), slot_init(seq))
-                newcomer = self._newcomer()
+                newcomer = self.seats.newcomer()
             else:
                 newcomer = None  # nobody overtakes it
 
-    def _newcomer(self) -> Sequence | None:
-        """The next sequence to admit, if there is a slot."""
-        if not self.waiting or len(self.running) == self.config.max_running:
-            return None
-        return self.waiting.first(Levels(self.running, self.config))
-
     def _admit(self, seq: Sequence) -> bool:
         first_time = seq.cached_tokens is None
-        # One page per running sequence is left over: else it would be retracted as soon as the others grow.
-        if seq.num_pending or not self.kv.admit(seq, headroom=len(self.running)):
+        if not self.seats.admit(seq):
             return False
-        self.waiting.take_out(seq)
-        if not seq.has_begun:
-            seq.turn = self._turns
-            self._turns += 1
-        insort(self.running, seq, key=_turn)
-        seq.state = SequenceState.RUNNING
-        seq.slot = self.free_slots.pop()
         if first_time:
             self.newly_admitted.append(seq)
         return True
@@ -304,30 +261,9 @@ class Scheduler:
         seq.logprob_rows_planned += chunk.logprob_rows
         self.kv.publish(seq)
 
-    def _grow(self, seq: Sequence, ranked: list[Sequence]) -> list[int] | None:
-        """Pages for the next position, at the cost of the last of `ranked`; None when `seq` itself had to go."""
-        while (pages := self.kv.grow(seq)) is None:
-            victim = ranked.pop()
-            self._retract(victim)
-            if victim is seq:
-                return None
-        return pages
-
-    def _retract(self, seq: Sequence) -> None:
-        self._suspend(seq)
-        self._retractions += 1
-
-    def _suspend(self, seq: Sequence) -> None:
-        """Send a sequence back to the queue with all its tokens."""
-        self.running.remove(seq)
-        self._release(seq)
-        seq.state = SequenceState.WAITING
-        self.waiting.put_back(seq)
-
     def _end(self, seq: Sequence) -> None:
         if seq.state is SequenceState.RUNNING:
-            self.running.remove(seq)
-            self._release(seq)
+            self.seats.leave(seq)
         elif seq not in self.held:
             self.waiting.take_out(seq)
         self.waiting.leave(seq)
@@ -346,11 +282,6 @@ class Scheduler:
         self._end(seq)
         self.kv.forget(seq)
         return SequenceUpdate(seq, None, None, [], finished=True, nan=True)
-
-    def _release(self, seq: Sequence) -> None:
-        self.kv.release(seq)
-        self.free_slots.append(seq.slot)
-        seq.slot = -1
 
     def _apply_one(self, entry: Entry, answer: SeqResult) -> SequenceUpdate | None:
         seq = entry.seq
@@ -372,7 +303,3 @@ class Scheduler:
         if not (entry.sample or entry.logprob_rows or finished):
             return None
         return entry.update(answer, finished=finished)
-
-
-def _turn(seq: Sequence) -> int:
-    return seq.turn

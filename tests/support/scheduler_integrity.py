@@ -62,7 +62,7 @@ def _check_pages(kv: KVCache, running: list[Sequence], page_size: int) -> None:
 
 
 def _check_slots(scheduler: Scheduler) -> None:
-    slots = sorted([*scheduler.free_slots, *(seq.slot for seq in scheduler.running)])
+    slots = sorted([*scheduler.seats.free_slots, *(seq.slot for seq in scheduler.running)])
     _require(slots == list(range(scheduler.config.max_running_requests)), f"slots not in one place: {slots}")
 
 

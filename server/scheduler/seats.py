@@ -1,0 +1,108 @@
+"""The sequences that run: each has a slot, and pages for its tokens."""
+
+from bisect import insort
+
+from numaserve.server.scheduler.kv_cache import KVCache
+from numaserve.server.scheduler.levels import Levels
+from numaserve.server.scheduler.queue import WaitingQueue
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceState
+
+
+class Seats:
+    """Who runs, who may begin, and who gives way.
+
+    All sequences have an order: by `Levels`, then by turn, the number of the first admission. With one client that is
+    the order of arrival. A page that is lacking is taken from the cache, and then from the last in that order. The
+    first in the queue takes slots and pages from sequences of a higher level than its own: from the client that holds
+    most for its weight. They stay at a higher level than it has, so they do not take them back.
+
+    Nothing deadlocks. The sequence of the lowest turn is its client's first, hence at level 0, and comes before all
+    others: no page that is lacking is taken from it, nobody is of a lower level, and if it waits it is the first in the
+    queue. It alone has room for its whole length (`Scheduler.add` sees to that), so it ends, and another one is the
+    lowest.
+    """
+
+    def __init__(self, config: SchedulerConfig, kv: KVCache, waiting: WaitingQueue) -> None:
+        self._config = config
+        self._kv = kv
+        self._waiting = waiting
+        self.running: list[Sequence] = []  # in order of turns
+        self.free_slots = list(range(config.max_running_requests - 1, -1, -1))
+        self.retractions = 0
+        self._turns = 0
+
+    def ranked(self) -> list[Sequence]:
+        """Those that run, who has to give way last; by turn where nobody has to."""
+        if self._waiting.clients > 1 and not self._kv.can_grow(len(self.running)):
+            return Levels(self.running, self._config).ranked()
+        return list(self.running)
+
+    def newcomer(self) -> Sequence | None:
+        """The next sequence to admit; None when nobody waits or there is no slot."""
+        if not self._waiting or len(self.running) == self._config.max_running:
+            return None
+        return self._waiting.first(Levels(self.running, self._config))
+
+    def admit(self, seq: Sequence) -> bool:
+        """Give a sequence that waits a slot and pages; False, and nothing done, when it has to wait on."""
+        # One page per running sequence is left over: else it would be retracted as soon as the others grow.
+        if seq.num_pending or not self._kv.admit(seq, headroom=len(self.running)):
+            return False
+        self._waiting.take_out(seq)
+        if not seq.has_begun:
+            seq.turn = self._turns
+            self._turns += 1
+        insort(self.running, seq, key=lambda each: each.turn)
+        seq.state = SequenceState.RUNNING
+        seq.slot = self.free_slots.pop()
+        return True
+
+    def make_room(self) -> None:
+        """Retract sequences of clients that hold more than that of the first in the queue, if it then can run.
+
+        To be called before anything is planned: pages that a plan in the making names must not change hands.
+        """
+        if self._waiting.clients < 2:
+            return
+        levels = Levels(self.running, self._config)
+        first = self._waiting.first(levels)
+        if first is None or first.num_pending:
+            return
+        slots = len(self.running) + 1 - self._config.max_running
+        pages = self._kv.lacks(first, headroom=len(self.running))
+        victims = []
+        for seq in reversed(levels.ranked()):
+            if (slots <= 0 and pages <= 0) or levels.of(seq) <= levels.of(first):
+                break
+            victims.append(seq)
+            slots -= 1
+            pages -= len(seq.pages) + 1  # at most: some may be others' too
+        if slots <= 0 and pages <= 0:
+            for seq in victims:
+                self._retract(seq)
+
+    def grow(self, seq: Sequence, ranked: list[Sequence]) -> list[int] | None:
+        """Pages for the next position, at the cost of the last of `ranked`; None when `seq` itself had to go."""
+        while (pages := self._kv.grow(seq)) is None:
+            victim = ranked.pop()
+            self._retract(victim)
+            if victim is seq:
+                return None
+        return pages
+
+    def suspend(self, seq: Sequence) -> None:
+        """Send a sequence back to the queue with all its tokens."""
+        self.leave(seq)
+        seq.state = SequenceState.WAITING
+        self._waiting.put_back(seq)
+
+    def leave(self, seq: Sequence) -> None:
+        """Take slot and pages from a sequence."""
+        self.running.remove(seq)
+        self._kv.release(seq)
+        self.free_slots.append(seq.slot)
+        seq.slot = -1
+
+    def _retract(self, seq: Sequence) -> None:
+        self.suspend(seq)
+        self.retractions += 1

@@ -28,6 +28,7 @@ from numaserve.server.structured.json_text import levels
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL, VOCAB, FakeEngine, make_context
+from tests.support.app_routes import operations
 from tests.support.error_forms import error_message
 
 LONG = "x" * INLINE_BYTES
@@ -298,9 +299,7 @@ async def test_the_process_is_left_what_decoding_needs() -> None:
         process.close()
 
 
-def test_the_process_knows_the_body_of_every_route(context: ApiContext) -> None:
-    paths = create_app(context).openapi()["paths"]
-    operations = [operation for methods in paths.values() for operation in methods.values()]
-    bodies = [operation["requestBody"]["content"] for operation in operations if "requestBody" in operation]
+def test_the_process_knows_the_body_of_every_route() -> None:
+    bodies = [operation["requestBody"]["content"] for operation in operations().values() if "requestBody" in operation]
     named = {content["application/json"]["schema"]["$ref"].rpartition("/")[2] for content in bodies}
     assert named == set(MODELS)

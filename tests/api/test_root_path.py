@@ -10,12 +10,11 @@ from numaserve.server.api.auth import OPEN_PATHS
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import FakeEngine, make_context
+from tests.support.app_routes import DOCUMENTED
 
 KEY = {"Authorization": "Bearer key-of-a-test"}
 PREFIX = "/llm/v2"
-SCHEMA = create_app(make_context(FakeEngine())).openapi()
-ROUTES = [(method.upper(), path) for path, methods in SCHEMA["paths"].items() for method in methods]
-ROUTES += [("GET", "/openapi.json"), ("GET", "/no/such/route")]
+ROUTES = [*DOCUMENTED, ("GET", "/openapi.json"), ("GET", "/no/such/route")]
 GUARDED = [(method, path) for method, path in ROUTES if path not in OPEN_PATHS]
 
 

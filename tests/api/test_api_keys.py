@@ -45,6 +45,16 @@ def test_replaced_keys_count_at_once_and_the_old_ones_no_more() -> None:
     assert keys.accept([(b"authorization", b"Bearer new")])
 
 
+def test_nothing_is_kept_of_a_key_that_has_gone() -> None:
+    keys, old = ApiKeys([ApiKey("old"), ApiKey("kept")]), [(b"x-api-key", b"old")]
+    used = keys.account(old).quota
+    keys.replace([ApiKey("kept")])
+    with pytest.raises(KeyError):
+        keys.account(old)
+    keys.replace([ApiKey("old")])
+    assert keys.account(old).quota is not used
+
+
 def test_keys_do_not_show_in_their_representation() -> None:
     key = ApiKey("hunter2")
     assert "hunter2" not in repr(key) + repr(ApiKeys([key])) + str(vars(ApiKeys([key])))

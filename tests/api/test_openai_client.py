@@ -9,16 +9,20 @@ import openai
 import pytest
 import uvicorn
 from numaserve.server.api.app import create_app
+from numaserve.server.api.key_file import ApiKey
+from numaserve.server.api.quota import KeyLimits
 from numaserve.server.engine.types import GenerationFailed
 
 from tests.support.api_fakes import MODEL, REPLY, FakeEngine, make_context
 
 KEY = "key-of-a-test"
+LIMITED = "key-of-one-request"
 
 
 @pytest.fixture
 def base_url(engine: FakeEngine) -> Iterator[str]:
-    app = create_app(make_context(engine, keys=[KEY]))
+    limited = ApiKey(LIMITED, limits=KeyLimits(requests_per_minute=1))
+    app = create_app(make_context(engine, keys=[KEY, limited]))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=5))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
@@ -50,6 +54,17 @@ def test_chat(openai_client: openai.OpenAI) -> None:
     assert answer.usage.prompt_tokens_details is not None
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
     assert answer.model_extra == {}  # nothing that the package's types do not know
+
+
+def test_a_limit_of_the_key_is_a_rate_limit(openai_client: openai.OpenAI) -> None:
+    limited = openai_client.with_options(api_key=LIMITED)
+    answer = limited.completions.with_raw_response.create(model=MODEL, prompt="hi")
+    assert answer.headers["x-ratelimit-remaining-requests"] == "0"
+    with pytest.raises(openai.RateLimitError, match="may use 1 request a minute") as caught:
+        limited.completions.create(model=MODEL, prompt="hi")
+    assert caught.value.code == "rate_limit_exceeded"
+    assert 1 <= int(caught.value.response.headers["retry-after"]) <= 60
+    openai_client.completions.create(model=MODEL, prompt="hi")
 
 
 def test_chat_streams(openai_client: openai.OpenAI) -> None:

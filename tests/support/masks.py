@@ -2,8 +2,8 @@
 
 import array
 import random
-from collections.abc import Iterable
 
+import numpy as np
 from numaserve.server.engine.constraint import MaskState, TokenMatcher
 from numaserve.server.tokenizer.types import TokenizerProtocol
 
@@ -16,12 +16,7 @@ def allowed(matcher: TokenMatcher, vocab_size: int, *, nbytes: int | None = None
     if state == MaskState.FREE:
         return set(range(vocab_size))
     assert state == MaskState.MASK
-    bits = int.from_bytes(words.tobytes(), "little")
-    return {token for token in range(32 * length) if bits >> token & 1} if bits.bit_count() < 64 else _many(words)
-
-
-def _many(words: Iterable[int]) -> set[int]:
-    return {32 * i + bit for i, word in enumerate(words) if word for bit in range(32) if word >> bit & 1}
+    return set(np.flatnonzero(np.unpackbits(np.frombuffer(words, np.uint8), bitorder="little")).tolist())
 
 
 def matches(matcher: TokenMatcher, tokenizer: TokenizerProtocol, text: str) -> bool:

@@ -3,12 +3,12 @@
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 import jsonschema_rs
 import pytest
-from llguidance import LLTokenizer
+from llguidance import LLMatcher, LLTokenizer
 from numaserve.server.structured.matcher import GrammarMatcher
 from numaserve.server.structured.parser_limits import new_matcher
 from numaserve.server.structured.structural_tag import structural_tag_grammar
@@ -56,17 +56,20 @@ TOOLS = [WEATHER, PAINT, NOTHING]
 
 @dataclass
 class Model:
-    """A tokenizer, and matchers of grammars over it."""
+    """A tokenizer, and matchers of grammars over it: each grammar is compiled once, as the server does it."""
 
     tokenizer: Tokenizer
     vocabulary: Vocabulary
     loaded: LLTokenizer
+    compiled: dict[str, LLMatcher] = field(default_factory=dict)
 
     def matcher(self, tag: str | None) -> GrammarMatcher:
         assert tag is not None
-        matcher = new_matcher(self.loaded, structural_tag_grammar(tag, self.vocabulary.special, Limits()))
-        assert not matcher.is_error(), matcher.get_error()
-        return GrammarMatcher(matcher, self.loaded.vocab_size, self.tokenizer.eos_token_ids)
+        if tag not in self.compiled:
+            matcher = new_matcher(self.loaded, structural_tag_grammar(tag, self.vocabulary.special, Limits()))
+            assert not matcher.is_error(), matcher.get_error()
+            self.compiled[tag] = matcher
+        return GrammarMatcher(self.compiled[tag].deep_copy(), self.loaded.vocab_size, self.tokenizer.eos_token_ids)
 
     def lets_through(self, tag: str | None, text: str) -> bool:
         return matches(self.matcher(tag), self.tokenizer, text)

@@ -17,6 +17,7 @@ from numaserve.server.api.info import info_router
 from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.middleware.body_limit import BodyLimit
 from numaserve.server.api.middleware.browsers import Browsers
+from numaserve.server.api.middleware.caller import SetCaller
 from numaserve.server.api.middleware.header_limit import HeaderLimit
 from numaserve.server.api.middleware.key_limits import KeepLimits
 from numaserve.server.api.middleware.paths import Paths
@@ -82,6 +83,7 @@ def create_app(context: ApiContext) -> FastAPI:
     describe(app, has_keys=context.api_keys is not None)
     _answer_errors(app, context, _methods(routers))
     # The last one added is the outermost.
+    app.add_middleware(SetCaller, context=context)
     app.add_middleware(BodyLimit, context=context)
     if context.api_keys is not None:
         app.add_middleware(KeepLimits, context=context, keys=context.api_keys)

@@ -24,6 +24,7 @@ from numaserve.server.scheduler.client import Client
 from numaserve.server.text.work import TextWork
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.server.tools.format import ToolFormat
+from starlette.requests import HTTPConnection
 
 if TYPE_CHECKING:
     from numaserve.server.structured.grammars import Grammars
@@ -117,7 +118,7 @@ class ApiContext:
         """Whose request it is, by its key: what one caller keeps here is not another's. Without keys all are one."""
         return b"" if self.api_keys is None else self.api_keys.owner(request.scope["headers"])
 
-    def client_of(self, request: Request) -> Client:
+    def client_of(self, request: HTTPConnection) -> Client:
         """Who shares the server with others: by key, and without keys by address."""
         scope = request.scope
         return client_at(scope.get("client")) if self.api_keys is None else self.api_keys.client(scope["headers"])

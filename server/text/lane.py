@@ -1,55 +1,66 @@
 """A few threads for one kind of work, shared by a bounded number of requests."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
 from numaserve.server.engine.types import NotReady, QueueFull
+from numaserve.server.text.caller import CALLER
+from numaserve.server.text.line import Line
 
+_RESERVE = 8  # the part of what a lane takes that is kept, beyond it, for callers of whom nothing is in
 _RETRY_AFTER_S = 1  # a turn is short; whoever comes again finds others
 
 T = TypeVar("T")
 
 
 class Lane:
-    """Runs pieces of work in its own threads, first come first served; for one event loop.
+    """Runs pieces of work in its own threads; for one event loop.
 
-    A request is admitted once and then runs one piece after another, each at the end of the line: nobody waits for the
-    whole of another one's work. Pieces wait in the event loop rather than in the pool's queue, so that what a cancelled
-    task still wanted is gone at once, with the text it holds. A piece that has begun is finished.
+    Callers take turns (`CALLER`), and the requests of one are first come, first served. A request is admitted once and
+    then runs one piece after another, each at the end of its caller's line: nobody waits for the whole of another one's
+    work. A caller of whom nothing is in finds a reserve when the lane is full.
+
+    Pieces wait in the event loop rather than in the pool's queue, so that what a cancelled task still wanted is gone at
+    once, with the text it holds. A piece that has begun is finished.
     """
 
     def __init__(self, name: str, *, threads: int, max_requests: int, waiting: str = "texts") -> None:
         """`name` is the threads'; `waiting` says to clients what too many of wait when it is full."""
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._waiting = waiting
-        self._free = asyncio.Semaphore(threads)
+        self._line = Line(threads)
         self._max_requests = max_requests
-        self._requests = 0
+        self._requests: Counter[str] = Counter()
         self._closed = False
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
         """A context in which a request may run pieces. Raises `QueueFull` when as many requests are in as may."""
-        if self._requests >= self._max_requests:
+        caller = CALLER.get()
+        reserve = 0 if caller in self._requests else self._max_requests // _RESERVE
+        if self._requests.total() >= self._max_requests + reserve:
             raise QueueFull(f"Too many {self._waiting} are waiting. Try again shortly.", _RETRY_AFTER_S)
-        self._requests += 1
+        self._requests[caller] += 1
         try:
             yield
         finally:
-            self._requests -= 1
+            self._requests[caller] -= 1
+            if not self._requests[caller]:
+                del self._requests[caller]
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of `work`, called in one of the threads. Raises `NotReady` once the lane is closed."""
-        await self._free.acquire()
+        await self._line.acquire(CALLER.get())
         if self._closed:
-            self._free.release()
+            self._line.release()
             raise NotReady("The server is shutting down.")
         running = asyncio.wrap_future(self._pool.submit(work))
         # The thread is free when the piece has ended, not when the request that wanted it is gone.
-        running.add_done_callback(lambda _: self._free.release())
+        running.add_done_callback(lambda _: self._line.release())
         return await asyncio.shield(running)
 
     def close(self) -> None:

@@ -1,14 +1,18 @@
 """Whose a request is: the scheduler shares the server between clients, whom keys or addresses tell apart."""
 
 import asyncio
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 from httpx import ASGITransport, AsyncClient
 from numaserve.server.api.app import create_app
+from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.key_file import ApiKey
 from numaserve.server.api.peers import client_at
 from numaserve.server.scheduler.client import EVERYBODY, Client
+from numaserve.server.text.caller import CALLER
+from numaserve.server.text.lane import Lane
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import EMBEDDING_SIZE, MODEL, FakeEngine, make_context
@@ -72,6 +76,25 @@ def test_every_surface_says_whose_its_sequences_are_and_another_key_is_another_c
             assert "key" not in client.name
             assert http.get("/health_generate", headers=headers).status_code == 200
             assert clients_of(engine) == {client}
+
+
+def test_texts_are_worked_on_as_the_client_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    callers = []
+    admitted = Lane.admitted
+
+    def noted(lane: Lane) -> AbstractContextManager[None]:
+        callers.append(CALLER.get())
+        return admitted(lane)
+
+    monkeypatch.setattr(Lane, "admitted", noted)
+    engine = FakeEngine()
+    with TestClient(create_app(make_context(engine, keys=["key-a"]))) as http:
+        assert http.get("/ping").status_code == 200  # needs no key, and is nobody's
+        for path, body in (BODIES | {"/tokenize": {"prompt": "hi"}}).items():
+            callers.clear()
+            assert http.post(path, json=body, headers={"X-Api-Key": "key-a"}).status_code == 200
+            assert callers, path
+            assert set(callers) == {ApiKeys([ApiKey("key-a")]).client([(b"x-api-key", b"key-a")]).name}
 
 
 def test_what_is_pooled_is_a_client_s_too() -> None:

@@ -2,10 +2,13 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 from numaserve.server.engine.types import NotReady, QueueFull
+from numaserve.server.text.caller import CALLER
 from numaserve.server.text.lane import Lane
+from numaserve.server.text.line import Line
 
 
 class Gate:
@@ -58,6 +61,61 @@ def test_requests_take_turns() -> None:
 
     asyncio.run(scenario())
     assert order == ["a", "b"] * 3
+
+
+def test_callers_take_turns_whatever_number_of_requests_they_have() -> None:
+    order: list[str] = []
+
+    async def request(lane: Lane, caller: str, name: str) -> None:
+        CALLER.set(caller)
+        await lane.run(lambda: order.append(name))
+
+    async def scenario() -> None:
+        lane = Lane("test", threads=1, max_requests=9)
+        gate = Gate()
+        first = asyncio.create_task(lane.run(gate))
+        await begun(gate)
+        jobs = [("flood", f"flood {index}") for index in range(5)] + [("small", "small"), ("other", "other")]
+        waiting = [asyncio.create_task(request(lane, *job)) for job in jobs]
+        await asyncio.sleep(0)
+        waiting[1].cancel()
+        waiting[6].cancel()
+        gate.opened.set()
+        await first
+        await asyncio.gather(*waiting, return_exceptions=True)
+        lane.close()
+
+    asyncio.run(scenario())
+    assert order == ["flood 0", "small", "flood 2", "flood 3", "flood 4"]
+
+
+async def test_a_permit_that_comes_as_its_caller_leaves_goes_to_the_next() -> None:
+    line = Line(1)
+    await line.acquire("first")
+    leaver, next_one = (asyncio.create_task(line.acquire(whose)) for whose in ("leaver", "next"))
+    await asyncio.sleep(0)
+    line.release()  # the leaver's
+    leaver.cancel()
+    await next_one
+    line.release()
+    await line.acquire("somebody")  # none was lost
+    assert not line._waiting
+
+
+async def test_a_full_lane_keeps_a_reserve_for_callers_of_whom_nothing_is_in() -> None:
+    lane = Lane("test", threads=1, max_requests=8)
+    with ExitStack() as entered:
+        CALLER.set("flood")
+        for _ in range(8):
+            entered.enter_context(lane.admitted())
+        with pytest.raises(QueueFull):
+            entered.enter_context(lane.admitted())
+        CALLER.set("newcomer")
+        entered.enter_context(lane.admitted())
+        CALLER.set("one more")
+        with pytest.raises(QueueFull):
+            entered.enter_context(lane.admitted())
+    lane.close()
 
 
 async def test_what_a_client_that_left_waited_for_never_begins_and_is_forgotten() -> None:

@@ -30,6 +30,8 @@ class StepBudget:
     time for, by what `costs` predicts, and one page at least, so that it comes to an end however slow the machine is.
     The time is that of the step, not of the prompt's tokens: late in a long prompt a token takes several times as long
     as early in it. No other prefill comes behind one that is cut so, or it would cost the decodes once more.
+    One whose output had begun when the workers died is not cut: its client waits between two tokens as well, and the
+    smaller the chunks, the more often the weights are read until all have caught up.
     """
 
     def __init__(self, config: SchedulerConfig, costs: CostModel, work: StepWork) -> None:
@@ -71,7 +73,7 @@ class StepBudget:
         """As much of a prefill's next `length` positions as there is time for."""
         if self._out_of_time:
             return 0
-        if not (self._has_decodes and self._costs.predicts):
+        if seq.resuming or not (self._has_decodes and self._costs.predicts):
             return length
         if self._limit_s is None:
             self._limit_s = self._limit()

@@ -172,6 +172,7 @@ class Scheduler:
         tokens."""
         self.in_flight.clear()
         for seq in list(self.running):
+            seq.resuming = len(seq.tokens) > seq.prompt_len
             self.seats.suspend(seq)
         for seq in self.waiting:
             seq.num_pending = 0
@@ -297,6 +298,7 @@ class Scheduler:
             self.kv.trust(seq, entry.end)
         if entry.sample:
             seq.tokens.append(answer.token)
+            seq.resuming = False
         finished = len(seq.tokens) >= seq.max_tokens and entry.end >= seq.prompt_len
         if finished:
             self._end(seq)

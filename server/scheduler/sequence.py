@@ -95,6 +95,7 @@ class Sequence:
     # Positions whose prompt logprobs were asked for, and came. They outlive a retraction: no row is delivered twice.
     logprob_rows_planned: int = field(init=False, default=0)
     logprob_rows_received: int = field(init=False, default=0)
+    resuming: bool = field(init=False, default=False)  # its output had begun when its KV was lost with the workers
     num_answered: int = field(init=False, default=0)  # positions that were answered; the suspects' (see suspects.py)
 
     def __post_init__(self, prompt: Iterable[int]) -> None:

@@ -112,3 +112,17 @@ def test_everybody_comes_to_an_end_whatever_the_target(target: float | None) -> 
             step(server)
     server.drain()
     assert all(request.ends == ["length"] for request in requests)
+
+
+def test_streams_whose_workers_died_catch_up_in_whole_steps_and_others_still_in_time() -> None:
+    server = learnt(service(0.02), streams=1)
+    streams = [server.add([number % 3, *[number // 3] * 149], 900) for number in range(1, 7)]
+    while not all(request.received for request in streams):
+        step(server)
+    server.restart_workers()
+    server.add([2] * 400, 5)
+    plans = [step(server) for _ in range(200)]
+    whole = [plan for plan in plans if sum(max(1, len(seq.tokens)) for seq in plan.seqs) == 256]
+    assert plans[: len(whole)] == whole
+    assert sum(sum(prefill(plan)) for plan in whole) > 6 * 150
+    assert all(step_ns(plan) < 0.02e9 * 1.05 for plan in plans[len(whole) + 1 :])

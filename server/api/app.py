@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from numaserve.server.api.access_log import record_of, route_of
 from numaserve.server.api.anthropic.messages import messages_router
+from numaserve.server.api.anthropic.response_models import AnthropicError
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, from_engine, from_http, from_validation, tokenizer_failed
 from numaserve.server.api.health import health_router
@@ -28,6 +29,7 @@ from numaserve.server.api.middleware.root_path import StripRootPath
 from numaserve.server.api.ollama.embed import ollama_embed_router
 from numaserve.server.api.ollama.generation import ollama_generation_router
 from numaserve.server.api.ollama.models import ollama_models_router
+from numaserve.server.api.ollama.responses import OllamaError
 from numaserve.server.api.openai.chat import chat_router
 from numaserve.server.api.openai.completions import completions_router
 from numaserve.server.api.openai.embeddings import embeddings_router
@@ -35,6 +37,7 @@ from numaserve.server.api.openai.models import models_router
 from numaserve.server.api.openai.responses.routes import responses_router
 from numaserve.server.api.openapi import describe
 from numaserve.server.api.rerank.routes import rerank_router
+from numaserve.server.api.response_models import Error
 from numaserve.server.api.sglang.generate import generate_router
 from numaserve.server.api.surfaces import error_of
 from numaserve.server.api.tokenize import tokenize_router
@@ -80,7 +83,7 @@ def create_app(context: ApiContext) -> FastAPI:
     )
     for router in routers:
         app.include_router(router)
-    describe(app, has_keys=context.api_keys is not None)
+    describe(app, (Error, AnthropicError, OllamaError), has_keys=context.api_keys is not None)
     _answer_errors(app, context, _methods(routers))
     # The last one added is the outermost.
     app.add_middleware(SetCaller, context=context)

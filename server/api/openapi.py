@@ -1,6 +1,7 @@
 """The OpenAPI document: FastAPI's, with the errors that are really answered and the keys that are really asked for."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,8 +10,10 @@ from fastapi.responses import Response
 from numaserve.server.api.auth import OPEN_PATHS
 from numaserve.server.api.response_models import Error
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 _SCHEME = "api_key"
+_REFERENCE = "#/components/schemas/{model}"
 _REASONS = {
     400: "The request is not valid, or does not fit the context.",
     401: "There is no valid API key.",
@@ -32,12 +35,9 @@ _WITH_BODY = (400, 404, 408, 413, 429, 503, 504)
 
 def errors(*statuses: int, model: type[BaseModel] = Error) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a route: its own errors, beside those that every route has, in the shape of `model`."""
-    # FastAPI compiles `model` anew for each status that names it, a millisecond each: the last names it, which puts it
-    # into the document, and the others refer to it there.
-    known = {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}
-    *others, last = (*statuses, *_ALWAYS)
-    answers: dict[int | str, dict[str, Any]] = {status: {"description": _REASONS[status], **known} for status in others}
-    return answers | {last: {"model": model, "description": _REASONS[last]}}
+    # By reference, and not as FastAPI's `model`, which it compiles anew for each status of each route.
+    content = {"application/json": {"schema": {"$ref": _REFERENCE.format(model=model.__name__)}}}
+    return {status: {"description": _REASONS[status], "content": content} for status in (*statuses, *_ALWAYS)}
 
 
 def body_errors(model: type[BaseModel] = Error) -> dict[int | str, dict[str, Any]]:
@@ -48,8 +48,8 @@ def body_errors(model: type[BaseModel] = Error) -> dict[int | str, dict[str, Any
 BODY_ERRORS = body_errors()
 
 
-def describe(app: FastAPI, *, has_keys: bool) -> None:
-    """Make `app` answer GET /openapi.json with the true document, which is written once.
+def describe(app: FastAPI, models: Sequence[type[BaseModel]], *, has_keys: bool) -> None:
+    """Make `app` answer GET /openapi.json with the true document, which is written once; `models` are of its errors.
 
     FastAPI's own route would write it anew for each request, which takes several times its memory and milliseconds of
     the event loop.
@@ -58,7 +58,7 @@ def describe(app: FastAPI, *, has_keys: bool) -> None:
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _mended(generate(), has_keys=has_keys)
+            app.openapi_schema = _mended(generate(), models, has_keys=has_keys)
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign] # FastAPI's documented way
@@ -69,23 +69,17 @@ def describe(app: FastAPI, *, has_keys: bool) -> None:
         return Response(document(), media_type="application/json")
 
 
-def _mended(schema: dict[str, Any], *, has_keys: bool) -> dict[str, Any]:
+def _mended(schema: dict[str, Any], models: Sequence[type[BaseModel]], *, has_keys: bool) -> dict[str, Any]:
     for path, methods in schema["paths"].items():
         for operation in methods.values():
             # FastAPI's own, which is never answered: what it stands for is a 400 here.
             operation["responses"].pop("422", None)
-            _give_errors_their_type(operation["responses"])
             if has_keys and path not in OPEN_PATHS:
                 operation["security"] = [{_SCHEME: []}]
     components = schema["components"]
     for name in ("HTTPValidationError", "ValidationError"):
         components["schemas"].pop(name, None)
+    _, described = models_json_schema([(model, "serialization") for model in models], ref_template=_REFERENCE)
+    components["schemas"] = dict(sorted((components["schemas"] | described["$defs"]).items()))
     components["securitySchemes"] = {_SCHEME: {"type": "http", "scheme": "bearer"}}
     return schema
-
-
-def _give_errors_their_type(responses: dict[str, Any]) -> None:
-    # FastAPI gives all answers of a route the type of the one that is no error.
-    for status, answer in responses.items():
-        if status != "200":
-            answer["content"] = {"application/json": next(iter(answer["content"].values()))}

@@ -42,12 +42,18 @@ def wait_until_written(folder: Path, ranks: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.fixture(scope="module", params=TINY_MODELS)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = save_tiny_model(request.param, tmp_path_factory.mktemp(request.param))
-    changed = max(file.stat().st_ctime for file in path.iterdir())
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """All tiny models: they settle together."""
+    paths = {name: save_tiny_model(name, tmp_path_factory.mktemp(name)) for name in {*TINY_MODELS, MXFP4_MODEL}}
+    changed = max(file.stat().st_ctime for path in paths.values() for file in path.iterdir())
     time.sleep(max(0.0, changed + SETTLED_S - time.time()))
-    return path
+    return paths
+
+
+@pytest.fixture(scope="module", params=TINY_MODELS)
+def model(request: pytest.FixtureRequest, models: dict[str, Path]) -> Path:
+    return models[request.param]
 
 
 @pytest.mark.parametrize("formats", [BF16_WEIGHTS, *QUANTIZED[:2]], ids=["bf16", "int8", "int4"])
@@ -64,13 +70,15 @@ def test_the_second_start_changes_no_bit(tp: int, formats: WeightFormats, model:
 
 
 @pytest.mark.parametrize(("name", "formats"), [("qwen2_moe", BF16_WEIGHTS), (MXFP4_MODEL, AS_PUBLISHED)])
-def test_whole_experts_are_cached_apart_from_columns_of_all(name: str, formats: WeightFormats, tmp_path: Path) -> None:
-    path = save_tiny_model(name, tmp_path / "model")
-    time.sleep(SETTLED_S)
+def test_whole_experts_are_cached_apart_from_columns_of_all(
+    name: str, formats: WeightFormats, models: dict[str, Path], tmp_path: Path
+) -> None:
     requests, cache = random_requests()[::5], WeightsCache(str(tmp_path / "packed"), 1 << 30)
     answers: list[list[Answer]] = []
     for expert_parallel, origin in ((False, "checkpoint"), (True, "checkpoint"), (True, "cache")):
-        with make_group(path, 2, formats=formats, weights_cache=cache, expert_parallel=expert_parallel) as group:
+        with make_group(
+            models[name], 2, formats=formats, weights_cache=cache, expert_parallel=expert_parallel
+        ) as group:
             assert [ready.weights_from for ready in group.ready] == [origin] * 2
             answers.append(one_by_one(Traffic(group, scheduler_config()), requests))
             end = time.monotonic() + PATIENCE_S

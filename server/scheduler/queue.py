@@ -16,6 +16,8 @@ PLACES_A_PRIORITY = 64
 class _Share:
     """What is known of a client that has sequences."""
 
+    weight: float
+    turn_end: float  # where its next turn to compute a prompt begins, unless time has passed that
     waiting: list[Sequence] = field(default_factory=list)  # in the client's own order
     live: int = 0  # that wait, run or are held back
     arrivals: int = 0
@@ -29,10 +31,14 @@ class WaitingQueue:
     priority. Among clients the next one is who holds least for its weight (see `Levels`), then who has begun, then who
     has computed fewer tokens of prompts for its weight.
 
-    That count decides too whose prompt the next chunk is of. A newcomer starts with the count of whoever has the
-    highest. So it need not wait until the long prompt of another is computed, and those who were there before, whose
-    counts are no higher, do not wait for all newcomers that may still come. (Self-clocked fair queueing, Golestani
-    1994, with the time of the newest turn.)
+    A newcomer starts with the count of whoever has the highest: those who were there before, whose counts are no
+    higher, do not wait for all newcomers that may still come.
+
+    Whose prompt the next chunk is of is decided by start-time fair queueing (Goyal et al. 1996): the earliest turn is
+    next, it lasts its tokens over the weight, and the time is where the newest turn began. Only newcomers start later
+    than at that time, by the tokens since then over all weights, or those without end would hold up who is ahead of it.
+    To start them with the highest count would hold them up for the whole of a long prompt, once a client of small
+    weight has raised that by a few tokens.
 
     Nobody waits for ever, though clients may come without end. A sequence that is its client's first is at level 0.
     Those that have begun come before it there, by turn, and of the others only clients whose count is lower, which
@@ -43,6 +49,8 @@ class WaitingQueue:
         self._shares: dict[str, _Share] = {}
         self._waiting = 0
         self._highest = 0.0
+        self._time = 0.0
+        self._newcomers_start = 0.0
 
     def __len__(self) -> int:
         return self._waiting
@@ -63,7 +71,9 @@ class WaitingQueue:
 
     def enter(self, seq: Sequence) -> None:
         """Take in a sequence that is new."""
-        share = self._shares.setdefault(seq.client.name, _Share())
+        share = self._shares.get(seq.client.name)
+        if share is None:
+            share = self._shares[seq.client.name] = _Share(seq.client.weight, self._newcomers_start)
         seq.place = share.arrivals + PLACES_A_PRIORITY * seq.priority
         share.arrivals += 1
         share.live += 1
@@ -103,15 +113,22 @@ class WaitingQueue:
             firsts.setdefault(newcomer.client.name, newcomer)
         return min(
             firsts.values(),
-            key=lambda seq: (self._computed(seq), seq is not newcomer, seq.turn),
+            key=lambda seq: (self._turn_start(seq), seq is not newcomer, seq.turn),
             default=None,
         )
 
     def computed(self, seq: Sequence, tokens: int) -> None:
-        """Count tokens of a prompt of this sequence's client."""
+        """Count the tokens of the turn that `next_prompt` has given to this sequence."""
         share = self._shares[seq.client.name]
+        self._time = self._turn_start(seq)
+        share.turn_end = self._time + tokens / seq.client.weight
+        weights = sum(each.weight for each in self._shares.values())
+        self._newcomers_start = max(self._newcomers_start, self._time) + tokens / weights
         share.computed += tokens / seq.client.weight
         self._highest = max(self._highest, share.computed)
+
+    def _turn_start(self, seq: Sequence) -> float:
+        return max(self._time, self._shares[seq.client.name].turn_end)
 
     def _computed(self, seq: Sequence) -> float:
         return self._shares[seq.client.name].computed

@@ -81,7 +81,7 @@ def test_a_newcomer_begins_within_three_steps_though_one_client_holds_everything
     for index, length in enumerate(prompts):
         server.add([index % 3] * length, 30, salt=str(index), client=FLOOD)
     steps(server, warm_up)
-    first_holds = len(server.scheduler.running[0].pages)
+    first_holds = sum(len(seq.pages) for seq in server.scheduler.running[:1])  # nobody runs when all have just ended
     fits = first_holds + own // 4 + 3 <= pages  # the flood's first sequence keeps what it has
     newcomer = server.add([2] * own, 5, client=SMALL)
     if fits:
@@ -181,6 +181,31 @@ def test_a_short_prompt_need_not_wait_for_the_long_one_of_another() -> None:
     short = server.add([2] * 3, 5, client=SMALL)
     assert plans_until_begun(server, short) <= 2
     assert not long.received
+    server.drain()
+
+
+def test_a_short_prompt_need_not_wait_for_a_long_one_after_one_of_a_small_weight() -> None:
+    server = service(target_itl_s=1e-9, num_pages=600)
+    server.add([0] * 5, 390, client=SMALL)
+    steps(server, 5)
+    long = server.add([1] * 390, 5, client=FLOOD)
+    steps(server, 3)
+    server.add([1] * 30, 5, salt="light", client=Client("light", 0.01))
+    steps(server, 5)
+    newcomer = server.add([2] * 3, 5, client=Client("newcomer"))
+    assert plans_until_begun(server, newcomer) <= 3
+    assert not long.received
+    server.drain()
+
+
+def test_the_computing_of_prompts_is_divided_by_the_weights() -> None:
+    server = service(target_itl_s=1e-9, num_pages=1000)
+    server.add([0] * 5, 390, client=SMALL)
+    steps(server, 5)
+    one, two = (server.add([1] * 390, 1, salt=str(weight), client=Client(str(weight), weight)) for weight in (1.0, 2.0))
+    steps(server, 60)
+    computed = {seq.request_id: seq.num_computed for seq in server.scheduler.running}
+    assert computed[str(two.seed)] == pytest.approx(2 * computed[str(one.seed)], abs=8)
     server.drain()
 
 

@@ -77,7 +77,8 @@ class Step {
     AttentionWork work;
   } divided;
 
-  // Counts of all steps so far. From these follows what each node has read and computed: nodes that count take time.
+  // Counts of all steps so far but those of nothing, by which workers show that they live. From these follows what
+  // each node has read and computed: nodes that count take time.
   struct Totals {
     int64_t steps = 0, tokens = 0;
     int64_t logit_steps = 0, logit_rows = 0;  // a step without rows of logits does not read the output head

@@ -69,7 +69,8 @@ def run(program: AnyProgram, rows: Sequence[Row]) -> list[tuple[int, Any, Any]]:
     ]
     tokens = [token for _, _, tokens, _, _ in rows for token in tokens or ()]
     targets = [token for row in rows for token in row[4]]
-    found, *_ = program.step(np.array(plan, np.int32), np.array(tokens, np.int32), np.array(targets, np.int32))
+    sequences = np.array(plan, np.int32).reshape(-1, 6)
+    found, *_ = program.step(sequences, np.array(tokens, np.int32), np.array(targets, np.int32))
     return list(found)
 
 

@@ -233,6 +233,15 @@ def test_a_sequence_that_is_spoiled_spoils_no_other(team: Team) -> None:
         assert program.nan_sequences == []
 
 
+def test_a_step_of_nothing_costs_nothing(part: Part, team: Team) -> None:
+    for program in programs(part, team):
+        start(program, 0, [0])
+        run(program, [(0, 0, [1, 2], True, ())])
+        before = program.totals, program.profile()
+        assert run(program, []) == []
+        assert (program.totals, program.profile()) == before
+
+
 def test_what_steps_cost_is_told_as_native_code_tells_it(part: Part, team: Team) -> None:
     told = []
     for program in programs(part, team):

@@ -84,6 +84,8 @@ class ReferenceProgram:
         if step.pooled and not self._pools:
             raise ValueError("a plan wants sequences pooled, which this model is not loaded for")
         self._slots.commit()
+        if not len(step.tokens):  # torch has no products of nothing, and there is no other rank to meet
+            return [], time.monotonic_ns() - begin, 0, 0
         masks = StepMasks(*self._masks, step_id)
         run = Run(self._setup, self._numbers, self._weights, self._kv, self._ranks, step, masks)
         with torch.inference_mode():
@@ -104,7 +106,7 @@ class ReferenceProgram:
 
     @property
     def totals(self) -> tuple[int, int, int]:
-        """Steps, tokens and nanoseconds of all steps so far."""
+        """Steps, tokens and nanoseconds of all steps so far, but for those of nothing."""
         return self._totals
 
     def profile(self) -> list[tuple[str, str, int, int, int, int, int]]:

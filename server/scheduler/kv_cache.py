@@ -1,5 +1,7 @@
 """The holders of pages: the free list, the radix tree and the running sequences."""
 
+from collections.abc import Iterable
+
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
 from numaserve.server.scheduler.page_allocator import PageAllocator
 from numaserve.server.scheduler.radix_tree import Node, RadixTree
@@ -42,13 +44,29 @@ class KVCache:
         self._count_lookup(seq)
         return True
 
-    def lacks(self, seq: Sequence, headroom: int) -> int:
-        """The pages that are lacking for `admit`."""
+    def count_to_retract(self, others: Iterable[Sequence], seq: Sequence, headroom: int) -> int | None:
+        """How many of `others`, from the first on, have to give up their pages for `admit`; None when all are too few.
+
+        It is tried: what they share with those who stay, or with `seq`, does not become free, and cannot be added up.
+        """
         node = self.tree.match_prefix(seq.cache_salt, seq.tokens, self._max_cached_pages(seq))
         self.tree.lock(node)
-        available = self._num_available
-        self.tree.unlock(node)
-        return max(0, self._need(seq, node) + headroom - available)
+        need = self._need(seq, node) + headroom
+        unlocked: list[Node] = []
+        own = 0  # pages of theirs that are not the tree's
+        try:
+            for each in others:
+                if self._num_available + own >= need - len(unlocked):
+                    return len(unlocked)
+                shared = _locked_node(each)
+                self.tree.unlock(shared)
+                unlocked.append(shared)
+                own += len(each.pages) - shared.depth
+            return len(unlocked) if self._num_available + own >= need - len(unlocked) else None
+        finally:
+            for shared in unlocked:
+                self.tree.lock(shared)
+            self.tree.unlock(node)
 
     def can_grow(self, count: int) -> bool:
         """Whether so many sequences find a page each."""

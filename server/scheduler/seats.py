@@ -68,17 +68,12 @@ class Seats:
         first = self._waiting.first(levels)
         if first is None or first.num_pending:
             return
-        slots = len(self.running) + 1 - self._config.max_running
-        pages = self._kv.lacks(first, headroom=len(self.running))
-        victims = []
-        for seq in reversed(levels.ranked()):
-            if (slots <= 0 and pages <= 0) or levels.of(seq) <= levels.of(first):
-                break
-            victims.append(seq)
-            slots -= 1
-            pages -= len(seq.pages) + 1  # at most: some may be others' too
-        if slots <= 0 and pages <= 0:
-            for seq in victims:
+        level = levels.of(first)
+        higher = [seq for seq in reversed(levels.ranked()) if levels.of(seq) > level]
+        for_pages = self._kv.count_to_retract(higher, first, headroom=len(self.running))
+        for_slots = len(self.running) + 1 - self._config.max_running
+        if for_pages is not None and for_slots <= len(higher):
+            for seq in higher[: max(for_pages, for_slots)]:
                 self._retract(seq)
 
     def grow(self, seq: Sequence, ranked: list[Sequence]) -> list[int] | None:

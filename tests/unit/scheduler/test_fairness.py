@@ -147,6 +147,36 @@ def ended(seq: object, server: Service) -> bool:
     return bool(server.requests[int(seq.request_id)].ends)  # type: ignore[attr-defined]
 
 
+def test_nobody_gives_way_in_vain_for_pages_that_others_hold_too() -> None:
+    server = service(num_pages=200, context_length=600, max_running_requests=16)
+    server.add([0] * 200, 60, client=FLOOD)
+    steps(server, 10)
+    for _ in range(7):
+        server.add([0] * 200 + [1], 60, client=FLOOD)
+    steps(server, 12)
+    assert running(server) == {"flood": 8}
+    newcomer = server.add([2] * 590, 5, client=SMALL)
+    steps(server, 5)
+    assert not newcomer.received
+    assert running(server) == {"flood": 8}
+    server.drain()
+
+
+def test_no_more_give_way_than_have_to_and_pages_that_only_they_share_count() -> None:
+    server = service(num_pages=140, context_length=600, max_running_requests=16)
+    server.add([1] * 20, 300, client=FLOOD)
+    steps(server, 3)
+    for number in range(4):
+        server.add([0] * 200 + [number % 3] * (number + 1), 100, client=FLOOD)
+        steps(server, 10)
+    assert running(server) == {"flood": 5}
+    server.add([2] * 120, 5, client=SMALL)  # takes more than is free, and less than is free without the last
+    steps(server, 3)
+    assert running(server)[SMALL.name] == 1
+    assert running(server)[FLOOD.name] >= 1
+    server.drain()
+
+
 def test_urgent_requests_overtake_those_of_their_client_only() -> None:
     server = service(max_running_requests=1)
     calm, urgent = (server.add([1], 2, salt=str(n), priority=n, client=FLOOD) for n in (0, -1))

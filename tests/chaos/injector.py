@@ -67,7 +67,7 @@ class Injector:
             case faults.IDLE:
                 hit = await self._while_idle(fault)
             case faults.TEMPLATE:
-                hit = await self._without(_TEMPLATES)
+                hit = await self._amid_a_template()
             case faults.GRAMMAR:
                 hit = await self._amid_a_trial()
             case faults.DISK:
@@ -155,17 +155,27 @@ class Injector:
             os.kill(child, signal.SIGKILL)
         return child is not None
 
+    async def _amid_a_template(self) -> bool:
+        """A conversation whose template has ended two children is refused: one is written before the next fault."""
+        hit = await self._without(_TEMPLATES)
+        body = {"messages": [{"role": "user", "content": "Say"}], "max_tokens": 1, "temperature": 0}
+        await self._ask("chat", "/v1/chat/completions", body, "after a template")
+        return hit
+
     async def _amid_a_trial(self) -> bool:
         """The child that tries grammars is killed while somebody has one that nobody had before."""
         pattern = f"{len(self.actions)}{time.monotonic_ns()}[a-z]{{3}}"
         body = {"prompt": "Say", "regex": pattern, "max_tokens": 40, "temperature": 0}
-        asked = Asked(Request("grammar", "/v1/completions", body), 0)
-        asking = asyncio.create_task(ask(self.server.real.url, asked))
+        asking = asyncio.create_task(self._ask("grammar", "/v1/completions", body, "amid a trial"))
         hit = await self._without(_TRIALS)
         await asking
-        if asked.status != 200:
-            self.refused.append(f"amid a trial: {asked.status} {asked.error} {asked.data[:200]!r}")
         return hit
+
+    async def _ask(self, kind: str, path: str, body: dict[str, object], when: str) -> None:
+        asked = Asked(Request(kind, path, body), 0)
+        await ask(self.server.real.url, asked)
+        if asked.status != 200:
+            self.refused.append(f"{when}: {asked.status} {asked.error} {asked.data[:200]!r}")
 
     async def _with_a_full_disk(self, fault: Fault) -> bool:
         """The weights are not in the cache any more, and there is no room to put them there again."""

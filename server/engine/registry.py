@@ -139,7 +139,7 @@ class LiveRequests:
     @property
     def num_begun(self) -> int:
         """The number of those that have left the queue at some time."""
-        return sum(live.sequence.cached_tokens is not None for live in self._live.values())
+        return sum(live.sequence.has_begun for live in self._live.values())
 
     def id_of(self, sequence: Sequence) -> str:
         """The id under which the client's request is in the log."""

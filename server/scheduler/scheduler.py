@@ -233,7 +233,7 @@ class Scheduler:
                 newcomer = None  # nobody overtakes it
 
     def _admit(self, seq: Sequence) -> bool:
-        first_time = seq.cached_tokens is None
+        first_time = not seq.has_begun
         if not self.seats.admit(seq):
             return False
         if first_time:

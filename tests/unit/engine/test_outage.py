@@ -94,6 +94,14 @@ def test_it_begins_anew_once_there_was_an_answer() -> None:
     run(scenario())
 
 
+def told(scenario: Coroutine[None, None, None], caplog: pytest.LogCaptureFixture) -> list[dict[str, float]]:
+    """The fields of every line of the log."""
+    with caplog.at_level(logging.INFO):
+        run(scenario)
+    assert {record.message for record in caplog.records} == {"outage"}
+    return [vars(record)["fields"] for record in caplog.records]
+
+
 def test_the_log_tells_its_parts_in_seconds(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         watched = Watched()
@@ -106,10 +114,7 @@ def test_the_log_tells_its_parts_in_seconds(caplog: pytest.LogCaptureFixture) ->
         watched.outage.end()
         watched.outage.end()
 
-    with caplog.at_level(logging.INFO):
-        run(scenario())
-    fields = [vars(record)["fields"] for record in caplog.records if record.message == "outage"]
-    assert fields == [{"duration": 6.5, "ending": 0.5, "loading": 2.0, "answering": 4.0}]
+    assert told(scenario(), caplog) == [{"duration": 6.5, "ending": 0.5, "loading": 2.0, "answering": 4.0}]
 
 
 def test_of_several_deaths_the_last_ones_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -123,8 +128,4 @@ def test_of_several_deaths_the_last_ones_end_is_told(caplog: pytest.LogCaptureFi
         watched.outage.workers_up()
         watched.outage.end()
 
-    with caplog.at_level(logging.INFO):
-        run(scenario())
-    assert [vars(record)["fields"] for record in caplog.records] == [
-        {"duration": 5.0, "ending": 3.0, "loading": 2.0, "answering": 0.0}
-    ]
+    assert told(scenario(), caplog) == [{"duration": 5.0, "ending": 3.0, "loading": 2.0, "answering": 0.0}]

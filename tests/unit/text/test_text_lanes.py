@@ -1,8 +1,8 @@
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 from numaserve.server.engine.types import NotReady, QueueFull
@@ -29,6 +29,18 @@ async def begun(gate: Gate) -> None:
         await asyncio.sleep(0.001)
 
 
+@asynccontextmanager
+async def busy_lane() -> AsyncIterator[Lane]:
+    """A lane whose only thread is at work until the block ends."""
+    lane = Lane("test", threads=1, max_requests=9)
+    gate = Gate()
+    first = asyncio.create_task(lane.run(gate))
+    await begun(gate)
+    yield lane
+    gate.opened.set()
+    assert await first == "done"
+
+
 def test_a_full_lane_refuses_and_has_room_again_when_a_request_has_left() -> None:
     lane = Lane("test", threads=1, max_requests=2)
     with lane.admitted():
@@ -48,14 +60,9 @@ def test_requests_take_turns() -> None:
             await lane.run(lambda: order.append(name))
 
     async def scenario() -> None:
-        lane = Lane("test", threads=1, max_requests=9)
-        gate = Gate()
-        first = asyncio.create_task(lane.run(gate))
-        await begun(gate)
-        others = [asyncio.create_task(request(lane, name)) for name in "ab"]
-        await asyncio.sleep(0)
-        gate.opened.set()
-        assert await first == "done"
+        async with busy_lane() as lane:
+            others = [asyncio.create_task(request(lane, name)) for name in "ab"]
+            await asyncio.sleep(0)
         await asyncio.gather(*others)
         lane.close()
 
@@ -71,17 +78,12 @@ def test_callers_take_turns_whatever_number_of_requests_they_have() -> None:
         await lane.run(lambda: order.append(name))
 
     async def scenario() -> None:
-        lane = Lane("test", threads=1, max_requests=9)
-        gate = Gate()
-        first = asyncio.create_task(lane.run(gate))
-        await begun(gate)
         jobs = [("flood", f"flood {index}") for index in range(5)] + [("small", "small"), ("other", "other")]
-        waiting = [asyncio.create_task(request(lane, *job)) for job in jobs]
-        await asyncio.sleep(0)
-        waiting[1].cancel()
-        waiting[6].cancel()
-        gate.opened.set()
-        await first
+        async with busy_lane() as lane:
+            waiting = [asyncio.create_task(request(lane, *job)) for job in jobs]
+            await asyncio.sleep(0)
+            waiting[1].cancel()
+            waiting[6].cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         lane.close()
 

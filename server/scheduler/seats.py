@@ -50,6 +50,7 @@ class Seats:
             return False
         self._waiting.take_out(seq)
         if not seq.has_begun:
+            self._waiting.begun(seq)
             seq.turn = self._turns
             self._turns += 1
         insort(self.running, seq, key=lambda each: each.turn)

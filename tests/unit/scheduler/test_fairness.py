@@ -266,6 +266,33 @@ def test_newcomers_without_end_keep_no_second_request_of_a_client_from_beginning
     server.drain()
 
 
+def test_sequences_begin_by_weight_where_there_are_fewer_slots_than_clients() -> None:
+    server = service(max_running_requests=1)
+    flood(server, 40, Client("one"), output=3)
+    flood(server, 40, Client("three", 3.0), output=3)
+    order: list[str] = []
+    while len(order) < 32:
+        step(server)
+        order += [seq.client.name for seq in server.scheduler.newly_admitted]
+    assert Counter(order) == {"one": 8, "three": 24}
+    server.drain()
+
+
+def test_who_has_computed_a_long_prompt_is_not_overtaken_by_all_the_short_ones_that_come() -> None:
+    server = service(max_running_requests=1, num_pages=200)
+    flood(server, 2, prompt=300, output=2)
+    begun: list[str] = []
+    count = 0
+    while begun.count(FLOOD.name) < 2:
+        while server.scheduler.waiting.clients < 6:
+            server.add([2], 2, salt=str(count), client=Client(f"newcomer {count}"))
+            count += 1
+        step(server)
+        begun += [seq.client.name for seq in server.scheduler.newly_admitted]
+    assert len(begun) < 16
+    server.drain()
+
+
 def test_a_client_that_has_nothing_left_is_forgotten() -> None:
     server = service()
     for index in range(50):

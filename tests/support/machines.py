@@ -52,6 +52,15 @@ def make_machine(root: Path, nodes: dict[int, FakeNode], siblings: dict[int, int
     return root
 
 
+def mount_cgroups(root: Path, cgroups: str, *mounts: str) -> None:
+    """What a process reads of its cgroups, and for each mount ``TOP POINT KIND OPTIONS``: the cgroup that it shows,
+    where, ``cgroup`` or ``cgroup2``, and for v1 its controllers."""
+    write(root / "proc/self/cgroup", cgroups + "\n")
+    lines = [f"{30 + number} 25 0:{number} {top} {point} rw,nosuid shared:9 - {kind} {kind} rw,{options}\n"
+             for number, (top, point, kind, options) in enumerate(mount.split() for mount in mounts)]  # fmt: skip
+    write(root / "proc/self/mountinfo", "25 1 8:1 / / rw - ext4 /dev/vda rw\n" + "".join(lines))
+
+
 def two_sockets_with_hyperthreads(root: Path) -> Path:
     """2 x 4 cores numbered as Linux does on a Xeon: first threads 0-7, then their siblings 8-15."""
     nodes = {0: FakeNode([0, 1, 2, 3, 8, 9, 10, 11]), 1: FakeNode([4, 5, 6, 7, 12, 13, 14, 15])}
@@ -68,10 +77,12 @@ def one_node(root: Path, cores: int = 2, free: int = 48 * GIB) -> Path:
     return make_machine(root, {0: FakeNode([*range(cores)], free=free)})
 
 
-def machine(*sizes: int, free_gib: float = 48, cgroup_gib: float | None = None) -> Topology:
+def machine(
+    *sizes: int, free_gib: float = 48, cgroup_gib: float | None = None, cpu_quota: float | None = None
+) -> Topology:
     nodes = []
     for index, size in enumerate(sizes):
         start = sum(sizes[:index])
         nodes.append(Node(index, tuple(range(start, start + size)), (), 64 * GIB, int(free_gib * GIB)))
     limit = None if cgroup_gib is None else int(cgroup_gib * GIB)
-    return Topology(tuple(nodes), limit, HugePages("madvise", ()), None)
+    return Topology(tuple(nodes), limit, HugePages("madvise", ()), None, cpu_quota)

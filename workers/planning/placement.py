@@ -2,6 +2,9 @@
 
 As many ranks as nodes is the natural case. More ranks make *virtual nodes*: a node's cores are cut into parts as equal
 as possible, so that every part of the program also runs on a small machine. Fewer ranks leave the smallest nodes idle.
+
+A CPU quota counts like fewer cores: as many as it has whole ones, on as few nodes as hold them. Threads beyond it would
+use it up before the end of each period, and all of them would stand still for the rest of it.
 """
 
 import itertools
@@ -31,19 +34,20 @@ class Placement:
 
 def place_ranks(topology: Topology, tp: int | None, threads_per_worker: int | None, reserve_core: bool) -> Placement:
     """Give each of `tp` ranks (by default one per node) its cores. Raises `OperatorError` for too few cores."""
-    nodes = list(topology.nodes)
-    if not nodes:
+    if not topology.nodes:
         raise OperatorError("no NUMA node has both a core and memory for this process: widen its cpuset or affinity")
+    nodes, quota_notes = _within_quota(topology, tp)
+    remedy = "raise the CPU quota" if quota_notes else "widen the cpuset"
     front_end: tuple[int, ...] = ()
     if reserve_core:
-        nodes, front_end = _reserve_core(nodes)
+        nodes, front_end = _reserve_core(nodes, remedy)
     wanted = len(nodes) if tp is None else tp
     cores = sum(len(node.cpus) for node in nodes)
     if wanted > cores:
         reserved = " besides the reserved one" if reserve_core else ""
         raise OperatorError(
             f"--tp {wanted} needs {wanted} cores, and this process may use {cores}{reserved}: lower --tp to at most"
-            f" {cores}, or widen the cpuset"
+            f" {cores}, or {remedy}"
         )
     nodes, notes = _choose_nodes(nodes, wanted)
     ranks = [
@@ -51,14 +55,65 @@ def place_ranks(topology: Topology, tp: int | None, threads_per_worker: int | No
         for node, count in zip(nodes, _ranks_per_node(nodes, wanted), strict=True)
         for part in _cut(node.cpus, count)
     ]
-    return Placement(ranks, front_end, notes)
+    return Placement(ranks, front_end, (*quota_notes, *notes))
 
 
-def _reserve_core(nodes: list[Node]) -> tuple[list[Node], tuple[int, ...]]:
+def _within_quota(topology: Topology, tp: int | None) -> tuple[list[Node], tuple[str, ...]]:
+    """The nodes, with no more cores than the CPU quota has whole ones, and what to tell about it.
+
+    Without `tp` they are as few as hold so many cores; with it they are as many as there are ranks.
+    """
+    quota, nodes = topology.cpu_quota, list(topology.nodes)
+    if quota is None or quota >= topology.cores:
+        return nodes, ()
+    threads = max(1, int(quota))
+    if tp is None:
+        largest = sorted((len(node.cpus) for node in nodes), reverse=True)
+        count = next(count for count in range(1, len(nodes) + 1) if sum(largest[:count]) >= threads)
+    else:
+        count = min(tp, len(nodes), threads)
+    chosen = _roomiest(nodes, count, -(-threads // count))
+    kept = [
+        replace(node, cpus=_spread(node.cpus, share))
+        for node, share in zip(chosen, _shares(threads, [len(node.cpus) for node in chosen]), strict=True)
+    ]
+    if quota < 1:
+        consequence = "it is less than one core, so that the kernel stops the server in every period: raise it"
+    else:
+        consequence = "more would use it up before the end of each period, and stand still for the rest of it"
+    where = ", ".join(str(node.id) for node in kept)
+    used = sum(len(node.cpus) for node in kept)
+    note = f"the CPU quota of {quota:.4g} of {topology.cores} cores allows {used} on node {where}: {consequence}"
+    return kept, (note,)
+
+
+def _roomiest(nodes: list[Node], count: int, cores: int) -> list[Node]:
+    """`count` nodes with `cores` cores, or else the most, and of several such those with the most free memory.
+
+    So servers of one quota each, which are started one after the other on a host, are likely to take different nodes.
+    """
+    ranked = sorted(nodes, key=lambda node: (-min(len(node.cpus), cores), -node.free_bytes, node.id))
+    return sorted(ranked[:count], key=lambda node: node.id)
+
+
+def _shares(total: int, sizes: list[int]) -> list[int]:
+    """Divide `total`, or all that there is, so that shares are as equal as `sizes` allow."""
+    shares = [0] * len(sizes)
+    for _ in range(min(total, sum(sizes))):
+        shares[min((share, index) for index, share in enumerate(shares) if share < sizes[index])[1]] += 1
+    return shares
+
+
+def _spread(cpus: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """`count` of the cores, evenly over the node: neighbours share a cache, and its way to the memory."""
+    return tuple(cpus[index * len(cpus) // count] for index in range(count))
+
+
+def _reserve_core(nodes: list[Node], remedy: str) -> tuple[list[Node], tuple[int, ...]]:
     """Take the first core of the first node: where interrupts go anyway by default."""
     first = nodes[0]
     if sum(len(node.cpus) for node in nodes) < 2:
-        raise OperatorError("--reserve-core needs at least two cores: leave it out, or widen the cpuset")
+        raise OperatorError(f"--reserve-core needs at least two cores: leave it out, or {remedy}")
     smaller = replace(first, cpus=first.cpus[1:])
     return [node for node in (smaller, *nodes[1:]) if node.cpus], first.cpus[:1]
 

@@ -1,7 +1,8 @@
 """Processors and memory that this process may use, read from procfs, sysfs and cgroups.
 
-The machine is not asked what it has but what this process was given: the affinity mask, the cgroup's cpuset and its
-memory limit. Every reader takes the root of the file system, so that tests describe other machines as folders.
+The machine is not asked what it has but what this process was given: the affinity mask, and the cgroup's cpuset,
+CPU quota and memory limit. Every reader takes the root of the file system, so that tests describe other machines as
+folders.
 """
 
 import os
@@ -10,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from numaserve.workers.planning.cgroups import cgroup_cpu_quota, cgroup_cpuset, cgroup_free_bytes, read_text
+
 ROOT = Path("/")
-_UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number rounded down to a page
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Topology:
     cgroup_free_bytes: int | None  # None without a cgroup memory limit
     huge_pages: HugePages
     memlock_bytes: int | None  # None is unlimited
+    cpu_quota: float | None = None  # processors' worth of time, of all processors together; None without a limit
 
     @property
     def cores(self) -> int:
@@ -52,14 +55,15 @@ def read_topology(root: Path = ROOT, affinity: Iterable[int] | None = None) -> T
     """Read what this process may use. `affinity` replaces the process's own mask."""
     allowed = set(os.sched_getaffinity(0) if affinity is None else affinity)
     # The kernel keeps the mask inside the cpuset and the online processors; a sandbox that fakes one of them does not.
-    for limit in (_read_cpuset(root, "cpus"), parse_cpu_list(_read(root / "sys/devices/system/cpu/online"))):
-        if limit:
-            allowed &= limit
+    for limit in (cgroup_cpuset(root, "cpus"), read_text(root / "sys/devices/system/cpu/online")):
+        if cpus := parse_cpu_list(limit):
+            allowed &= cpus
     return Topology(
         nodes=_read_nodes(root, allowed),
-        cgroup_free_bytes=_cgroup_free_bytes(root),
+        cgroup_free_bytes=cgroup_free_bytes(root),
         huge_pages=_read_huge_pages(root),
         memlock_bytes=_memlock_bytes(),
+        cpu_quota=cgroup_cpu_quota(root),
     )
 
 
@@ -92,7 +96,7 @@ def _read_nodes(root: Path, allowed: set[int]) -> tuple[Node, ...]:
     allowed_nodes = _allowed_memory_nodes(root)
     for path in folder.glob("node[0-9]*"):
         number = int(path.name.removeprefix("node"))
-        cpus_of[number] = parse_cpu_list(_read(path / "cpulist")) & allowed
+        cpus_of[number] = parse_cpu_list(read_text(path / "cpulist")) & allowed
         memory = _read_meminfo(path / "meminfo")
         if memory.get("MemTotal") and (allowed_nodes is None or number in allowed_nodes):
             memory_of[number] = memory
@@ -117,8 +121,8 @@ def _read_nodes(root: Path, allowed: set[int]) -> tuple[Node, ...]:
 
 def _nearest(folder: Path, node: int, candidates: list[int]) -> int:
     """The candidate with the smallest ACPI distance. The distance file lists the online nodes in order."""
-    distances = [int(word) for word in _read(folder / f"node{node}/distance").split()]
-    online = sorted(parse_cpu_list(_read(folder / "online")))
+    distances = [int(word) for word in read_text(folder / f"node{node}/distance").split()]
+    online = sorted(parse_cpu_list(read_text(folder / "online")))
     by_node = dict(zip(online, distances, strict=False))
     return min(candidates, key=lambda candidate: (by_node.get(candidate, 255), candidate))
 
@@ -130,7 +134,7 @@ def _split_hyperthreads(root: Path, cpus: set[int]) -> tuple[tuple[int, ...], tu
     seen: set[int] = set()
     for cpu in sorted(cpus):
         (rest if cpu in seen else first).append(cpu)
-        seen |= parse_cpu_list(_read(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
+        seen |= parse_cpu_list(read_text(root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"))
         seen.add(cpu)
     return tuple(first), tuple(rest)
 
@@ -138,7 +142,7 @@ def _split_hyperthreads(root: Path, cpus: set[int]) -> tuple[tuple[int, ...], tu
 def _read_meminfo(path: Path) -> dict[str, int]:
     """Parse /proc/meminfo or a node's meminfo into bytes."""
     figures: dict[str, int] = {}
-    for line in _read(path).splitlines():
+    for line in read_text(path).splitlines():
         key, _, value = line.partition(":")
         words = value.split()
         if words and words[-1] == "kB":
@@ -155,78 +159,24 @@ def _available(memory: dict[str, int]) -> int:
 
 def _allowed_memory_nodes(root: Path) -> set[int] | None:
     """The nodes whose memory the process may allocate, or None when nothing restricts them."""
-    for line in _read(root / "proc/self/status").splitlines():
+    for line in read_text(root / "proc/self/status").splitlines():
         if line.startswith("Mems_allowed_list:"):
             return parse_cpu_list(line.partition(":")[2]) or None
-    return _read_cpuset(root, "mems")
-
-
-def _read_cpuset(root: Path, what: str) -> set[int] | None:
-    """The effective cpuset of the process's cgroup, v2 or v1; None where there is none."""
-    for folder in _cgroup_folders(root, "cpuset"):
-        for name in (f"cpuset.{what}.effective", f"cpuset.effective_{what}", f"cpuset.{what}"):
-            found = parse_cpu_list(_read(folder / name))
-            if found:
-                return found
-    return None
-
-
-def _cgroup_free_bytes(root: Path) -> int | None:
-    """Bytes that the tightest memory limit of the process's cgroup and its ancestors leaves, page cache not counted."""
-    free: list[int] = []
-    for folder in _cgroup_folders(root, "memory"):
-        for limit_name, usage_name, cache_key in (
-            ("memory.max", "memory.current", "inactive_file"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-        ):
-            limit = _read(folder / limit_name).strip()
-            if limit.isdigit() and int(limit) < _UNLIMITED:
-                usage = int(_read(folder / usage_name).strip() or 0)
-                stat = dict(line.split(maxsplit=1) for line in _read(folder / "memory.stat").splitlines())
-                free.append(max(0, int(limit) - usage + int(stat.get(cache_key, 0))))
-    return min(free, default=None)
-
-
-def _cgroup_folders(root: Path, controller: str) -> list[Path]:
-    """The process's cgroup folders for a controller, innermost first, up to the root of the hierarchy."""
-    folders: list[Path] = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        hierarchy, controllers, path = line.split(":", 2)
-        if hierarchy == "0":
-            base = root / "sys/fs/cgroup"
-            if not (base / "cgroup.controllers").exists():
-                base = base / "unified"
-        elif controller in controllers.split(","):
-            base = root / "sys/fs/cgroup" / controllers
-            if not base.exists():
-                base = root / "sys/fs/cgroup" / controller
-        else:
-            continue
-        parts = [part for part in path.split("/") if part not in ("", "..")]
-        folders += [base.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
-    return folders
+    return parse_cpu_list(cgroup_cpuset(root, "mems")) or None
 
 
 def _read_huge_pages(root: Path) -> HugePages:
     mode = "unavailable"
-    for word in _read(root / "sys/kernel/mm/transparent_hugepage/enabled").split():
+    for word in read_text(root / "sys/kernel/mm/transparent_hugepage/enabled").split():
         if word.startswith("["):
             mode = word.strip("[]")
     reserved = []
     for path in (root / "sys/kernel/mm/hugepages").glob("hugepages-*kB"):
         size = int(path.name.removeprefix("hugepages-").removesuffix("kB")) * 1024
-        reserved.append((size, int(_read(path / "nr_hugepages").strip() or 0)))
+        reserved.append((size, int(read_text(path / "nr_hugepages").strip() or 0)))
     return HugePages(mode, tuple(sorted(reserved)))
 
 
 def _memlock_bytes() -> int | None:
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return None if limit == resource.RLIM_INFINITY else limit
-
-
-def _read(path: Path) -> str:
-    """The file's text, or nothing where it cannot be read: holes in sysfs are normal, not errors."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

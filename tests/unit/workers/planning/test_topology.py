@@ -9,6 +9,7 @@ from tests.support.machines import (
     GIB,
     FakeNode,
     make_machine,
+    mount_cgroups,
     one_node,
     three_uneven_clusters,
     two_sockets_with_hyperthreads,
@@ -91,11 +92,17 @@ def test_a_kernel_without_numa_is_one_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "folder", "names"),
+    ("line", "mounts", "folder", "names"),
     [
-        ("0::/a/b", "sys/fs/cgroup/a", ("cpuset.cpus.effective", "memory.max", "memory.current", "inactive_file")),
+        (
+            "0::/a/b",
+            ["/ /sys/fs/cgroup cgroup2 x"],
+            "sys/fs/cgroup/a",
+            ("cpuset.cpus.effective", "memory.max", "memory.current", "inactive_file"),
+        ),
         (
             "4:memory:/a/b\n3:cpuset:/a/b",
+            [f"/ /sys/fs/cgroup/{name} cgroup {name}" for name in ("memory", "cpuset")],
             "sys/fs/cgroup/{}/a",
             ("cpuset.effective_cpus", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
         ),
@@ -103,12 +110,10 @@ def test_a_kernel_without_numa_is_one_node(tmp_path: Path) -> None:
     ids=["v2", "v1"],
 )
 def test_the_cgroup_limits_cores_and_memory(
-    tmp_path: Path, line: str, folder: str, names: tuple[str, str, str, str]
+    tmp_path: Path, line: str, mounts: list[str], folder: str, names: tuple[str, str, str, str]
 ) -> None:
     root = one_node(tmp_path, cores=8)
-    write(root / "proc/self/cgroup", line + "\n")
-    if line.startswith("0"):
-        write(root / "sys/fs/cgroup/cgroup.controllers", "cpuset memory")
+    mount_cgroups(root, line, *mounts)
     cpus, limit, usage, cache = names
     write(root / folder.format("cpuset") / cpus, "2-5\n")
     memory = root / folder.format("memory")
@@ -122,7 +127,9 @@ def test_the_cgroup_limits_cores_and_memory(
 
 def test_no_cgroup_limit_is_none(tmp_path: Path) -> None:
     root = one_node(tmp_path)
-    write(root / "proc/self/cgroup", "4:memory:/\n0::/\n")
+    mount_cgroups(
+        root, "4:memory:/\n0::/", "/ /sys/fs/cgroup/memory cgroup memory", "/ /sys/fs/cgroup/unified cgroup2 x"
+    )
     write(root / "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
     write(root / "sys/fs/cgroup/unified/memory.max", "max\n")
     assert read_topology(root, {0}).cgroup_free_bytes is None

@@ -2,8 +2,9 @@
 
 python tests/bench/bench_overload.py [--model demo] [--streams 8] [--prompt-tokens 7000] [-- OPTIONS OF SERVE]
 
-Each round has the streams alone, and then the same streams with the prompts one after the other. To compare with a
-server that cuts prompts by tokens alone: -- --target-itl-ms 3600000
+Each round has the streams alone, and then the same streams with the prompts one after the other. A gap is one between
+two texts: a stream whose tokens are parts of characters has gaps of several steps, which `tokens_without_text_pct`
+tells. To compare with a server that cuts prompts by tokens alone: -- --target-itl-ms 3600000
 """
 
 import argparse
@@ -75,6 +76,8 @@ def row(
     gaps = latency_of([gap for each in beside for gap in each.itls_s])
     ttft = latency_of([each.ttft_s for each in found])
     failed = sum(each.error is not None for each in (*alone, *beside, *found))
+    tokens = sum(each.output_tokens for each in beside)
+    texts = sum(len(each.itls_s) + 1 for each in beside)
     return Row(
         "overload",
         {"model": options.model, "streams": options.streams, "prompt_tokens": options.prompt_tokens, "round": index},
@@ -86,6 +89,7 @@ def row(
             "itl_p99_ms": gaps.p99,
             "itl_max_ms": max(gap for each in beside for gap in each.itls_s) * 1e3,
             "ttft_ms": ttft.median,
+            "tokens_without_text_pct": 100 * (tokens - texts) / max(tokens, 1),
             "failed": failed,
         },
     )

@@ -1,7 +1,7 @@
 """The worker's loop: a message in, a native step, a message out.
 
 Nothing else runs in this process, but for the packed weights' way to the cache after a first start, and the first touch
-of the KV cache while there is no message.
+of the KV cache: while there is no message, and some after each step.
 """
 
 import logging
@@ -165,6 +165,7 @@ class _Loop:
                 self._mailbox.send(Failure(self._rank, -1, str(error)))
                 return 1
             self._send_stats()
+            self._kv_population.keep_up()
 
     def _step(self, plan: StepPlan) -> None:
         for seq in plan.seqs:

@@ -1,4 +1,5 @@
-"""The KV cache's memory is fetched from the kernel while a worker has nothing else to do."""
+"""The KV cache's memory is fetched from the kernel ahead of its use: while a worker has nothing else to do, and some of
+it after each step."""
 
 import ctypes
 import logging
@@ -8,6 +9,7 @@ import os
 _MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14
 _PIECE_BYTES = 2 << 20  # a huge page: tenths of a millisecond, milliseconds in some virtual machines
 _PAGES_AHEAD = 256  # 8192 tokens
+_TIMES_USED = 2  # above 1, to get ahead of a prompt that came before anything was touched
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +30,22 @@ class Population:
         self._pages_a_piece = max(1, _PIECE_BYTES // max(self._page_bytes, 1))
         self._next_page = self._next_layer = 0
         self._wanted = min(num_pages, _PAGES_AHEAD) if layer_bytes > 0 else 0
+        self._used = self._owed = 0  # pages that were given; what `keep_up` is to touch, in pages of one layer
 
     def use(self, page: int) -> None:
         """A sequence has been given `page`."""
-        if self._layer_bytes > 0:
-            self._wanted = max(self._wanted, min(self._num_pages, page + 1 + _PAGES_AHEAD))
+        if self._layer_bytes > 0 and page >= self._used:
+            self._owed += _TIMES_USED * (page + 1 - self._used) * self._layers
+            self._used = page + 1
+            self._wanted = max(self._wanted, min(self._num_pages, self._used + _PAGES_AHEAD))
+
+    def keep_up(self) -> None:
+        """Touch more than has been given since the last call, so that steps without a pause between them do not catch
+        up with what was touched: then every layer's part would come to its next huge page in the same step."""
+        while self._owed > 0:
+            self._owed -= self._pages_a_piece
+            if not self.advance():
+                self._owed = 0
 
     def advance(self) -> bool:
         """Touch the next piece. False when there is nothing to touch now, or the kernel cannot do it ahead."""

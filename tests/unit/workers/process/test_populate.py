@@ -68,9 +68,27 @@ def test_more_are_touched_as_pages_come_into_use_up_to_the_last() -> None:
         assert max(faults_of_writing(memory, 16, PAGES)) <= 2
 
 
+def test_steps_without_a_pause_do_not_catch_up_with_what_is_touched() -> None:
+    with cache() as memory:
+        ahead = population(memory)
+        for page in range(12):
+            ahead.use(page)
+            ahead.keep_up()
+        assert max(faults_of_writing(memory, 12, 16)) <= 2
+        assert min(faults_of_writing(memory, 18, PAGES)) >= 2 * (PAGES - 18)  # and no more than is wanted
+
+
+def test_nothing_is_touched_after_a_step_that_has_taken_no_page() -> None:
+    with cache() as memory:
+        ahead = population(memory)
+        ahead.keep_up()
+        assert min(faults_of_writing(memory, 0, PAGES)) >= 2 * PAGES
+
+
 def test_no_memory_is_no_work() -> None:
     ahead = Population(0, 0, LAYERS, PAGES)
     ahead.use(3)
+    ahead.keep_up()
     assert not ahead.advance()
 
 

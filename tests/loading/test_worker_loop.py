@@ -1,0 +1,78 @@
+"""What the worker's loop does between messages."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+from numaserve.workers.process import loop
+from numaserve.workers.process.loop import Mailbox, serve
+from numaserve.workers.process.model import StepAnswer
+from numaserve.workers.protocol import FromWorker, Launch, SeqPlan, Shutdown, StepPlan, StepResult, ToWorker
+
+LAUNCH = Launch(
+    rank=0,
+    world_size=1,
+    model="",
+    cpus=[[0]],
+    nodes=[0],
+    weights=[1],
+    num_pages=8,
+    context_length=64,
+    max_running_requests=1,
+    max_step_tokens=32,
+    max_logit_rows=1,
+    ring_fd=-1,
+    ring_nonce=0,
+    step_deadline_s=1.0,
+)
+
+
+class FullMailbox:
+    """A mailbox in which a message always waits: nothing is done while there is none."""
+
+    def __init__(self, messages: list[ToWorker]) -> None:
+        self._messages: Iterator[ToWorker] = iter(messages)
+        self.sent: list[FromWorker] = []
+
+    def receive(self, meanwhile: Callable[[], bool] = lambda: False) -> ToWorker:
+        return next(self._messages)
+
+    def send(self, message: FromWorker) -> None:
+        self.sent.append(message)
+
+
+class Model:
+    """A model of which every step is done at once, and its memory, which writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+
+    def kv_population(self) -> "Model":
+        return self
+
+    def advance(self) -> bool:
+        return False
+
+    def use(self, page: int) -> None:
+        self.events.append(page)
+
+    def keep_up(self) -> None:
+        self.events.append("keep up")
+
+    def run(self, plan: StepPlan) -> StepAnswer:
+        self.events.append("step")
+        return StepAnswer([], 0, 0, 0)
+
+    def cache_weights(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_memory_keeps_up_with_the_pages_of_steps_that_leave_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    monkeypatch.setattr(loop, "_load", lambda *_: model)
+    plans = [StepPlan(step_id, [SeqPlan(0, 0, [1], pages=pages)]) for step_id, pages in enumerate([[2, 0], [], [3]])]
+    mailbox = FullMailbox([LAUNCH, *plans, Shutdown()])
+    assert serve(cast(Mailbox, cast(Any, mailbox)), 0) == 0
+    assert model.events == [2, "step", "keep up", "step", "keep up", 3, "step", "keep up"]
+    assert [message.step_id for message in mailbox.sent if isinstance(message, StepResult)] == [0, 1, 2]

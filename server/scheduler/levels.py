@@ -1,12 +1,22 @@
 """The level of a sequence: how much its client holds before it comes."""
 
-from collections.abc import Iterable
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 
 
+@dataclass(slots=True)
+class _Held:
+    """What a client holds."""
+
+    running: list[Sequence] = field(default_factory=list)  # its sequences, in order of turns
+    pages: int = 0  # of all of them
+
+
 class Levels:
-    """The levels of sequences, as things stand when this is made.
+    """The levels of sequences, as those that run come, grow and go.
 
     A client's own sequences have an order: they begin by `Sequence.place`, and stay in the order of their `turn`. The
     level of one is what those before it hold, of the slots or of the pages, whichever is the greater fraction, over the
@@ -16,30 +26,63 @@ class Levels:
 
     Who sends one request after the other is at level 0 with each of them, whatever it has had before: nobody is made to
     pay for time that nobody else wanted.
+
+    What clients hold is kept up to date, since levels are asked for with each sequence that begins; each is made anew
+    from it, since one page more changes many.
     """
 
-    def __init__(self, running: Iterable[Sequence], config: SchedulerConfig) -> None:
-        """`running` comes in order of turns."""
+    def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
-        self._of: dict[Sequence, float] = {}
-        self._held: dict[str, tuple[int, int]] = {}  # slots and pages of a client
-        for seq in running:
-            slots, pages = self._held.get(seq.client.name, (0, 0))
-            self._of[seq] = self._level(seq, slots, pages)
-            self._held[seq.client.name] = slots + 1, pages + len(seq.pages)
+        self._held: dict[str, _Held] = {}  # of clients that hold something
+
+    def add(self, seq: Sequence) -> None:
+        """Take in a sequence that runs from now on, with its turn and its pages."""
+        held = self._held.setdefault(seq.client.name, _Held())
+        insort(held.running, seq, key=_turn)
+        held.pages += len(seq.pages)
+
+    def grown(self, seq: Sequence, pages: int) -> None:
+        """Count new pages of a sequence that runs."""
+        self._held[seq.client.name].pages += pages
+
+    def remove(self, seq: Sequence) -> None:
+        """Forget a sequence that ran, before it loses its pages."""
+        held = self._held[seq.client.name]
+        held.running.remove(seq)
+        held.pages -= len(seq.pages)
+        if not held.running:
+            del self._held[seq.client.name]
 
     def of(self, seq: Sequence) -> float:
         """The level of a sequence, whether it runs or waits."""
-        if seq in self._of:
-            return self._of[seq]
+        held = self._held.get(seq.client.name)
+        if held is None:
+            return 0.0
         if not seq.has_begun:
-            return self._level(seq, *self._held.get(seq.client.name, (0, 0)))
-        before = [each for each in self._of if each.client.name == seq.client.name and each.turn < seq.turn]
+            return self._level(seq, len(held.running), held.pages)
+        before = held.running[: bisect_left(held.running, seq.turn, key=_turn)]
         return self._level(seq, len(before), sum(len(each.pages) for each in before))
 
     def ranked(self) -> list[Sequence]:
         """Those that run, by level and then by turn: who has to give way comes last."""
-        return sorted(self._of, key=lambda seq: (self._of[seq], seq.turn))
+        return [seq for _, _, seq in sorted(each for held in self._held.values() for each in self._places(held))]
+
+    def higher_than(self, level: float) -> list[Sequence]:
+        """Those that run at a higher level than that: who has to give way comes first."""
+        several = [held for held in self._held.values() if len(held.running) > 1]  # a client's first is at level 0
+        higher = [each for held in several for each in self._places(held) if each[0] > level]
+        return [seq for _, _, seq in sorted(higher, reverse=True)]
+
+    def _places(self, held: _Held) -> Iterator[tuple[float, int, Sequence]]:
+        """Level and turn of each sequence of a client."""
+        pages = 0
+        for slots, seq in enumerate(held.running):
+            yield self._level(seq, slots, pages), seq.turn, seq
+            pages += len(seq.pages)
 
     def _level(self, seq: Sequence, slots: int, pages: int) -> float:
         return max(slots / self._config.max_running, pages / self._config.num_pages) / seq.client.weight
+
+
+def _turn(seq: Sequence) -> int:
+    return seq.turn

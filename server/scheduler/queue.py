@@ -1,6 +1,7 @@
 """The sequences that wait, by whose they are."""
 
-from bisect import insort
+import math
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -12,6 +13,8 @@ from numaserve.server.scheduler.sequence import Sequence
 # waits for ever, however many urgent ones come.
 PLACES_A_PRIORITY = 64
 
+_Place = tuple[int, float, int, Sequence]  # the sequence's turn, its client's turn to begin one, and its arrival
+
 
 @dataclass(slots=True)
 class _Share:
@@ -21,6 +24,7 @@ class _Share:
     live: int = 0  # that wait, run or are held back
     arrivals: int = 0
     start: float = 0.0  # of its turn to begin a sequence
+    place: _Place | None = None  # of the first that waits, in the line of all clients
 
 
 class WaitingQueue:
@@ -45,6 +49,7 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._shares: dict[str, _Share] = {}
         self._waiting = 0
+        self._line: list[_Place] = []  # the first of each client, in order
         self._beginnings = FairClock()
         self._prompts = FairClock()
 
@@ -82,11 +87,14 @@ class WaitingQueue:
             share.start = self._beginnings.start(seq.client.name)
         insort(share.waiting, seq, key=_own_order)
         self._waiting += 1
+        self._line_up(share)
 
     def take_out(self, seq: Sequence) -> None:
         """Remove a sequence that waits, because it runs now, is held back, or leaves."""
-        self._shares[seq.client.name].waiting.remove(seq)
+        share = self._shares[seq.client.name]
+        share.waiting.remove(seq)
         self._waiting -= 1
+        self._line_up(share)
 
     def leave(self, seq: Sequence) -> None:
         """Forget a sequence, which does not wait any more."""
@@ -99,20 +107,21 @@ class WaitingQueue:
 
     def first(self, levels: Levels) -> Sequence | None:
         """The next sequence to run; None when nobody waits."""
-        shares = [share for share in self._shares.values() if share.waiting]
-        if not shares:
-            return None
-
-        def order(share: _Share) -> tuple[float, int, float, int]:
-            first = share.waiting[0]
-            return levels.of(first), first.turn, share.start, first.arrival
-
-        return min(shares, key=order).waiting[0]
+        first, lowest = None, math.inf
+        for *_, seq in self._line:
+            level = levels.of(seq)
+            if level < lowest:
+                first, lowest = seq, level
+            if not level:
+                break  # as nobody is of a lower one, only those are looked at whose clients hold something
+        return first
 
     def begun(self, seq: Sequence) -> None:
-        """Count the turn in which a sequence begins, for the first time."""
+        """Count the turn in which a sequence, which was taken out, begins for the first time."""
         self._beginnings.took(seq.client.name, 1)
-        self._shares[seq.client.name].start = self._beginnings.start(seq.client.name)
+        share = self._shares[seq.client.name]
+        share.start = self._beginnings.start(seq.client.name)
+        self._line_up(share)
 
     def next_prompt(self, prompts: list[Sequence], newcomer: Sequence | None) -> Sequence | None:
         """The sequence whose prompt has the next turn: one of `prompts`, which run, or else the `newcomer`."""
@@ -130,6 +139,15 @@ class WaitingQueue:
     def computed(self, seq: Sequence, tokens: int) -> None:
         """Count the tokens of the turn that `next_prompt` has given to this sequence."""
         self._prompts.took(seq.client.name, tokens)
+
+    def _line_up(self, share: _Share) -> None:
+        """Put the first of a client that waits into its place among those of all clients."""
+        if share.place is not None:
+            del self._line[bisect_left(self._line, share.place)]
+        first = share.waiting[0] if share.waiting else None
+        share.place = None if first is None else (first.turn, share.start, first.arrival, first)
+        if share.place is not None:
+            insort(self._line, share.place)
 
 
 def _own_order(seq: Sequence) -> tuple[int, int, int]:

@@ -30,18 +30,19 @@ class Seats:
         self.free_slots = list(range(config.max_running_requests - 1, -1, -1))
         self.retractions = 0
         self._turns = 0
+        self._levels = Levels(config)
 
     def ranked(self) -> list[Sequence]:
         """Those that run, who has to give way last; by turn where nobody has to."""
         if self._waiting.clients > 1 and not self._kv.can_grow(len(self.running)):
-            return Levels(self.running, self._config).ranked()
+            return self._levels.ranked()
         return list(self.running)
 
     def newcomer(self) -> Sequence | None:
         """The next sequence to admit; None when nobody waits or there is no slot."""
         if not self._waiting or len(self.running) == self._config.max_running:
             return None
-        return self._waiting.first(Levels(self.running, self._config))
+        return self._waiting.first(self._levels)
 
     def admit(self, seq: Sequence) -> bool:
         """Give a sequence that waits a slot and pages; False, and nothing done, when it has to wait on."""
@@ -54,6 +55,7 @@ class Seats:
             seq.turn = self._turns
             self._turns += 1
         insort(self.running, seq, key=lambda each: each.turn)
+        self._levels.add(seq)
         seq.state = SequenceState.RUNNING
         seq.slot = self.free_slots.pop()
         return True
@@ -65,12 +67,12 @@ class Seats:
         """
         if self._waiting.clients < 2:
             return
-        levels = Levels(self.running, self._config)
-        first = self._waiting.first(levels)
+        first = self._waiting.first(self._levels)
         if first is None or first.num_pending:
             return
-        level = levels.of(first)
-        higher = [seq for seq in reversed(levels.ranked()) if levels.of(seq) > level]
+        higher = self._levels.higher_than(self._levels.of(first))
+        if not higher:
+            return
         for_pages = self._kv.count_to_retract(higher, first, headroom=len(self.running))
         for_slots = len(self.running) + 1 - self._config.max_running
         if for_pages is not None and for_slots <= len(higher):
@@ -84,6 +86,7 @@ class Seats:
             self._retract(victim)
             if victim is seq:
                 return None
+        self._levels.grown(seq, len(pages))
         return pages
 
     def suspend(self, seq: Sequence) -> None:
@@ -95,6 +98,7 @@ class Seats:
     def leave(self, seq: Sequence) -> None:
         """Take slot and pages from a sequence."""
         self.running.remove(seq)
+        self._levels.remove(seq)
         self._kv.release(seq)
         self.free_slots.append(seq.slot)
         seq.slot = -1

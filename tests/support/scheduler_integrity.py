@@ -16,6 +16,7 @@ def check_integrity(scheduler: Scheduler) -> None:
     _check_pages(scheduler.kv, scheduler.running, scheduler.config.page_size)
     _check_slots(scheduler)
     _check_queues(scheduler)
+    _check_levels(scheduler)
 
 
 def check_tree(tree: RadixTree, locks: Counter[Node]) -> None:
@@ -66,6 +67,19 @@ def _check_slots(scheduler: Scheduler) -> None:
     _require(slots == list(range(scheduler.config.max_running_requests)), f"slots not in one place: {slots}")
 
 
+def _check_levels(scheduler: Scheduler) -> None:
+    levels, shares = scheduler.seats._levels, scheduler.waiting._shares.values()
+    held = {name: (held.running, held.pages) for name, held in levels._held.items()}
+    running: dict[str, list[Sequence]] = {}
+    for seq in scheduler.running:
+        running.setdefault(seq.client.name, []).append(seq)
+    pages = {name: (own, sum(len(seq.pages) for seq in own)) for name, own in running.items()}
+    _require(held == pages, "what clients hold is miscounted")
+    orders = [(levels.of(share.place[-1]), share.place) for share in shares if share.place is not None]
+    first = min(orders)[-1][-1] if orders else None
+    _require(scheduler.waiting.first(levels) is first, "somebody else than the first of all is taken to be it")
+
+
 def _check_queues(scheduler: Scheduler) -> None:
     waiting = list(scheduler.waiting)
     everybody = [*scheduler.running, *waiting]
@@ -86,7 +100,10 @@ def _check_shares(scheduler: Scheduler) -> None:
     live = Counter(seq.client.name for seq in [*scheduler.running, *queue, *scheduler.held])
     _require(live == Counter({name: share.live for name, share in queue._shares.items()}), "clients are miscounted")
     _require(len(queue) == sum(1 for _ in queue), "those that wait are miscounted")
+    places = [share.place for share in queue._shares.values() if share.waiting]
+    _require(queue._line == sorted(filter(None, places)) and None not in places, "clients are not lined up")
     for share in queue._shares.values():
+        _require(share.place is None or share.place[-1] is share.waiting[0], "another one than its first is lined up")
         orders = [(seq.turn, seq.place, seq.arrival) for seq in share.waiting]
         _require(orders == sorted(orders), "a client's queue is out of order")
 

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from numaserve.server.engine.backlog import Backlog
+from numaserve.server.engine.reserve import RESERVE, reserve_of
 from numaserve.server.engine.types import GenerationRequest, QueueFull
 from numaserve.server.scheduler.scheduler import Scheduler
-
-_RESERVE = 8  # the part of the queue, beyond what is asked for, that only newcomers may fill
 
 
 class Room:
@@ -22,7 +21,7 @@ class Room:
         self._scheduler = scheduler
         self._backlog = backlog
         self._capacity = scheduler.config.max_running + max_queued_requests
-        self._reserve = max(1, max_queued_requests // _RESERVE)
+        self._reserve = reserve_of(max_queued_requests)
         self._max_queued_s = max_queued_s
 
     def check(self, requests: Sequence[GenerationRequest], live: int, now: float) -> None:
@@ -31,7 +30,7 @@ class Room:
         capacity = self._capacity + self._reserve * is_new
         if live + len(requests) > capacity:
             message = f"{live} requests are running or queued, which is as many as may."
-        elif self._backlog.seconds > self._max_queued_s * (1 + is_new / _RESERVE):
+        elif self._backlog.seconds > self._max_queued_s * (1 + is_new * RESERVE):
             message = f"The requests that wait will take {self._backlog.seconds:.0f} s, which is as long as they may."
         else:
             return

@@ -5,4 +5,6 @@ A variable of the task's context: to hand it down through all that texts pass wo
 
 from contextvars import ContextVar
 
-CALLER: ContextVar[str] = ContextVar("caller", default="")
+from numaserve.server.scheduler.client import EVERYBODY, Client
+
+CALLER: ContextVar[Client] = ContextVar("caller", default=EVERYBODY)

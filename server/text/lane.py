@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
+from numaserve.server.engine.reserve import reserve_of
 from numaserve.server.engine.types import NotReady, QueueFull
 from numaserve.server.text.caller import CALLER
 from numaserve.server.text.line import Line
 
-_RESERVE = 8  # the part of what a lane takes that is kept, beyond it, for callers of whom nothing is in
 _RETRY_AFTER_S = 1  # a turn is short; whoever comes again finds others
 
 T = TypeVar("T")
@@ -40,8 +40,8 @@ class Lane:
     @contextmanager
     def admitted(self) -> Iterator[None]:
         """A context in which a request may run pieces. Raises `QueueFull` when as many requests are in as may."""
-        caller = CALLER.get()
-        reserve = 0 if caller in self._requests else self._max_requests // _RESERVE
+        caller = CALLER.get().name
+        reserve = 0 if caller in self._requests else reserve_of(self._max_requests)
         if self._requests.total() >= self._max_requests + reserve:
             raise QueueFull(f"Too many {self._waiting} are waiting. Try again shortly.", _RETRY_AFTER_S)
         self._requests[caller] += 1
@@ -54,7 +54,7 @@ class Lane:
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of `work`, called in one of the threads. Raises `NotReady` once the lane is closed."""
-        await self._line.acquire(CALLER.get())
+        await self._line.acquire(CALLER.get().name)
         if self._closed:
             self._line.release()
             raise NotReady("The server is shutting down.")

@@ -83,7 +83,7 @@ def test_texts_are_worked_on_as_the_client_s(monkeypatch: pytest.MonkeyPatch) ->
     admitted = Lane.admitted
 
     def noted(lane: Lane) -> AbstractContextManager[None]:
-        callers.append(CALLER.get())
+        callers.append(CALLER.get().name)
         return admitted(lane)
 
     monkeypatch.setattr(Lane, "admitted", noted)

@@ -16,7 +16,7 @@ from numaserve.server.api.generation.prompts import prompts_of
 from numaserve.server.api.generation.sampling import generation_requests
 from numaserve.server.api.generation.start import check_model, check_ready
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
-from numaserve.server.scheduler.client import Client
+from numaserve.server.text.caller import CALLER
 
 _WAVE = 256
 
@@ -40,15 +40,15 @@ async def ends_of(context: ApiContext, request: Request, asked: Asked, request_i
     record = record_of(request)
     if context.log_prompts:
         record.prompt = asked.input.prompts if isinstance(asked.input, Texts) else asked.input.conversation.messages
-    return await until_disconnect(request, _all(context, asked, request_id, context.client_of(request), record))
+    return await until_disconnect(request, _all(context, asked, request_id, record))
 
 
-async def _all(context: ApiContext, asked: Asked, request_id: str, client: Client, record: RequestRecord) -> Ends:
+async def _all(context: ApiContext, asked: Asked, request_id: str, record: RequestRecord) -> Ends:
     prompts = await prompts_of(context, asked)
     record.prompt_tokens = total_tokens(prompts)
     # All of them before the first one runs: what cannot be served is found before anything is computed.
     requests = [
-        generation_requests(context, asked, prompt, f"{request_id}-{index}", client=client)
+        generation_requests(context, asked, prompt, f"{request_id}-{index}", client=CALLER.get())
         for index, prompt in enumerate(prompts)
     ]
     size = max(1, min(_WAVE, context.limits.max_sequences // 2))

@@ -17,6 +17,7 @@ from numaserve.server.api.generation.reading import AnswerReader
 from numaserve.server.api.generation.sampling import generation_requests
 from numaserve.server.api.generation.whole_reading import WholeReader
 from numaserve.server.api.running import RunningRequest
+from numaserve.server.text.caller import CALLER
 from numaserve.server.tools.answer import output_parser
 
 
@@ -54,9 +55,8 @@ async def _admitted(
     matcher = await until_disconnect(request, matchers_of(context, asked, prompts[0]))
     running.check()
     ids = [request_id] if len(prompts) == 1 else [f"{request_id}-{index}" for index in range(len(prompts))]
-    client = context.client_of(request)
     requests = [
-        generation_requests(context, asked, prompt, each, client=client, matcher=matcher)
+        generation_requests(context, asked, prompt, each, client=CALLER.get(), matcher=matcher)
         for prompt, each in zip(prompts, ids, strict=True)
     ]
     readers, drops = _readers(context, asked, prompts), asked.max_tokens == 0

@@ -17,5 +17,5 @@ class SetCaller:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:  # where nobody need say who asks
-            CALLER.set(self._context.client_of(HTTPConnection(scope)).name)
+            CALLER.set(self._context.client_of(HTTPConnection(scope)))
         await self._app(scope, receive, send)

@@ -6,6 +6,7 @@ from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 from numaserve.server.engine.types import NotReady, QueueFull
+from numaserve.server.scheduler.client import Client
 from numaserve.server.text.caller import CALLER
 from numaserve.server.text.lane import Lane
 from numaserve.server.text.line import Line
@@ -74,7 +75,7 @@ def test_callers_take_turns_whatever_number_of_requests_they_have() -> None:
     order: list[str] = []
 
     async def request(lane: Lane, caller: str, name: str) -> None:
-        CALLER.set(caller)
+        CALLER.set(Client(caller))
         await lane.run(lambda: order.append(name))
 
     async def scenario() -> None:
@@ -107,14 +108,14 @@ async def test_a_permit_that_comes_as_its_caller_leaves_goes_to_the_next() -> No
 async def test_a_full_lane_keeps_a_reserve_for_callers_of_whom_nothing_is_in() -> None:
     lane = Lane("test", threads=1, max_requests=8)
     with ExitStack() as entered:
-        CALLER.set("flood")
+        CALLER.set(Client("flood"))
         for _ in range(8):
             entered.enter_context(lane.admitted())
         with pytest.raises(QueueFull):
             entered.enter_context(lane.admitted())
-        CALLER.set("newcomer")
+        CALLER.set(Client("newcomer"))
         entered.enter_context(lane.admitted())
-        CALLER.set("one more")
+        CALLER.set(Client("one more"))
         with pytest.raises(QueueFull):
             entered.enter_context(lane.admitted())
     lane.close()

@@ -29,7 +29,7 @@ INSTALL = PATH="$(abspath $(BIN)):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(P
 STAMPS := $(VENV)/.stamps
 PACKAGES := server workers kernels shm_comm configs
 SOURCES := pyproject.toml CMakeLists.txt $(shell find $(PACKAGES) -type f \
-	\( -name '*.py' -o -name '*.pyi' -o -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.yaml' -o -name '*.cmake' -o -name CMakeLists.txt \))
+	\( -name '*.py' -o -name '*.pyi' -o -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.yaml' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.svg' -o -name '*.cmake' -o -name CMakeLists.txt \))
 CXX_SOURCES = $(shell git ls-files '*.cc' '*.h' '*.inl')
 # Prints a list of requirements of pyproject.toml: dependencies, an extra's, or the build's.
 REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyproject.toml", "rb")); p = t["project"]; \

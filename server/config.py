@@ -210,6 +210,7 @@ class ServeConfig(BaseModel):
         description="Host name that the server may be called by, for a proxy before it, or `*`; may be given several "
         "times. Default: local names.",
     )
+    ui: bool = Field(True, description="Serve GET /ui: a page to chat with the model and to look at the machine.")
     tokenizer_info: bool = Field(
         False, description="Serve GET /tokenizer_info, which shows the chat template to every client."
     )

@@ -41,6 +41,7 @@ from numaserve.server.api.response_models import Error
 from numaserve.server.api.sglang.generate import generate_router
 from numaserve.server.api.surfaces import error_of
 from numaserve.server.api.tokenize import tokenize_router
+from numaserve.server.api.ui import ui_router
 from numaserve.server.api.vllm import vllm_router
 from numaserve.server.engine.types import EngineError
 from numaserve.server.tokenizer.types import TokenizationError
@@ -80,6 +81,7 @@ def create_app(context: ApiContext) -> FastAPI:
         ollama_models_router(context),
         generate_router(context),
         vllm_router(context),
+        ui_router(context),
     )
     for router in routers:
         app.include_router(router)

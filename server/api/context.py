@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fastapi import Request
-from numaserve.server.api.auth import ApiKeys
+from numaserve.server.api.auth import OPEN_PATHS, ApiKeys
 from numaserve.server.api.body.route import Bodies
 from numaserve.server.api.browser_rules import BrowserRules
 from numaserve.server.api.judge import Judge
@@ -16,6 +16,7 @@ from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.peers import client_at
 from numaserve.server.api.running import RunningRequests
 from numaserve.server.api.sampling import Sampling
+from numaserve.server.api.ui_files import ui_files
 from numaserve.server.engine.types import EngineProtocol
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.reasoning.format import ReasoningFormat
@@ -53,9 +54,15 @@ class ApiContext:
     reasoning_format: ReasoningFormat | None = None  # None: the model does not think before it answers
     response_template: ResponseTemplate | None = None  # what reads answers whole, where the format is not known
     judge: Judge | None = None  # None: the model is not served as a judge of documents
+    ui: bool = False  # serve the page of GET /ui
     embedding_size: int = 0  # of the model's embeddings; 0: it is not served for them
     browsers: BrowserRules = field(default_factory=BrowserRules)
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @cached_property
+    def open_paths(self) -> frozenset[str]:
+        """The paths that no key is asked for at: probes, and the files of the page that asks its reader for a key."""
+        return OPEN_PATHS | (ui_files().keys() if self.ui else frozenset())
 
     @cached_property
     def bodies(self) -> Bodies:

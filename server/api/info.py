@@ -3,6 +3,7 @@
 Some have two paths: SGLang renamed them, and routers ask for either.
 """
 
+import asyncio
 from datetime import UTC, datetime
 
 import msgspec
@@ -12,12 +13,13 @@ from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, bad_request
 from numaserve.server.api.explain import CONFLICT
 from numaserve.server.api.openapi import errors
-from numaserve.server.api.service_models import Flushed, Loads, ModelInfo, OlderRankLoad, ServerInfo
+from numaserve.server.api.service_models import Flushed, Loads, Machine, ModelInfo, OlderRankLoad, ServerInfo
 from numaserve.server.api.streaming import json_response
-from numaserve.server.engine.types import Load
+from numaserve.server.engine.types import Load, NotReady
 from numaserve.workers.protocol import RankProfile
 
 _INFO_ERRORS = errors(400, 409, 503)
+_COSTS_WITHIN_S = 0.5
 
 
 def info_router(context: ApiContext) -> APIRouter:
@@ -33,6 +35,12 @@ def info_router(context: ApiContext) -> APIRouter:
         ranks = await context.engine.profile(ceilings=ceilings) if profile else []
         figures = {"profile": [_figures(rank) for rank in ranks]} if profile else {}
         return json_response(_server_info(context) | figures)
+
+    @router.get("/machine", response_model=Machine, responses=errors())
+    async def machine() -> Response:
+        """Queue, KV pages, prefix tree and workers now, and what steps have cost: what the page of /ui shows."""
+        now, costs = context.engine.overview(), await _costs(context)
+        return json_response({"version": context.version, "model": context.model_name, "now": now, "costs": costs})
 
     @router.get("/model_info", response_model=ModelInfo, responses=errors())
     @router.get("/get_model_info", response_model=ModelInfo, responses=errors())
@@ -73,6 +81,16 @@ async def flush(context: ApiContext) -> Response:
         return json_response({"success": True, "message": "Cache flushed."})
     message = "Requests are running; the cache was not flushed. Try again when the server is idle."
     raise ApiError(409, message, code="requests_running", refusal=None)
+
+
+async def _costs(context: ApiContext) -> list[dict[str, object]]:
+    """Each rank's figures; none where a step holds them up, or where there are no workers: whoever looks at the machine
+    wants to see just that, and asks again anyway."""
+    try:
+        async with asyncio.timeout(_COSTS_WITHIN_S):
+            return [_figures(rank) for rank in await context.engine.profile()]
+    except (TimeoutError, NotReady):
+        return []
 
 
 def _model_names(context: ApiContext) -> dict[str, object]:

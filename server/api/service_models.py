@@ -3,8 +3,9 @@
 OpenAI's reference for /v1/models, SGLang's for /v1/loads and /model_info, vLLM's for /load and /tokenizer_info.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
+from numaserve.server.engine.overview import Overview
 from pydantic import BaseModel, ConfigDict
 
 
@@ -48,6 +49,25 @@ class ServerInfo(BaseModel):
     model_path: str
     served_model_name: str
     served_model_names: list[str]
+
+
+class RankCosts(BaseModel):
+    """What the steps of a rank have cost since it was loaded, in all and by operation."""
+
+    rank: int
+    steps: int
+    tokens: int
+    native_ns: int
+    operations: list[dict[str, Any]]
+
+
+class Machine(BaseModel):
+    """What a view of the machine shows, at one moment."""
+
+    version: str
+    model: str
+    now: Overview
+    costs: list[RankCosts]
 
 
 class ModelInfo(BaseModel):

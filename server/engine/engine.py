@@ -12,6 +12,7 @@ from numaserve.server.engine.deadlines import StepDeadlines
 from numaserve.server.engine.gauges import Gauges
 from numaserve.server.engine.info import limits_info, load_of, loading_line, settings_info, workers_info
 from numaserve.server.engine.masks import MatcherWork
+from numaserve.server.engine.overview import Overview, prefixes_of, workers_of
 from numaserve.server.engine.profiles import Profiles
 from numaserve.server.engine.recovery import Recovery
 from numaserve.server.engine.registry import LiveRequests
@@ -128,6 +129,7 @@ class Engine:
         )
         self._recovery = Recovery(scheduler, self._requests, metrics, clock, timeout_s=config.resume_timeout_s)
         self._ready: dict[int, Ready] = {}
+        self._told: dict[int, Ready | WorkerStats] = {}  # the last of each rank
         self._state = "loading"
         self._draining = False
 
@@ -183,6 +185,24 @@ class Engine:
             "steps": self._steps.steps,
             **asdict(self._scheduler.stats()),
         }
+
+    def overview(self) -> Overview:
+        """The queue, the pages, the tree of prefixes and the workers now."""
+        prompt_tokens, generation_tokens = self._metrics.tokens()
+        return Overview(
+            state=self.state,
+            max_running=self._scheduler.config.max_running,
+            max_waiting=self._config.max_queued_requests,
+            longest_wait_s=self._requests.longest_wait_s,
+            page_size=self._scheduler.config.page_size,
+            prompt_tokens=prompt_tokens,
+            generation_tokens=generation_tokens,
+            restarts=self._supervisor.restarts,
+            steps=self._steps.steps,
+            prefixes=prefixes_of(self._scheduler.kv.tree),
+            workers=workers_of(self._launches, self._ready, self._told),
+            **asdict(self._scheduler.stats()),
+        )
 
     async def profile(self, *, ceilings: bool = False) -> list[RankProfile]:
         """Figures of each rank's steps since it was loaded, by rank. Raises `NotReady`.
@@ -268,6 +288,7 @@ class Engine:
         )
 
     def _on_worker(self, message: Ready | WorkerStats) -> None:
+        self._told[message.rank] = message
         if isinstance(message, Ready):
             self._ready[message.rank] = message
         self._metrics.worker(

@@ -141,6 +141,12 @@ class LiveRequests:
         """The number of those that have left the queue at some time."""
         return sum(live.sequence.has_begun for live in self._live.values())
 
+    @property
+    def longest_wait_s(self) -> float:
+        """Seconds since the first of those came that wait and have not begun; 0 where nobody waits."""
+        now = self._clock()
+        return now - min((live.admitted_at for live in self._live.values() if not live.sequence.has_begun), default=now)
+
     def id_of(self, sequence: Sequence) -> str:
         """The id under which the client's request is in the log."""
         live = self._live.get(sequence.request_id)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from numaserve.server.engine.constraint import TokenMatcher
+from numaserve.server.engine.overview import Overview
 from numaserve.server.metrics.labels import EndReason
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.workers.protocol import RankProfile, SamplingParams, TokenLogprobs
@@ -144,6 +145,9 @@ class EngineProtocol(Protocol):
 
     def server_info(self) -> dict[str, object]:
         """Configuration, topology, versions and live counters, for GET /server_info."""
+
+    def overview(self) -> Overview:
+        """The queue, the pages, the tree of prefixes and the workers now, for GET /machine."""
 
     async def profile(self, *, ceilings: bool = False) -> list[RankProfile]:
         """Figures of each rank's steps since it was loaded, by rank. Raises `NotReady`.

@@ -15,6 +15,9 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+_PROMPT_TOKENS = "numaserve_prompt_tokens_total"
+_GENERATION_TOKENS = "numaserve_generation_tokens_total"
+
 
 class Metrics:
     """All counters, gauges and histograms of one server. Methods may be called from any thread.
@@ -158,6 +161,12 @@ class Metrics:
             self._workers.rss(label).set(rss_bytes)
         if misplaced_pages is not None:
             self._workers.misplaced(label).set(misplaced_pages)
+
+    def tokens(self) -> tuple[int, int]:
+        """Prompt tokens of scheduled requests, and tokens generated, since the server began."""
+        told = self.registry.restricted_registry([_PROMPT_TOKENS, _GENERATION_TOKENS])
+        counts = {sample.name: int(sample.value) for family in told.collect() for sample in family.samples}
+        return counts[_PROMPT_TOKENS], counts[_GENERATION_TOKENS]
 
     def render(self) -> tuple[bytes, str]:
         """The body and the content type of GET /metrics."""

@@ -7,7 +7,7 @@ have to be split when prompts diverge and when their cold end is evicted, both w
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
 
@@ -162,6 +162,10 @@ class RadixTree:
             node = node.parent
         pages.reverse()
         return pages
+
+    def roots(self) -> Iterable[Node]:
+        """The root of each cache salt."""
+        return self._roots.values()
 
     def nodes(self) -> Iterator[Node]:
         """Every node, roots too, parents first."""

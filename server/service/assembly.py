@@ -132,6 +132,7 @@ def make_http_server(checked: Checked, engine: Engine, listeners: Sequence[Liste
         api_keys=checked.key_sources.keys,
         log_prompts=config.log_prompts,
         strict_fields=config.strict_fields,
+        ui=config.ui,
         tokenizer_info=config.tokenizer_info,
         sampling_defaults=checked.sampling_defaults,
         tool_format=checked.tool_format,

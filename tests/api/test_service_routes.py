@@ -9,6 +9,7 @@ from tests.support.api_fakes import (
     EOS,
     MODEL,
     OPERATION,
+    OVERVIEW,
     TURN,
     VOCAB,
     ByteTokenizer,
@@ -56,6 +57,19 @@ def test_the_version_is_told(client: TestClient) -> None:
 def test_server_info_is_the_engine_s(client: TestClient) -> None:
     info = client.get("/server_info").json()
     assert (info["version"], info["tp"]) == ("1.2.3", 2)
+
+
+def test_the_machine_is_told_in_one_answer(client: TestClient) -> None:
+    told = client.get("/machine").json()
+    assert (told["model"], told["version"]) == (MODEL, "1.2.3")
+    assert told["now"] == msgspec.to_builtins(OVERVIEW)
+    assert [(rank["rank"], rank["steps"]) for rank in told["costs"]] == [(0, 2), (1, 2)]
+
+
+def test_a_machine_without_workers_has_no_costs(client: TestClient, engine: FakeEngine) -> None:
+    engine.ready = False
+    told = client.get("/machine").json()
+    assert (told["costs"], told["now"]["waiting"]) == ([], 1)
 
 
 def test_a_profile_comes_with_server_info_when_it_is_asked_for(client: TestClient) -> None:

@@ -39,6 +39,9 @@ def routes() -> str:
     paths: dict[str, list[str]] = {}
     for method, path, operation in _operations():
         paths.setdefault(operation["description"], []).append(f"{method} {path}")
+    paths["A page to chat with the model and to look at the machine; no key is asked for here, but by the page."] = [
+        "GET /ui"
+    ]
     paths["The schema of all this, answers and errors too."] = ["GET /openapi.json"]
     return table(
         ("endpoint", "answer"), ((code(*sorted(names, key=len)), text.rstrip(".")) for text, names in paths.items())

@@ -18,6 +18,7 @@ from numaserve.server.api.browser_rules import BrowserRules
 from numaserve.server.api.judge import Judge
 from numaserve.server.api.key_file import ApiKey
 from numaserve.server.engine.clock import Clock
+from numaserve.server.engine.overview import Branch, Overview, Prefixes, WorkerState
 from numaserve.server.engine.types import (
     Busy,
     EndReason,
@@ -42,6 +43,28 @@ EMBEDDING_SIZE = 4
 MODEL = "tiny/bytes"
 REPLY = "Hé 世界!"
 OPERATION = OperationProfile("linear", "bf16", calls=60, ns=900, wait_ns=0, weight_bytes=50, bytes=100, flops=200)
+
+OVERVIEW = Overview(
+    state="serving",
+    running=3,
+    waiting=1,
+    max_running=8,
+    max_waiting=16,
+    longest_wait_s=0.5,
+    page_size=32,
+    pages_free=5,
+    pages_cached=2,
+    pages_active=1,
+    prefix_query_tokens=100,
+    prefix_hit_tokens=64,
+    prompt_tokens=100,
+    generation_tokens=9,
+    retractions=0,
+    restarts=0,
+    steps=2,
+    prefixes=Prefixes(3, [Branch(-1, 2, used=True), Branch(0, 1, used=False)], complete=True),
+    workers=[WorkerState(rank, rank, 4, "avx512", 2**30, 2**29, 2**31, 0) for rank in range(2)],
+)
 
 
 class ByteTokenizer:
@@ -213,6 +236,9 @@ class FakeEngine:
     def server_info(self) -> dict[str, object]:
         return {"tp": 2}
 
+    def overview(self) -> Overview:
+        return OVERVIEW
+
     async def profile(self, *, ceilings: bool = False) -> list[RankProfile]:
         if ceilings and not self.idle:
             raise Busy("Requests are running.")
@@ -239,6 +265,7 @@ def make_context(
     tokenizer_info: bool = True,
     sse_ping_seconds: float = 15.0,
     browsers: BrowserRules | None = None,
+    ui: bool = True,
     embedding_size: int = 0,
     judge: Judge | None = None,
     context_length: int = CONTEXT,
@@ -258,6 +285,7 @@ def make_context(
         tokenizer_info=tokenizer_info,
         sse_ping_seconds=sse_ping_seconds,
         browsers=browsers or BrowserRules(),
+        ui=ui,
         embedding_size=embedding_size,
         judge=judge,
     )

@@ -1,6 +1,5 @@
 """Says whose request it is to what divides its work among callers."""
 
-from numaserve.server.api.auth import OPEN_PATHS
 from numaserve.server.api.context import ApiContext
 from numaserve.server.text.caller import CALLER
 from starlette.requests import HTTPConnection
@@ -16,6 +15,6 @@ class SetCaller:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:  # where nobody need say who asks
+        if scope["type"] == "http" and scope["path"] not in self._context.open_paths:  # where nobody need say who asks
             CALLER.set(self._context.client_of(HTTPConnection(scope)))
         await self._app(scope, receive, send)

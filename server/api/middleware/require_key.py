@@ -1,6 +1,5 @@
 """The check of API keys."""
 
-from numaserve.server.api.auth import OPEN_PATHS
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import unauthorized
 from numaserve.server.api.surfaces import error_of
@@ -8,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class RequireKey:
-    """Refuses every route, known or not, without an accepted key; only the probes are open."""
+    """Refuses every route, known or not, without an accepted key; only the probes and the page's own files are open."""
 
     def __init__(self, app: ASGIApp, context: ApiContext) -> None:
         self._app = app
@@ -17,7 +16,7 @@ class RequireKey:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on or answer 401."""
         keys = self._context.api_keys
-        if scope["type"] != "http" or keys is None or scope["path"] in OPEN_PATHS:
+        if scope["type"] != "http" or keys is None or scope["path"] in self._context.open_paths:
             await self._app(scope, receive, send)
             return
         if keys.accept(scope["headers"]):

@@ -1,0 +1,57 @@
+"""The files of the page of GET /ui, and what browsers are told of them."""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = "/ui"
+_FOLDER = Path(__file__).parents[1] / "ui"
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+# Only files from here, nothing inline, no frame around it, and no text that becomes markup or code: what a model writes
+# is somebody else's. https://www.w3.org/TR/CSP3/, https://www.w3.org/TR/trusted-types/
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",  # a newer version of the server has other files under the same names
+}
+
+
+@dataclass(frozen=True)
+class UiFile:
+    """A file of the page."""
+
+    content: bytes
+    kind: str  # as in Content-Type
+
+
+@functools.cache
+def ui_files() -> dict[str, UiFile]:
+    """The files by the path that they are served under; the page itself is `PAGE`."""
+    return {
+        PAGE if file.name == "index.html" else f"{PAGE}/{file.name}": UiFile(file.read_bytes(), _KINDS[file.suffix])
+        for file in sorted(_FOLDER.iterdir())
+        if file.suffix in _KINDS
+    }

@@ -1,0 +1,119 @@
+"""What a view of the machine shows: the queue, the pages, the tree of prefixes and the workers, as they are now."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+
+from numaserve.server.scheduler.radix_tree import Node, RadixTree
+from numaserve.workers.protocol import Launch, Ready, WorkerStats
+
+# Enough for a picture. A tree may have a hundred thousand pages, and the event loop walks through it.
+MAX_BRANCHES = 160
+MAX_PAGES_SEEN = 4000
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Pages of a prefix that follow each other without a fork."""
+
+    parent: int  # the place in the list of the branch that it goes on from; -1: it begins a prompt
+    pages: int
+    used: bool  # by a sequence that runs; otherwise kept until its memory is needed
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """The shape of the tree of cached prefixes. No token and no salt is in it: they are other clients'."""
+
+    pages: int  # of the whole tree
+    branches: list[Branch]  # parents before their children, those near to the roots first
+    complete: bool  # no branch is left out
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """One rank, and its place."""
+
+    rank: int
+    node: int
+    cores: int
+    isa: str
+    weight_bytes: int
+    kv_bytes: int
+    rss_bytes: int
+    misplaced_pages: int
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The engine now."""
+
+    state: str
+    running: int
+    waiting: int
+    max_running: int
+    max_waiting: int
+    longest_wait_s: float  # of those that wait and have not begun; 0 where nobody does
+    page_size: int  # tokens
+    pages_free: int
+    pages_cached: int
+    pages_active: int
+    prefix_query_tokens: int
+    prefix_hit_tokens: int
+    prompt_tokens: int
+    generation_tokens: int
+    retractions: int
+    restarts: int
+    steps: int
+    prefixes: Prefixes
+    workers: list[WorkerState]  # by rank; empty until they have loaded
+
+
+def prefixes_of(tree: RadixTree) -> Prefixes:
+    """The shape of `tree`, breadth first, until `MAX_BRANCHES` are told or `MAX_PAGES_SEEN` were looked at."""
+    most = MAX_BRANCHES + 1  # one more than is told, as a sign that there are more
+    first_pages = chain.from_iterable(root.children.values() for root in tree.roots())
+    begins = [(-1, page) for page in islice(first_pages, most)]
+    branches: list[Branch] = []
+    seen = 0
+    for parent, first in begins:  # grows meanwhile
+        if len(branches) == MAX_BRANCHES or seen >= MAX_PAGES_SEEN:
+            return Prefixes(tree.num_pages, branches, complete=False)
+        last, pages = _end_of_branch(first, MAX_PAGES_SEEN - seen)
+        seen += pages
+        begins += [(len(branches), page) for page in islice(last.children.values(), most - len(begins))]
+        branches.append(Branch(parent, pages, first.locks > 0))
+    return Prefixes(tree.num_pages, branches, complete=True)
+
+
+def _end_of_branch(node: Node, most: int) -> tuple[Node, int]:
+    """The last page of the branch that begins with `node`, or its page number `most`, and the count of pages until
+    there. A branch ends too where the use by running sequences does."""
+    pages = 1
+    while pages < most and len(node.children) == 1:
+        (child,) = node.children.values()
+        if (child.locks > 0) != (node.locks > 0):
+            break
+        node = child
+        pages += 1
+    return node, pages
+
+
+def workers_of(
+    launches: Sequence[Launch], ready: Mapping[int, Ready], told: Mapping[int, WorkerStats | Ready]
+) -> list[WorkerState]:
+    """Each rank of `launches` that is `ready`, with what it has `told` since."""
+    return [
+        WorkerState(
+            rank=launch.rank,
+            node=launch.nodes[launch.rank],
+            cores=len(launch.cpus[launch.rank]),
+            isa=ready[launch.rank].isa,
+            weight_bytes=ready[launch.rank].weight_bytes,
+            kv_bytes=ready[launch.rank].kv_bytes,
+            rss_bytes=told[launch.rank].rss_bytes,
+            misplaced_pages=told[launch.rank].misplaced_pages,
+        )
+        for launch in launches
+        if launch.rank in ready
+    ]

@@ -1,0 +1,86 @@
+// The page: its bar and its dialogs; the chat and the machine are modules of their own.
+
+import { get, useKey } from "./api.js";
+import { Chat } from "./chat.js";
+import { byId, make } from "./dom.js";
+import { Machine } from "./machine.js";
+import { wireSettings } from "./settings.js";
+import { kept } from "./store.js";
+
+const { messages, settings } = kept();
+const model = byId("model");
+const state = byId("state");
+
+const chat = new Chat({ messages, settings, model: () => model.value, needKey: askKey });
+const machine = new Machine(byId("machine"), { model: () => model.value, told: showState, refused: onRefused });
+
+wireSettings(settings, () => chat.keep());
+wireKey();
+wireViews();
+document.querySelectorAll("[data-close]").forEach((button) =>
+  button.addEventListener("click", () => button.closest("dialog").close()));
+start();
+
+async function start() {
+  notice("");
+  try {
+    showModels((await get("v1/models")).data);
+    machine.start();
+    byId("prompt").focus();
+  } catch (problem) {
+    onRefused(problem);
+  }
+}
+
+function showModels(listed) {
+  const chosen = model.value || settings.model;
+  model.replaceChildren(...listed.map(({ id, state: life }) =>
+    make("option", { value: id, selected: id === chosen }, life && life !== "ready" ? `${id} (${life})` : id)));
+}
+
+model.addEventListener("change", () => {
+  settings.model = model.value;
+  chat.keep();
+  machine.forget();
+});
+
+function showState(life) {
+  state.textContent = life;
+  state.dataset.good = life === "serving" || life === "ready";
+}
+
+function onRefused(problem) {
+  if (problem.status === 401) askKey();
+  else notice(problem.message);
+}
+
+function notice(text) {
+  byId("notice").textContent = text;
+  byId("notice").hidden = !text;
+}
+
+function askKey() {
+  machine.stop();
+  if (!byId("key-dialog").open) byId("key-dialog").showModal();
+}
+
+function wireKey() {
+  byId("open-key").addEventListener("click", askKey);
+  byId("key-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    useKey(byId("key").value.trim());
+    byId("key").value = "";
+    byId("key-dialog").close();
+    start();
+  });
+}
+
+function wireViews() {
+  const views = { chat: byId("show-chat"), machine: byId("show-machine") };
+  for (const [view, button] of Object.entries(views)) {
+    button.addEventListener("click", () => {
+      document.body.dataset.view = view;
+      for (const [name, each] of Object.entries(views)) each.setAttribute("aria-pressed", name === view);
+    });
+  }
+}

@@ -1,5 +1,6 @@
 """The end of a worker group, and what brought it about."""
 
+import enum
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,3 +17,11 @@ class Death:
 
     def __str__(self) -> str:
         return self.message
+
+
+class Cause(enum.Enum):
+    """Says what a death comes from, as far as it matters for whether another group should be started."""
+
+    UNKNOWN = enum.auto()  # nothing explains it
+    REQUEST = enum.auto()  # one that is being looked for, or has been found
+    PASSING = enum.auto()  # whatever it was, the workers have answered since the one before

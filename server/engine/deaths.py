@@ -1,5 +1,6 @@
 """Which deaths of the workers may go on for ever."""
 
+from numaserve.server.death import Cause
 from numaserve.server.scheduler.suspects import Finding
 
 
@@ -10,15 +11,17 @@ class Deaths:
         self._answered_at_death = 0
         self._steps_at_conviction = -1
 
-    def explained(self, finding: Finding, steps: int, beats: int) -> bool:
-        """Take in a death after so many answered `steps`, and `beats` of the heart, in all. Returns whether something
-        explains it: an answer since the last, or that it is put down to a request that will be found.
+    def cause(self, finding: Finding, steps: int, beats: int) -> Cause:
+        """The cause of a death after so many answered `steps`, and `beats` of the heart, in all.
 
         One more conviction without a step since the one before explains nothing: workers that die of every request
         would be started again as long as requests come.
         """
         answered, self._answered_at_death = steps + beats > self._answered_at_death, steps + beats
-        if finding.convicted is None:
-            return answered or finding.put_down
-        at_conviction, self._steps_at_conviction = self._steps_at_conviction, steps
-        return steps > at_conviction
+        if finding.convicted is not None:
+            at_conviction, self._steps_at_conviction = self._steps_at_conviction, steps
+            if steps <= at_conviction:
+                return Cause.UNKNOWN
+        if answered:
+            return Cause.PASSING
+        return Cause.REQUEST if finding.put_down else Cause.UNKNOWN

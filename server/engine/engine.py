@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from numaserve.server.death import Death
+from numaserve.server.death import Cause, Death
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.deadlines import StepDeadlines
 from numaserve.server.engine.gauges import Gauges
@@ -309,7 +309,7 @@ class Engine:
         self._recovery.workers_up()
         self._steps.start()
 
-    def _on_down(self, death: Death) -> bool:
+    def _on_down(self, death: Death) -> Cause:
         self._state = "restarting"
         self._steps.halt()
         self._requests.masks.reset()

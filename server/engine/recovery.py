@@ -2,7 +2,7 @@
 
 import logging
 
-from numaserve.server.death import Death, DeathReason
+from numaserve.server.death import Cause, Death, DeathReason
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.deaths import Deaths
 from numaserve.server.engine.outage import Outage
@@ -37,14 +37,14 @@ class Recovery:
         """Whether nobody should be made to wait for its end."""
         return self._outage.expired
 
-    def died(self, death: Death, *, steps: int, beats: int) -> bool:
-        """The workers have died after so many answers in all. Returns what `Deaths` says of it."""
+    def died(self, death: Death, *, steps: int, beats: int) -> Cause:
+        """The workers have died after so many answers in all. Returns what it comes from, as `Deaths` has it."""
         finding = self._scheduler.workers_died()
         if finding.convicted is not None:
             self._end_convicted(finding.convicted, death)
         self._metrics.resumed(self._requests.num_begun)
         self._outage.workers_down()
-        return self._deaths.explained(finding, steps, beats)
+        return self._deaths.cause(finding, steps, beats)
 
     def restarting(self, reason: DeathReason) -> None:
         """The workers that died for `reason` have ended, and others are started."""

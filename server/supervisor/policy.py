@@ -2,6 +2,8 @@
 
 from collections import deque
 
+from numaserve.server.death import Cause
+
 MAX_FAILURES = 3
 WINDOW_S = 60.0
 _FIRST_PAUSE_S = 0.5
@@ -9,12 +11,12 @@ _LONGER = 4  # times the pause before
 
 
 class RestartPolicy:
-    """Gives up after three failures within a minute that nothing explains, and after three starts in a row that never
-    became ready.
+    """Gives up after three failures within a minute that nothing explains, without a step answered between them, and
+    after three starts in a row that never became ready.
 
-    A failure is explained when the workers have answered a step since the one before, or when it is put down to a
-    request that will be found: neither goes on for ever. The second rule is for models that take longer than twenty
-    seconds to load: with the first one alone they would be loaded for ever.
+    Those that a request explains do not count: it will be found. Those after a step that was answered forgive the ones
+    before, too: workers that serve from time to time are better than none. The second rule is for models that take
+    longer than twenty seconds to load: with the first one alone they would be loaded for ever.
     """
 
     def __init__(self, max_failures: int = MAX_FAILURES, window_s: float = WINDOW_S) -> None:
@@ -32,9 +34,11 @@ class RestartPolicy:
         """
         return _FIRST_PAUSE_S * _LONGER ** (self._never_ready - 1) if self._never_ready else 0.0
 
-    def failed(self, now: float, *, was_ready: bool, explained: bool = False) -> bool:
+    def failed(self, now: float, *, was_ready: bool, cause: Cause = Cause.UNKNOWN) -> bool:
         """Note a failure of the group at the monotonic time `now`. Returns whether it is to be given up."""
-        if explained:
+        if cause is Cause.PASSING:
+            self._times.clear()
+        if cause is not Cause.UNKNOWN:
             self._never_ready = 0
             return False
         self._times.append(now)

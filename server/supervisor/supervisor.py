@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from numaserve.server.death import Death, DeathReason
+from numaserve.server.death import Cause, Death, DeathReason
 from numaserve.server.supervisor.group import Group, GroupFactory, GroupFailed, GroupHooks, GroupSpec, WorkerGroup
 from numaserve.server.supervisor.memory import MaskBoard
 from numaserve.server.supervisor.policy import RestartPolicy
@@ -20,9 +20,8 @@ class SupervisorHooks:
 
     group: GroupHooks
     up: Callable[[], None]  # every rank is ready and holds no sequence
-    # The group failed: every plan in flight is lost and the KV cache with it. Returns whether the policy should pass
-    # over it, see `RestartPolicy`.
-    down: Callable[[Death], bool]
+    # The group failed: every plan in flight is lost and the KV cache with it. Returns what it comes from.
+    down: Callable[[Death], Cause]
     restarted: Callable[[DeathReason], None]  # the group is started again
     given_up: Callable[[str], None]  # the group failed too often and is not started again
 
@@ -124,15 +123,15 @@ class Supervisor:
             self._stillborn.append(death)
             return
         logger.error("the worker group failed: %s", death)
-        explained = self._hooks.down(death)
-        self._restarting = asyncio.get_running_loop().create_task(self._restart(death, explained))
+        cause = self._hooks.down(death)
+        self._restarting = asyncio.get_running_loop().create_task(self._restart(death, cause))
 
-    async def _restart(self, death: Death, explained: bool) -> None:
+    async def _restart(self, death: Death, cause: Cause) -> None:
         was_ready = True
         while True:
             await self._end_group()
             now = asyncio.get_running_loop().time()
-            if self._policy.failed(now, was_ready=was_ready, explained=explained):
+            if self._policy.failed(now, was_ready=was_ready, cause=cause):
                 logger.critical("giving up: the worker group failed too often, last because %s", death)
                 self._hooks.given_up(str(death))
                 return
@@ -142,11 +141,11 @@ class Supervisor:
             try:
                 await self._start_group()
             except GroupFailed as error:
-                death, was_ready, explained = error.death, False, False
+                death, was_ready, cause = error.death, False, Cause.UNKNOWN
                 logger.error("the worker group could not be restarted: %s", death)
                 continue
             except Exception as error:  # whatever it was, the next try may succeed, and the policy ends it
-                death, was_ready, explained = Death("failure", str(error)), False, False
+                death, was_ready, cause = Death("failure", str(error)), False, Cause.UNKNOWN
                 logger.exception("the worker group could not be restarted")
                 continue
             self._hooks.up()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from numaserve.server.death import Death
+from numaserve.server.death import Cause, Death
 from numaserve.server.engine.backlog import Backlog
 from numaserve.server.engine.masks import Masks, _Held
 from numaserve.server.engine.outage import Outage
@@ -23,6 +23,7 @@ from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceState, SequenceUpdate
 from numaserve.server.scheduler.step import StepBuilder
 from numaserve.server.scheduler.suspects import Suspects
+from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.progress import ProgressWatch
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.workers.protocol import StepResult
@@ -209,6 +210,14 @@ def an_end_is_told_twice(right: Callable[..., None], stream: Stream, chunk: Any)
     right(stream, chunk)
     if chunk.finish_reason is not None and stream._running:
         right(stream, chunk)
+
+
+@_defect(RestartPolicy, "failed")
+def failures_before_an_answer_are_not_forgiven(
+    right: Callable[..., bool], policy: RestartPolicy, now: float, *, was_ready: bool, cause: Cause = Cause.UNKNOWN
+) -> bool:
+    """Workers that serve between starts that fail are given up."""
+    return right(policy, now, was_ready=was_ready, cause=Cause.REQUEST if cause is Cause.PASSING else cause)
 
 
 @_defect(Supervisor, "_on_failure")

@@ -30,8 +30,8 @@ class World:
         self.truths: dict[int, Truth] = {}  # of the sequences, by their seeds
         self.resume_timeout_s = 0.0
         self._down_since: float | None = None  # without a step that was answered, or could have been
-        self._failures: list[float] = []  # when the workers failed with no step answered since they did before
-        self._answered = True  # a step, since then
+        self._failures: list[float] = []  # of the workers, since the last before which a step was answered: when
+        self._answered = False  # a step, since then
         self.deaths: list[dict[int, range]] = []  # the positions in flight at each death of the workers, by seed
         self.excused: dict[int, str] = {}  # seeds of sequences that may end with an error, and why
         self.excuse_all = ""  # why any may
@@ -78,7 +78,9 @@ class World:
 
     def workers_failed(self) -> None:
         """They have died, or have not loaded."""
-        if not self._answered:
+        if self._answered:
+            self._failures.clear()
+        else:
             self._failures.append(self.loop.time())
         self._answered = False
 
@@ -86,7 +88,7 @@ class World:
         """The server will not start workers again, as it does not when they fail for nothing, again and again."""
         self.note("given up")
         self.excuse_all = "the server has given up"
-        if sum(at >= self.loop.time() - window_s for at in self._failures) < most_failures - 1:
+        if sum(at >= self.loop.time() - window_s for at in self._failures) < most_failures:
             self.violate(f"the server has given up after failures at {self._failures}")
 
     def workers_work(self) -> None:

@@ -1,3 +1,7 @@
+"""When the supervisor gives up."""
+
+import pytest
+from numaserve.server.death import Cause
 from numaserve.server.supervisor.policy import RestartPolicy
 
 
@@ -11,10 +15,24 @@ def test_failures_further_apart_are_forgiven() -> None:
     assert not any(policy.failed(31.0 * i, was_ready=True) for i in range(20))
 
 
-def test_a_failure_that_is_explained_does_not_count() -> None:
+@pytest.mark.parametrize("cause", [Cause.REQUEST, Cause.PASSING])
+def test_a_failure_that_is_explained_does_not_count(cause: Cause) -> None:
     policy = RestartPolicy()
-    assert not any(policy.failed(i, was_ready=True, explained=True) for i in range(20))
+    assert not any(policy.failed(i, was_ready=True, cause=cause) for i in range(20))
     assert [policy.failed(now, was_ready=True) for now in (30, 31, 32)] == [False, False, True]
+
+
+def test_failures_before_a_step_that_was_answered_are_forgiven() -> None:
+    policy = RestartPolicy()
+    for second in range(0, 60, 2):
+        assert not policy.failed(second, was_ready=False)
+        assert not policy.failed(second + 1, was_ready=True, cause=Cause.PASSING)
+
+
+def test_a_request_that_is_looked_for_forgives_nothing() -> None:
+    policy = RestartPolicy()
+    causes = (Cause.UNKNOWN, Cause.REQUEST) * 3
+    assert [policy.failed(i, was_ready=True, cause=cause) for i, cause in enumerate(causes)].index(True) == 4
 
 
 def test_three_slow_starts_in_a_row_that_fail_are_the_last() -> None:
@@ -36,7 +54,7 @@ def test_starts_that_fail_are_tried_again_after_longer_and_longer_pauses() -> No
     first = policy.pause_s
     policy.failed(2, was_ready=False)
     assert 0 < first < policy.pause_s
-    policy.failed(3, was_ready=True, explained=True)
+    policy.failed(3, was_ready=True, cause=Cause.PASSING)
     assert policy.pause_s == 0
 
 
@@ -44,4 +62,4 @@ def test_workers_that_were_ready_and_died_of_what_is_explained_are_such_a_start(
     policy = RestartPolicy()
     for minute in range(0, 60, 3):
         assert not policy.failed(60.0 * minute, was_ready=False)
-        assert not policy.failed(60.0 * minute + 30, was_ready=True, explained=True)
+        assert not policy.failed(60.0 * minute + 30, was_ready=True, cause=Cause.PASSING)

@@ -142,7 +142,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
     ring_->set_position(run.first_collective + collectives_);
   }
   const int64_t native_ns = now_ns() - begin;
-  if (!step_.tokens.empty()) native_ns_ += native_ns;
+  if (step_.counts()) native_ns_ += native_ns;
   return {.rows = step_.logit_rows,
           .sampled = sampled_.data(),
           .targets = sampled_.data() + step_.logit_rows.size(),
@@ -176,7 +176,6 @@ std::vector<int32_t> Program::dropped_sequences() const {
 
 void Program::run_nodes(Run& run, int thread) {
   int64_t last = thread == 0 ? now_ns() : 0, waited = 0;
-  const bool counts = !step_.tokens.empty();  // a step of nothing would make the others look cheaper
   for (size_t i = 0; i < nodes_.size(); ++i) {
     nodes_[i]->run(run, thread);
     // Said before the barrier, so that all threads stop after the same node: one that is quicker than the others
@@ -185,7 +184,7 @@ void Program::run_nodes(Run& run, int thread) {
     team_.barrier(thread);
     if (thread == 0) {
       const int64_t now = now_ns();
-      if (counts) {
+      if (step_.counts()) {
         node_ns_[i] += now - last;
         node_wait_ns_[i] += run.all_reduce_ns - waited;
       }

@@ -113,7 +113,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
   }
   for (AttentionWork& work : attention) planner_.plan(sequences, work);
   if (parallel_.world > 1) divided_planner_.plan(divided.sequences, divided.work);
-  totals.steps += !tokens.empty();
+  totals.steps += counts();
   totals.tokens += num_tokens();
   totals.logit_steps += !logit_rows.empty();
   totals.logit_rows += static_cast<int64_t>(logit_rows.size());

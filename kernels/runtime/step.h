@@ -62,6 +62,10 @@ class Step {
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
 
+  // Whether totals and times count it. A step of nothing, by which workers show that they live, would make the others
+  // look cheaper.
+  bool counts() const { return !tokens.empty(); }
+
   std::vector<int32_t> tokens;
   std::vector<PageRun> runs;
   std::vector<AttentionSequence> sequences;  // that each rank attends for its own heads
@@ -77,8 +81,8 @@ class Step {
     AttentionWork work;
   } divided;
 
-  // Counts of all steps so far but those of nothing, by which workers show that they live. From these follows what
-  // each node has read and computed: nodes that count take time.
+  // Counts of all steps so far that count. From these follows what each node has read and computed: nodes that count
+  // take time.
   struct Totals {
     int64_t steps = 0, tokens = 0;
     int64_t logit_steps = 0, logit_rows = 0;  // a step without rows of logits does not read the output head

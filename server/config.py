@@ -1,11 +1,11 @@
 """The server's configuration: defaults, overridden by a YAML file, overridden by the command line."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from numaserve.server.config_errors import explain_value, unknown_key
 from numaserve.server.config_file import read_config_file
 from numaserve.server.model_options import ModelKeys
 from numaserve.workers.errors import OperatorError
@@ -122,6 +122,12 @@ class ServeConfig(BaseModel):
     )
     mem_fraction_static: float = Field(
         0.85, gt=0, le=0.98, description="Part of a node's free memory for weights, scratch and KV cache."
+    )
+    memory_gib: float | None = Field(
+        None,
+        gt=0,
+        le=1 << 16,
+        description="Most memory for weights, scratch and KV cache of all ranks, in GiB. Default: what is free.",
     )
     weights_cache_gib: float = Field(
         64.0,
@@ -250,41 +256,11 @@ def load_config(options: Mapping[str, Any], file: Path | None = None) -> ServeCo
     # First: where a key is missing, it is often because it was misspelt.
     for key in values:
         if key not in KEYS:
-            raise OperatorError(where[key] + _unknown(key))
+            raise OperatorError(where[key] + unknown_key(key, KEYS))
     try:
         of_model = ModelKeys.model_validate({key: values.pop(key) for key in ModelKeys.model_fields if key in values})
         return ServeConfig.model_validate(values | {"settings": settings_of(of_model.model_dump())})
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
-        raise OperatorError(where.get(key, "") + _explain(key, first)) from None
-
-
-def _unknown(key: str) -> str:
-    close = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.5)
-    hint = f"did you mean '{close[0]}'?" if close else "the keys are " + ", ".join(KEYS)
-    return f"unknown key '{key}': {hint}"
-
-
-def _explain(key: str, error: Any) -> str:
-    """One line for a pydantic error on a top-level key."""
-    if error["type"] == "missing":
-        return f"'{key}' is not set: name it on the command line or in the configuration file"
-    allowed = "" if error["type"] == "value_error" else _allowed_range(key)
-    message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-    reason = f"must be {allowed}" if allowed else message
-    return f"{key} {reason}, not {str(error['input'])[:80]!r}"
-
-
-def _allowed_range(key: str) -> str:
-    """The bounds of a numeric key, as in 'between 1 and 64'."""
-    bounds: dict[str, Any] = {}
-    for constraint in KEYS[key].metadata:
-        for name in ("ge", "gt", "le"):
-            if hasattr(constraint, name):
-                bounds[name] = getattr(constraint, name)
-    if "ge" in bounds:
-        return f"between {bounds['ge']} and {bounds['le']}" if "le" in bounds else f"at least {bounds['ge']}"
-    if "gt" in bounds:
-        return f"above {bounds['gt']} and at most {bounds['le']}"
-    return ""
+        raise OperatorError(where.get(key, "") + explain_value(key, first, KEYS)) from None

@@ -1,5 +1,6 @@
 """The configuration as a YAML file has it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,20 @@ def read_config_file(file: Path) -> dict[str, Any]:
         return {}
     if not isinstance(loaded, dict) or not all(isinstance(key, str) for key in loaded):
         raise OperatorError(f"{file} must hold 'key: value' lines, such as 'port: 8000'")
+    return by_key(loaded, str(file))
+
+
+def by_key(spelt: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The values of `spelt` by key: a file may spell one as the command line does, or as other servers do.
+
+    Raises `OperatorError`, which begins with `where`, for a key that is set twice.
+    """
     values: dict[str, Any] = {}
-    for spelt, value in loaded.items():
-        key = spelt.replace("-", "_")  # the file may spell a key as the command line does
+    for name, value in spelt.items():
+        key = name.replace("-", "_")
         key = ALIASES.get(key, key)
         if key in values:
-            raise OperatorError(f"{file}: {key} is set twice, once as '{spelt}'; leave one out")
+            raise OperatorError(f"{where}: {key} is set twice, once as '{name}'; leave one out")
         values[key] = value
     return values
 

@@ -89,13 +89,14 @@ def create_app(context: ApiContext) -> FastAPI:
     _answer_errors(app, context, _methods(routers))
     # The last one added is the outermost.
     app.add_middleware(SetCaller, context=context)
-    app.add_middleware(BodyLimit, context=context)
+    app.add_middleware(BodyLimit, limits=context.limits)
     if context.api_keys is not None:
         app.add_middleware(KeepLimits, context=context, keys=context.api_keys)
-    app.add_middleware(RequireKey, context=context)
+        refused = context.metrics.request_refused
+        app.add_middleware(RequireKey, keys=context.api_keys, refused=refused, open_paths=context.open_paths)
     app.add_middleware(Browsers, rules=context.browsers, has_keys=context.api_keys is not None)
     app.add_middleware(RequestTimeout, context=context)
-    app.add_middleware(HeaderLimit, context=context)
+    app.add_middleware(HeaderLimit, limits=context.limits)
     app.add_middleware(RequestScope)
     if context.root_path:
         app.add_middleware(StripRootPath, prefix=context.root_path)

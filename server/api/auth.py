@@ -4,7 +4,7 @@ import hashlib
 import hmac
 import time
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from numaserve.server.api.key_file import ApiKey
 from numaserve.server.api.quota import Quota
@@ -24,6 +24,23 @@ class Account(NamedTuple):
     name: str
     weight: float
     quota: Quota
+    admin: bool = False
+
+
+class Callers(Protocol):
+    """Who sends requests, by their headers."""
+
+    def accept(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether the request is served; the others are asked of accepted ones only."""
+
+    def owner(self, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """What tells callers apart: what one of them keeps here is not another's."""
+
+    def account(self, headers: Iterable[tuple[bytes, bytes]]) -> Account:
+        """The account that the request counts for."""
+
+    def client(self, headers: Iterable[tuple[bytes, bytes]]) -> Client:
+        """The client that shares the server with others."""
 
 
 class ApiKeys:
@@ -44,7 +61,7 @@ class ApiKeys:
             known = self._accounts.get(digest)
             quota = Quota(self._clock) if known is None else known.quota
             quota.change(key.limits)
-            accounts[digest] = Account(key.name, key.weight, quota)
+            accounts[digest] = Account(key.name, key.weight, quota, key.admin)
         self._accounts = accounts
 
     def accept(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:

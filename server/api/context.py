@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fastapi import Request
-from numaserve.server.api.auth import OPEN_PATHS, ApiKeys
+from numaserve.server.api.auth import OPEN_PATHS, Callers
 from numaserve.server.api.body.route import Bodies
 from numaserve.server.api.browser_rules import BrowserRules
 from numaserve.server.api.judge import Judge
@@ -42,7 +42,7 @@ class ApiContext:
     model_path: str  # where it was loaded from
     version: str
     limits: ApiLimits
-    api_keys: ApiKeys | None = None
+    api_keys: Callers | None = None
     log_prompts: bool = False
     other_names: tuple[str, ...] = ()  # that requests may have too
     tokenizer_info: bool = False  # serve GET /tokenizer_info, which shows the chat template

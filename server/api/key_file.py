@@ -26,13 +26,14 @@ class ApiKey:
     name: str = ""  # for people; empty where the file has none
     weight: float = 1.0  # its share of a server that is full, beside others' weights
     limits: KeyLimits = UNLIMITED
+    admin: bool = False  # may have models loaded and unloaded
 
 
 def read_keys(path: Path) -> list[ApiKey]:
     """Keys of a file, one a line; empty lines and lines that start with ``#`` are skipped.
 
     Behind a key may stand settings, each once: ``name=alice weight=2 requests-per-minute=60 tokens-per-minute=100000
-    concurrent=8``.
+    concurrent=8 admin=yes``.
 
     Raises `OperatorError`, without anything of a key in it, when the file cannot be read, has a line that is not like
     that, or no key at all: serving without a check because a file was empty would be the wrong way to fail.
@@ -82,6 +83,10 @@ def _number(text: str) -> int | None:
     return (int(text) if _NUMBER.fullmatch(text) else 0) or None
 
 
+def _yes(text: str) -> bool | None:
+    return True if text == "yes" else None
+
+
 _WHOLE = "a whole number from 1 to 999999999"
 _SETTINGS = {
     "name": _Setting("name", _name, "at most 64 letters, digits and the signs . _ -"),
@@ -89,6 +94,7 @@ _SETTINGS = {
     "requests-per-minute": _Setting("requests_per_minute", _number, _WHOLE),
     "tokens-per-minute": _Setting("tokens_per_minute", _number, _WHOLE),
     "concurrent": _Setting("concurrent", _number, _WHOLE),
+    "admin": _Setting("admin", _yes, "yes"),
 }
 _LIMITS = frozenset(KeyLimits.__dataclass_fields__)
 

@@ -135,6 +135,11 @@ class Quota:
             self._tokens.spend(use.new_tokens())
 
     @property
+    def limits(self) -> KeyLimits:
+        """The limits that hold now."""
+        return self._limits
+
+    @property
     def has_rates(self) -> bool:
         """Whether there are limits a minute."""
         return self._requests is not None or self._tokens is not None

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 import typer
 from numaserve.server.cli.config_options import takes_keys
 from numaserve.server.config import KEYS, load_config
+from numaserve.server.config_file import read_config_file
+from numaserve.workers.errors import OperatorError
 
 
 @takes_keys(*(key for key in KEYS if key != "model"))
@@ -18,10 +20,32 @@ def serve(
     config: Annotated[
         Path | None, typer.Option(help="YAML file with any of these options, or a shipped preset.")
     ] = None,
+    models: Annotated[
+        Path | None, typer.Option(help="YAML file of several models, to serve them all in place of MODEL.")
+    ] = None,
 ) -> None:
     """Serve MODEL over the OpenAI API."""
+    if models is not None:
+        _serve_several(models, model, options, config)
+        return
     serve_config = load_config(options | {"model": model}, config)
     # Mistakes in the options are told, and other commands run, without importing the engine.
     from numaserve.server.service.service import run_service  # noqa: PLC0415
 
     run_service(serve_config)
+
+
+def _serve_several(models: Path, model: str | None, options: dict[str, Any], config: Path | None) -> None:
+    from numaserve.server.fleet.models_file import FRONT_DOOR_KEYS  # noqa: PLC0415 nothing of it for one model
+
+    if model is not None:
+        raise OperatorError(f"{model} is one model, and {models} names others: leave one out")
+    serve_config = load_config(options | {"model": str(models)}, config)
+    given = {key for key, value in options.items() if value not in (None, [])}
+    given |= set() if config is None else read_config_file(config).keys()
+    for key in KEYS:
+        if key in given and key not in FRONT_DOOR_KEYS:
+            raise OperatorError(f"'{key}' belongs to a model: set it in {models}, where each has its own")
+    from numaserve.server.fleet.service import run_fleet  # noqa: PLC0415
+
+    run_fleet(models, serve_config)

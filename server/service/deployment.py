@@ -25,6 +25,7 @@ def deployment_options(config: ServeConfig, model: Path) -> DeploymentOptions:
         reserve_core=config.reserve_core,
         context_length=config.context_length,
         kv_cache_gib=config.kv_cache_gib,
+        memory_bytes=None if config.memory_gib is None else int(config.memory_gib * GIB),
         settings=structs.replace(config.settings, pooled=config.task == "embed"),
         weights_cache=_weights_cache(config),
         backend=config.backend,

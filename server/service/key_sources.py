@@ -1,9 +1,11 @@
 """The sources of API keys: a file, which is read again at SIGHUP, and the environment."""
 
+import time
 from pathlib import Path
 
-from numaserve.server.api.auth import ApiKeys
+from numaserve.server.api.auth import ApiKeys, Callers
 from numaserve.server.api.key_file import ApiKey, read_keys
+from numaserve.server.api.passed_clients import PassedClients
 from numaserve.server.service.environment_key import take_environment_key
 from numaserve.server.service.secret_file import find_secret_file
 
@@ -11,19 +13,23 @@ from numaserve.server.service.secret_file import find_secret_file
 class KeySources:
     """The keys of `file`, if there is one, and the one of the environment, if there is one; all of them count.
 
+    With `passed` there is a front door before this server, which has checked keys and says whose requests are.
+
     Raises `OperatorError` for a file or a key that cannot be used.
     """
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: Path | None, *, passed: bool = False) -> None:
         key = take_environment_key()
         self._file = file
         self._from_environment = [] if key is None else [ApiKey(key)]
         keys = self._read()
-        self.keys = ApiKeys(keys) if keys else None  # None: no key is asked for
+        self.keys: Callers | None = ApiKeys(keys) if keys else None  # None: no key is asked for
+        if passed:
+            self.keys = PassedClients(time.monotonic)
 
     def reload(self) -> None:
         """Accept what the file says now. Raises `OperatorError`, and then nothing has changed."""
-        if self.keys is not None:
+        if isinstance(self.keys, ApiKeys):
             self.keys.replace(self._read())
 
     def _read(self) -> list[ApiKey]:

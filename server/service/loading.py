@@ -16,7 +16,8 @@ _log = logging.getLogger(__name__)
 class LoadingDisplay:
     """One bar over the packed weights of all ranks, mirrored in the service manager's status line."""
 
-    def __init__(self, model_name: str, service_manager: ServiceManager) -> None:
+    def __init__(self, model_name: str, service_manager: ServiceManager, *, bar: bool = True) -> None:
+        """Without `bar` there are log lines on a terminal, too."""
         self._model_name = model_name
         self._service_manager = service_manager
         self._quarter = 0
@@ -27,7 +28,7 @@ class LoadingDisplay:
             TransferSpeedColumn(),
             TimeRemainingColumn(),
             console=Console(stderr=True),
-            disable=not sys.stderr.isatty(),
+            disable=not (bar and sys.stderr.isatty()),
             transient=True,
         )
         self._task = self._progress.add_task(model_name, total=None)

@@ -7,13 +7,11 @@ tables of tensors.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import gc
 import logging
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,16 +19,17 @@ import uvloop
 from numaserve.server.api.sampling import Sampling
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import EngineCallbacks
-from numaserve.server.service.activation import activated_listeners
 from numaserve.server.service.announce import announce
 from numaserve.server.service.answer_formats import reasoning_format, response_template, tool_format
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
 from numaserve.server.service.backend import check_backend
+from numaserve.server.service.bind import Member, bind_listeners, warn_of_reach
 from numaserve.server.service.chat_template_file import load_tokenizer_with
 from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.descriptors import check_descriptors
+from numaserve.server.service.ending import end_process
 from numaserve.server.service.key_sources import KeySources
-from numaserve.server.service.listen import Listener, bind_listener
+from numaserve.server.service.listen import Listener
 from numaserve.server.service.loading import LoadingDisplay
 from numaserve.server.service.logs import set_up_logging
 from numaserve.server.service.pooling import check_pooling
@@ -38,11 +37,8 @@ from numaserve.server.service.reload import Reloader
 from numaserve.server.service.reranker import find_judge
 from numaserve.server.service.sampling_defaults import read_sampling_defaults
 from numaserve.server.service.systemd import ServiceManager, watchdog_seconds
-from numaserve.server.service.tls import find_certificate
-from numaserve.server.service.unix_socket import bind_unix_listener
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
-from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.deployment import make_deployment
 from numaserve.workers.planning.topology import read_topology
@@ -60,57 +56,28 @@ _QUICK_S = 2.0
 _log = logging.getLogger(__name__)
 
 
-def run_service(config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COMMAND) -> NoReturn:
+def run_service(
+    config: ServeConfig, worker_command: Sequence[str] = DEFAULT_COMMAND, member: Member | None = None
+) -> NoReturn:
     """Serve until told to stop, and end the process. Raises `OperatorError` for what the operator can mend.
 
-    `worker_command` is what is executed for a worker, without its arguments.
+    `worker_command` is what is executed for a worker, without its arguments. As a `member` the server
+    is one of several behind a front door.
     """
-    key_sources = KeySources(config.api_key_file)  # first: nothing else is to see the environment with a key in it
-    set_up_logging(config.log_level)
+    # First: nothing else is to see the environment with a key in it.
+    key_sources = KeySources(config.api_key_file, passed=member is not None)
+    set_up_logging(config.log_level, None if member is None else member.name)
     check_descriptors(config.max_running_requests)
     with contextlib.ExitStack() as closing:
-        listeners = [closing.enter_context(each) for each in _bind(config)]
+        bound = bind_listeners(config) if member is None else [member.listener]
+        listeners = [closing.enter_context(each) for each in bound]
         if key_sources.keys is None:
-            _warn_of_reach(listeners)
-        service = Service(_check(config, key_sources), listeners, worker_command)
+            warn_of_reach(listeners)
+        service = Service(_check(config, key_sources), listeners, worker_command, bar=member is None)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             status = runner.run(service.run())
             closing.close()
-            _end_process(status)
-
-
-def _bind(config: ServeConfig) -> list[Listener]:
-    certificate = find_certificate(config.ssl_certfile, config.ssl_keyfile)
-    given = activated_listeners(os.environ, certificate)
-    if given and config.uds is not None:
-        raise OperatorError("systemd has given sockets to listen on, and --uds names another: leave --uds out")
-    if given:
-        _log.info("listening where systemd does, not at --host and --port: %s", ", ".join(each.place for each in given))
-        return given
-    if config.uds is not None:
-        return [bind_unix_listener(config.uds, certificate)]
-    return [bind_listener(config.host, config.port, certificate)]
-
-
-def _warn_of_reach(listeners: Sequence[Listener]) -> None:
-    for listener in listeners:
-        if not listener.is_local:
-            _log.warning(
-                "whoever reaches %s is served, from other machines too: give API keys (--api-key-file, "
-                "NUMASERVE_API_KEY) or listen on 127.0.0.1",
-                listener.place,
-            )
-
-
-def _end_process(status: int) -> NoReturn:
-    """End at once: everything has been closed by now.
-
-    The usual way takes some tenths of a second to take the interpreter apart, and waits for threads, of which one may
-    be at a long text whose client is gone.
-    """
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    os._exit(status)
+            end_process(status)
 
 
 def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
@@ -157,11 +124,13 @@ class Service:
     SIGHUP reads keys and certificate again.
     """
 
-    def __init__(self, checked: Checked, listeners: Sequence[Listener], worker_command: Sequence[str]) -> None:
+    def __init__(
+        self, checked: Checked, listeners: Sequence[Listener], worker_command: Sequence[str], *, bar: bool = True
+    ) -> None:
         self._checked = checked
         self._listeners = listeners
         self._service_manager = ServiceManager()
-        self._display = LoadingDisplay(checked.name, self._service_manager)
+        self._display = LoadingDisplay(checked.name, self._service_manager, bar=bar)
         callbacks = EngineCallbacks(load_progress=self._display.update, given_up=lambda _reason: self._gave_up.set())
         self._engine = make_engine(checked, callbacks, worker_command)
         self._stop = asyncio.Event()

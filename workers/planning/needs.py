@@ -24,11 +24,12 @@ MEMORY_PAGE = 4096
 
 @dataclass(frozen=True)
 class _Pool:
-    """Memory that some ranks share: a node's, or what a cgroup limit leaves."""
+    """Memory that some ranks share: a node's, or what a limit leaves. `remark` tells how `usable_bytes` came about."""
 
     name: str
-    free_bytes: int
+    usable_bytes: int
     ranks: tuple[int, ...]
+    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,14 +97,21 @@ def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: Rank
     return tokens * per_token + 2 * 4 * _logit_rows(options) * columns
 
 
-def _pools(topology: Topology, ranks: Sequence[RankCores]) -> list[_Pool]:
-    pools = [
-        _Pool(f"node {node.id}", node.free_bytes, members)
+def _pools(options: DeploymentOptions, topology: Topology, ranks: Sequence[RankCores]) -> list[_Pool]:
+    fraction, everyone = options.mem_fraction_static, tuple(range(len(ranks)))
+    free = [
+        (f"node {node.id}", node.free_bytes, members)
         for node in topology.nodes
         if (members := tuple(rank for rank, each in enumerate(ranks) if each.node == node.id))
     ]
     if topology.cgroup_free_bytes is not None:
-        pools.append(_Pool("the cgroup's memory limit", topology.cgroup_free_bytes, tuple(range(len(ranks)))))
+        free.append(("the cgroup's memory limit", topology.cgroup_free_bytes, everyone))
+    pools = [
+        _Pool(name, int(free_bytes * fraction), members, f" ({fraction:.0%} of what is free)")
+        for name, free_bytes, members in free
+    ]
+    if options.memory_bytes is not None:
+        pools.append(_Pool("--memory-gib", options.memory_bytes, everyone))
     return pools
 
 
@@ -113,18 +121,17 @@ def pages_that_fit(options: DeploymentOptions, topology: Topology, ranks: Sequen
     Raises `OperatorError` where they do not fit.
     """
     fitting: list[int] = []
-    for pool in _pools(topology, ranks):
-        usable = int(pool.free_bytes * options.mem_fraction_static)
+    for pool in _pools(options, topology, ranks):
         weights = sum(needs.weights[rank] for rank in pool.ranks)
         scratch = sum(needs.scratch[rank] for rank in pool.ranks)
-        left = usable - weights - scratch
+        left = pool.usable_bytes - weights - scratch
         page = sum(needs.per_page[rank] for rank in pool.ranks)
         if left < 2 * page:
             raise OperatorError(
                 f"too little memory on {pool.name}: weights of {format_bytes(weights)} and scratch of"
-                f" {format_bytes(scratch)} do not fit {format_bytes(usable)} ({options.mem_fraction_static:.0%} of what"
-                " is free); free some memory, raise --mem-fraction-static, spread over more nodes with --tp, or take"
-                " a smaller model"
+                f" {format_bytes(scratch)} do not fit {format_bytes(pool.usable_bytes)}{pool.remark}; free some memory,"
+                " raise --mem-fraction-static, or --memory-gib where it is set, spread over more nodes with --tp, or"
+                " take a smaller model"
             )
         if page:
             fitting.append(left // page)

@@ -21,6 +21,7 @@ class DeploymentOptions:
     reserve_core: bool = False
     context_length: int | None = None
     kv_cache_gib: float | None = None  # of all ranks together
+    memory_bytes: int | None = None  # for weights, scratch and KV cache of all ranks together
     settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
     backend: Backend = "native"

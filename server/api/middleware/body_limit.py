@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, client_left, rate_limited, too_large, too_slow
+from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.middleware.heap import HeapTrimmer
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,10 +16,10 @@ FREE_BYTES = 1 << 16
 class BodyLimit:
     """Refuses a body that is too large, by its announced length or as it arrives, too slow, or one too many."""
 
-    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
+    def __init__(self, app: ASGIApp, limits: ApiLimits) -> None:
         self._app = app
-        self._limits = context.limits
-        self._left = context.limits.max_bytes_in_flight
+        self._limits = limits
+        self._left = limits.max_bytes_in_flight
         self._trimmer = HeapTrimmer()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

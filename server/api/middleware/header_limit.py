@@ -1,7 +1,7 @@
 """The bound on the number of headers."""
 
-from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import too_many_headers
+from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.surfaces import error_of
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -9,9 +9,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 class HeaderLimit:
     """Refuses a request with too many headers: everything that looks for one goes through all of them."""
 
-    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
+    def __init__(self, app: ASGIApp, limits: ApiLimits) -> None:
         self._app = app
-        self._limits = context.limits
+        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on or answer 431."""

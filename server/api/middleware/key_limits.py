@@ -3,7 +3,7 @@
 from typing import cast
 
 from numaserve.server.api.access_log import RequestRecord
-from numaserve.server.api.auth import OPEN_PATHS, ApiKeys
+from numaserve.server.api.auth import OPEN_PATHS, Callers
 from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import ApiError, rate_limited
 from numaserve.server.api.quota import OverLimit, Quota
@@ -29,7 +29,7 @@ class KeepLimits:
     Answers say what is left.
     """
 
-    def __init__(self, app: ASGIApp, context: ApiContext, keys: ApiKeys) -> None:
+    def __init__(self, app: ASGIApp, context: ApiContext, keys: Callers) -> None:
         self._app = app
         self._metrics = context.metrics
         self._keys = keys

@@ -1,27 +1,33 @@
 """The check of API keys."""
 
-from numaserve.server.api.context import ApiContext
+from collections.abc import Callable, Container
+
+from numaserve.server.api.auth import Callers
 from numaserve.server.api.errors import unauthorized
 from numaserve.server.api.surfaces import error_of
+from numaserve.server.metrics.labels import Refusal
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class RequireKey:
     """Refuses every route, known or not, without an accepted key; only the probes and the page's own files are open."""
 
-    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: Callers, refused: Callable[[Refusal], None], open_paths: Container[str]
+    ) -> None:
         self._app = app
-        self._context = context
+        self._keys = keys
+        self._refused = refused
+        self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on or answer 401."""
-        keys = self._context.api_keys
-        if scope["type"] != "http" or keys is None or scope["path"] in self._context.open_paths:
+        if scope["type"] != "http" or scope["path"] in self._open_paths:
             await self._app(scope, receive, send)
             return
-        if keys.accept(scope["headers"]):
-            scope["state"]["record"].key_name = keys.account(scope["headers"]).name
+        if self._keys.accept(scope["headers"]):
+            scope["state"]["record"].key_name = self._keys.account(scope["headers"]).name
             await self._app(scope, receive, send)
             return
-        self._context.metrics.request_refused("unauthorized")
+        self._refused("unauthorized")
         await error_of(scope, unauthorized())(scope, receive, send)

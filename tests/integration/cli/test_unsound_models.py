@@ -26,11 +26,11 @@ DIVIDED = ["model.safetensors.index.json", "model-00002-of-00002.safetensors"]
 
 @pytest.fixture(autouse=True)
 def _without_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(*_: object) -> None:
+    def start(*_: object, **_options: object) -> None:
         raise AssertionError("the checks are over, workers would start")
 
     monkeypatch.setattr(service, "Service", start)
-    monkeypatch.setattr(service, "set_up_logging", lambda _level: None)
+    monkeypatch.setattr(service, "set_up_logging", lambda *_: None)
 
 
 @pytest.fixture

@@ -152,6 +152,18 @@ def test_kv_cache_gib_is_the_size_of_all_ranks_together() -> None:
     assert GIB - per_page < sum(rank.kv_bytes for rank in deployment.ranks) <= GIB
 
 
+def test_memory_bytes_bounds_weights_scratch_and_kv_cache_of_all_ranks() -> None:
+    free = make_deployment(OPTIONS, SMALL, machine(4, 4))
+    bounded = make_deployment(replace(OPTIONS, memory_bytes=3 * GIB), SMALL, machine(4, 4))
+    taken = [
+        sum(rank.weight_bytes + rank.scratch_bytes + rank.kv_bytes for rank in each.ranks) for each in (free, bounded)
+    ]
+    per_page = sum(rank.kv_bytes for rank in bounded.ranks) // bounded.num_pages
+    assert taken[0] > 3 * GIB >= taken[1] > 3 * GIB - 2 * per_page
+    with pytest.raises(OperatorError, match=r"too little memory on --memory-gib: .* do not fit 512 MiB; free"):
+        make_deployment(replace(OPTIONS, memory_bytes=GIB // 2), SMALL, machine(4, 4))
+
+
 def test_too_little_memory_for_the_weights_says_what_to_change() -> None:
     with pytest.raises(OperatorError, match=r"too little memory on node 0: weights of 1\d\d\.\d GiB.*smaller model"):
         make_deployment(OPTIONS, LARGE, machine(8, free_gib=16))

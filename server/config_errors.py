@@ -1,0 +1,38 @@
+"""What is wrong with a configuration, in one line that names the key and what it may be."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+
+def unknown_key(key: str, keys: Mapping[str, FieldInfo]) -> str:
+    """One line for a key that is none of `keys`."""
+    close = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
+    hint = f"did you mean '{close[0]}'?" if close else "the keys are " + ", ".join(keys)
+    return f"unknown key '{key}': {hint}"
+
+
+def explain_value(key: str, error: Any, keys: Mapping[str, FieldInfo]) -> str:
+    """One line for a pydantic error on `key`, one of `keys`."""
+    if error["type"] == "missing":
+        return f"'{key}' is not set: name it on the command line or in the configuration file"
+    allowed = "" if error["type"] == "value_error" else _allowed_range(keys[key])
+    message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    reason = f"must be {allowed}" if allowed else message
+    return f"{key} {reason}, not {str(error['input'])[:80]!r}"
+
+
+def _allowed_range(field: FieldInfo) -> str:
+    """The bounds of a numeric key, as in 'between 1 and 64'."""
+    bounds: dict[str, Any] = {}
+    for constraint in field.metadata:
+        for name in ("ge", "gt", "le"):
+            if hasattr(constraint, name):
+                bounds[name] = getattr(constraint, name)
+    if "ge" in bounds:
+        return f"between {bounds['ge']} and {bounds['le']}" if "le" in bounds else f"at least {bounds['ge']}"
+    if "gt" in bounds:
+        return f"above {bounds['gt']} and at most {bounds['le']}"
+    return ""

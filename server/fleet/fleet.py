@@ -1,0 +1,334 @@
+"""The models' servers: started, ended and restarted as `Residency` decides, and the requests that wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+from numaserve.server.api.errors import ApiError, not_ready, rate_limited
+from numaserve.server.fleet.member import EXIT_MISTAKE, Membership
+from numaserve.server.fleet.models_file import ModelSpec
+from numaserve.server.fleet.process import MEMBER_COMMAND, ModelProcess, ProcessHooks
+from numaserve.server.fleet.residency import Claim, Residency, State
+from numaserve.server.supervisor.policy import RestartPolicy
+
+_log = logging.getLogger(__name__)
+
+MAX_WAITING = 1024  # requests for models that are being loaded
+MAX_WAITING_BYTES = 64 << 20  # of their bodies
+_KILL_S = 30.0  # after its time to drain
+_IDLE_CONNECTION_S = 30.0  # shorter than the server's own, which would close one that a request is on its way to
+
+
+@dataclass(frozen=True)
+class FleetOptions:
+    """What all models have in common. `folder` is for their sockets, and nobody else's."""
+
+    folder: Path
+    drain_seconds: float
+    load_wait_s: float
+    command: Sequence[str] = MEMBER_COMMAND
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A model and its place: processors, and what it claims of them."""
+
+    spec: ModelSpec
+    cpus: Sequence[int]
+    claim: Claim
+
+
+@dataclass
+class _Model:
+    resident: Resident
+    path: Path
+    policy: RestartPolicy = field(default_factory=RestartPolicy)
+    process: ModelProcess | None = None
+    session: aiohttp.ClientSession | None = None
+    waiting: list[asyncio.Future[aiohttp.ClientSession]] = field(default_factory=list)
+    timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    status: int = 0  # of the last process that ended by itself
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # set, and new, at each change of state
+
+
+class Fleet:
+    """All models. Every method is called in the event loop, and `_act` follows whatever has changed."""
+
+    def __init__(
+        self,
+        residents: Mapping[str, Resident],
+        capacity: Mapping[int, int],
+        max_loaded: int | None,
+        options: FleetOptions,
+    ) -> None:
+        self._options = options
+        self._loop = asyncio.get_running_loop()
+        claims = {name: each.claim for name, each in residents.items()}
+        self._residency = Residency(claims, capacity, max_loaded)
+        self._models = {
+            name: _Model(each, options.folder / f"m{index}.sock")
+            for index, (name, each) in enumerate(residents.items())
+        }
+        self._waiting_bytes = 0
+        self._stopping = False
+        self._next_look: asyncio.TimerHandle | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The models, in the file's order."""
+        return list(self._models)
+
+    def state(self, name: str) -> State:
+        """The state of a model."""
+        return self._residency.state(name)
+
+    def exit_status(self, name: str) -> int:
+        """The status of the model's last process that ended by itself."""
+        return self._models[name].status
+
+    def start(self) -> None:
+        """Load the models that are loaded at start."""
+        for name, model in self._models.items():
+            if model.resident.spec.place.load == "start":
+                self._residency.want(name)
+        self._act()
+
+    def is_ready(self) -> bool:
+        """Whether no model that is loaded at start is being loaded or has failed."""
+        at_start = (name for name, model in self._models.items() if model.resident.spec.place.load == "start")
+        return not self._stopping and all(self.state(name) not in {"loading", "failed"} for name in at_start)
+
+    async def load(self, name: str) -> State:
+        """Load a model because somebody has ordered it; returns when it is ready, or has failed."""
+        self._check_open()
+        self._residency.want(name, ordered=True)
+        self._act()
+        while self.state(name) not in {"ready", "failed"} and not self._stopping:
+            await self._models[name].changed.wait()
+        return self.state(name)
+
+    async def unload(self, name: str) -> State:
+        """Unload it for the same reason; returns when its process has ended."""
+        self._residency.unload(name)
+        self._start_to_drain(self._models[name])
+        self._act()
+        while self.state(name) == "draining":
+            await self._models[name].changed.wait()
+        return self.state(name)
+
+    async def session_of(self, name: str, nbytes: int) -> aiohttp.ClientSession:
+        """The way to a model's server, for one request that was entered and must be left with `leave`.
+
+        Waits for a model that has to be loaded; `nbytes` are kept meanwhile. Raises `ApiError`.
+        """
+        self._check_open()
+        model = self._models[name]
+        if self.state(name) == "ready" and model.session is not None:
+            self._residency.enter(name, self._loop.time())
+            return model.session
+        if self.state(name) == "failed":
+            raise not_ready(f"The model '{name}' could not be loaded; the server's log says why.")
+        with self._place_to_wait(model, nbytes) as place:
+            self._residency.want(name)
+            self._act()
+            try:
+                async with asyncio.timeout(self._options.load_wait_s):
+                    return await place
+            except BaseException as error:
+                if place.done() and not place.cancelled() and place.exception() is None:
+                    self.leave(name)  # it was let in at the same moment
+                if isinstance(error, TimeoutError):
+                    raise _try_later(f"The model '{name}' was not loaded in time.") from None
+                raise
+
+    def leave(self, name: str) -> None:
+        """A request that was entered has ended."""
+        self._residency.leave(name, self._loop.time())
+        self._act()
+
+    def ready_sessions(self) -> dict[str, aiohttp.ClientSession]:
+        """The ways to those that are ready, for what the front door asks of all."""
+        return {
+            name: model.session
+            for name, model in self._models.items()
+            if model.session is not None and self.state(name) == "ready"
+        }
+
+    async def stop(self) -> None:
+        """Take no more requests, let those there are finish, and return when every process has ended."""
+        self._stopping = True
+        if self._next_look is not None:
+            self._next_look.cancel()
+        for model in self._models.values():
+            self._refuse_waiting(model, "The server is shutting down.")
+            self._tell_change(model)
+            for timer in model.timers:
+                timer.cancel()
+            if model.process is not None:
+                model.process.signal(signal.SIGTERM)
+        processes = [model.process for model in self._models.values() if model.process is not None]
+        if processes:
+            seconds = self._options.drain_seconds + _KILL_S
+            await asyncio.wait([process.exited for process in processes], timeout=seconds)
+            for process in processes:
+                process.signal(signal.SIGKILL)
+                await process.exited
+        for model in self._models.values():
+            self._close_session(model)
+
+    def hurry(self) -> None:
+        """End what still runs, now that all are stopping."""
+        for model in self._models.values():
+            if model.process is not None:
+                model.process.signal(signal.SIGINT)
+
+    def _check_open(self) -> None:
+        if self._stopping:
+            raise not_ready("The server is shutting down.")
+
+    @contextmanager
+    def _place_to_wait(self, model: _Model, nbytes: int) -> Iterator[asyncio.Future[aiohttp.ClientSession]]:
+        waiting = sum(len(each.waiting) for each in self._models.values())
+        if waiting >= MAX_WAITING or self._waiting_bytes + nbytes > MAX_WAITING_BYTES:
+            raise rate_limited("As many requests wait for models to be loaded as may. Try again later.")
+        place: asyncio.Future[aiohttp.ClientSession] = self._loop.create_future()
+        model.waiting.append(place)
+        self._waiting_bytes += nbytes
+        try:
+            yield place
+        finally:
+            self._waiting_bytes -= nbytes
+            if place in model.waiting:
+                model.waiting.remove(place)
+            if not model.waiting:
+                self._residency.forget(model.resident.spec.name)
+
+    def _act(self) -> None:
+        """Do what is to be done now, and look again when there may be more."""
+        if self._stopping:
+            return
+        now = self._loop.time()
+        for what, name in self._residency.decide(now):
+            model = self._models[name]
+            if what == "start":
+                self._start(model)
+            elif what == "drain":
+                self._start_to_drain(model)
+            elif model.process is not None:
+                model.process.signal(signal.SIGTERM)
+            else:  # between two of its processes
+                self._ended(model, 0)
+        if self._next_look is not None:
+            self._next_look.cancel()
+        seconds = self._residency.next_look(now)
+        self._next_look = None if seconds is None else self._loop.call_later(seconds, self._act)
+
+    def _start(self, model: _Model) -> None:
+        spec, resident = model.resident.spec, model.resident
+        options = {**spec.options, "served_model_name": [spec.name, *(spec.config.served_model_name or ())]}
+        options["drain_seconds"] = self._options.drain_seconds
+        hooks = ProcessHooks(lambda: self._on_ready(model), lambda status: self._on_end(model, status))
+        _log.info("loading %s", spec.name)
+        try:
+            membership = Membership(spec.name, options, list(resident.cpus))
+            model.process = ModelProcess(self._options.command, membership, model.path, hooks)
+        except OSError as error:
+            _log.error("the server of %s could not be started: %s", spec.name, error)
+            self._loop.call_soon(self._ended, model, 1)
+
+    def _on_ready(self, model: _Model) -> None:
+        name, now = model.resident.spec.name, self._loop.time()
+        self._residency.ready(name, now)
+        if self.state(name) != "ready":  # it is to be unloaded by now
+            return
+        _log.info("%s is ready", name)
+        model.session = _session(model.path)
+        for place in model.waiting:
+            if not place.done():
+                # Here, not when they wake up: before that, the model might be sent away for want of requests.
+                self._residency.enter(name, now)
+                place.set_result(model.session)
+        model.waiting.clear()
+        self._tell_change(model)
+        self._act()
+
+    def _on_end(self, model: _Model, status: int) -> None:
+        model.process = None
+        self._close_session(model)
+        self._ended(model, status)
+
+    def _ended(self, model: _Model, status: int) -> None:
+        """Go on after the end of a process that ended with `status`, in whatever state it was."""
+        name, state = model.resident.spec.name, self.state(model.resident.spec.name)
+        for timer in model.timers:
+            timer.cancel()
+        model.timers.clear()
+        if self._stopping:
+            return
+        if state == "draining":
+            _log.info("%s is unloaded", name)
+            self._residency.ended(name, again=False)
+        else:
+            model.status = status
+            gives_up = status == EXIT_MISTAKE or model.policy.failed(self._loop.time(), was_ready=state == "ready")
+            _log.error("the server of %s ended with status %d%s", name, status, ", for good" if gives_up else "")
+            self._residency.ended(name, again=not gives_up)
+            if gives_up:
+                self._refuse_waiting(model, f"The model '{name}' could not be loaded; the server's log says why.")
+                model.policy = RestartPolicy()
+            else:
+                self._later(model, model.policy.pause_s, lambda: self._start(model))
+        self._tell_change(model)
+        self._act()
+
+    def _start_to_drain(self, model: _Model) -> None:
+        """Give its requests their time, and then its process the time to end them."""
+        if model.process is None:
+            return
+        seconds = self._options.drain_seconds
+        for after, number in ((0.0, signal.SIGTERM), (1.0, signal.SIGINT), (_KILL_S, signal.SIGKILL)):
+            process = model.process
+            self._later(model, seconds + after, partial(process.signal, number))
+        self._tell_change(model)
+
+    def _later(self, model: _Model, seconds: float, call: Callable[[], None]) -> None:
+        model.timers.append(self._loop.call_later(seconds, call))
+
+    @staticmethod
+    def _refuse_waiting(model: _Model, message: str) -> None:
+        for place in model.waiting:
+            if not place.done():
+                place.set_exception(not_ready(message))
+        model.waiting.clear()
+
+    @staticmethod
+    def _tell_change(model: _Model) -> None:
+        model.changed.set()
+        model.changed = asyncio.Event()
+
+    def _close_session(self, model: _Model) -> None:
+        if model.session is not None:
+            self._loop.create_task(model.session.close())
+            model.session = None
+
+
+def _session(path: Path) -> aiohttp.ClientSession:
+    connector = aiohttp.UnixConnector(str(path), limit=0, keepalive_timeout=_IDLE_CONNECTION_S)
+    # No deadline: a long prompt takes what it takes, and a process that hangs is ended by its watchdog.
+    return aiohttp.ClientSession(
+        connector=connector, timeout=aiohttp.ClientTimeout(), auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+    )
+
+
+def _try_later(message: str) -> ApiError:
+    error = not_ready(message)
+    error.headers = {"Retry-After": "5"}
+    return error

@@ -1,0 +1,87 @@
+"""One request passed on to a model's server, and its answer passed back: the bytes of both as they are."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from urllib.parse import quote
+
+import aiohttp
+from numaserve.server.api.errors import not_ready
+from numaserve.server.api.passed_clients import PASSED_HEADER
+from starlette.types import Scope, Send
+from yarl import URL
+
+# Of one connection (RFC 9110, 7.6.1), of the front door's own checks, or of its own making.
+_NOT_SENT = frozenset(
+    {
+        *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
+        *(b"host", b"content-length", b"expect", b"authorization", b"x-api-key", b"proxy-authorization"),
+        *(b"origin", b"sec-fetch-site", b"x-request-id", PASSED_HEADER),
+    }
+)
+_NOT_ANSWERED = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"trailer", b"date"})
+# What aiohttp would add of its own.
+_NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+_SLICE = 1 << 18
+_SAFE = "/:@!$&'()*+,;=~-._"
+
+
+class AnswerCutOff(Exception):
+    """The model's server has ended in the middle of an answer."""
+
+
+async def pass_on(
+    session: aiohttp.ClientSession, scope: Scope, send: Send, body: bytes, more_headers: Iterable[tuple[bytes, bytes]]
+) -> None:
+    """Send the request of `scope` with its `body`, and the answer to `send`, piece by piece as it comes.
+
+    A client that reads slowly makes the server wait, through this process's own bounded buffers. When this is
+    cancelled, the connection to the server is closed, which ends the request there. Raises `ApiError` where there is
+    no answer, and `AnswerCutOff` where one has no end.
+    """
+    began = False
+    try:
+        async with session.request(
+            scope["method"],
+            _url(scope),
+            headers=_headers(scope["headers"], len(body), scope["method"], more_headers),
+            data=_slices(body) if body else None,
+            skip_auto_headers=_NOT_ADDED,
+            allow_redirects=False,
+        ) as answer:
+            head = [(name.lower(), value) for name, value in answer.raw_headers if name.lower() not in _NOT_ANSWERED]
+            await send({"type": "http.response.start", "status": answer.status, "headers": head})
+            began = True
+            async for piece, _ in answer.content.iter_chunks():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as error:
+        if began:
+            raise AnswerCutOff from error
+        failed = not_ready("The model's server has ended while it had this request. Try again.")
+        failed.headers = {"Retry-After": "1"}
+        raise failed from None
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _url(scope: Scope) -> URL:
+    query = scope["query_string"].decode("latin-1")
+    # Of the path that routes are looked up by, so that the front door and the server cannot see two different ones.
+    return URL(f"http://model{quote(scope['path'], safe=_SAFE)}" + (f"?{query}" if query else ""), encoded=True)
+
+
+def _headers(
+    given: Iterable[tuple[bytes, bytes]], length: int, method: str, more: Iterable[tuple[bytes, bytes]]
+) -> list[tuple[str, str]]:
+    given = list(given)
+    of_connection = {
+        token.strip().lower() for name, value in given if name == b"connection" for token in value.split(b",")
+    }
+    kept = [(name, value) for name, value in given if name not in _NOT_SENT and name not in of_connection]
+    if length or method not in {"GET", "DELETE"}:
+        kept.append((b"content-length", b"%d" % length))
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in (*kept, *more)]
+
+
+async def _slices(body: bytes) -> AsyncIterator[bytes]:
+    # As one piece a long body would be copied whole into the connection's buffer.
+    for start in range(0, len(body), _SLICE):
+        yield body[start : start + _SLICE]

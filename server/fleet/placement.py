@@ -1,0 +1,158 @@
+"""The part of the machine that each model has, decided before anything is loaded."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from numaserve.server.fleet.fleet import Resident
+from numaserve.server.fleet.models_file import ModelsFile, ModelSpec
+from numaserve.server.fleet.residency import Claim
+from numaserve.server.service.deployment import deployment_options
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.load import open_model, read_config
+from numaserve.workers.planning.deployment import Deployment, make_deployment
+from numaserve.workers.planning.needs import format_bytes
+from numaserve.workers.planning.topology import Topology, format_cpu_list
+from numaserve.workers.weights.hub import resolve_model
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A model on its part of the machine."""
+
+    spec: ModelSpec
+    root: str  # where its checkpoint is
+    part: Topology
+    deployment: Deployment
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of its longest sequence."""
+        return self.deployment.context_length
+
+    @property
+    def cpus(self) -> Sequence[int]:
+        """Processors that its process has, second hyperthreads among them."""
+        return [cpu for node in self.part.nodes for cpu in (*node.cpus, *node.siblings_left_out)]
+
+    @property
+    def cores(self) -> frozenset[int]:
+        """Its cores, by their first hyperthreads."""
+        return frozenset(cpu for node in self.part.nodes for cpu in node.cpus)
+
+    @property
+    def memory(self) -> dict[int, int]:
+        """Bytes that it takes, by node."""
+        taken: dict[int, int] = {}
+        for rank in self.deployment.ranks:
+            taken[rank.node] = taken.get(rank.node, 0) + rank.weight_bytes + rank.kv_bytes + rank.scratch_bytes
+        return taken
+
+    @property
+    def stays(self) -> bool:
+        """Whether it is loaded with others, whatever these are: at the start, or always."""
+        return self.spec.place.pinned or self.spec.place.load == "start"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All models, placed; `capacity` is bytes by node that they may take together."""
+
+    placed: Mapping[str, Placed]
+    capacity: Mapping[int, int]
+
+    @property
+    def residents(self) -> dict[str, Resident]:
+        """What the fleet is made of."""
+        return {name: Resident(each.spec, each.cpus, _claim(each)) for name, each in self.placed.items()}
+
+
+def plan_models(models: ModelsFile, machine: Topology) -> Plan:
+    """Place all. Raises `OperatorError` for models that cannot be loaded together and would be, and for one that
+    cannot be loaded at all."""
+    placed = {}
+    for name, spec in models.models.items():
+        try:
+            placed[name] = _place(spec, part_of(spec, machine))
+        except OperatorError as error:
+            raise OperatorError(f"model '{name}': {error}") from None
+    fraction = max(each.config.mem_fraction_static for each in models.models.values())
+    plan = Plan(placed, {node.id: int(node.free_bytes * fraction) for node in machine.nodes})
+    _check_together(plan, models.max_loaded)
+    return plan
+
+
+def part_of(spec: ModelSpec, machine: Topology) -> Topology:
+    """The nodes and cores of a model. Raises `OperatorError` for those that this process may not use."""
+    place = spec.place
+    if place.nodes is not None:
+        missing = sorted(set(place.nodes) - {node.id for node in machine.nodes})
+        if missing:
+            there = ", ".join(str(node.id) for node in machine.nodes)
+            raise OperatorError(f"nodes: there is no node {missing[0]} for this process; there are {there}")
+        return replace(machine, nodes=tuple(node for node in machine.nodes if node.id in place.nodes))
+    if place.cores is None:
+        return machine
+    usable = {cpu for node in machine.nodes for cpu in node.cpus}
+    missing = sorted(set(place.cores) - usable)
+    if missing:
+        raise OperatorError(
+            f"cores: {format_cpu_list(missing)} are no cores of this process, which has {format_cpu_list(usable)};"
+            " a second hyperthread is none"
+        )
+    parts = (
+        replace(node, cpus=tuple(cpu for cpu in node.cpus if cpu in place.cores), siblings_left_out=())
+        for node in machine.nodes
+    )
+    return replace(machine, nodes=tuple(part for part in parts if part.cpus))
+
+
+def _place(spec: ModelSpec, part: Topology) -> Placed:
+    path = resolve_model(spec.config.model)
+    options = deployment_options(spec.config, path)
+    model = read_config(open_model(path), pooled=options.settings.pooled)
+    return Placed(spec, str(path), part, make_deployment(options, model, part))
+
+
+def _claim(placed: Placed) -> Claim:
+    place = placed.spec.place
+    return Claim(placed.cores, placed.memory, place.pinned, place.idle_unload_s)
+
+
+def _check_together(plan: Plan, max_loaded: int | None) -> None:
+    staying = {name: each for name, each in plan.placed.items() if each.stays}
+    pinned = [name for name, each in plan.placed.items() if each.spec.place.pinned]
+    if max_loaded is not None and len(staying) > max_loaded:
+        raise OperatorError(
+            f"max-loaded is {max_loaded}, and {len(staying)} models are loaded at the start or pinned: raise it, or set"
+            " load: request for some"
+        )
+    for (one, first), (other, second) in combinations(plan.placed.items(), 2):
+        shared = first.cores & second.cores
+        if shared and ((first.stays and second.stays) or one in pinned or other in pinned):
+            raise OperatorError(_overlap(plan, one, other, shared))
+    for node, capacity in plan.capacity.items():
+        _check_memory(node, capacity, staying)
+
+
+def _overlap(plan: Plan, one: str, other: str, shared: frozenset[int]) -> str:
+    taken: set[int] = set().union(*(each.cores for name, each in plan.placed.items() if name != other and each.stays))
+    every = set().union(*(each.cores for each in plan.placed.values()))
+    free = format_cpu_list(every - taken)
+    room = f"'{other}' would fit on cores {free}" if free else f"no core is left for '{other}'"
+    return (
+        f"models '{one}' and '{other}' would both be loaded on cores {format_cpu_list(shared)}, and {room}: give each"
+        " nodes or cores of its own, or set load: request (and no pinned) to load one in the other's place"
+    )
+
+
+def _check_memory(node: int, capacity: int, staying: Mapping[str, Placed]) -> None:
+    there = {name: each for name, each in staying.items() if each.memory.get(node)}
+    needed = sum(each.memory[node] for each in there.values())
+    if needed <= capacity:
+        return
+    each = ", ".join(f"'{name}' {format_bytes(placed.memory[node])}" for name, placed in there.items())
+    raise OperatorError(
+        f"on node {node} the models that are loaded together take {format_bytes(needed)} ({each}), and there are"
+        f" {format_bytes(capacity)}: set memory for each, such as {format_bytes(capacity // len(there))}"
+    )

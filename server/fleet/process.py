@@ -1,0 +1,140 @@
+"""A model's server as a process: started by exec, heard through systemd's protocol, watched through its pidfd."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+import msgspec
+from numaserve.server.fleet.member import Membership
+from numaserve.server.service.listen import BACKLOG
+
+MEMBER_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "numaserve.server.fleet.member")
+# A server that is ready tells that its steps come back, twice in that time. Its own restart of its workers comes first.
+WATCHDOG_S = 90.0
+_NOT_INHERITED = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
+_MESSAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class ProcessHooks:
+    """Calls of a process, in the event loop."""
+
+    ready: Callable[[], None]
+    ended: Callable[[int], None]  # with its status, as subprocess has it; once
+
+
+class ModelProcess:
+    """A running server of one model, which listens at `path`.
+
+    It inherits the listening socket, and the read end of a pipe whose write end is this process's alone: so it ends
+    with this one, however that ends (see `supervisor.process`). `membership` comes without descriptors. Must be made
+    inside a running event loop. Raises `OSError`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        membership: Membership,
+        path: Path,
+        hooks: ProcessHooks,
+    ) -> None:
+        self.path = path
+        self._hooks = hooks
+        self._loop = asyncio.get_running_loop()
+        self.exited: asyncio.Future[None] = self._loop.create_future()
+        self._watchdog: asyncio.TimerHandle | None = None
+        notify_path = path.with_suffix(".notify")
+        self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        read_end, self._lifeline = os.pipe()
+        try:
+            _bind(self._notify, notify_path)
+            _bind(listener, path)
+            listener.listen(BACKLOG)
+            environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
+            told = {"NOTIFY_SOCKET": str(notify_path), "WATCHDOG_USEC": str(int(WATCHDOG_S * 1e6))}
+            # A session of its own, so that Ctrl-C in a terminal reaches the front door only, which then drains.
+            self._popen = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(listener.fileno(), read_end),
+                env=environment | told,
+                start_new_session=True,
+            )
+        except OSError:
+            self._notify.close()
+            os.close(self._lifeline)
+            raise
+        finally:
+            listener_fd = listener.fileno()
+            listener.close()
+            os.close(read_end)
+        self._pidfd = os.pidfd_open(self._popen.pid)
+        self._loop.add_reader(self._pidfd, self._reap)
+        self._loop.add_reader(self._notify, self._hear)
+        self._tell(msgspec.structs.replace(membership, listen_fd=listener_fd, lifeline_fd=read_end))
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._popen.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; nothing happens once the process has ended."""
+        if not self.exited.done():
+            self._popen.send_signal(number)
+
+    def _tell(self, membership: Membership) -> None:
+        # A few hundred bytes, for which a new pipe has room. If it has ended by now, that is told otherwise.
+        with contextlib.suppress(BrokenPipeError), cast(IO[bytes], self._popen.stdin) as pipe:
+            pipe.write(msgspec.json.encode(membership))
+
+    def _hear(self) -> None:
+        try:
+            message = self._notify.recv(_MESSAGE_BYTES)
+        except BlockingIOError:
+            return
+        lines = message.split(b"\n")
+        if b"READY=1" in lines:
+            self._feed()
+            self._hooks.ready()
+        elif b"WATCHDOG=1" in lines and self._watchdog is not None:
+            self._feed()
+        elif b"STOPPING=1" in lines:
+            self._stop_watchdog()
+
+    def _feed(self) -> None:
+        self._stop_watchdog()
+        self._watchdog = self._loop.call_later(WATCHDOG_S, self.signal, signal.SIGKILL)
+
+    def _stop_watchdog(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+
+    def _reap(self) -> None:
+        self._stop_watchdog()
+        self._loop.remove_reader(self._pidfd)
+        self._loop.remove_reader(self._notify)
+        os.close(self._pidfd)
+        self._notify.close()
+        os.close(self._lifeline)
+        status = self._popen.wait()  # returns at once: the pidfd is readable only after the process has ended
+        self.exited.set_result(None)
+        self._hooks.ended(status)
+
+
+def _bind(bound: socket.socket, path: Path) -> None:
+    """Bind in a folder that is nobody else's, over what an earlier process has left there."""
+    bound.setblocking(False)
+    path.unlink(missing_ok=True)
+    bound.bind(os.fspath(path))

@@ -1,0 +1,176 @@
+"""One life of the front door: models are placed, their servers started, requests passed on, all of it ended."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import uvloop
+from numaserve.server.api.browser_rules import BrowserRules
+from numaserve.server.config import ServeConfig
+from numaserve.server.dispatch.directory import SocketDirectory
+from numaserve.server.fleet.app import with_layers
+from numaserve.server.fleet.fleet import Fleet, FleetOptions
+from numaserve.server.fleet.front_door import FrontDoor, Shown
+from numaserve.server.fleet.models_file import ModelsFile, read_models_file
+from numaserve.server.fleet.placement import Plan, plan_models
+from numaserve.server.fleet.process import MEMBER_COMMAND
+from numaserve.server.service.announce import announce
+from numaserve.server.service.app_server import AppServer
+from numaserve.server.service.bind import bind_listeners, warn_of_reach
+from numaserve.server.service.connection import ConnectionLimits
+from numaserve.server.service.descriptors import check_descriptors
+from numaserve.server.service.ending import end_process
+from numaserve.server.service.key_sources import KeySources
+from numaserve.server.service.listen import Listener
+from numaserve.server.service.logs import set_up_logging
+from numaserve.server.service.reload import Reloader
+from numaserve.server.service.systemd import ServiceManager
+from numaserve.server.version import installed_version
+from numaserve.workers.planning.topology import read_topology
+
+EXIT_OK = 0
+_POLL_S = 0.05
+
+_log = logging.getLogger(__name__)
+
+
+def run_fleet(path: Path, config: ServeConfig, command: Sequence[str] = MEMBER_COMMAND) -> NoReturn:
+    """Serve the models of the file at `path` until told to stop, and end the process. Raises `OperatorError`.
+
+    Of `config` the front door's keys count. `command` is what is executed for a model's server.
+    """
+    key_sources = KeySources(config.api_key_file)  # first: nothing else is to see the environment with a key in it
+    set_up_logging(config.log_level)
+    models = read_models_file(path)
+    check_descriptors(sum(each.config.max_running_requests for each in models.models.values()))
+    with contextlib.ExitStack() as closing:
+        listeners = [closing.enter_context(each) for each in bind_listeners(config)]
+        if key_sources.keys is None:
+            warn_of_reach(listeners)
+        plan = plan_models(models, read_topology())
+        folder = SocketDirectory(len(models.models))
+        closing.callback(folder.remove)
+        life = _Life(config, models, plan, key_sources, listeners)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            status = runner.run(life.run(FleetOptions(folder.path, config.drain_seconds, models.load_wait_s, command)))
+            closing.close()
+            end_process(status)
+
+
+class _Life:
+    """The first SIGTERM or SIGINT drains, a second one ends what still runs. SIGHUP reads keys and certificate."""
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        models: ModelsFile,
+        plan: Plan,
+        key_sources: KeySources,
+        listeners: Sequence[Listener],
+    ) -> None:
+        self._config = config
+        self._models = models
+        self._plan = plan
+        self._key_sources = key_sources
+        self._listeners = listeners
+        self._service_manager = ServiceManager()
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    async def run(self, options: FleetOptions) -> int:
+        """Serve until told to stop. Returns the exit status."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        reloader = Reloader(self._key_sources, self._listeners[0].certificate, self._on_signal)
+        loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
+        self._service_manager.status("loading models")
+        fleet = Fleet(self._plan.residents, self._plan.capacity, self._models.max_loaded, options)
+        http = self._http_server(fleet)
+        serving = loop.create_task(http.run_until_stopped())
+        fleet.start()
+        try:
+            status = await self._until_ready(fleet)
+            if status == EXIT_OK and not self._stop.is_set():
+                await self._serve(http)
+        finally:
+            await self._end(fleet, http, serving)
+        return status
+
+    def _http_server(self, fleet: Fleet) -> AppServer:
+        config, keys = self._config, self._key_sources.keys
+        front_door = FrontDoor(
+            fleet=fleet,
+            names=_names(self._models),
+            default=self._models.default,
+            shown={name: Shown(each.root, each.context_length) for name, each in self._plan.placed.items()},
+            keys=keys,
+            version=installed_version(),
+        )
+        browsers = BrowserRules(
+            cors_origins=config.cors_origin or (),
+            allowed_hosts=tuple(name.lower() for name in config.allowed_host or ()),
+            open_locally=keys is None and any(each.is_loopback for each in self._listeners),
+        )
+        certificate = self._listeners[0].certificate
+        return AppServer(
+            with_layers(front_door, keys, browsers, config.root_path),
+            [each.socket for each in self._listeners],
+            ConnectionLimits(keep_alive_seconds=config.keep_alive_seconds),
+            None if certificate is None else certificate.context,
+            at_once=not any(each.kept_open for each in self._listeners),
+        )
+
+    async def _until_ready(self, fleet: Fleet) -> int:
+        """Wait for the models that are loaded at start. Returns the status of the first that cannot be served."""
+        while not self._stop.is_set() and not fleet.is_ready():
+            failed = next((name for name in fleet.names if fleet.state(name) == "failed"), None)
+            if failed is not None:
+                _log.critical("the model %s could not be started", failed)
+                return fleet.exit_status(failed) or 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), _POLL_S)
+        return EXIT_OK
+
+    async def _serve(self, http: AppServer) -> None:
+        gc.freeze()
+        listener, default = self._listeners[0], self._models.default
+        http.listen()
+        self._service_manager.ready(f"serving {len(self._models.models)} models at {listener.place}")
+        announce(default, listener, needs_key=self._key_sources.keys is not None)
+        watchdog = asyncio.get_running_loop().create_task(self._service_manager.feed_watchdog(lambda: True))
+        await self._stop.wait()
+        watchdog.cancel()
+
+    async def _end(self, fleet: Fleet, http: AppServer, serving: asyncio.Task[None]) -> None:
+        self._service_manager.stopping()
+        if self._listeners[0].kept_open:
+            http.accept_no_more()
+        stopping = asyncio.create_task(fleet.stop())
+        hurrying = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait((stopping, hurrying), return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.done():
+            fleet.hurry()
+        await stopping
+        hurrying.cancel()
+        http.stop()
+        await serving
+        self._service_manager.close()
+
+    def _on_signal(self) -> None:
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+
+def _names(models: ModelsFile) -> dict[str, str]:
+    """Every name that requests may have, and the model that is meant."""
+    names = {name: name for name in models.models}
+    for name, spec in models.models.items():
+        names |= dict.fromkeys(spec.config.served_model_name or (), name)
+    return names

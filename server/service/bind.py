@@ -1,0 +1,48 @@
+"""The listeners that the configuration asks for."""
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numaserve.server.config import ServeConfig
+from numaserve.server.service.activation import activated_listeners
+from numaserve.server.service.listen import Listener, bind_listener
+from numaserve.server.service.tls import find_certificate
+from numaserve.server.service.unix_socket import bind_unix_listener
+from numaserve.workers.errors import OperatorError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Member:
+    """What makes a server one of several behind a front door: only this reaches its `listener`."""
+
+    name: str  # of its model
+    listener: Listener
+
+
+def bind_listeners(config: ServeConfig) -> list[Listener]:
+    """Those that systemd gives, else the one of `uds`, or of `host` and `port`. Raises `OperatorError`."""
+    certificate = find_certificate(config.ssl_certfile, config.ssl_keyfile)
+    given = activated_listeners(os.environ, certificate)
+    if given and config.uds is not None:
+        raise OperatorError("systemd has given sockets to listen on, and --uds names another: leave --uds out")
+    if given:
+        _log.info("listening where systemd does, not at --host and --port: %s", ", ".join(each.place for each in given))
+        return given
+    if config.uds is not None:
+        return [bind_unix_listener(config.uds, certificate)]
+    return [bind_listener(config.host, config.port, certificate)]
+
+
+def warn_of_reach(listeners: Sequence[Listener]) -> None:
+    """Say in the log which of them other machines can reach: to be called where no key is asked for."""
+    for listener in listeners:
+        if not listener.is_local:
+            _log.warning(
+                "whoever reaches %s is served, from other machines too: give API keys (--api-key-file, "
+                "NUMASERVE_API_KEY) or listen on 127.0.0.1",
+                listener.place,
+            )

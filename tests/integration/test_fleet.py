@@ -1,0 +1,138 @@
+"""Several models behind one front door: processes of their own, over fake workers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from numaserve.workers.planning.topology import read_topology
+from served import announced_url, completion
+
+SERVE_FLEET = Path(__file__).with_name("serve_fleet.py")
+CORES = [cpu for node in read_topology().nodes for cpu in node.cpus]
+pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+
+ServeFleet = Callable[..., subprocess.Popen[str]]
+PLACES: Mapping[str, object] = {
+    name: {"cores": core, "memory": "1GiB", "kv_cache_gib": 0.01, "weights_cache_gib": 0}
+    for name, core in zip("ab", CORES, strict=False)
+}
+
+
+@pytest.fixture
+def serve_fleet(model: Path, tmp_path: Path, log: Path) -> Iterator[ServeFleet]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*words: str, models: Mapping[str, Mapping[str, object]], **whole: object) -> subprocess.Popen[str]:
+        file = tmp_path / "models.yaml"
+        places = {name: {"model": str(model), **PLACES[name], **each} for name, each in models.items()}
+        file.write_text(json.dumps({"models": places, **whole}))
+        with log.open("w") as errors:
+            command = [sys.executable, str(SERVE_FLEET), str(file), *words]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(60)
+        process.communicate()
+
+
+def children(process: subprocess.Popen[str]) -> dict[str, psutil.Process]:
+    """The servers of the models by name, in the order in which they were started."""
+    found = psutil.Process(process.pid).children()
+    return dict(zip("ab", sorted(found, key=lambda each: each.create_time()), strict=False))
+
+
+def states(client: httpx.Client) -> dict[str, str]:
+    return {each["id"]: each["state"] for each in client.get("/v1/models").json()["data"]}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.02)
+
+
+def asked(name: str, count: int, **more: object) -> dict[str, object]:
+    return {**completion(count), "model": name, **more}
+
+
+def test_a_request_goes_to_the_model_that_it_names(serve_fleet: ServeFleet) -> None:
+    process = serve_fleet(models={"a": {}, "b": {"served_model_name": "bee"}}, default="b")
+    with httpx.Client(base_url=announced_url(process), timeout=60) as client:
+        assert states(client) == {"a": "ready", "b": "ready", "bee": "ready"}
+        assert client.get("/v1/models/bee").json()["max_model_len"] > 0
+        for name, answered in {"a": "a", "b": "b", "bee": "b"}.items():
+            answer = client.post("/v1/completions", json=asked(name, 5)).json()
+            assert (answer["model"], answer["usage"]["completion_tokens"]) == (answered, 5)
+        unnamed = {key: value for key, value in asked("", 2).items() if key != "model"}
+        assert client.post("/v1/completions", json=unnamed).json()["model"] == "b"
+        for path in ("/v1/completions", "/v1/messages", "/api/chat", "/models/a"):
+            assert client.post(path, json={"model": "../a"}).status_code == 404
+        assert client.post("/api/show", json={"model": "a:latest"}).status_code == 200
+        assert client.get("/v1/models/c").status_code == 404
+        assert client.post("/v1/completions", content=b"{").status_code == 400
+        assert client.post("/v1/completions", json={"model": 1}).status_code == 400
+        assert client.get("/readyz").status_code == 200
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+def test_the_end_of_one_server_touches_no_other(serve_fleet: ServeFleet) -> None:
+    process = serve_fleet("--", "--step-ms", "20", models={"a": {}, "b": {}})
+    with httpx.Client(base_url=announced_url(process), timeout=60) as client:
+        servers = children(process)
+        with client.stream("POST", "/v1/completions", json=asked("b", 60, stream=True)) as other:
+            lines = (line for line in other.iter_lines() if line)
+            next(lines)
+            with (
+                pytest.raises(httpx.RemoteProtocolError),
+                client.stream("POST", "/v1/completions", json=asked("a", 4000, stream=True)) as cut,
+            ):
+                for index, _ in enumerate(cut.iter_lines()):
+                    if index == 2:
+                        servers["a"].kill()
+            until(lambda: states(client)["a"] == "loading")
+            assert client.get("/readyz").status_code == 503
+            waited = client.post("/v1/completions", json=asked("a", 3))
+            assert (waited.status_code, waited.json()["usage"]["completion_tokens"]) == (200, 3)
+            assert [*lines][-1] == "data: [DONE]"
+        assert client.get("/readyz").status_code == 200
+        assert servers["b"].is_running()
+
+
+def test_servers_and_workers_end_with_a_front_door_that_is_killed(serve_fleet: ServeFleet) -> None:
+    process = serve_fleet(models={"a": {}, "b": {}})
+    announced_url(process)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) >= 4
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(60)
+    psutil.wait_procs(family, timeout=60)
+    assert [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_a_running_stream_is_finished_at_sigterm(serve_fleet: ServeFleet) -> None:
+    process = serve_fleet("--", "--step-ms", "20", models={"a": {}, "b": {"load": "request"}})
+    with (
+        httpx.Client(base_url=announced_url(process), timeout=60) as client,
+        client.stream("POST", "/v1/completions", json=asked("a", 40, stream=True)) as stream,
+    ):
+        lines = (line for line in stream.iter_lines() if line)
+        next(lines)
+        process.send_signal(signal.SIGTERM)
+        until(lambda: client.get("/readyz").status_code == 503)
+        assert client.post("/v1/completions", json=asked("b", 1)).status_code == 503
+        *_, done = lines
+    assert done == "data: [DONE]"
+    assert process.wait(60) == 0

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
+from typing import NoReturn
 
 from numaserve.server.child_process import ChildProcess, Ended, TooLate, command_of
 from numaserve.server.confined_work import ANSWER_HEAD, NOT_CONFINED
@@ -19,6 +20,10 @@ CPU_SECONDS = 2.0  # for a piece; usual ones take well under a millisecond
 # Wall time, start of the process included: several times as much, for a machine whose cores are all busy. Only a
 # process that is stopped, or does not get a core at all, takes so long.
 SECONDS = 10.0
+
+# By which a process ends for what it does itself, a stack that is exhausted or a call that the filter forbids. Others
+# come from outside: a machine short of memory sends SIGKILL.
+_ITS_OWN_FAULT = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
 
 
 class WorkFailed(Exception):
@@ -62,7 +67,7 @@ class ConfinedWorker:
             # A process that was killed between requests is no fault of this one, which hence gets a second one.
             answer = self._ask(line) or self._ask(line)
         if answer is None:
-            raise WorkFailed(f"{self._subject} failed: its process was killed twice")
+            self._raise_dead()
         success, text = answer
         if not success:
             raise WorkFailed(text)
@@ -87,9 +92,7 @@ class ConfinedWorker:
             answer = self._exchange(process, line, time.monotonic() + self._seconds)
         except TooLate:
             process.stop()
-            subject = self._subject[0].upper() + self._subject[1:]
-            message = f"{subject}'s process did not answer within {self._seconds:g} s. Try again."
-            raise WorkerUnavailable(message) from None
+            self._raise_unavailable(f"did not answer within {self._seconds:g} s")
         if answer is not None:
             return answer
         process.stop()
@@ -98,6 +101,15 @@ class ConfinedWorker:
         if process.returncode == NOT_CONFINED:
             raise WorkFailed(f"{self._subject} needs a kernel that takes seccomp filters, and this one does not")
         return None
+
+    def _raise_dead(self) -> NoReturn:
+        """Say why the process has ended twice without an answer."""
+        if -(self._process.returncode or 0) in _ITS_OWN_FAULT:
+            raise WorkFailed(f"{self._subject} failed: its process crashed twice")
+        self._raise_unavailable("ended twice without an answer")
+
+    def _raise_unavailable(self, why: str) -> NoReturn:
+        raise WorkerUnavailable(f"{self._subject[0].upper()}{self._subject[1:]}'s process {why}. Try again.") from None
 
     def _exchange(self, process: ChildProcess, line: bytes, deadline: float) -> tuple[bool, str] | None:
         try:

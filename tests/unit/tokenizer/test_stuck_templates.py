@@ -114,10 +114,37 @@ def test_an_answer_out_of_form_ends_the_process(
     code = f"import sys; sys.stdin.buffer.readline(); sys.stdout.buffer.write({answer!r}); sys.stdout.flush()"
     monkeypatch.setattr("numaserve.server.confined_worker.command_of", lambda _: (sys.executable, "-c", code))
     template._worker._process.kill()
-    with pytest.raises(ChatTemplateError, match="killed twice"):
+    with pytest.raises(ChatTemplateUnavailable, match="ended twice without an answer"):
         template.render({"text": "x"})
     monkeypatch.undo()
     assert works_again(template)
+
+
+def test_a_process_that_is_killed_twice_is_no_fault_of_the_conversation(
+    template: ChatTemplate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_by(monkeypatch, template, signal.SIGKILL)
+    with pytest.raises(ChatTemplateUnavailable, match="Try again"):
+        template.render({"text": "x"})
+    monkeypatch.undo()
+    assert works_again(template)
+
+
+def test_a_process_that_crashes_twice_has_crashed_of_the_conversation(
+    template: ChatTemplate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die_by(monkeypatch, template, signal.SIGSYS)
+    with pytest.raises(ChatTemplateError, match="crashed twice"):
+        template.render({"text": "x"})
+    monkeypatch.undo()
+    assert works_again(template)
+
+
+def die_by(monkeypatch: pytest.MonkeyPatch, template: ChatTemplate, number: signal.Signals) -> None:
+    """Have the process, and each that follows it, die by this signal when it is asked."""
+    code = f"import os, sys; sys.stdin.buffer.readline(); os.kill(os.getpid(), {number})"
+    monkeypatch.setattr("numaserve.server.confined_worker.command_of", lambda _: (sys.executable, "-c", code))
+    template._worker._process.kill()
 
 
 def test_a_kernel_without_filters_is_named(template: ChatTemplate, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 # Ninja come as wheels.
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients
-#   make test-templates    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make asan    make tsan
+#   make test-ui    make test-templates    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make asan    make tsan
 #   make docs    make docs-serve    make audit    make lock
 
 MODEL ?= demo
@@ -36,7 +36,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install test test-amx test-slow test-clients test-templates chaos fuzz lint format bench asan tsan docs docs-site docs-serve \
+.PHONY: serve install test test-amx test-slow test-clients test-ui test-templates chaos fuzz lint format bench asan tsan docs docs-site docs-serve \
 	audit lock install-service clean
 .DELETE_ON_ERROR:
 
@@ -59,6 +59,10 @@ test-slow: $(STAMPS)/install-test $(STAMPS)/test $(STAMPS)/demo
 # Real clients and routers before real servers; needs Node.js and npm. Their environments are in build/clients.
 test-clients: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
 	$(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) $(BIN)/python -m tests.clients $(CLIENTS)
+
+# The page of /ui in a real browser; needs Chromium. SCREENSHOTS=docs/images writes the documentation's pictures anew.
+test-ui: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/browser $(STAMPS)/demo
+	$(if $(SCREENSHOTS),SCREENSHOTS=$(SCREENSHOTS)) $(BIN)/pytest -q -o python_files='check_*.py' tests/browser $(PYTEST_ARGS)
 
 # Chat templates of real models, which llama-cpp-python's source distribution carries; see build/templates.
 test-templates: $(STAMPS)/install $(STAMPS)/test
@@ -211,7 +215,7 @@ $(STAMPS)/torch: $(STAMPS)/venv
 	@touch $@
 
 $(STAMPS)/test: $(STAMPS)/torch
-$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/fuzz: $(STAMPS)/%: pyproject.toml $(STAMPS)/venv
+$(STAMPS)/test $(STAMPS)/lint $(STAMPS)/docs $(STAMPS)/fuzz $(STAMPS)/browser: $(STAMPS)/%: pyproject.toml $(STAMPS)/venv
 	$(REQUIREMENTS) $* > $@.txt
 	$(PIP) install -r $@.txt
 	@touch $@

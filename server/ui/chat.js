@@ -43,6 +43,7 @@ export class Chat {
     this.prompt.value = "";
     this.fitPrompt();
     this.messages.push({ role: "user", content: text });
+    this.keep();
     this.add(userTurn(text));
     this.answer();
   }

@@ -62,7 +62,7 @@ export class MachineView {
     const inSteps = last ? `In steps ${number(last.inSteps, 1)} GB/s, ${percent(last.waiting)} waiting · ` : "";
     return make("div", { class: "rank" },
       make("h3", {}, make("span", {}, place), make("span", {}, shown)),
-      meter(`Rank ${worker.rank} reads ${shown}`, [read / (most || Math.max(read, 1)), ""]),
+      most && meter(`Rank ${worker.rank} reads ${shown}`, [read / most, ""]),
       make("p", {}, inSteps, misplaced),
       make("p", {},
         `${gib(worker.weight_bytes)} weights · ${gib(worker.kv_bytes)} KV · ${gib(worker.rss_bytes)} resident`));

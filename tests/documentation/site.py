@@ -26,7 +26,7 @@ def lay_out(folder: Path) -> None:
     shown = folder / "docs"
     (shown / "images").mkdir(parents=True)
     shutil.copy(DOCS / "zensical.toml", folder)
-    for file in [*DOCS.glob("*.md"), *DOCS.glob("images/*.svg")]:
+    for file in [*DOCS.glob("*.md"), *DOCS.glob("images/*.*")]:
         shutil.copy(file, shown / file.relative_to(DOCS))
     for name, page_of_site in (("README.md", "index.md"), ("CONTRIBUTING.md", "contributing.md")):
         (shown / page_of_site).write_text(_LINK.sub(_turned, (ROOT / name).read_text()))

@@ -1,0 +1,70 @@
+"""A browser, and pages in it whose every mistake fails the test that made them."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+from stand_in import StandIn
+
+from tests.support.real_server import RealServer
+
+# Pages that are opened by root, as in containers, get no sandbox of the browser's own.
+ARGUMENTS = ["--no-sandbox"] if os.geteuid() == 0 else []
+NOTE_VIOLATIONS = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) => violations.push(event.violatedDirective));
+"""
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    assert found, "install Chromium (on Debian: apt-get install chromium)"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def stand_in() -> Iterator[StandIn]:
+    with StandIn() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def real() -> Iterator[RealServer]:
+    with RealServer("--tp", "2", "--threads-per-worker", "1", "--kv-cache-gib", "0.125") as server:
+        yield server
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> Iterator[Open]:
+    """Opens the page of a server. What breaks its policy, fails in it, or is asked of anybody else is told at the end,
+    unless the test clears `page.mistakes` of it."""
+    pages: list[Page] = []
+
+    def open_page(url: str, **more: Any) -> Page:
+        page = browser.new_context(**{"viewport": {"width": 1280, "height": 860}} | more).new_page()
+        page.add_init_script(NOTE_VIOLATIONS)
+        page.mistakes = []  # type: ignore[attr-defined]
+        page.on("pageerror", lambda error: page.mistakes.append(str(error)))  # type: ignore[attr-defined]
+        page.on("request", lambda request: _note_foreign(page, request.url, url))
+        page.goto(f"{url}/ui")
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        assert page.evaluate("violations") == []
+        assert page.mistakes == []  # type: ignore[attr-defined]
+        page.context.close()
+
+
+def _note_foreign(page: Page, asked: str, own: str) -> None:
+    if not asked.startswith(own):
+        page.mistakes.append(f"asked for {asked}")  # type: ignore[attr-defined]

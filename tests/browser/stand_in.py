@@ -1,0 +1,68 @@
+"""A server over an engine whose answers are given, at an address of its own."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from numaserve.server.reasoning.formats import reasoning_formats
+from numaserve.server.service.http import HttpServer
+from numaserve.server.tools.formats import tool_formats
+
+from tests.support.api_fakes import ByteTokenizer, FakeEngine, make_context
+
+CONTEXT = 8000
+
+
+class Template(ByteTokenizer):
+    """One that thinks between marks, calls tools, and keeps what it was given."""
+
+    chat_template = "tools tool_calls"
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, object]] = []
+        self.tools: list[Mapping[str, object]] = []
+
+    def render_chat(
+        self,
+        messages: list[dict[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] = (),
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, object] | None = None,
+    ) -> str:
+        self.messages, self.tools = messages, list(tools)
+        return "p"
+
+
+class StandIn:
+    """Answers what `engine.reply` says. With `keys` it asks for one of them."""
+
+    def __init__(self, *keys: str) -> None:
+        self.engine = FakeEngine()
+        self.template = Template()
+        context = replace(
+            make_context(self.engine, keys=keys, context_length=CONTEXT),
+            tokenizer=self.template,
+            tool_format=tool_formats()["hermes"],
+            reasoning_format=reasoning_formats()["think"],
+        )
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._server = HttpServer(context, [self._listener])
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._server.run_until_stopped())
+
+    def __enter__(self) -> "StandIn":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._server.stop)
+        self._thread.join()
+        self._listener.close()

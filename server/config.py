@@ -1,56 +1,20 @@
 """The server's configuration: defaults, overridden by a YAML file, overridden by the command line."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from numaserve.server.config_errors import explain_value, unknown_key
 from numaserve.server.config_file import read_config_file
 from numaserve.server.model_options import ModelKeys
+from numaserve.server.option_types import Names, NonBlank, UrlPrefix
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings, settings_of
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 Task = Literal["generate", "embed", "score"]
 LogLevel = Literal["debug", "info", "warning", "error"]
-
-
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        raise ValueError("must not be blank")
-    return text
-
-
-def _as_tuple(value: object) -> object:
-    if isinstance(value, str):
-        return (value,)
-    if not isinstance(value, list) or not value or not all(isinstance(each, str) for each in value):
-        raise ValueError("must be a name or a list of names")
-    return tuple(dict.fromkeys(value))  # a name given twice is no mistake worth a refusal, and is listed once
-
-
-NonBlank = Annotated[str, AfterValidator(_not_blank)]
-
-
-def _url_prefix(text: str) -> str:
-    if not re.fullmatch(r"(/[\w.~-]+)+", text, re.ASCII) or {".", ".."} & set(text.split("/")):
-        raise ValueError("must start with a slash and not end with one, as in /llm")
-    return text
-
-
-UrlPrefix = Annotated[str, AfterValidator(_url_prefix)]
-Names = Annotated[tuple[NonBlank, ...], BeforeValidator(_as_tuple)]
 
 
 class ServeConfig(BaseModel):
@@ -199,6 +163,20 @@ class ServeConfig(BaseModel):
     )
     overlap: bool = Field(True, description="Plan one step ahead of the workers.")
     prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
+    kv_events: NonBlank | None = Field(
+        None,
+        description="Where routers read which prefixes are cached, as from vLLM: ipc://PATH, or tcp://127.0.0.1:PORT.",
+    )
+    kv_events_replay: NonBlank | None = Field(
+        None, description="Where they ask again for events that they have missed; an address like that of kv_events."
+    )
+    kv_events_topic: NonBlank | None = Field(
+        None, description="The topic of KV events. Default: kv@HOST@MODEL, with this machine's and the model's name."
+    )
+    kv_events_anywhere: bool = Field(
+        False,
+        description="Let KV events be read from other machines: whoever connects reads what is asked and answered.",
+    )
     sse_ping_seconds: float = Field(
         15.0,
         ge=0,

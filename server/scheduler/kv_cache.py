@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
+from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.page_allocator import PageAllocator
 from numaserve.server.scheduler.radix_tree import Node, RadixTree
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
@@ -11,10 +12,10 @@ from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 class KVCache:
     """The pages. Each is in exactly one of: the free list, the radix tree, one running sequence."""
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, log: KVEventLog | None = None) -> None:
         self._config = config
         self.allocator = PageAllocator(config.num_pages)
-        self.tree = RadixTree(config.page_size)
+        self.tree = RadixTree(config.page_size, log)
         self._fresh: set[Node] = set()  # pages that the plan in the making writes
         self.query_tokens = 0
         self.hit_tokens = 0

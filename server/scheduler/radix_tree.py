@@ -10,12 +10,13 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 
 from numaserve.server.scheduler.errors import SchedulerIntegrityError
+from numaserve.server.scheduler.kv_events import KVEventLog
 
 
 class Node:
     """One full page of tokens after those of `parent`. A root (depth 0) has no page and stands for one cache salt."""
 
-    __slots__ = ("children", "depth", "key", "locks", "page", "parent", "salt", "trusted")
+    __slots__ = ("children", "depth", "digest", "key", "locks", "page", "parent", "salt", "trusted")
 
     def __init__(self, parent: Node | None, salt: str, key: tuple[int, ...] = (), page: int = -1) -> None:
         self.parent = parent
@@ -26,6 +27,7 @@ class Node:
         self.children: dict[tuple[int, ...], Node] = {}
         self.locks = 0
         self.trusted = False  # logits that are numbers have come of it, and so of its parents
+        self.digest = 0  # its name in the log of events; 0: it has none, and nobody is told of it or of its children
 
 
 class RadixTree:
@@ -37,10 +39,14 @@ class RadixTree:
     A lock on a node holds its whole path, so an unlocked node has only unlocked descendants. Nodes join `_evictable`
     when their last lock goes, a child before its parent: hence every node in it comes after all of its children, the
     first one is always a leaf, and eviction needs neither a heap nor a clock.
+
+    Where there is a `log`, it is told which pages can be found. It is not told of those of a salt: who salts a prompt
+    does not want others to learn that it is cached, and readers of the events mostly pass the salt over.
     """
 
-    def __init__(self, page_size: int) -> None:
+    def __init__(self, page_size: int, log: KVEventLog | None = None) -> None:
         self.page_size = page_size
+        self._log = log
         self._roots: dict[str, Node] = {}
         self._evictable: OrderedDict[Node, None] = OrderedDict()
         self._num_pages = 0
@@ -62,7 +68,7 @@ class RadixTree:
         Changes nothing: lock the node before anything else is evicted.
         """
         size = self.page_size
-        node = self._roots.get(salt) or Node(None, salt)
+        node = self._roots.get(salt) or self._new_root(salt)
         limit = min(max_pages, len(tokens) // size)
         while node.depth < limit:
             start = node.depth * size
@@ -84,6 +90,8 @@ class RadixTree:
         if child is None:
             child = parent.children[key] = Node(parent, parent.salt, key, page)
             self._num_pages += 1
+            if self._log is not None and parent.digest:
+                child.digest = self._log.stored(parent.digest, key)
         elif child.locks == 0:
             del self._evictable[child]
         child.locks += 1
@@ -121,8 +129,11 @@ class RadixTree:
             del parent.children[node.key]
             self._num_pages -= 1
             pages.append(node.page)
+            self._tell_removed(node)
             if parent.parent is None and parent.locks == 0:
                 self._drop_empty_root(parent)
+        if self._log is not None and pages and not self._num_pages:
+            self._log.cleared()  # in one event, in the place of one for each page
         return pages
 
     def trust(self, node: Node) -> None:
@@ -153,6 +164,8 @@ class RadixTree:
             if step in self._evictable:
                 self._evictable.move_to_end(step, last=False)  # and its children go before it
             hidden.extend(step.children.values())
+        for step in reversed(hidden):  # children first, as they are evicted too
+            self._tell_removed(step)
 
     def path_pages(self, node: Node) -> list[int]:
         """The pages from the root to `node`, in token order."""
@@ -174,6 +187,17 @@ class RadixTree:
             node = stack.pop()
             yield node
             stack.extend(node.children.values())
+
+    def _new_root(self, salt: str) -> Node:
+        root = Node(None, salt)
+        if self._log is not None and not salt:
+            root.digest = self._log.root
+        return root
+
+    def _tell_removed(self, node: Node) -> None:
+        if self._log is not None and node.digest:
+            self._log.removed(node.digest)
+            node.digest = 0
 
     def _leave_evictable(self, node: Node) -> None:
         if node.parent is not None:

@@ -5,6 +5,7 @@ from collections import deque
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong
 from numaserve.server.scheduler.kv_cache import KVCache
+from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.policy import Chunk
 from numaserve.server.scheduler.queue import WaitingQueue
 from numaserve.server.scheduler.seats import Seats
@@ -35,11 +36,13 @@ class Scheduler:
     after it has come. Ends by length are known ahead, so nothing is planned past them.
 
     Who runs, who gives way, and why nothing deadlocks, is told in `Seats` and `WaitingQueue`.
+
+    What becomes of cached pages is noted in `log`, if there is one.
     """
 
-    def __init__(self, config: SchedulerConfig) -> None:
+    def __init__(self, config: SchedulerConfig, log: KVEventLog | None = None) -> None:
         self.config = config
-        self.kv = KVCache(config)
+        self.kv = KVCache(config, log)
         self.costs = CostModel()
         self.waiting = WaitingQueue()
         self.seats = Seats(config, self.kv, self.waiting)

@@ -12,6 +12,7 @@ from numaserve.server.api.judge import Judge
 from numaserve.server.api.sampling import Sampling
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import Engine, EngineCallbacks, EngineConfig
+from numaserve.server.kv_events.feed import KVFeed
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.reasoning.format import ReasoningFormat
 from numaserve.server.response_template.template import ResponseTemplate
@@ -66,7 +67,9 @@ class Checked:
         return Metrics(self.name)
 
 
-def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Sequence[str]) -> Engine:
+def make_engine(
+    checked: Checked, callbacks: EngineCallbacks, worker_command: Sequence[str], kv_feed: KVFeed | None = None
+) -> Engine:
     """The engine; nothing is started yet. `worker_command` is the command of a worker."""
     config, deployment = checked.config, checked.deployment
     scheduler = Scheduler(
@@ -78,7 +81,8 @@ def make_engine(checked: Checked, callbacks: EngineCallbacks, worker_command: Se
             max_logit_rows=deployment.max_logit_rows,
             enable_prefix_cache=config.prefix_cache,
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1000,
-        )
+        ),
+        None if kv_feed is None else kv_feed.log,
     )
     world_size = len(deployment.launches)
     ring_factory = partial(create_segment, world_size, deployment.ring_lanes, deployment.ring_slot_bytes)

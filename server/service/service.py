@@ -19,6 +19,7 @@ import uvloop
 from numaserve.server.api.sampling import Sampling
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.engine import EngineCallbacks
+from numaserve.server.kv_events.feed import KVFeed
 from numaserve.server.service.announce import announce
 from numaserve.server.service.answer_formats import reasoning_format, response_template, tool_format
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
@@ -29,6 +30,7 @@ from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.descriptors import check_descriptors
 from numaserve.server.service.ending import end_process
 from numaserve.server.service.key_sources import KeySources
+from numaserve.server.service.kv_feed import open_kv_feed
 from numaserve.server.service.listen import Listener
 from numaserve.server.service.loading import LoadingDisplay
 from numaserve.server.service.logs import set_up_logging
@@ -73,7 +75,11 @@ def run_service(
         listeners = [closing.enter_context(each) for each in bound]
         if key_sources.keys is None:
             warn_of_reach(listeners)
-        service = Service(_check(config, key_sources), listeners, worker_command, bar=member is None)
+        checked = _check(config, key_sources)
+        kv_feed = open_kv_feed(config, checked.name)
+        if kv_feed is not None:
+            closing.callback(kv_feed.close)
+        service = Service(checked, listeners, worker_command, kv_feed, bar=member is None)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             status = runner.run(service.run())
             closing.close()
@@ -125,14 +131,20 @@ class Service:
     """
 
     def __init__(
-        self, checked: Checked, listeners: Sequence[Listener], worker_command: Sequence[str], *, bar: bool = True
+        self,
+        checked: Checked,
+        listeners: Sequence[Listener],
+        worker_command: Sequence[str],
+        kv_feed: KVFeed | None = None,
+        *,
+        bar: bool = True,
     ) -> None:
         self._checked = checked
         self._listeners = listeners
         self._service_manager = ServiceManager()
         self._display = LoadingDisplay(checked.name, self._service_manager, bar=bar)
         callbacks = EngineCallbacks(load_progress=self._display.update, given_up=lambda _reason: self._gave_up.set())
-        self._engine = make_engine(checked, callbacks, worker_command)
+        self._engine = make_engine(checked, callbacks, worker_command, kv_feed)
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._gave_up = asyncio.Event()

@@ -16,7 +16,7 @@ from numaserve.server.service.tls import Certificate
 from numaserve.workers.errors import OperatorError
 
 # Whoever is in the socket's group may connect: how a proxy of another user gets in, without letting everybody in.
-_NOT_FOR_OTHERS = 0o117
+NOT_FOR_OTHERS = 0o117
 
 
 def bind_unix_listener(path: Path, certificate: Certificate | None = None) -> Listener:
@@ -28,8 +28,8 @@ def bind_unix_listener(path: Path, certificate: Certificate | None = None) -> Li
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _alone_in(path.parent):
-            _remove_dead_socket(path)
-            before = os.umask(_NOT_FOR_OTHERS)  # chmod after bind would leave a moment for anybody to connect
+            remove_dead_socket(path, "--uds")
+            before = os.umask(NOT_FOR_OTHERS)  # chmod after bind would leave a moment for anybody to connect
             try:
                 bound.bind(os.fspath(path))
             finally:
@@ -79,13 +79,17 @@ def _alone_in(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _remove_dead_socket(path: Path) -> None:
+def remove_dead_socket(path: Path, option: str) -> None:
+    """Remove a socket that nobody listens at.
+
+    Raises `OperatorError`, which says to choose another `option`, where somebody listens or it is another file.
+    """
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise OperatorError(f"{path} exists and is no socket; choose another --uds, or remove it")
+        raise OperatorError(f"{path} exists and is no socket; choose another {option}, or remove it")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)  # a server whose backlog is full is alive, too
         try:
@@ -95,7 +99,7 @@ def _remove_dead_socket(path: Path) -> None:
             return
         except BlockingIOError:
             pass
-    raise OperatorError(f"another server listens on {path}; choose another --uds")
+    raise OperatorError(f"another server listens on {path}; choose another {option}")
 
 
 def _remove(path: Path, device: int, inode: int) -> None:

@@ -19,6 +19,7 @@ from numaserve.server.api.app import ApiContext, ApiLimits, create_app
 from numaserve.server.engine.engine import Engine, EngineCallbacks, EngineConfig
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.service.answer_formats import reasoning_format, tool_format
@@ -59,6 +60,7 @@ class Options:
     ring_factory: RingFactory | None = None
     mask_deadline_s: float = 20.0
     tokenizer: TokenizerProtocol = field(default_factory=WordTokenizer)
+    kv_log: KVEventLog | None = None
 
 
 def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks | None = None) -> Engine:
@@ -89,7 +91,8 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
             max_running_requests=options.running,
             max_step_tokens=options.step_tokens,
             enable_prefix_cache=options.prefix_cache,
-        )
+        ),
+        options.kv_log,
     )
     config = EngineConfig(
         "fake",

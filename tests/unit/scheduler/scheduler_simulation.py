@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from numaserve.server.scheduler.client import EVERYBODY, Client
+from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
 from numaserve.workers.protocol import (
@@ -157,10 +158,10 @@ def step_ns(plan: StepPlan) -> int:
 class Service:
     """A scheduler with its workers, and the part of the engine that finds stop tokens."""
 
-    def __init__(self, config: SchedulerConfig, ahead: bool = False) -> None:
+    def __init__(self, config: SchedulerConfig, ahead: bool = False, log: KVEventLog | None = None) -> None:
         self.config = config
         self.ahead = ahead  # whether a plan leaves before the result of the one before it is in
-        self.scheduler = Scheduler(config)
+        self.scheduler = Scheduler(config, log)
         self.scheduler.costs.describe([OPERATIONS])
         self.requests: dict[int, Request] = {}
         self.workers = SimulatedWorkers(config, self.requests)

@@ -39,7 +39,10 @@ class RandomService(RuleBasedStateMachine):
 
     @initialize(config=configs, ahead=st.booleans())
     def start(self, config: SchedulerConfig, ahead: bool) -> None:
-        self.service = Service(config, ahead)
+        self.service = self.make_service(config, ahead)
+
+    def make_service(self, config: SchedulerConfig, ahead: bool) -> Service:
+        return Service(config, ahead)
 
     @rule(
         prompt=prompts,

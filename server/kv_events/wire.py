@@ -1,0 +1,64 @@
+"""The messages of KV events, byte by byte those of vLLM.
+
+vLLM's are ``vllm/distributed/kv_events.py``: MessagePack of msgspec structs, tagged with their names. Until v0.25 they
+were arrays, from v0.26 on events are maps (pull request 42892). Arrays are what is sent here: llm-d's readers and
+Dynamo's take both, and older readers nothing else. Every position is filled, since Dynamo's batch must have three.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+from numaserve.server.scheduler.kv_events import KVEvent, PagesRemoved, PagesStored
+
+
+class BlockStored(msgspec.Struct, array_like=True, tag=True, gc=False):
+    """Blocks that are cached from now on, each behind the one before it, the first behind `parent_block_hash`."""
+
+    block_hashes: list[int]  # unsigned, 64 bits
+    parent_block_hash: int | None
+    token_ids: list[int]  # of all blocks
+    block_size: int  # tokens of each
+    lora_id: int | None = None
+    medium: str | None = None  # None is the memory that the model computes from, for which vLLM says "GPU"
+    lora_name: str | None = None
+
+
+class BlockRemoved(msgspec.Struct, array_like=True, tag=True, gc=False):
+    """Blocks that are not cached any more."""
+
+    block_hashes: list[int]
+    medium: str | None = None
+
+
+class AllBlocksCleared(msgspec.Struct, array_like=True, tag=True, gc=False):
+    """No block is cached."""
+
+
+class KVEventBatch(msgspec.Struct, array_like=True, gc=False):
+    """What happened between two moments, in order."""
+
+    ts: float  # seconds since 1970
+    events: list[BlockStored | BlockRemoved | AllBlocksCleared]
+    data_parallel_rank: int = 0
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(KVEventBatch)
+
+
+def encode(events: Iterable[KVEvent], page_size: int, seconds: float) -> bytes:
+    """A batch of `events` at `seconds` since 1970."""
+    return _encoder.encode(KVEventBatch(seconds, [_message(event, page_size) for event in events]))
+
+
+def decode(payload: bytes) -> KVEventBatch:
+    """A batch that was encoded here."""
+    return _decoder.decode(payload)
+
+
+def _message(event: KVEvent, page_size: int) -> BlockStored | BlockRemoved | AllBlocksCleared:
+    if isinstance(event, PagesStored):
+        return BlockStored(event.digests, event.parent, event.tokens, page_size)
+    if isinstance(event, PagesRemoved):
+        return BlockRemoved(event.digests)
+    return AllBlocksCleared()

@@ -1,0 +1,89 @@
+"""What becomes of cached pages, as data for whoever tells others of it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+
+
+@dataclass(slots=True)
+class PagesStored:
+    """Full pages that are found from now on, each one the child of the one before it."""
+
+    parent: int | None  # of the first; None: it is the first of its prompts
+    digests: list[int]
+    tokens: list[int]  # of all pages, in order
+
+
+@dataclass(slots=True)
+class PagesRemoved:
+    """Pages that are no longer found."""
+
+    digests: list[int]
+
+
+@dataclass(slots=True)
+class PagesCleared:
+    """No page is found any more."""
+
+
+KVEvent = PagesStored | PagesRemoved | PagesCleared
+
+
+class KVEventLog:
+    """Events in the order in which they happened, until they are taken.
+
+    A page is named by its digest: 64 bits of BLAKE2b over its parent's digest and its tokens, and at the beginning over
+    `model`. It is the same in each server of that model, as readers that know several servers expect; a number counted
+    up would mean other tokens in each. Nothing here is found by it: the tree compares tokens.
+
+    `changed` is called when there is an event after there was none.
+    """
+
+    def __init__(self, model: str, changed: Callable[[], None] = lambda: None) -> None:
+        self.root = _digest(model.encode())
+        self.changed = changed
+        self._events: list[KVEvent] = []
+
+    def stored(self, parent: int, tokens: tuple[int, ...]) -> int:
+        """Note a new page of `tokens` behind the page (or the root) of digest `parent`. Returns the page's digest."""
+        digest = _digest(parent.to_bytes(8, "little") + array("I", tokens).tobytes())
+        last = self._events[-1] if self._events else None
+        if isinstance(last, PagesStored) and last.digests[-1] == parent:
+            last.digests.append(digest)
+            last.tokens.extend(tokens)
+        else:
+            self._add(PagesStored(None if parent == self.root else parent, [digest], list(tokens)))
+        return digest
+
+    def removed(self, digest: int) -> None:
+        """Note that the page of `digest` is not found any more."""
+        last = self._events[-1] if self._events else None
+        if isinstance(last, PagesRemoved):
+            last.digests.append(digest)
+        else:
+            self._add(PagesRemoved([digest]))
+
+    def cleared(self) -> None:
+        """Note that there are no pages, whatever was before."""
+        if self._events:
+            self._events = [PagesCleared()]  # and what is to be told already is no news
+        else:
+            self._add(PagesCleared())
+
+    def take(self) -> list[KVEvent]:
+        """The events since this was last called."""
+        events, self._events = self._events, []
+        return events
+
+    def _add(self, event: KVEvent) -> None:
+        self._events.append(event)
+        if len(self._events) == 1:
+            self.changed()
+
+
+def _digest(content: bytes) -> int:
+    """Never 0, which stands for a page that nobody is told of."""
+    return int.from_bytes(blake2b(content, digest_size=8).digest(), "little") or 1

@@ -1,0 +1,86 @@
+"""KV events as the options ask for them."""
+
+import ipaddress
+import logging
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import zmq
+from numaserve.server.config import ServeConfig
+from numaserve.server.dispatch.directory import MAX_SOCKET_PATH
+from numaserve.server.kv_events.feed import KVFeed
+from numaserve.server.kv_events.publisher import Publisher
+from numaserve.server.scheduler.kv_events import KVEventLog
+from numaserve.server.service.unix_socket import NOT_FOR_OTHERS, remove_dead_socket
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.protocol import PAGE_SIZE
+
+_TCP = re.compile(r"tcp://(?P<host>\*|[\w.-]+|\[[\da-fA-F:.%\w]+\]):(?P<port>\d{1,5})", re.ASCII)
+
+_log = logging.getLogger(__name__)
+
+
+def open_kv_feed(config: ServeConfig, model: str) -> KVFeed | None:
+    """What publishes the KV events of `model`; None where nobody asked for them.
+
+    Raises `OperatorError` for an address that cannot be had, or that other machines reach without `kv_events_anywhere`.
+    """
+    if config.kv_events is None:
+        if config.kv_events_replay is not None:
+            raise OperatorError("--kv-events-replay repeats what --kv-events publishes: give that too, or neither")
+        return None
+    topic = config.kv_events_topic or f"kv@{socket.gethostname()}@{model}"
+    for endpoint in (config.kv_events, config.kv_events_replay):
+        if endpoint is not None:
+            _check(endpoint, anywhere=config.kv_events_anywhere)
+    try:
+        with _files_for_owner_and_group():
+            publisher = Publisher(config.kv_events, config.kv_events_replay, topic, PAGE_SIZE)
+    except zmq.ZMQError as error:
+        raise OperatorError(f"no KV events at {config.kv_events}: {error}; choose another address") from None
+    _log.info("KV events at %s, topic %s", ", replay at ".join(publisher.endpoints), topic)
+    return KVFeed(KVEventLog(model), publisher)
+
+
+def _check(endpoint: str, *, anywhere: bool) -> None:
+    if endpoint.startswith("ipc://"):
+        _check_path(Path(endpoint.removeprefix("ipc://")))
+        return
+    found = _TCP.fullmatch(endpoint)
+    if found is None or int(found["port"]) > 65535:
+        raise OperatorError(f"KV events are published at ipc://PATH or tcp://ADDRESS:PORT, not at {endpoint[:80]!r}")
+    if not anywhere and not _is_loopback(found["host"]):
+        raise OperatorError(
+            f"{endpoint} can be reached from other machines, and KV events carry what is asked and answered here: "
+            "use tcp://127.0.0.1:PORT or ipc://PATH, or say --kv-events-anywhere where the network keeps others out"
+        )
+
+
+def _check_path(path: Path) -> None:
+    if not path.is_absolute() or len(os.fsencode(path)) > MAX_SOCKET_PATH:
+        raise OperatorError(f"a path for KV events is absolute and has at most {MAX_SOCKET_PATH} bytes, unlike {path}")
+    if not path.parent.is_dir():
+        raise OperatorError(f"there is no folder {path.parent} for the socket of KV events: make it")
+    remove_dead_socket(path, "address of KV events")  # ZeroMQ would take any file's place, and a living server's
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+@contextmanager
+def _files_for_owner_and_group() -> Iterator[None]:
+    before = os.umask(NOT_FOR_OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(before)

@@ -1,0 +1,144 @@
+"""A reader of KV events as others write them: vLLM's published schema, and an index of what is cached."""
+
+from collections.abc import Iterable
+
+import msgspec
+import zmq
+from numaserve.server.scheduler.radix_tree import Node, RadixTree
+
+END = (-1).to_bytes(8, "big", signed=True)
+Prefix = tuple[tuple[int, ...], ...]  # tokens, block by block
+
+
+class _Event(msgspec.Struct, array_like=True, omit_defaults=True, gc=False, tag=True):
+    """vLLM's KVCacheEvent; what tags it is the name of each class below."""
+
+
+class BlockStored(_Event):
+    block_hashes: list[int]
+    parent_block_hash: int | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str | None
+    lora_name: str | None
+    extra_keys: list[tuple[object, ...] | None] | None = None
+
+
+class BlockRemoved(_Event):
+    block_hashes: list[int]
+    medium: str | None
+
+
+class AllBlocksCleared(_Event):
+    pass
+
+
+class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
+    ts: float
+    events: list[BlockStored | BlockRemoved | AllBlocksCleared]
+    data_parallel_rank: int | None = None
+
+
+class Index:
+    """The blocks that a server has told of. Fails for whatever does not follow from what was told before."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, tuple[int | None, tuple[int, ...]]] = {}
+
+    def apply(self, payload: bytes) -> None:
+        batch = msgspec.msgpack.decode(payload, type=KVEventBatch)
+        assert batch.data_parallel_rank == 0
+        for event in batch.events:
+            if isinstance(event, BlockStored):
+                self._store(event)
+            elif isinstance(event, BlockRemoved):
+                for block in event.block_hashes:
+                    assert all(parent != block for parent, _ in self.blocks.values()), "it has children"
+                    del self.blocks[block]
+            else:
+                self.blocks.clear()
+
+    def prefixes(self) -> set[Prefix]:
+        found = [self._prefix(block) for block in self.blocks]
+        assert len(set(found)) == len(found), "two blocks are the same"
+        return set(found)
+
+    def _store(self, event: BlockStored) -> None:
+        assert (event.lora_id, event.medium, event.lora_name, event.extra_keys) == (None, None, None, None)
+        assert len(event.token_ids) == len(event.block_hashes) * event.block_size
+        parent = event.parent_block_hash
+        for index, block in enumerate(event.block_hashes):
+            assert parent is None or parent in self.blocks
+            assert block not in self.blocks
+            tokens = event.token_ids[index * event.block_size : (index + 1) * event.block_size]
+            self.blocks[block] = (parent, tuple(tokens))
+            parent = block
+
+    def _prefix(self, block: int) -> Prefix:
+        steps: list[tuple[int, ...]] = []
+        step: int | None = block
+        while step is not None:
+            step, tokens = self.blocks[step]
+            steps.insert(0, tokens)
+        return tuple(steps)
+
+
+class Subscriber:
+    """Reads a server's events, and asks again for those that it has missed."""
+
+    def __init__(self, endpoint: str, replay: str, topic: str = "") -> None:
+        self.index = Index()
+        self.next = 0
+        self._context = zmq.Context()
+        self._events = self._context.socket(zmq.SUB)
+        self._events.subscribe(topic)
+        self._events.connect(endpoint)
+        self._again = self._context.socket(zmq.DEALER)
+        self._again.connect(replay)
+
+    def read(self, *, lose: Iterable[int] = (), wait_ms: int = 0) -> None:
+        """Take in what has come, but for messages with the numbers `lose`, which are lost on the way."""
+        while self._events.poll(wait_ms):
+            _, number, payload = self._events.recv_multipart()
+            if int.from_bytes(number, "big") not in lose:
+                self._take(int.from_bytes(number, "big"), payload)
+
+    def catch_up(self) -> None:
+        """Ask for all that is missing, up to now."""
+        self._again.send_multipart([b"", self.next.to_bytes(8, "big")])
+        while True:
+            assert self._again.poll(20_000)
+            delimiter, _, number, payload = self._again.recv_multipart()
+            assert delimiter == b""
+            if number == END:
+                assert payload == b""
+                return
+            # What is missing may come as one batch, of the number of the last.
+            assert int.from_bytes(number, "big") >= self.next
+            self.index.apply(payload)
+            self.next = int.from_bytes(number, "big") + 1
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+    def _take(self, number: int, payload: bytes) -> None:
+        if number > self.next:
+            self.catch_up()
+        if number == self.next:
+            self.index.apply(payload)
+            self.next += 1
+
+
+def told_prefixes(tree: RadixTree) -> set[Prefix]:
+    """What the events should have told: all that can be found without a salt."""
+    found = {_path(node) for node in tree.nodes() if node.parent is not None and node.salt == ""}
+    return {path for path in found if all(token >= 0 for key in path for token in key)}  # others are hidden
+
+
+def _path(node: Node) -> Prefix:
+    steps: list[tuple[int, ...]] = []
+    while node.parent is not None:
+        steps.insert(0, node.key)
+        node = node.parent
+    return tuple(steps)

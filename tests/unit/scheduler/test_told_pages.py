@@ -1,0 +1,136 @@
+"""The events of cached pages: whoever adds them up has the radix tree."""
+
+from hypothesis import settings
+from hypothesis.stateful import invariant
+from numaserve.server.kv_events.history import History
+from numaserve.server.kv_events.wire import encode
+from numaserve.server.scheduler.kv_events import KVEventLog, PagesCleared, PagesRemoved, PagesStored
+from numaserve.server.scheduler.radix_tree import Node, RadixTree
+from numaserve.server.scheduler.sequence import SchedulerConfig
+from scheduler_simulation import Service
+from test_scheduler_random import RandomService
+
+from tests.support.kv_reader import Index, told_prefixes
+
+KEPT = 3
+
+
+class ToldService(RandomService):
+    """Whatever happens, a reader of the events knows what is cached: one that has read all of them, and one that asks
+    for them anew, of which the last few are kept."""
+
+    def make_service(self, config: SchedulerConfig, ahead: bool) -> Service:
+        self.log = KVEventLog("model")
+        self.history = History(config.page_size, KEPT)
+        self.reader, self.late = Index(), Index()
+        self.late_from = 0
+        return Service(config, ahead, self.log)
+
+    @invariant()
+    def the_reader_has_the_tree(self) -> None:
+        if not hasattr(self, "service"):
+            return
+        page_size = self.service.config.page_size
+        if events := self.log.take():
+            payload = encode(events, page_size, 0.0)
+            self.reader.apply(payload)
+            self.history.add(payload)
+        prefixes = told_prefixes(self.service.scheduler.kv.tree)
+        assert self.reader.prefixes() == prefixes
+        if self.history.end % 2 * KEPT == 0:  # now it has missed none, now some, now more than are kept
+            for number, payload in self.history.since(self.late_from, 0.0):
+                assert number >= self.late_from
+                self.late.apply(payload)
+                self.late_from = number + 1
+            assert self.late_from == self.history.end
+            assert self.late.prefixes() == prefixes
+
+
+TestToldService = ToldService.TestCase
+TestToldService.settings = settings(max_examples=40, stateful_step_count=40)
+
+
+def insert(tree: RadixTree, salt: str, keys: list[tuple[int, ...]]) -> Node:
+    node = tree.match_prefix(salt, [], 0)
+    tree.lock(node)
+    for page, key in enumerate(keys):
+        node = tree.insert(node, key, page)
+    return node
+
+
+def test_pages_in_a_row_are_one_event_and_the_first_has_no_parent() -> None:
+    log = KVEventLog("model")
+    tree = RadixTree(2, log)
+    first = insert(tree, "", [(1, 2), (3, 4)])
+    insert(tree, "", [(1, 2), (5, 6)])
+    one, two = log.take()
+    assert isinstance(one, PagesStored) and isinstance(two, PagesStored)
+    assert (one.parent, one.tokens, one.digests[1]) == (None, [1, 2, 3, 4], first.digest)
+    assert (two.parent, two.tokens) == (one.digests[0], [5, 6])
+    assert log.take() == []
+
+
+def test_a_page_has_the_same_digest_in_each_server_of_the_model_and_no_other_page_has_it() -> None:
+    def digests(model: str, keys: list[tuple[int, ...]]) -> list[int]:
+        log = KVEventLog(model)
+        insert(RadixTree(2, log), "", keys)
+        [stored] = log.take()
+        assert isinstance(stored, PagesStored)
+        return stored.digests
+
+    assert digests("model", [(1, 2), (3, 4)]) == digests("model", [(1, 2), (3, 4)])
+    several = [
+        *digests("model", [(1, 2), (1, 2)]),
+        *digests("other", [(1, 2), (1, 2)]),
+        *digests("model", [(3, 4), (1, 2)]),
+    ]
+    assert len(set(several)) == 6
+    assert all(0 < each < 1 << 64 for each in several)
+
+
+def test_salted_pages_are_told_to_nobody() -> None:
+    log = KVEventLog("model")
+    tree = RadixTree(2, log)
+    other = insert(tree, "", [(1, 2)])
+    log.take()
+    tree.unlock(insert(tree, "secret", [(1, 2), (3, 4)]))
+    assert len(tree.evict(2)) == 2
+    assert log.take() == []
+    assert other.digest
+
+
+def test_a_hidden_page_is_gone_with_all_behind_it_and_what_comes_behind_is_not_told() -> None:
+    log = KVEventLog("model")
+    tree = RadixTree(2, log)
+    node = insert(tree, "", [(1, 2), (3, 4), (5, 6)])
+    [stored] = log.take()
+    assert isinstance(stored, PagesStored)
+    assert node.parent is not None and node.parent.parent is not None
+    tree.trust(node.parent.parent)
+    tree.hide("", [1, 2, 3, 4, 5, 6])
+    assert log.take() == [PagesRemoved([stored.digests[2], stored.digests[1]])]
+    tree.insert(node, (7, 8), 9)
+    assert log.take() == []
+    again = insert(tree, "", [(1, 2), (3, 4)])
+    assert again.digest == stored.digests[1]
+    assert log.take() == [PagesStored(stored.digests[0], [again.digest], [3, 4])]
+
+
+def test_a_tree_that_becomes_empty_is_one_event_whatever_was_to_be_told() -> None:
+    log = KVEventLog("model")
+    tree = RadixTree(2, log)
+    tree.unlock(insert(tree, "", [(1, 2), (3, 4)]))
+    tree.evict(2)
+    assert log.take() == [PagesCleared()]
+
+
+def test_who_takes_the_events_is_called_once_for_many() -> None:
+    calls: list[None] = []
+    log = KVEventLog("model", lambda: calls.append(None))
+    tree = RadixTree(2, log)
+    tree.unlock(insert(tree, "", [(1, 2), (3, 4)]))
+    tree.evict(1)
+    assert len(calls) == 1
+    log.take()
+    tree.evict(1)
+    assert len(calls) == 2

@@ -12,7 +12,7 @@
 
 namespace numaserve {
 
-// One sequence's part of a step; see SeqPlan in workers/protocol.py.
+// One sequence's part of a step; see SeqPlan in workers/protocol/steps.py.
 struct SequenceInput {
   int32_t slot, start, count;
   bool from_previous, sample;

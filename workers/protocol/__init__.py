@@ -1,0 +1,74 @@
+"""The messages between the front end and the workers, and nothing else.
+
+Every message is a msgspec struct encoded with msgpack, sent as one ZeroMQ frame over ``ipc://``. The first byte of a
+frame is `PROTOCOL_VERSION`: a worker left over from another version is told apart before anything is decoded.
+Unknown fields and wrong types are refused by msgspec; nothing is ever unpickled.
+
+Vocabulary: a *slot* is a sequence's place in a batch; a *page* holds `PAGE_SIZE` tokens of KV cache; page numbers are
+given out by the front end and are the same on every rank.
+"""
+
+from numaserve.workers.protocol.frames import (
+    PROTOCOL_VERSION,
+    FromWorker,
+    ProtocolError,
+    ToWorker,
+    decode_from_worker,
+    decode_to_worker,
+    encode,
+)
+from numaserve.workers.protocol.lives import (
+    Failure,
+    Launch,
+    LoadProgress,
+    OperationTerms,
+    Ready,
+    Shutdown,
+    WeightsCache,
+    WeightsOrigin,
+    WorkerStats,
+)
+from numaserve.workers.protocol.profiles import Ceilings, OperationProfile, ProfileRequest, RankProfile
+from numaserve.workers.protocol.steps import (
+    MAX_LOGPROBS,
+    PAGE_SIZE,
+    SamplingParams,
+    SeqPlan,
+    SeqResult,
+    SlotInit,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+)
+
+__all__ = [
+    "MAX_LOGPROBS",
+    "PAGE_SIZE",
+    "PROTOCOL_VERSION",
+    "Ceilings",
+    "Failure",
+    "FromWorker",
+    "Launch",
+    "LoadProgress",
+    "OperationProfile",
+    "OperationTerms",
+    "ProfileRequest",
+    "ProtocolError",
+    "RankProfile",
+    "Ready",
+    "SamplingParams",
+    "SeqPlan",
+    "SeqResult",
+    "Shutdown",
+    "SlotInit",
+    "StepPlan",
+    "StepResult",
+    "ToWorker",
+    "TokenLogprobs",
+    "WeightsCache",
+    "WeightsOrigin",
+    "WorkerStats",
+    "decode_from_worker",
+    "decode_to_worker",
+    "encode",
+]

@@ -1,0 +1,118 @@
+"""Steps: what is to be computed, and what came of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+PAGE_SIZE = 32
+MAX_LOGPROBS = 20
+
+
+class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The sampling of one sequence. Neutral values turn a stage off.
+
+    The random numbers of a position are a pure function of (`seed`, position): a resumed or retracted request
+    samples the same tokens again.
+    """
+
+    temperature: float = 1.0  # 0 is greedy
+    top_k: int = 0  # 0 is off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0  # over prompt and output tokens
+    presence_penalty: float = 0.0  # over output tokens
+    frequency_penalty: float = 0.0  # over output tokens
+    seed: int = 0
+    logit_bias: dict[int, float] = {}
+    logprobs: int = -1  # -1: none; 0: of the chosen token; n: and of the n most likely, n <= MAX_LOGPROBS
+    min_position: int = 0  # `suppress` is not sampled for positions below this one (min_tokens)
+    suppress: list[int] = []  # token ids
+    masked: bool = False  # each sample is awaited on the mask board, and is one of the tokens that its mask allows
+    token_ids_logprob: list[int] = []  # tokens whose log-probabilities are wanted at each sampled position
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the sampler needs to know which tokens came before."""
+        return self.repetition_penalty != 1.0 or self.presence_penalty != 0.0 or self.frequency_penalty != 0.0
+
+
+class SlotInit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Starts a sequence in a slot, forgetting whatever the slot held. The plan that brings it has the whole page table:
+    pages of a cached prefix, then the first own ones.
+
+    The histories are for the penalties: with `sampling.has_penalties` they are the whole prompt and all output tokens
+    so far (a resumed sequence has some), whatever part of them the plans bring as `tokens`; otherwise both are empty.
+    A worker counts from them, adds each token that it samples afterwards, and counts no `tokens` of a plan.
+    """
+
+    sampling: SamplingParams
+    prompt_history: list[int] = []
+    output_history: list[int] = []
+
+
+class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One sequence's part of a step: `len(tokens)` new tokens at positions `start`, `start + 1`, ...
+
+    With `from_previous` the sequence has exactly one new token, the one that this slot sampled last, and `tokens` is
+    empty. `pages` are appended to the slot's page table before the step: when the plan is run, not when it is received,
+    since a plan may give a slot or a page to another sequence while the plan before it still runs.
+    """
+
+    slot: int
+    start: int
+    tokens: list[int]
+    from_previous: bool = False
+    pages: list[int] = []
+    init: SlotInit | None = None
+    sample: bool = False  # whether to sample a token after the last position
+    # When echo wants logprobs: the true next token of each position. Empty, or as long as `tokens`, but shorter where
+    # the chunk goes on past the last position but one of the prompt.
+    prompt_logprobs: list[int] = []
+    pool: bool = False  # whether the final norm of the last position is the result, of a model loaded with `pooled`
+
+
+class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="plan"):
+    """The work of one step, for every rank."""
+
+    step_id: int
+    seqs: list[SeqPlan]
+    deadline_s: float = 0.0  # of each wait for another rank; 0: the `Launch`'s
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Log-probabilities (natural logarithm, of the unmodified distribution) at one position."""
+
+    token: int
+    logprob: float
+    top_ids: list[int] = []  # most likely first
+    top_logprobs: list[float] = []
+
+
+class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The result of one sequence of a plan. `token` is -1 where the plan wanted no sample.
+
+    With `nan` some row of logits held a NaN, or had no finite maximum, or the embedding is not all numbers. Token,
+    log-probabilities and embedding mean nothing then; the worker can still go on from the token, which is one of the
+    vocabulary. The same holds with `dropped`: no mask came in time, or one that says so, or one that allows no token.
+    """
+
+    token: int = -1
+    logprobs: TokenLogprobs | None = None
+    prompt_logprobs: list[TokenLogprobs] = []
+    nan: bool = False
+    dropped: bool = False
+    token_logprobs: list[float] = []  # of `token_ids_logprob`, in that order; empty where nothing was sampled
+    embedding: bytes = b""  # fp32, little-endian, of the hidden size; empty where the plan did not pool
+
+
+class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="result"):
+    """Rank 0's answer to a plan; `seqs` in the plan's order. The other ranks answer with `seqs` empty, so that
+    the front end sees their progress and timings too."""
+
+    step_id: int
+    rank: int
+    seqs: list[SeqResult]
+    native_ns: int  # inside the native call
+    all_reduce_ns: int  # of which collectives, on thread 0
+    worker_ns: int  # plan received to result sent
+    mask_wait_ns: int = 0  # of native_ns, waiting for masks, on the thread that waited longest

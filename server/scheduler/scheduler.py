@@ -6,13 +6,13 @@ from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.kv_events import KVEventLog
-from numaserve.server.scheduler.policy import Chunk
+from numaserve.server.scheduler.planner import Planner
 from numaserve.server.scheduler.queue import WaitingQueue
 from numaserve.server.scheduler.seats import Seats
 from numaserve.server.scheduler.sequence import SchedulerConfig, SchedulerStats, Sequence, SequenceState, SequenceUpdate
-from numaserve.server.scheduler.step import Entry, InFlight, MaskedRow, StepBuilder, slot_init
+from numaserve.server.scheduler.step import Entry, InFlight, MaskedRow, StepBuilder
 from numaserve.server.scheduler.suspects import Finding, Suspects
-from numaserve.workers.protocol import SeqResult, SlotInit, StepPlan, StepResult
+from numaserve.workers.protocol import SeqResult, StepPlan, StepResult
 
 MAX_IN_FLIGHT = 2
 
@@ -46,6 +46,7 @@ class Scheduler:
         self.costs = CostModel()
         self.waiting = WaitingQueue()
         self.seats = Seats(config, self.kv, self.waiting)
+        self._planner = Planner(self.kv, self.waiting, self.seats)
         self.in_flight: deque[InFlight] = deque()
         self.newly_admitted: list[Sequence] = []  # for the first time, by the last `schedule`
         self.masked: list[MaskedRow] = []  # of the last plan
@@ -103,8 +104,7 @@ class Scheduler:
             self._let_in(self._suspects.next_on_trial())
         self.kv.begin_step()
         step = StepBuilder(self._next_step, self.config, self.costs)
-        self.seats.make_room()
-        self._compute_prompts(step, self._continue_decodes(step))
+        self.newly_admitted = self._planner.fill(step)
         self.masked = step.masked
         if not step.plans:
             return None
@@ -203,67 +203,10 @@ class Scheduler:
             retractions=self.seats.retractions,
         )
 
-    def _continue_decodes(self, step: StepBuilder) -> list[Sequence]:
-        """Plan the next token of all that have one. Returns the others that have more to compute, by turn."""
-        ranked = self.seats.ranked()
-        prompts = []
-        for seq in list(ranked):
-            if seq.state is not SequenceState.RUNNING:
-                break  # retracted for the sake of one before it, and with it all behind it
-            remaining = seq.num_remaining
-            if remaining == 1:
-                chunk = step.budget.take(seq)
-                pages = self.seats.grow(seq, ranked)
-                if pages is not None:
-                    self._plan(step, seq, chunk, pages)
-            elif remaining:
-                prompts.append(seq)
-        return sorted((seq for seq in prompts if seq.state is SequenceState.RUNNING), key=lambda seq: seq.turn)
-
-    def _compute_prompts(self, step: StepBuilder, prompts: list[Sequence]) -> None:
-        newcomer = self.seats.newcomer()
-        while step.budget.is_open:
-            seq = self.waiting.next_prompt(prompts, newcomer)
-            if seq is None:
-                return
-            if seq is not newcomer:
-                prompts.remove(seq)
-                self._compute(step, seq, [])
-            elif self._admit(seq):
-                self._compute(step, seq, list(seq.pages), slot_init(seq))
-                newcomer = self.seats.newcomer()
-            else:
-                newcomer = None  # nobody overtakes it
-
-    def _admit(self, seq: Sequence) -> bool:
-        first_time = not seq.has_begun
-        if not self.seats.admit(seq):
-            return False
-        if first_time:
-            self.newly_admitted.append(seq)
-        return True
-
-    def _compute(self, step: StepBuilder, seq: Sequence, pages: list[int], init: SlotInit | None = None) -> None:
-        """Plan the next chunk of a prompt."""
-        chunk = step.budget.take(seq)
-        self.waiting.computed(seq, chunk.length)
-        self._plan(step, seq, chunk, pages, init)
-
     def _let_in(self, held: list[Sequence]) -> None:
         """Put sequences that were held back into the queue."""
         for seq in held:
             self.waiting.put_back(seq)
-
-    def _plan(
-        self, step: StepBuilder, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None = None
-    ) -> None:
-        start = seq.num_computed
-        end = start + chunk.length
-        step.add(seq, chunk, pages, init)
-        seq.num_computed = end
-        seq.num_pending += chunk.sample
-        seq.logprob_rows_planned += chunk.logprob_rows
-        self.kv.publish(seq)
 
     def _end(self, seq: Sequence) -> None:
         if seq.state is SequenceState.RUNNING:

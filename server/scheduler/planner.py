@@ -1,0 +1,79 @@
+"""The filling of a plan: the next tokens first, and prompts with what they leave."""
+
+from numaserve.server.scheduler.kv_cache import KVCache
+from numaserve.server.scheduler.policy import Chunk
+from numaserve.server.scheduler.queue import WaitingQueue
+from numaserve.server.scheduler.seats import Seats
+from numaserve.server.scheduler.sequence import Sequence, SequenceState
+from numaserve.server.scheduler.step import StepBuilder, slot_init
+from numaserve.workers.protocol import SlotInit
+
+
+class Planner:
+    """Plans what runs next, of whom `Seats` and `WaitingQueue` put first, as far as the step's budget allows."""
+
+    def __init__(self, kv: KVCache, waiting: WaitingQueue, seats: Seats) -> None:
+        self._kv = kv
+        self._waiting = waiting
+        self._seats = seats
+
+    def fill(self, step: StepBuilder) -> list[Sequence]:
+        """Fill a plan of which nothing is planned yet. Returns those that begin in it for the first time."""
+        self._seats.make_room()
+        return self._compute_prompts(step, self._continue_decodes(step))
+
+    def _continue_decodes(self, step: StepBuilder) -> list[Sequence]:
+        """Plan the next token of all that have one. Returns the others that have more to compute, by turn."""
+        ranked = self._seats.ranked()
+        prompts = []
+        for seq in list(ranked):
+            if seq.state is not SequenceState.RUNNING:
+                break  # retracted for the sake of one before it, and with it all behind it
+            remaining = seq.num_remaining
+            if remaining == 1:
+                chunk = step.budget.take(seq)
+                pages = self._seats.grow(seq, ranked)
+                if pages is not None:
+                    self._plan(step, seq, chunk, pages)
+            elif remaining:
+                prompts.append(seq)
+        return sorted((seq for seq in prompts if seq.state is SequenceState.RUNNING), key=lambda seq: seq.turn)
+
+    def _compute_prompts(self, step: StepBuilder, prompts: list[Sequence]) -> list[Sequence]:
+        """Plan chunks of `prompts`, and of those that wait. Returns those that begin for the first time."""
+        begun: list[Sequence] = []
+        newcomer = self._seats.newcomer()
+        while step.budget.is_open:
+            seq = self._waiting.next_prompt(prompts, newcomer)
+            if seq is None:
+                break
+            if seq is not newcomer:
+                prompts.remove(seq)
+                self._compute(step, seq, [])
+                continue
+            is_new = not seq.has_begun
+            if not self._seats.admit(seq):
+                newcomer = None  # nobody overtakes it
+                continue
+            if is_new:
+                begun.append(seq)
+            self._compute(step, seq, list(seq.pages), slot_init(seq))
+            newcomer = self._seats.newcomer()
+        return begun
+
+    def _compute(self, step: StepBuilder, seq: Sequence, pages: list[int], init: SlotInit | None = None) -> None:
+        """Plan the next chunk of a prompt."""
+        chunk = step.budget.take(seq)
+        self._waiting.computed(seq, chunk.length)
+        self._plan(step, seq, chunk, pages, init)
+
+    def _plan(
+        self, step: StepBuilder, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None = None
+    ) -> None:
+        start = seq.num_computed
+        end = start + chunk.length
+        step.add(seq, chunk, pages, init)
+        seq.num_computed = end
+        seq.num_pending += chunk.sample
+        seq.logprob_rows_planned += chunk.logprob_rows
+        self._kv.publish(seq)

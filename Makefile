@@ -2,7 +2,7 @@
 # Ninja come as wheels.
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients
-#   make test-ui    make test-monitoring    make test-templates    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make asan    make tsan
+#   make test-ray    make test-ui    make test-monitoring    make test-templates    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make asan    make tsan
 #   make docs    make docs-serve    make audit    make lock
 
 MODEL ?= demo
@@ -28,7 +28,7 @@ INSTALL = PATH="$(abspath $(BIN)):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(P
 	--force-reinstall
 STAMPS := $(VENV)/.stamps
 PACKAGES := server workers kernels shm_comm configs
-SOURCES := pyproject.toml CMakeLists.txt $(shell find $(PACKAGES) -type f \
+SOURCES := pyproject.toml CMakeLists.txt $(shell find $(PACKAGES) deploy/ray -type f \
 	\( -name '*.py' -o -name '*.pyi' -o -name '*.cc' -o -name '*.h' -o -name '*.inl' -o -name '*.yaml' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name '*.svg' -o -name '*.cmake' -o -name CMakeLists.txt \))
 CXX_SOURCES = $(shell git ls-files '*.cc' '*.h' '*.inl')
 # Prints a list of requirements of pyproject.toml: dependencies, an extra's, or the build's.
@@ -36,7 +36,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install test test-amx test-slow test-clients test-ui test-monitoring test-templates chaos fuzz lint format bench asan tsan docs docs-site docs-serve \
+.PHONY: serve install test test-amx test-slow test-clients test-ray test-ui test-monitoring test-templates chaos fuzz lint format bench asan tsan docs docs-site docs-serve \
 	audit lock install-service clean
 .DELETE_ON_ERROR:
 
@@ -68,6 +68,10 @@ test-ui: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/browser $(STAMPS)/demo
 test-monitoring: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/pytest -q -o python_files='check_*.py' tests/monitoring $(PYTEST_ARGS)
 
+# The application of Ray Serve on a cluster of two nodes, all on this machine; Ray's environment is in build/replicas.
+test-ray: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+	$(BIN)/python -m tests.replicas
+
 # Chat templates of real models, which llama-cpp-python's source distribution carries; see build/templates.
 test-templates: $(STAMPS)/install $(STAMPS)/test
 	$(BIN)/python -m tests.templates
@@ -87,7 +91,8 @@ lint: $(STAMPS)/run $(STAMPS)/lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@# The folders are one import root only when installed; mypy and import-linter see them the same way through links.
-	@rm -rf build/mypy && mkdir -p build/mypy/numaserve && for p in $(PACKAGES); do ln -s ../../../$$p build/mypy/numaserve/$$p; done
+	@rm -rf build/mypy && mkdir -p build/mypy/numaserve && for p in $(PACKAGES) deploy/ray; do \
+		ln -s ../../../$$p build/mypy/numaserve/$${p##*/}; done
 	cd build/mypy && MYPYPATH=. $(abspath $(BIN))/mypy --config-file ../../pyproject.toml --cache-dir ../mypy-cache -p numaserve
 	cd build/mypy && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config ../../pyproject.toml --cache-dir ../import-cache
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)

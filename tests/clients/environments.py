@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.clients.known_clients import Client
@@ -14,19 +15,29 @@ INSTALL_SECONDS = 1200.0
 
 def environment_of(client: Client, folder: Path) -> list[str]:
     """Make the environment of `client` in `folder` unless it is there; the command that runs the client's script."""
-    made = folder / "packages.json"
-    wanted = json.dumps(client.packages)
-    if not made.exists() or made.read_text() != wanted:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (_make_node_modules if client.in_javascript else _make_venv)(client.packages, folder)
-        made.write_text(wanted)
     if client.in_javascript:
+        _make(client.packages, folder, _make_node_modules)
         # Node.js looks for packages beside the script.
         for script in SCRIPTS.glob("*.mjs"):
             shutil.copy(script, folder)
         return ["node", str(folder / client.script)]
-    return [str(folder / "bin" / "python"), str(SCRIPTS / client.script)]
+    return [str(python_with(client.packages, folder)), str(SCRIPTS / client.script)]
+
+
+def python_with(packages: dict[str, str], folder: Path) -> Path:
+    """The interpreter of an environment in `folder` with these packages, by name and version, and what they need."""
+    _make(packages, folder, _make_venv)
+    return folder / "bin" / "python"
+
+
+def _make(packages: dict[str, str], folder: Path, install: Callable[[dict[str, str], Path], None]) -> None:
+    made = folder / "packages.json"
+    wanted = json.dumps(packages)
+    if not made.exists() or made.read_text() != wanted:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        install(packages, folder)
+        made.write_text(wanted)
 
 
 def _make_venv(packages: dict[str, str], folder: Path) -> None:

@@ -1,0 +1,74 @@
+"""NUMA nodes of this host, and who owns which: a replica takes nodes that no other server has."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+
+RESOURCE = "numa_node"  # of Ray: a host has as many as nodes
+
+
+class NoNodes(Exception):
+    """There are fewer free nodes on this host than are needed."""
+
+
+class Claim:
+    """Nodes that are locked for as long as one of `descriptors` is open, in this process or one that inherits them.
+
+    So they are free again when the *server* has ended, not when its replica has: another server on the same nodes
+    would share their memory with one that still drains. Ray's own count of resources knows nothing of that.
+    """
+
+    def __init__(self, cores: list[int], descriptors: list[int]) -> None:
+        self.cores = cores
+        self.descriptors = descriptors
+
+    @classmethod
+    def take(cls, count: int, folder: Path, locks: Path | None = None) -> Claim:
+        """Lock `count` nodes of `folder`, the lowest that are free. Raises `NoNodes`.
+
+        `locks` is where the locks lie, which the user owns alone.
+        """
+        locks = locks or Path(tempfile.gettempdir()) / f"numaserve-nodes-{os.getuid()}"
+        locks.mkdir(mode=0o700, exist_ok=True)
+        if locks.stat().st_uid != os.getuid():
+            raise NoNodes(f"{locks} belongs to somebody else.")
+        cores: list[int] = []
+        held: list[int] = []
+        for node in _nodes(folder):
+            descriptor = os.open(locks / node.name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                continue
+            held.append(descriptor)
+            cores += cores_of(node)
+            if len(held) == count:
+                return cls(cores, held)
+        for descriptor in held:
+            os.close(descriptor)
+        raise NoNodes(f"{count} NUMA nodes are needed and {len(held)} are free.")
+
+    def close(self) -> None:
+        """Close the descriptors of this process."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = []
+
+
+def cores_of(node: Path) -> list[int]:
+    """The cores of a node that this process may use, of a list such as 0-3,8."""
+    cores: set[int] = set()
+    for part in filter(None, (node / "cpulist").read_text().strip().split(",")):
+        first, _, last = part.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))
+    return sorted(cores & os.sched_getaffinity(0))
+
+
+def _nodes(folder: Path) -> list[Path]:
+    """Those with cores that this process may use, in order."""
+    nodes = [node for node in folder.glob("node[0-9]*") if cores_of(node)]
+    return sorted(nodes, key=lambda node: int(node.name.removeprefix("node")))

@@ -1,0 +1,87 @@
+"""A replica: NUMA nodes of its host, and the server on them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import aiohttp
+from numaserve.ray.calls import Call, Head, ReplicaGone, passed_on
+from numaserve.ray.load import load_of
+from numaserve.ray.nodes import Claim
+from numaserve.ray.server_process import ServerFailed, ServerProcess
+from numaserve.ray.settings import Settings
+from yarl import URL
+
+logger = logging.getLogger("ray.serve")
+
+
+class Replica:
+    """A user class of Ray Serve: made, asked and ended by it."""
+
+    async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]  # Serve awaits it
+        """Returns when the server is ready. Raises `NoNodes` and `ServerFailed`, upon which Serve tries again."""
+        self._settings = settings
+        self._server: ServerProcess | None = None
+        self._ready_at = time.monotonic()
+        claim = Claim.take(settings.nodes, Path(settings.nodes_folder))
+        try:
+            command = [*settings.command, "serve", settings.model, *settings.options]
+            command += ["--drain-seconds", f"{settings.drain_seconds:g}"]
+            self._server = ServerProcess(command, claim.cores, claim.descriptors)
+        finally:
+            claim.close()  # the server has them
+        try:
+            await self._server.until_ready(settings.start_seconds)
+        except BaseException:
+            await self._server.stop(0)
+            raise
+        logger.info("process %s serves %s on cores %s", self._server.pid, settings.model, claim.cores)
+
+    async def ask(self, call: Call) -> AsyncGenerator[Head | bytes, None]:
+        """The answer: its head, then its body as it comes. Raises `ReplicaGone`."""
+        server = self._running
+        url = URL(f"{server.URL}{call.target}", encoded=True)
+        try:
+            async with server.session.request(
+                call.method, url, headers=call.headers, data=call.body, allow_redirects=False
+            ) as answer:
+                yield Head(answer.status, passed_on(answer.headers.items()))
+                async for piece in answer.content.iter_any():
+                    yield piece
+        except (aiohttp.ClientError, OSError) as error:
+            raise ReplicaGone(f"The replica's server broke off: {error}") from None
+
+    async def check_health(self) -> None:
+        """Raises `ServerFailed` when the server has ended, has given up, or is not ready for too long.
+
+        A server that replaces its workers is not ready for a while and loses no request: a replica in its place would
+        lose them, and load the model no sooner.
+        """
+        server = self._running
+        if server.pid is None or await server.status_of("/livez") == 503:
+            raise ServerFailed("The server has ended.")
+        now = time.monotonic()
+        if await server.status_of("/readyz") == 200:
+            self._ready_at = now
+        elif now - self._ready_at > self._settings.unready_seconds:
+            raise ServerFailed(f"The server is not ready for {now - self._ready_at:.0f} s.")
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What `replicas_for` scales by, from the server's /metrics."""
+        return load_of(await self._running.text_of("/metrics"))
+
+    async def pid(self) -> int | None:
+        """The server's process id."""
+        return self._running.pid
+
+    async def __del__(self) -> None:  # Serve awaits it, when no request runs any more
+        if self._server is not None:
+            await self._server.stop(self._settings.drain_seconds)
+
+    @property
+    def _running(self) -> ServerProcess:
+        assert self._server is not None  # noqa: S101  # nobody asks a replica that was not made
+        return self._server

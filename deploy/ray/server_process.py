@@ -1,0 +1,121 @@
+"""`numaserve serve` as the child of a replica: on the replica's nodes, on a Unix socket, and never without it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import aiohttp
+
+logger = logging.getLogger("ray.serve")
+
+_LOOKS_SECONDS = 0.5
+_ENDING_SECONDS = 10.0  # beyond the server's own drain
+
+
+class ServerFailed(Exception):
+    """The server has ended, or does not serve."""
+
+
+class ServerProcess:
+    """A running server. `session` asks it, at addresses that begin with `URL`.
+
+    `descriptors` are inherited by it: while it lives, they are open. It is told to end when this process ends,
+    whatever the reason.
+    """
+
+    URL = "http://localhost"
+
+    def __init__(self, command: Sequence[str], cores: Sequence[int], descriptors: Sequence[int]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="nsr-"))  # short: socket paths have a limit
+        socket = str(self._folder / "s")
+        self._command = [
+            *(sys.executable, "-m", "numaserve.ray.launch", str(os.getpid()), ",".join(map(str, cores))),
+            *(*command, "--uds", socket),
+        ]
+        self._descriptors = tuple(descriptors)
+        self._started = threading.Event()
+        self._ended = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._status = "it was not started"
+        # A daemon: it waits for the server, and the interpreter does not wait for it.
+        threading.Thread(target=self._run, daemon=True).start()
+        self._started.wait()
+        connector = aiohttp.UnixConnector(socket, limit=0)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+        self.session = aiohttp.ClientSession(
+            connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+        )
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the server, until it has ended."""
+        return None if self._process is None or self._ended.is_set() else self._process.pid
+
+    async def until_ready(self, seconds: float) -> None:
+        """Wait until GET /readyz is 200. Raises `ServerFailed` when it ends before that, or is late."""
+        deadline = time.monotonic() + seconds
+        while True:
+            if await self.status_of("/readyz") == 200:
+                return
+            if self._ended.is_set():
+                raise ServerFailed(f"The server {self._status}; its last words are in the replica's log.")
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"The server is not ready after {seconds:g} s.")
+            await asyncio.sleep(_LOOKS_SECONDS)
+
+    async def status_of(self, route: str) -> int | None:
+        """The status of GET `route`; None where nobody answers."""
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            timeout = aiohttp.ClientTimeout(total=10)
+            async with self.session.get(f"{self.URL}{route}", timeout=timeout) as answer:
+                return answer.status
+        return None
+
+    async def text_of(self, route: str) -> str:
+        """The body of GET `route`. Raises `ServerFailed`."""
+        async with self._answer(route) as answer:
+            return await answer.text()
+
+    @contextlib.asynccontextmanager
+    async def _answer(self, route: str) -> AsyncIterator[aiohttp.ClientResponse]:
+        try:
+            async with self.session.get(f"{self.URL}{route}") as answer:
+                yield answer
+        except (aiohttp.ClientError, OSError) as error:
+            raise ServerFailed(str(error)) from None
+
+    async def stop(self, drain_seconds: float) -> None:
+        """SIGTERM, the server's own drain, and SIGKILL when it takes longer."""
+        await self.session.close()
+        if self._process is not None and not self._ended.is_set():
+            self._process.send_signal(signal.SIGTERM)
+            if not await asyncio.to_thread(self._ended.wait, drain_seconds + _ENDING_SECONDS):
+                self._process.kill()
+                await asyncio.to_thread(self._ended.wait, _ENDING_SECONDS)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run(self) -> None:
+        try:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, pass_fds=self._descriptors)
+        except OSError as error:
+            self._status = f"cannot be started: {error}"
+            self._ended.set()
+            return
+        finally:
+            self._started.set()
+        status = self._process.wait()
+        self._status = f"has ended with status {status}"
+        logger.info("the server %s", self._status)
+        self._ended.set()

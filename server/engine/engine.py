@@ -3,17 +3,19 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 
 from numaserve.server.death import Cause, Death
 from numaserve.server.engine.clock import Clock
+from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.deadlines import StepDeadlines
 from numaserve.server.engine.gauges import Gauges
-from numaserve.server.engine.info import limits_info, load_of, loading_line, settings_info, workers_info
+from numaserve.server.engine.info import limits_info, load_of, settings_info
 from numaserve.server.engine.masks import MatcherWork
-from numaserve.server.engine.overview import Overview, prefixes_of, workers_of
+from numaserve.server.engine.overview import Overview, prefixes_of
 from numaserve.server.engine.profiles import Profiles
+from numaserve.server.engine.ranks import Ranks
 from numaserve.server.engine.recovery import Recovery
 from numaserve.server.engine.registry import LiveRequests
 from numaserve.server.engine.room import Room
@@ -27,34 +29,12 @@ from numaserve.server.scheduler.sequence import SequenceUpdate
 from numaserve.server.supervisor.group import GroupHooks
 from numaserve.server.supervisor.supervisor import Supervisor, SupervisorHooks
 from numaserve.server.tokenizer.types import TokenizerProtocol
-from numaserve.workers.protocol import RankProfile, Ready, WorkerStats
+from numaserve.workers.protocol import RankProfile
 
 logger = logging.getLogger(__name__)
 
 _STOP_GRACE_S = 5.0
 _MEASURING_S = 5.0  # more than measuring ceilings takes, behind the steps that were under way
-
-
-@dataclass(frozen=True)
-class EngineConfig:
-    """Settings of the engine itself; the limits of a step are the scheduler's."""
-
-    model: str  # its name in metrics and server_info
-    version: str
-    max_queued_requests: int = 512
-    max_queued_s: float = 600.0  # of predicted work
-    step_deadline_s: float = 60.0
-    overlap: bool = True  # plan one step ahead
-    beat_s: float | None = 5.0  # without a step after which workers must show that they live; None: they need not
-    resume_timeout_s: float = 300.0  # how long requests wait for new workers
-
-
-@dataclass(frozen=True)
-class EngineCallbacks:
-    """Callbacks to the service. All are called in the event loop."""
-
-    load_progress: Callable[[int, int], None] = lambda _done, _total: None  # bytes of packed weights, all ranks
-    given_up: Callable[[str], None] = lambda _reason: None  # the workers failed too often; the process should exit
 
 
 class Engine:
@@ -120,16 +100,11 @@ class Engine:
             max_queued_requests=config.max_queued_requests,
             max_queued_s=config.max_queued_s,
         )
-        metrics.before_scrape(Gauges(metrics, scheduler).set)
-        metrics.describe_cache(
-            page_size=scheduler.config.page_size,
-            num_pages=scheduler.config.num_pages,
-            dtype=launches[0].settings.kv_cache_dtype,
-            prefix_cache=scheduler.config.enable_prefix_cache,
-        )
+        gauges = Gauges(metrics, scheduler)
+        gauges.describe_cache(launches[0].settings.kv_cache_dtype)
+        metrics.before_scrape(gauges.set)
         self._recovery = Recovery(scheduler, self._requests, metrics, clock, timeout_s=config.resume_timeout_s)
-        self._ready: dict[int, Ready] = {}
-        self._told: dict[int, Ready | WorkerStats] = {}  # the last of each rank
+        self._ranks = Ranks(launches, metrics)
         self._state = "loading"
         self._draining = False
 
@@ -179,7 +154,7 @@ class Engine:
             **limits_info(self._scheduler.config),
             "backend": self._launches[0].backend,
             **settings_info(self._launches[0].settings),
-            "workers": workers_info(self._launches, self._supervisor.pids, self._ready),
+            "workers": self._ranks.info(self._supervisor.pids),
             "restarts": self._supervisor.restarts,
             "dropped_frames": self._supervisor.garbage_frames,
             "steps": self._steps.steps,
@@ -200,7 +175,7 @@ class Engine:
             restarts=self._supervisor.restarts,
             steps=self._steps.steps,
             prefixes=prefixes_of(self._scheduler.kv.tree),
-            workers=workers_of(self._launches, self._ready, self._told),
+            workers=self._ranks.states(),
             **asdict(self._scheduler.stats()),
         )
 
@@ -263,7 +238,7 @@ class Engine:
         self._requests.masks.close()
         self._requests.timeouts.close()
         await self._supervisor.stop(grace_s)
-        self._set_workers_down()
+        self._ranks.down()
 
     def seconds_without_progress(self) -> float:
         """Seconds since workers that have something to do last answered; 0 while they have nothing. For a watchdog."""
@@ -276,7 +251,7 @@ class Engine:
         group = GroupHooks(
             answered=self._steps.on_answer,
             profiled=self._profiles.on_answer,
-            described=self._on_worker,
+            described=self._ranks.describe,
             loaded=self._callbacks.load_progress,
         )
         return SupervisorHooks(
@@ -287,23 +262,9 @@ class Engine:
             given_up=self._on_given_up,
         )
 
-    def _on_worker(self, message: Ready | WorkerStats) -> None:
-        self._told[message.rank] = message
-        if isinstance(message, Ready):
-            self._ready[message.rank] = message
-        self._metrics.worker(
-            message.rank, up=True, rss_bytes=message.rss_bytes, misplaced_pages=message.misplaced_pages
-        )
-
     def _on_up(self) -> None:
-        logger.info("%s", loading_line(self._ready.values()))
-        self._metrics.describe(
-            version=self._config.version,
-            model=self._config.model,
-            isa=",".join(sorted({ready.isa for ready in self._ready.values()})),
-            tp=len(self._launches),
-        )
-        self._scheduler.costs.describe([ready.terms for ready in self._ready.values()])
+        self._ranks.up(self._config)
+        self._scheduler.costs.describe(self._ranks.terms)
         self._state = "serving"
         self._requests.masks.begin()
         self._recovery.workers_up()
@@ -314,7 +275,7 @@ class Engine:
         self._steps.halt()
         self._requests.masks.reset()
         self._profiles.fail(f"The workers failed ({death}); try again later.")
-        self._set_workers_down()
+        self._ranks.down()
         return self._recovery.died(death, steps=self._steps.steps, beats=self._steps.beats)
 
     def _on_given_up(self, reason: str) -> None:
@@ -336,7 +297,3 @@ class Engine:
         if self._state == "serving":
             self._recovery.settle()
         self._steps.wake()
-
-    def _set_workers_down(self) -> None:
-        for launch in self._launches:
-            self._metrics.worker(launch.rank, up=False)

@@ -16,6 +16,16 @@ class Gauges:
         self._scheduler = scheduler
         self._queries = self._hits = self._retractions = 0  # reported so far
 
+    def describe_cache(self, dtype: str) -> None:
+        """Tell how the KV cache is laid out, whose numbers are of `dtype`."""
+        config = self._scheduler.config
+        self._metrics.describe_cache(
+            page_size=config.page_size,
+            num_pages=config.num_pages,
+            dtype=dtype,
+            prefix_cache=config.enable_prefix_cache,
+        )
+
     def set(self) -> None:
         """Set the gauges and add to the counters."""
         stats = self._scheduler.stats()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from numaserve.server.api.judge import Judge
 from numaserve.server.api.sampling import Sampling
 from numaserve.server.config import ServeConfig
-from numaserve.server.engine.engine import Engine, EngineCallbacks, EngineConfig
+from numaserve.server.engine.config import EngineCallbacks, EngineConfig
+from numaserve.server.engine.engine import Engine
 from numaserve.server.kv_events.feed import KVFeed
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.reasoning.format import ReasoningFormat

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 import uvloop
 from numaserve.server.api.sampling import Sampling
 from numaserve.server.config import ServeConfig
-from numaserve.server.engine.engine import EngineCallbacks
+from numaserve.server.engine.config import EngineCallbacks
 from numaserve.server.kv_events.feed import KVFeed
 from numaserve.server.service.announce import announce
 from numaserve.server.service.answer_formats import reasoning_format, response_template, tool_format

@@ -16,7 +16,8 @@ import uvicorn
 import uvloop
 from fake_worker import VOCAB
 from numaserve.server.api.app import ApiContext, ApiLimits, create_app
-from numaserve.server.engine.engine import Engine, EngineCallbacks, EngineConfig
+from numaserve.server.engine.config import EngineCallbacks, EngineConfig
+from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.kv_events import KVEventLog

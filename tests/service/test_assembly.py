@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from numaserve.server.config import load_config
-from numaserve.server.engine.engine import EngineCallbacks
+from numaserve.server.engine.config import EngineCallbacks
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.service.assembly import make_engine
 from numaserve.server.service.deployment import deployment_options

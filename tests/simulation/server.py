@@ -6,7 +6,8 @@ from functools import lru_cache, partial
 from typing import cast
 
 from numaserve.server.death import Death
-from numaserve.server.engine.engine import Engine, EngineCallbacks, EngineConfig
+from numaserve.server.engine.config import EngineCallbacks, EngineConfig
+from numaserve.server.engine.engine import Engine
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig

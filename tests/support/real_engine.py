@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from numaserve.server.engine.engine import Engine, EngineConfig
+from numaserve.server.engine.config import EngineConfig
+from numaserve.server.engine.engine import Engine
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig

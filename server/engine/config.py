@@ -1,0 +1,26 @@
+"""What the engine is made with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Settings of the engine itself; the limits of a step are the scheduler's."""
+
+    model: str  # its name in metrics and server_info
+    version: str
+    max_queued_requests: int = 512
+    max_queued_s: float = 600.0  # of predicted work
+    step_deadline_s: float = 60.0
+    overlap: bool = True  # plan one step ahead
+    beat_s: float | None = 5.0  # without a step after which workers must show that they live; None: they need not
+    resume_timeout_s: float = 300.0  # how long requests wait for new workers
+
+
+@dataclass(frozen=True)
+class EngineCallbacks:
+    """Callbacks to the service. All are called in the event loop."""
+
+    load_progress: Callable[[int, int], None] = lambda _done, _total: None  # bytes of packed weights, all ranks
+    given_up: Callable[[str], None] = lambda _reason: None  # the workers failed too often; the process should exit

@@ -12,6 +12,7 @@ from contextlib import suppress
 import msgspec
 from numaserve.server.api.anthropic.schema import CountTokensRequest, MessagesRequest
 from numaserve.server.api.body.decode import BodyProblem, Decoded, decode, to_data
+from numaserve.server.api.body.names_model import NamesModel
 from numaserve.server.api.body.need import MAX_CONTAINERS
 from numaserve.server.api.body.pieces import Piece, Pieces
 from numaserve.server.api.explain import Problem
@@ -50,6 +51,7 @@ MODELS: dict[str, type[Strict]] = {
         OllamaShowRequest,
         SGLangGenerateRequest,
         AbortRequest,
+        NamesModel,
     )
 }
 _TOO_MANY = Problem(f"The body has more than {MAX_CONTAINERS} objects and lists.", None)

@@ -14,6 +14,7 @@ from pathlib import Path
 import aiohttp
 from numaserve.server.api.errors import ApiError, not_ready, rate_limited
 from numaserve.server.fleet.member import EXIT_MISTAKE, Membership
+from numaserve.server.fleet.metrics import FleetMetrics
 from numaserve.server.fleet.models_file import ModelSpec
 from numaserve.server.fleet.process import MEMBER_COMMAND, ModelProcess, ProcessHooks
 from numaserve.server.fleet.residency import Claim, Residency, State
@@ -55,6 +56,7 @@ class _Model:
     session: aiohttp.ClientSession | None = None
     waiting: list[asyncio.Future[aiohttp.ClientSession]] = field(default_factory=list)
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
+    started_at: float = 0.0
     status: int = 0  # of the last process that ended by itself
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # set, and new, at each change of state
 
@@ -68,8 +70,10 @@ class Fleet:
         capacity: Mapping[int, int],
         max_loaded: int | None,
         options: FleetOptions,
+        metrics: FleetMetrics,
     ) -> None:
         self._options = options
+        self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         claims = {name: each.claim for name, each in residents.items()}
         self._residency = Residency(claims, capacity, max_loaded)
@@ -89,6 +93,10 @@ class Fleet:
     def state(self, name: str) -> State:
         """The state of a model."""
         return self._residency.state(name)
+
+    def waiting(self, name: str) -> int:
+        """Requests that wait for a model."""
+        return len(self._models[name].waiting)
 
     def exit_status(self, name: str) -> int:
         """The status of the model's last process that ended by itself."""
@@ -131,9 +139,8 @@ class Fleet:
         """
         self._check_open()
         model = self._models[name]
-        if self.state(name) == "ready" and model.session is not None:
-            self._residency.enter(name, self._loop.time())
-            return model.session
+        if self.state(name) == "ready":
+            return self.session_if_ready(name)
         if self.state(name) == "failed":
             raise not_ready(f"The model '{name}' could not be loaded; the server's log says why.")
         with self._place_to_wait(model, nbytes) as place:
@@ -148,6 +155,15 @@ class Fleet:
                 if isinstance(error, TimeoutError):
                     raise _try_later(f"The model '{name}' was not loaded in time.") from None
                 raise
+
+    def session_if_ready(self, name: str) -> aiohttp.ClientSession:
+        """The same for a request that loads nothing. Raises `ApiError` where its model is not ready."""
+        self._check_open()
+        session = self._models[name].session
+        if session is None or self.state(name) != "ready":
+            raise not_ready(f"The model '{name}' is not loaded.")
+        self._residency.enter(name, self._loop.time())
+        return session
 
     def leave(self, name: str) -> None:
         """A request that was entered has ended."""
@@ -237,6 +253,7 @@ class Fleet:
         options["drain_seconds"] = self._options.drain_seconds
         hooks = ProcessHooks(lambda: self._on_ready(model), lambda status: self._on_end(model, status))
         _log.info("loading %s", spec.name)
+        model.started_at = self._loop.time()
         try:
             membership = Membership(spec.name, options, list(resident.cpus))
             model.process = ModelProcess(self._options.command, membership, model.path, hooks)
@@ -249,7 +266,9 @@ class Fleet:
         self._residency.ready(name, now)
         if self.state(name) != "ready":  # it is to be unloaded by now
             return
-        _log.info("%s is ready", name)
+        seconds = now - model.started_at
+        _log.info("%s is ready after %.1f s", name, seconds)
+        self._metrics.loaded(name, seconds)
         model.session = _session(model.path)
         for place in model.waiting:
             if not place.done():
@@ -278,6 +297,7 @@ class Fleet:
             self._residency.ended(name, again=False)
         else:
             model.status = status
+            self._metrics.died(name)
             gives_up = status == EXIT_MISTAKE or model.policy.failed(self._loop.time(), was_ready=state == "ready")
             _log.error("the server of %s ended with status %d%s", name, status, ", for good" if gives_up else "")
             self._residency.ended(name, again=not gives_up)

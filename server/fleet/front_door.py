@@ -1,8 +1,6 @@
-"""What clients reach: routes of its own about all models, and every other request passed on to the model it names."""
+"""What clients reach: routes of its own, and every other request passed on to the model that it names."""
 
 import logging
-import time
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -10,22 +8,27 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 from numaserve.server.api.access_log import record_of
-from numaserve.server.api.auth import Callers
+from numaserve.server.api.body.names_model import NamesModel
+from numaserve.server.api.body.process import DecodingProcess
 from numaserve.server.api.disconnect import until_disconnect
-from numaserve.server.api.errors import ApiError, bad_request, from_http, from_problem, model_not_found
+from numaserve.server.api.errors import ApiError, bad_request, from_engine, from_http, from_problem, model_not_found
 from numaserve.server.api.explain import NOT_JSON
 from numaserve.server.api.passed_clients import PASSED_HEADER, passed_header
 from numaserve.server.api.peers import client_at
-from numaserve.server.api.streaming import json_response
 from numaserve.server.api.surfaces import error_of
-from numaserve.server.fleet.fleet import Fleet
-from numaserve.server.fleet.passing import AnswerCutOff, pass_on
+from numaserve.server.engine.types import EngineError
+from numaserve.server.fleet.cut_off import last_event
+from numaserve.server.fleet.own_routes import OwnRoutes
+from numaserve.server.fleet.passing import AnswerCutOff, Headers, ask, gathered, pass_on
 from starlette.types import Receive, Scope, Send
 
 _log = logging.getLogger("numaserve.api")
 
-_Handler = Callable[[Request], Awaitable[Response]]
 _LATEST = ":latest"  # Ollama's tag of whatever has none
+INLINE_BYTES = 1 << 20  # which take a millisecond or two: nothing but one name is kept of them
+_RESPONSES = "/v1/responses/"
+# Of which each server knows its own model only: the name of the list in each answer.
+_LISTS = {"/api/tags": "models", "/api/ps": "models"}
 
 
 class _Named(msgspec.Struct):
@@ -38,129 +41,109 @@ _decoder = msgspec.json.Decoder(_Named)
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What listings say of a model."""
-
-    root: str
-    max_model_len: int
-
-
-@dataclass(frozen=True)
 class FrontDoor:
-    """The application. `names` leads from every name of a model to the first; the default is for requests without."""
+    """The application. A request that names no model is for the `default` one."""
 
-    fleet: Fleet
-    names: Mapping[str, str]
+    routes: OwnRoutes
     default: str
-    shown: Mapping[str, Shown]
-    keys: Callers | None
-    version: str
-    created: int = field(default_factory=lambda: int(time.time()))
+    _decoding: DecodingProcess = field(default_factory=DecodingProcess)
+
+    def close(self) -> None:
+        """End the process that looks into long bodies."""
+        self._decoding.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         request = Request(scope, receive)
-        path = scope["path"]
         try:
-            own = self._own(path)
-            if own is not None:
-                scope["route"] = SimpleNamespace(path=path)
-                method, handler = own
-                if scope["method"] != method:
-                    raise from_http(405, "", {"Allow": method}, scope["method"], path)
-                await (await handler(request))(scope, receive, send)
-                return
-            scope["route"] = SimpleNamespace(path="passed on")
-            await self._pass_on(request, send)
+            await self._answer(request, send)
         except ApiError as error:
-            await error_of(scope, error)(scope, receive, send)
-        except AnswerCutOff:
-            # Too late for an answer: the connection must break so that the client notices.
+            await self._refuse(request, error, send)
+        except EngineError as error:
+            await self._refuse(request, from_engine(error), send)
+        except AnswerCutOff as cut:
             _log.error("a model's server ended in the middle of an answer", extra=_fields(request))
-            raise
+            event = last_event(scope["path"], cut)
+            if event is None:
+                raise  # too late for an answer: the connection must break so that the client notices
+            await send({"type": "http.response.body", "body": event, "more_body": False})
 
-    def _own(self, path: str) -> tuple[str, _Handler] | None:
-        if path.startswith("/v1/models/"):
-            return "GET", self._model
-        return {
-            "/health": ("GET", self._readyz),
-            "/readyz": ("GET", self._readyz),
-            "/livez": ("GET", self._livez),
-            "/version": ("GET", self._version),
-            "/v1/models": ("GET", self._list),
-        }.get(path)
-
-    async def _readyz(self, _: Request) -> Response:
-        if self.fleet.is_ready():
-            return json_response({"status": "ok"})
-        raise ApiError(503, "Models are being loaded, or have failed.", kind="server_error", code="not_ready")
-
-    async def _livez(self, _: Request) -> Response:
-        return json_response({"status": "ok"})
-
-    async def _version(self, _: Request) -> Response:
-        return json_response({"version": self.version})
-
-    async def _list(self, _: Request) -> Response:
-        return json_response({"object": "list", "data": [self._described(name) for name in self.names]})
-
-    async def _model(self, request: Request) -> Response:
-        name = request.scope["path"].removeprefix("/v1/models/")
-        if name not in self.names:
-            raise model_not_found(name)
-        return json_response(self._described(name))
-
-    def _described(self, name: str) -> dict[str, object]:
-        model = self.names[name]
-        return {
-            "id": name,
-            "object": "model",
-            "created": self.created,
-            "owned_by": "numaserve",
-            "root": self.shown[model].root,
-            "parent": None,
-            "max_model_len": self.shown[model].max_model_len,
-            "state": self.fleet.state(model),
-        }
-
-    async def _pass_on(self, request: Request, send: Send) -> None:
-        body = await request.body()
-        name = self._meant(request, body)
-        headers = ((PASSED_HEADER, self._client(request)), (b"x-request-id", record_of(request).request_id.encode()))
-
-        async def pass_one() -> None:
-            session = await self.fleet.session_of(name, len(body))
-            try:
-                await pass_on(session, request.scope, send, body, headers)
-            finally:
-                self.fleet.leave(name)
-
-        await until_disconnect(request, pass_one())
-
-    def _meant(self, request: Request, body: bytes) -> str:
-        """The model that a request is for: what its body says, or its query where it has none."""
-        if body:
-            try:
-                given = _decoder.decode(body).model
-            except msgspec.ValidationError:
-                raise bad_request("The body must be an object, and 'model' in it a string.", "model") from None
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                raise from_problem(NOT_JSON) from None
+    async def _answer(self, request: Request, send: Send) -> None:
+        scope, path = request.scope, request.scope["path"]
+        own = self.routes.find(path)
+        scope["route"] = SimpleNamespace(path="passed on" if own is None else path)
+        if own is not None:
+            method, handler = own
+            if scope["method"] != method:
+                raise from_http(405, "", {"Allow": method}, scope["method"], path)
+            response = await handler(request)
+        elif path.startswith(_RESPONSES) and scope["method"] in {"GET", "DELETE"}:
+            response = await self._asked_of_all(request)
+        elif path in _LISTS:
+            response = await gathered(self.routes.fleet.ready_sessions().values(), path, _LISTS[path])
         else:
-            given = request.query_params.get("model")
+            await until_disconnect(request, self._pass_on(request, await request.body(), send))
+            return
+        await response(scope, request.receive, send)
+
+    async def _refuse(self, request: Request, error: ApiError, send: Send) -> None:
+        if error.refusal is not None:
+            self.routes.metrics.refused(error.refusal)
+        await error_of(request.scope, error)(request.scope, request.receive, send)
+
+    async def _pass_on(self, request: Request, body: bytes, send: Send) -> None:
+        fleet, name = self.routes.fleet, await self._meant(request, body)
+        # Who sends nothing wants to know something, which is no reason to load a model.
+        session = await fleet.session_of(name, len(body)) if body else fleet.session_if_ready(name)
+        try:
+            await pass_on(session, request.scope, send, body, self._told(request))
+        finally:
+            fleet.leave(name)
+
+    async def _asked_of_all(self, request: Request) -> Response:
+        """What the first of the loaded models says that knows what the path names."""
+        response = Response(status_code=404)
+        for session in self.routes.fleet.ready_sessions().values():
+            response = await ask(session, request.scope, self._told(request))
+            if response.status_code != 404:
+                return response
+        if response.body:
+            return response
+        raise ApiError(404, "No model that is loaded knows this response.", code="not_found")
+
+    async def _meant(self, request: Request, body: bytes) -> str:
+        """The model that a request is for: what its body says, or its query where it has none."""
+        given = await self._named_in(body) if body else request.query_params.get("model")
         if given is None:
             return self.default
-        is_ollama = request.scope["path"].startswith("/api/")
-        name = self.names.get(given) or self.names.get(given.removesuffix(_LATEST) if is_ollama else given)
+        names = self.routes.names
+        is_tagged = request.scope["path"].startswith("/api/") and given not in names
+        name = names.get(given.removesuffix(_LATEST) if is_tagged else given)
         if name is None:
             raise model_not_found(given)
         return name
 
-    def _client(self, request: Request) -> bytes:
-        if self.keys is None:
-            return passed_header(client_at(request.scope.get("client")))
-        headers = request.scope["headers"]
-        return passed_header(self.keys.client(headers), self.keys.owner(headers), self.keys.account(headers))
+    async def _named_in(self, body: bytes) -> str | None:
+        if len(body) > INLINE_BYTES:
+            decoded = await self._decoding.decode(NamesModel, body, refuse_unknown=False)
+            if decoded.problem is not None:
+                raise from_problem(decoded.problem)
+            return decoded.fields.get("model")
+        try:
+            return _decoder.decode(body).model
+        except msgspec.ValidationError:
+            raise bad_request("The body must be an object, and 'model' in it a string.", "model") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise from_problem(NOT_JSON) from None
+
+    def _told(self, request: Request) -> Headers:
+        """What a server is told beside the client's own headers."""
+        keys, headers = self.routes.keys, request.scope["headers"]
+        if keys is None:
+            client = passed_header(client_at(request.scope.get("client")))
+        else:
+            client = passed_header(keys.client(headers), keys.owner(headers), keys.account(headers))
+        return [(PASSED_HEADER, client), (b"x-request-id", record_of(request).request_id.encode())]
 
 
 def _fields(request: Request) -> dict[str, object]:

@@ -1,12 +1,16 @@
 """One request passed on to a model's server, and its answer passed back: the bytes of both as they are."""
 
-import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager
 from urllib.parse import quote
 
 import aiohttp
-from numaserve.server.api.errors import not_ready
+import msgspec
+from fastapi.responses import Response
+from numaserve.server.api.errors import ApiError, not_ready
 from numaserve.server.api.passed_clients import PASSED_HEADER
+from numaserve.server.api.streaming import json_response
 from starlette.types import Scope, Send
 from yarl import URL
 
@@ -25,41 +29,78 @@ _SLICE = 1 << 18
 _SAFE = "/:@!$&'()*+,;=~-._"
 
 
+Headers = list[tuple[bytes, bytes]]
+
+
 class AnswerCutOff(Exception):
-    """The model's server has ended in the middle of an answer."""
+    """The model's server has ended in the middle of an answer of this type, perhaps just behind a whole event."""
+
+    def __init__(self, media_type: str, *, between_events: bool) -> None:
+        super().__init__(media_type)
+        self.media_type = media_type
+        self.between_events = between_events
 
 
-async def pass_on(
-    session: aiohttp.ClientSession, scope: Scope, send: Send, body: bytes, more_headers: Iterable[tuple[bytes, bytes]]
-) -> None:
-    """Send the request of `scope` with its `body`, and the answer to `send`, piece by piece as it comes.
+async def pass_on(session: aiohttp.ClientSession, scope: Scope, send: Send, body: bytes, told: Headers) -> None:
+    """Send the request of `scope` with its `body` and the headers `told`, and the answer to `send`, piece by piece as
+    it comes.
 
     A client that reads slowly makes the server wait, through this process's own bounded buffers. When this is
     cancelled, the connection to the server is closed, which ends the request there. Raises `ApiError` where there is
     no answer, and `AnswerCutOff` where one has no end.
     """
-    began = False
+    media_type, last = None, b""
     try:
-        async with session.request(
-            scope["method"],
-            _url(scope),
-            headers=_headers(scope["headers"], len(body), scope["method"], more_headers),
-            data=_slices(body) if body else None,
-            skip_auto_headers=_NOT_ADDED,
-            allow_redirects=False,
-        ) as answer:
+        async with _requested(session, scope, body, told) as answer:
             head = [(name.lower(), value) for name, value in answer.raw_headers if name.lower() not in _NOT_ANSWERED]
             await send({"type": "http.response.start", "status": answer.status, "headers": head})
-            began = True
+            media_type = answer.content_type
             async for piece, _ in answer.content.iter_chunks():
+                last = piece or last
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-    except (aiohttp.ClientError, ConnectionError, asyncio.IncompleteReadError) as error:
-        if began:
-            raise AnswerCutOff from error
-        failed = not_ready("The model's server has ended while it had this request. Try again.")
-        failed.headers = {"Retry-After": "1"}
-        raise failed from None
+    except (aiohttp.ClientError, ConnectionError) as error:
+        if media_type is None:
+            raise _no_answer() from None
+        raise AnswerCutOff(media_type, between_events=last.endswith(b"\n")) from error
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def ask(session: aiohttp.ClientSession, scope: Scope, told: Headers) -> Response:
+    """The whole answer to a request without a body. Raises `ApiError` where there is none."""
+    try:
+        async with _requested(session, scope, b"", told) as answer:
+            return Response(await answer.read(), answer.status, media_type=answer.content_type)
+    except (aiohttp.ClientError, ConnectionError):
+        raise _no_answer() from None
+
+
+async def gathered(sessions: Iterable[aiohttp.ClientSession], path: str, name: str) -> Response:
+    """The lists called `name` in what all servers answer at `path`, as one."""
+    items: list[msgspec.Raw] = []
+    for session in sessions:
+        with contextlib.suppress(aiohttp.ClientError, ConnectionError, msgspec.DecodeError):
+            async with session.get(URL(f"http://model{path}"), skip_auto_headers=_NOT_ADDED) as answer:
+                items += msgspec.json.decode(await answer.read(), type=dict[str, list[msgspec.Raw]])[name]
+    return json_response({name: items})
+
+
+def _requested(
+    session: aiohttp.ClientSession, scope: Scope, body: bytes, told: Headers
+) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    return session.request(
+        scope["method"],
+        _url(scope),
+        headers=_headers(scope["headers"], len(body), scope["method"], told),
+        data=_slices(body) if body else None,
+        skip_auto_headers=_NOT_ADDED,
+        allow_redirects=False,
+    )
+
+
+def _no_answer() -> ApiError:
+    error = not_ready("The model's server has ended while it had this request. Try again.")
+    error.headers = {"Retry-After": "1"}
+    return error
 
 
 def _url(scope: Scope) -> URL:
@@ -78,7 +119,8 @@ def _headers(
     kept = [(name, value) for name, value in given if name not in _NOT_SENT and name not in of_connection]
     if length or method not in {"GET", "DELETE"}:
         kept.append((b"content-length", b"%d" % length))
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in (*kept, *more)]
+    # The client library writes UTF-8: other bytes beyond ASCII, which HTTP gives no meaning, cannot be kept.
+    return [(name.decode("latin-1"), value.decode(errors="replace")) for name, value in (*kept, *more)]
 
 
 async def _slices(body: bytes) -> AsyncIterator[bytes]:

@@ -15,8 +15,10 @@ from numaserve.server.config import ServeConfig
 from numaserve.server.dispatch.directory import SocketDirectory
 from numaserve.server.fleet.app import with_layers
 from numaserve.server.fleet.fleet import Fleet, FleetOptions
-from numaserve.server.fleet.front_door import FrontDoor, Shown
+from numaserve.server.fleet.front_door import FrontDoor
+from numaserve.server.fleet.metrics import FleetMetrics
 from numaserve.server.fleet.models_file import ModelsFile, read_models_file
+from numaserve.server.fleet.own_routes import OwnRoutes, Shown
 from numaserve.server.fleet.placement import Plan, plan_models
 from numaserve.server.fleet.process import MEMBER_COMMAND
 from numaserve.server.service.announce import announce
@@ -90,8 +92,11 @@ class _Life:
         reloader = Reloader(self._key_sources, self._listeners[0].certificate, self._on_signal)
         loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
         self._service_manager.status("loading models")
-        fleet = Fleet(self._plan.residents, self._plan.capacity, self._models.max_loaded, options)
-        http = self._http_server(fleet)
+        residents = self._plan.residents
+        metrics = FleetMetrics(residents)
+        fleet = Fleet(residents, self._plan.capacity, self._models.max_loaded, options, metrics)
+        front_door = self._front_door(fleet, metrics)
+        http = self._http_server(front_door)
         serving = loop.create_task(http.run_until_stopped())
         fleet.start()
         try:
@@ -99,19 +104,24 @@ class _Life:
             if status == EXIT_OK and not self._stop.is_set():
                 await self._serve(http)
         finally:
+            front_door.close()
             await self._end(fleet, http, serving)
         return status
 
-    def _http_server(self, fleet: Fleet) -> AppServer:
-        config, keys = self._config, self._key_sources.keys
-        front_door = FrontDoor(
+    def _front_door(self, fleet: Fleet, metrics: FleetMetrics) -> FrontDoor:
+        routes = OwnRoutes(
             fleet=fleet,
             names=_names(self._models),
-            default=self._models.default,
             shown={name: Shown(each.root, each.context_length) for name, each in self._plan.placed.items()},
-            keys=keys,
+            keys=self._key_sources.keys,
+            is_local=all(each.is_local for each in self._listeners),
+            metrics=metrics,
             version=installed_version(),
         )
+        return FrontDoor(routes, self._models.default)
+
+    def _http_server(self, front_door: FrontDoor) -> AppServer:
+        config, keys = self._config, self._key_sources.keys
         browsers = BrowserRules(
             cors_origins=config.cors_origin or (),
             allowed_hosts=tuple(name.lower() for name in config.allowed_host or ()),
@@ -119,7 +129,7 @@ class _Life:
         )
         certificate = self._listeners[0].certificate
         return AppServer(
-            with_layers(front_door, keys, browsers, config.root_path),
+            with_layers(front_door, browsers, config.root_path),
             [each.socket for each in self._listeners],
             ConnectionLimits(keep_alive_seconds=config.keep_alive_seconds),
             None if certificate is None else certificate.context,

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
+from numaserve.server.fleet.metrics import FleetMetrics
 from numaserve.server.metrics.metrics import Metrics
+from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
 from tests.documentation.tables import code, table
@@ -20,7 +22,16 @@ def metrics() -> str:
     shown.request_over_limit("alice")
     shown.describe(version="", model="", isa="", tp=0)
     shown.describe_cache(page_size=0, num_pages=0, dtype="", prefix_cache=True)
-    ours = (metric for metric in shown.registry.collect() if not metric.name.startswith(_OF_LIBRARY))
+    return _table(shown.registry)
+
+
+def fleet_metrics() -> str:
+    """The same of a front door's own metrics."""
+    return _table(FleetMetrics(["m"]).registry)
+
+
+def _table(registry: CollectorRegistry) -> str:
+    ours = (metric for metric in registry.collect() if not metric.name.startswith(_OF_LIBRARY))
     return table(("metric", "kind", "meaning"), map(_row, ours))
 
 

@@ -47,6 +47,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "fields without effect": api.unheeded_fields,
     "fields that are refused": api.refused_fields,
     "metrics": metrics.metrics,
+    "metrics of several models": metrics.fleet_metrics,
 }
 
 

@@ -1,0 +1,137 @@
+"""The front door's own routes: its health, the list of models, and orders to load or unload one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+from fastapi import Request
+from fastapi.responses import Response
+from numaserve.server.api.auth import Callers
+from numaserve.server.api.errors import ApiError, bad_request, from_problem, model_not_found
+from numaserve.server.api.explain import NOT_JSON
+from numaserve.server.api.streaming import json_response
+from numaserve.server.fleet.fleet import Fleet
+from numaserve.server.fleet.metrics import FleetMetrics
+
+Handler = Callable[[Request], Awaitable[Response]]
+_ONE_MODEL = "/v1/models/"
+
+
+class Order(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of an order: the name of a model in the file."""
+
+    model: str
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What listings say of a model."""
+
+    root: str
+    max_model_len: int
+
+
+@dataclass(frozen=True)
+class OwnRoutes:
+    """The routes. `names` leads from every name of a model to the first.
+
+    Orders take a key with `admin=yes`; where there are no keys, `is_local` says whether only this machine may send
+    requests, and then all may order.
+    """
+
+    fleet: Fleet
+    names: Mapping[str, str]
+    shown: Mapping[str, Shown]
+    keys: Callers | None
+    is_local: bool
+    metrics: FleetMetrics
+    version: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def find(self, path: str) -> tuple[str, Handler] | None:
+        """The method and the handler of a path; None where it is not one of these."""
+        if path.startswith(_ONE_MODEL):
+            return "GET", self._model
+        return {
+            "/health": ("GET", self._readyz),
+            "/readyz": ("GET", self._readyz),
+            "/livez": ("GET", self._livez),
+            "/ping": ("GET", self._readyz),
+            "/version": ("GET", self._version),
+            "/v1/models": ("GET", self._list),
+            "/models/load": ("POST", self._load),
+            "/models/unload": ("POST", self._unload),
+            "/metrics": ("GET", self._metrics),
+        }.get(path)
+
+    async def _readyz(self, _: Request) -> Response:
+        if self.fleet.is_ready():
+            return json_response({"status": "ok"})
+        message = "Models are being loaded, or have failed."
+        raise ApiError(503, message, kind="server_error", code="not_ready", refusal=None)
+
+    async def _livez(self, _: Request) -> Response:
+        return json_response({"status": "ok"})
+
+    async def _version(self, _: Request) -> Response:
+        return json_response({"version": self.version})
+
+    async def _metrics(self, _: Request) -> Response:
+        for name in self.fleet.names:
+            self.metrics.changed(name, self.fleet.state(name))
+            self.metrics.waiting(name, self.fleet.waiting(name))
+        body, content_type = await self.metrics.render(self.fleet.ready_sessions())
+        return Response(body, media_type=content_type)
+
+    async def _list(self, _: Request) -> Response:
+        return json_response({"object": "list", "data": [self._described(name) for name in self.names]})
+
+    async def _model(self, request: Request) -> Response:
+        return json_response(self._described(self._known(request.scope["path"].removeprefix(_ONE_MODEL))))
+
+    async def _load(self, request: Request) -> Response:
+        name = await self._ordered(request)
+        state = await self.fleet.load(name)
+        if state != "ready":
+            message = f"The model '{name}' could not be loaded; the server's log says why."
+            raise ApiError(503, message, kind="server_error", code="load_failed", refusal=None)
+        return json_response({"model": name, "state": state})
+
+    async def _unload(self, request: Request) -> Response:
+        name = await self._ordered(request)
+        return json_response({"model": name, "state": await self.fleet.unload(name)})
+
+    async def _ordered(self, request: Request) -> str:
+        """The model of an order. Raises `ApiError`, where somebody may not give orders before anything else."""
+        allowed = self.is_local if self.keys is None else self.keys.account(request.scope["headers"]).admin
+        if not allowed:
+            how = "another key" if self.keys is not None else "API keys, one with admin=yes, as others can reach it"
+            raise ApiError(403, f"To load and unload models takes {how}.", code="forbidden", refusal=None)
+        try:
+            order = msgspec.json.decode(await request.body(), type=Order)
+        except msgspec.ValidationError as error:
+            raise bad_request(f"The body must be an object with the field 'model': {error}.", "model") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise from_problem(NOT_JSON) from None
+        return self.names[self._known(order.model)]
+
+    def _known(self, name: str) -> str:
+        if name not in self.names:
+            raise model_not_found(name)
+        return name
+
+    def _described(self, name: str) -> dict[str, object]:
+        model = self.names[name]
+        return {
+            "id": name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "numaserve",
+            "root": self.shown[model].root,
+            "parent": None,
+            "max_model_len": self.shown[model].max_model_len,
+            "state": self.fleet.state(model),
+        }

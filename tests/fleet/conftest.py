@@ -1,0 +1,78 @@
+"""A front door over servers that are stand-ins, in this process's event loop."""
+
+import asyncio
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvloop
+from fleet_door import FAKE_MEMBER, Open, Opened, resident
+from numaserve.server.api.auth import ApiKeys
+from numaserve.server.api.browser_rules import BrowserRules
+from numaserve.server.api.key_file import ApiKey
+from numaserve.server.fleet.app import with_layers
+from numaserve.server.fleet.fleet import Fleet, FleetOptions
+from numaserve.server.fleet.front_door import FrontDoor
+from numaserve.server.fleet.metrics import FleetMetrics
+from numaserve.server.fleet.own_routes import OwnRoutes, Shown
+from numaserve.server.service.app_server import AppServer
+
+from tests.support.coroutines import run_coroutine
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Open:
+    """Opens a front door before these models: of each how its server behaves, and its keys in the file."""
+
+    @asynccontextmanager
+    async def opened(
+        models: Mapping[str, Mapping[str, Any]],
+        *,
+        keys: list[ApiKey] | None = None,
+        max_loaded: int | None = None,
+        load_wait_s: float = 60.0,
+        drain_seconds: float = 5.0,
+        is_local: bool = True,
+    ) -> AsyncIterator[Opened]:
+        notes = tmp_path / "notes"
+        residents = {name: resident(name, notes, index, **each) for index, (name, each) in enumerate(models.items())}
+        metrics = FleetMetrics(residents)
+        with tempfile.TemporaryDirectory(prefix="ns-") as folder, socket.create_server(("127.0.0.1", 0)) as listener:
+            options = FleetOptions(Path(folder), drain_seconds, load_wait_s, (sys.executable, str(FAKE_MEMBER)))
+            fleet = Fleet(residents, {0: 100}, max_loaded, options, metrics)
+            routes = OwnRoutes(
+                fleet,
+                names={name: name for name in residents},
+                shown={name: Shown("/m", 64) for name in residents},
+                keys=None if keys is None else ApiKeys(keys),
+                is_local=is_local,
+                metrics=metrics,
+                version="0",
+            )
+            front_door = FrontDoor(routes, next(iter(residents)))
+            server = AppServer(with_layers(front_door, BrowserRules()), [listener])
+            serving = asyncio.create_task(server.run_until_stopped())
+            fleet.start()
+            host, port = listener.getsockname()
+            try:
+                async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=60) as client:
+                    yield Opened(fleet, client, (host, port), notes)
+            finally:
+                await fleet.stop()
+                front_door.close()
+                server.stop()
+                await serving
+
+    return opened
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """In the event loop that the server uses."""
+    return run_coroutine(pyfuncitem, uvloop.new_event_loop)

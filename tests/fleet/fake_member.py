@@ -1,0 +1,120 @@
+"""A stand-in for a model's server, for `fleet.process`: it answers with what it was asked, or misbehaves.
+
+`model` in its options says how: `ready`, `never` (is never ready), `mistake` (exits with 2), `fails` (exits with 1), or
+`deaf` (does not end when told to). What it notes is written to the file `notes` in the options, a line each.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+BLOB = bytes(range(256)) * 400
+
+
+class FakeMember:
+    def __init__(self, membership: dict) -> None:
+        self.name = membership["name"]
+        self.how = membership["options"]["model"]
+        self.notes = Path(membership["options"]["chat_template"])
+        self.listener = socket.socket(fileno=membership["listen_fd"])
+        self.lifeline = membership["lifeline_fd"]
+
+    def note(self, text: str) -> None:
+        with self.notes.open("a") as file:
+            file.write(f"{self.name} {text}\n")
+
+    def notify(self, text: str) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(text.encode(), os.environ["NOTIFY_SOCKET"])
+
+    async def run(self) -> None:
+        self.note(f"starts {os.getpid()}")
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        loop.add_signal_handler(signal.SIGTERM, (lambda: None) if self.how == "deaf" else stop.set)
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        loop.add_reader(self.lifeline, lambda: os._exit(3))
+        if self.how in {"mistake", "fails"}:
+            sys.exit(2 if self.how == "mistake" else 1)
+        server = await asyncio.start_unix_server(self.serve, sock=self.listener)
+        if self.how != "never":
+            self.notify("READY=1\nSTATUS=x")
+        await stop.wait()
+        self.notify("STOPPING=1")
+        self.note("stops")
+        server.close()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                line, *lines = head.decode("latin-1").split("\r\n")[:-2]
+                headers = [each.split(": ", 1) for each in lines]
+                length = next((int(value) for name, value in headers if name.lower() == "content-length"), 0)
+                body = await reader.readexactly(length)
+                await self.answer(line.split(" ")[1], line, headers, body, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    async def answer(self, path: str, line: str, headers: list, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if path.startswith("/echo"):
+            told = {"line": line, "headers": headers, "body": body.decode("latin-1"), "by": self.name}
+            self.whole(writer, json.dumps(told).encode())
+        elif path == "/blob":
+            self.begin(writer, "application/octet-stream")
+            for start in range(0, len(BLOB), 4099):
+                await self.chunk(writer, BLOB[start : start + 4099])
+            writer.write(b"0\r\n\r\n")
+        elif path == "/endless":
+            self.begin(writer, "text/event-stream")
+            await self.endless(writer)
+        elif path == "/torrent":
+            self.begin(writer, "application/octet-stream")
+            sent = 0
+            while True:
+                await asyncio.wait_for(self.chunk(writer, bytes(1 << 16)), 3600)
+                sent += 1 << 16
+                self.notes.with_suffix(".sent").write_text(str(sent))
+        elif path in {"/die", "/die-between", "/die-inside"}:
+            if path != "/die":
+                self.begin(writer, "text/event-stream")
+                await self.chunk(writer, b"data: 1\n\n" if path == "/die-between" else b"data: 1\n\ndata: ")
+                await asyncio.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif path == "/metrics":
+            self.whole(writer, f'# HELP x X\n# TYPE x gauge\nx{{model_name="{self.name}"}} 1\n'.encode())
+        else:
+            self.whole(writer, b'{"error": "unknown"}', b"404 Not Found")
+        await writer.drain()
+
+    async def endless(self, writer: asyncio.StreamWriter) -> None:
+        try:
+            for index in range(1_000_000):
+                await self.chunk(writer, f"data: {index}\n\n".encode())
+                await asyncio.sleep(0.01)
+        except ConnectionError:
+            self.note("left")
+            raise
+
+    @staticmethod
+    def begin(writer: asyncio.StreamWriter, kind: str) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n")
+        writer.write(f"Content-Type: {kind}\r\nX-Own: kept\r\nConnection: keep-alive\r\n\r\n".encode())
+
+    @staticmethod
+    async def chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
+        writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+        await writer.drain()
+
+    @staticmethod
+    def whole(writer: asyncio.StreamWriter, body: bytes, status: bytes = b"200 OK") -> None:
+        head = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        writer.write(head % (status, len(body)) + body)
+
+
+if __name__ == "__main__":
+    asyncio.run(FakeMember(json.load(sys.stdin)).run())

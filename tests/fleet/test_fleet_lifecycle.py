@@ -1,0 +1,145 @@
+"""Models loaded, unloaded, restarted and given up, over processes that are stand-ins for their servers."""
+
+import asyncio
+import os
+import signal
+
+import httpx
+import pytest
+from fleet_door import Open, Opened, started
+from numaserve.server.fleet import fleet as fleet_module
+
+
+async def echoed(door: Opened, name: str) -> httpx.Response:
+    return await door.client.post("/echo", json={"model": name})
+
+
+async def test_a_model_is_loaded_by_the_first_request_that_names_it(opened: Open) -> None:
+    async with opened({"a": {}, "b": {"load": "request"}}) as door:
+        await door.until(door.fleet.is_ready)
+        assert door.fleet.state("b") == "unloaded"
+        answers = await asyncio.gather(*(echoed(door, "b") for _ in range(20)))
+        assert {answer.json()["by"] for answer in answers} == {"b"}
+        assert len(started(door, "b")) == 1
+
+
+async def test_a_model_takes_the_place_of_the_one_on_its_cores(opened: Open) -> None:
+    async with opened({"a": {"core": 0}, "b": {"core": 0, "load": "request"}}) as door:
+        for name in "abab":
+            assert (await echoed(door, name)).json()["by"] == name
+        assert [line.split()[:2] for line in door.noted()] == [
+            *(["a", "starts"], ["a", "stops"], ["b", "starts"], ["b", "stops"]),
+            *(["a", "starts"], ["a", "stops"], ["b", "starts"]),
+        ]
+
+
+async def test_a_stream_is_finished_before_its_model_goes(opened: Open) -> None:
+    async with opened({"a": {"core": 0}, "b": {"core": 0, "load": "request"}}) as door:
+        async with door.client.stream("POST", "/endless", json={"model": "a"}) as stream:
+            lines = stream.aiter_lines()
+            await anext(lines)
+            other = asyncio.create_task(echoed(door, "b"))
+            unloading = asyncio.create_task(door.fleet.unload("a"))
+            await door.until(lambda: door.fleet.state("a") == "draining")
+            again = asyncio.create_task(echoed(door, "a"))
+            await anext(lines)
+            assert "a stops" not in door.noted()
+        assert await unloading == "unloaded"
+        assert (await other).json()["by"] == "b"
+        assert (await again).json()["by"] == "a"
+
+
+async def test_requests_that_wait_are_bounded_in_number_and_bytes(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "MAX_WAITING", 2)
+    monkeypatch.setattr(fleet_module, "MAX_WAITING_BYTES", 1000)
+    async with opened({"a": {"how": "never"}}, load_wait_s=3600) as door:
+        waiting = [asyncio.create_task(echoed(door, "a"))]
+        await door.until(lambda: door.fleet.waiting("a") == 1)
+        large = await door.client.post("/echo", json={"model": "a", "text": "x" * 1000})
+        assert (large.status_code, large.headers["retry-after"]) == (429, "1")
+        waiting.append(asyncio.create_task(echoed(door, "a")))
+        await door.until(lambda: door.fleet.waiting("a") == 2)
+        assert (await echoed(door, "a")).status_code == 429
+        waiting[0].cancel()  # its client leaves
+        await door.until(lambda: door.fleet.waiting("a") == 1)
+        await door.fleet.stop()
+        assert (await waiting[1]).status_code == 503
+
+
+async def test_a_request_waits_for_its_model_only_so_long(opened: Open) -> None:
+    async with opened({"a": {"how": "never"}}, load_wait_s=0.05) as door:
+        answer = await echoed(door, "a")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        assert door.fleet.state("a") == "loading"
+        assert (await door.client.get("/readyz")).status_code == 503
+        assert (await door.client.post("/models/unload", json={"model": "a"})).json()["state"] == "unloaded"
+        assert (await door.client.get("/readyz")).status_code == 200
+
+
+async def test_a_mistake_is_not_tried_again_until_somebody_orders_it(opened: Open) -> None:
+    async with opened({"a": {}, "b": {"how": "mistake", "load": "request"}}) as door:
+        for _ in range(2):
+            answer = await echoed(door, "b")
+            assert (answer.status_code, "log" in answer.json()["error"]["message"]) == (503, True)
+        assert len(started(door, "b")) == 1
+        ordered = await door.client.post("/models/load", json={"model": "b"})
+        assert (ordered.status_code, ordered.json()["error"]["code"]) == (503, "load_failed")
+        assert len(started(door, "b")) == 2
+        assert (await echoed(door, "a")).status_code == 200
+
+
+async def test_a_server_that_does_not_start_is_tried_three_times(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numaserve.server.supervisor.policy._FIRST_PAUSE_S", 0.01)
+    async with opened({"a": {"how": "fails"}}) as door:
+        assert (await echoed(door, "a")).status_code == 503
+        assert (door.fleet.state("a"), len(started(door, "a")), door.fleet.exit_status("a")) == ("failed", 3, 1)
+
+
+@pytest.mark.parametrize("state", ["loading", "ready", "draining"])
+async def test_a_server_that_is_killed_is_started_again_unless_it_was_to_end(opened: Open, state: str) -> None:
+    async with opened({"a": {"how": "never" if state == "loading" else "ready"}}, load_wait_s=3600) as door:
+        await door.until(lambda: len(started(door, "a")) == 1 and (state == "loading" or door.fleet.is_ready()))
+        held = asyncio.create_task(door.client.post("/endless", json={}))
+        if state == "draining":
+            await door.until(lambda: door.fleet._residency.requests("a") == 1)
+            unloading = asyncio.create_task(door.fleet.unload("a"))
+            await door.until(lambda: door.fleet.state("a") == "draining")
+        os.kill(started(door, "a")[0], signal.SIGKILL)
+        if state == "draining":
+            assert await unloading == "unloaded"
+            assert len(started(door, "a")) == 1
+        else:
+            await door.until(lambda: len(started(door, "a")) == 2)
+        held.cancel()
+        await asyncio.wait([held])
+
+
+async def test_a_server_that_does_not_end_is_killed(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "_KILL_S", 0.1)
+    async with opened({"a": {"how": "deaf"}}, drain_seconds=0.05) as door:
+        await door.until(door.fleet.is_ready)
+        assert await door.fleet.unload("a") == "unloaded"
+
+
+async def test_an_idle_model_is_unloaded_and_comes_back(opened: Open) -> None:
+    async with opened({"a": {"idle_unload_s": 0.05}}) as door:
+        assert (await echoed(door, "a")).status_code == 200
+        await door.until(lambda: door.fleet.state("a") == "unloaded")
+        assert (await door.client.get("/readyz")).status_code == 200
+        assert (await echoed(door, "a")).status_code == 200
+
+
+async def test_only_so_many_are_loaded_at_once(opened: Open) -> None:
+    models = {name: {"load": "request"} for name in "abc"}
+    async with opened(models, max_loaded=2) as door:
+        for name in "abac":
+            await echoed(door, name)
+        assert [door.fleet.state(name) for name in "abc"] == ["ready", "unloaded", "ready"]
+
+
+async def test_a_server_that_tells_no_life_is_killed(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numaserve.server.fleet.process.WATCHDOG_S", 0.05)
+    async with opened({"a": {}}) as door:
+        await door.until(lambda: len(started(door, "a")) > 1)

@@ -1,5 +1,6 @@
 """``numaserve topology``: cores and memory that this process may use, and a model's ranks on them."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -30,6 +31,9 @@ def topology(
     ] = None,
     *,
     options: dict[str, Any],
+    models: Annotated[
+        Path | None, typer.Option(help="YAML file of several models: plan for them all, in place of MODEL.")
+    ] = None,
 ) -> None:
     """Show what this process may use, and how ranks would share it."""
     config = load_config(options | {"model": model or "none"})
@@ -37,6 +41,11 @@ def topology(
     console = Console()
     console.print(_nodes_table(machine))
     _print_facts(console, machine)
+    if models is not None:
+        from numaserve.server.cli.several import print_models  # noqa: PLC0415 nothing of it for one model
+
+        print_models(console, models, machine)
+        return
     if model is None:
         placement = place_ranks(machine, config.tp, config.threads_per_worker, config.reserve_core)
         table = Table("rank", "node", "cores", title="Ranks (name a model to see memory)", title_justify="left")

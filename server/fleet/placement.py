@@ -56,10 +56,13 @@ class Placed:
 
 @dataclass(frozen=True)
 class Plan:
-    """All models, placed; `capacity` is bytes by node that they may take together."""
+    """All models, placed. `capacity` is bytes by node that they may take together, `cores` and `cpu_quota` are the
+    machine's."""
 
     placed: Mapping[str, Placed]
     capacity: Mapping[int, int]
+    cores: frozenset[int]
+    cpu_quota: float | None = None
 
     @property
     def residents(self) -> dict[str, Resident]:
@@ -68,8 +71,14 @@ class Plan:
 
 
 def plan_models(models: ModelsFile, machine: Topology) -> Plan:
-    """Place all. Raises `OperatorError` for models that cannot be loaded together and would be, and for one that
-    cannot be loaded at all."""
+    """Place all. Raises `OperatorError` for one that cannot be loaded, and as `check_together` does."""
+    plan = place_models(models, machine)
+    check_together(plan, models.max_loaded)
+    return plan
+
+
+def place_models(models: ModelsFile, machine: Topology) -> Plan:
+    """Place each as if it was alone. Raises `OperatorError` for one that cannot be loaded."""
     placed = {}
     for name, spec in models.models.items():
         try:
@@ -77,9 +86,9 @@ def plan_models(models: ModelsFile, machine: Topology) -> Plan:
         except OperatorError as error:
             raise OperatorError(f"model '{name}': {error}") from None
     fraction = max(each.config.mem_fraction_static for each in models.models.values())
-    plan = Plan(placed, {node.id: int(node.free_bytes * fraction) for node in machine.nodes})
-    _check_together(plan, models.max_loaded)
-    return plan
+    capacity = {node.id: int(node.free_bytes * fraction) for node in machine.nodes}
+    cores = frozenset(cpu for node in machine.nodes for cpu in node.cpus)
+    return Plan(placed, capacity, cores, machine.cpu_quota)
 
 
 def part_of(spec: ModelSpec, machine: Topology) -> Topology:
@@ -119,7 +128,9 @@ def _claim(placed: Placed) -> Claim:
     return Claim(placed.cores, placed.memory, place.pinned, place.idle_unload_s)
 
 
-def _check_together(plan: Plan, max_loaded: int | None) -> None:
+def check_together(plan: Plan, max_loaded: int | None) -> None:
+    """Raises `OperatorError` for models that would be loaded together and cannot be, and for one that could never be
+    loaded because of others; it says what would fit."""
     staying = {name: each for name, each in plan.placed.items() if each.stays}
     pinned = [name for name, each in plan.placed.items() if each.spec.place.pinned]
     if max_loaded is not None and len(staying) > max_loaded:
@@ -133,12 +144,17 @@ def _check_together(plan: Plan, max_loaded: int | None) -> None:
             raise OperatorError(_overlap(plan, one, other, shared))
     for node, capacity in plan.capacity.items():
         _check_memory(node, capacity, staying)
+    threads = sum(len(rank.cpus) for each in staying.values() for rank in each.deployment.ranks)
+    if plan.cpu_quota is not None and len(staying) > 1 and threads > max(len(staying), plan.cpu_quota):
+        raise OperatorError(
+            f"the models that are loaded together have {threads} cores, and the CPU quota is {plan.cpu_quota:.4g}: give"
+            " each fewer cores, or raise the quota"
+        )
 
 
 def _overlap(plan: Plan, one: str, other: str, shared: frozenset[int]) -> str:
     taken: set[int] = set().union(*(each.cores for name, each in plan.placed.items() if name != other and each.stays))
-    every = set().union(*(each.cores for each in plan.placed.values()))
-    free = format_cpu_list(every - taken)
+    free = format_cpu_list(plan.cores - taken)
     room = f"'{other}' would fit on cores {free}" if free else f"no core is left for '{other}'"
     return (
         f"models '{one}' and '{other}' would both be loaded on cores {format_cpu_list(shared)}, and {room}: give each"
@@ -154,5 +170,5 @@ def _check_memory(node: int, capacity: int, staying: Mapping[str, Placed]) -> No
     each = ", ".join(f"'{name}' {format_bytes(placed.memory[node])}" for name, placed in there.items())
     raise OperatorError(
         f"on node {node} the models that are loaded together take {format_bytes(needed)} ({each}), and there are"
-        f" {format_bytes(capacity)}: set memory for each, such as {format_bytes(capacity // len(there))}"
+        f" {format_bytes(capacity)}: give some of them less memory, or another node, or set load: request"
     )

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from numaserve.server.api.app import ApiContext, create_app
+from numaserve.server.api.body.names_model import NamesModel
 from numaserve.server.api.body.need import MAX_CONTAINERS, BodyNeed, count_values
 from numaserve.server.api.body.pieces import CHARACTERS, MOST_WEIGHT, Piece, Pieces, put_together
 from numaserve.server.api.body.process import DecodingProcess
@@ -302,4 +303,4 @@ async def test_the_process_is_left_what_decoding_needs() -> None:
 def test_the_process_knows_the_body_of_every_route() -> None:
     bodies = [operation["requestBody"]["content"] for operation in operations().values() if "requestBody" in operation]
     named = {content["application/json"]["schema"]["$ref"].rpartition("/")[2] for content in bodies}
-    assert named == set(MODELS)
+    assert named == set(MODELS) - {NamesModel.__name__}  # which a front door looks at in all of them

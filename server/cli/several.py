@@ -1,0 +1,49 @@
+"""``numaserve topology --models``: where each model of a file would be, before any is loaded."""
+
+from pathlib import Path
+
+from numaserve.server.fleet.models_file import read_models_file
+from numaserve.server.fleet.placement import Placed, check_together, place_models
+from numaserve.workers.planning.needs import format_bytes
+from numaserve.workers.planning.topology import Topology, format_cpu_list
+from rich.console import Console
+from rich.table import Table
+
+
+def print_models(console: Console, path: Path, machine: Topology) -> None:
+    """Print the part of the machine that each model has. Raises `OperatorError` for what cannot be loaded together."""
+    models = read_models_file(path)
+    plan = place_models(models, machine)
+    table = Table(
+        *("model", "node", "cores", "ranks", "weights", "KV cache", "scratch", "context", "loaded"),
+        title="Models",
+        title_justify="left",
+    )
+    for name, placed in plan.placed.items():
+        for row in _rows(name, placed):
+            table.add_row(*row)
+    console.print(table)
+    for name, placed in plan.placed.items():
+        for note in placed.deployment.notes:
+            console.print(f"note on {name}: {note}")
+    for node, capacity in plan.capacity.items():
+        taken = sum(each.memory.get(node, 0) for each in plan.placed.values() if each.stays)
+        console.print(f"node {node}: {format_bytes(taken)} of {format_bytes(capacity)} taken at the start")
+    check_together(plan, models.max_loaded)
+
+
+def _rows(name: str, placed: Placed) -> list[tuple[str, ...]]:
+    """A row for each node; what is the model's stands in the first."""
+    place, rows = placed.spec.place, list[tuple[str, ...]]()
+    when = "pinned" if place.pinned else place.load
+    for node in placed.part.nodes:
+        ranks = [each for each in placed.deployment.ranks if each.node == node.id]
+        sizes = (
+            sum(each.weight_bytes for each in ranks),
+            sum(each.kv_bytes for each in ranks),
+            sum(each.scratch_bytes for each in ranks),
+        )
+        cores = format_cpu_list(cpu for each in ranks for cpu in each.cpus)
+        whole = ("", "", "") if rows else (name, str(placed.context_length), when)
+        rows.append((whole[0], str(node.id), cores, str(len(ranks)), *map(format_bytes, sizes), *whole[1:]))
+    return rows

@@ -7,7 +7,6 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
@@ -39,10 +38,6 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def _nothing() -> int:
-    return 0
-
-
 @dataclass
 class RequestRecord:
     """The record of one HTTP request, from its start to its line in the log. Durations are in seconds."""
@@ -54,8 +49,7 @@ class RequestRecord:
     status: int = 0  # 0 until an answer begins
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    output_tokens: int = 0
-    output_so_far: Callable[[], int] = field(default=_nothing)  # of a text that is being written
+    output_tokens: int = 0  # until now
     finish_reason: str | None = None
     ttft: float | None = None
     prompt: object = None
@@ -69,7 +63,7 @@ class RequestRecord:
 
     def tokens_used(self) -> int:
         """The tokens of prompts and texts until now, as answers tell their usage."""
-        return self.prompt_tokens + self.output_so_far()
+        return self.prompt_tokens + self.output_tokens
 
     def saw_output(self) -> None:
         """Note the time of the first tokens; later ones change nothing."""

@@ -32,7 +32,8 @@ class RunningRequest:
             raise Aborted
 
     def leave(self) -> None:
-        """Forget it. May be called more than once."""
+        """Forget it, and what ends it. May be called more than once."""
+        self._end = None  # which refers to this request
         self._leave(self)
 
 

@@ -19,7 +19,9 @@ def json_response(body: object) -> Response:
 class Answer(Protocol):
     """A generation in the shape of one endpoint."""
 
-    framing: Framing
+    @property
+    def framing(self) -> Framing:
+        """How its events are written."""
 
     async def complete(self, generation: Generation) -> Response:
         """The whole answer."""

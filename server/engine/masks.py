@@ -109,7 +109,7 @@ class Masks:
         self._board = board
         self._metrics = metrics
         self._failed = failed
-        self._row_words = 0
+        self._row: type[ctypes.Array[ctypes.c_uint32]] = ctypes.c_uint32 * 0
         self._held: dict[str, _Held] = {}
         self._lock = threading.Lock()
         self._clock = clock
@@ -121,12 +121,13 @@ class Masks:
     def begin(self) -> None:
         """There are workers: the first, or new ones after a `reset`. Their rows are as long as those before."""
         board = self._board()
-        self._row_words = 0 if board is None else board.row_bytes // 4
+        # Made once: a type refers to itself, and one for each sequence would be garbage that only a collection finds.
+        self._row = ctypes.c_uint32 * (0 if board is None else board.row_bytes // 4)
 
     def add(self, sequence: Sequence, make: Callable[[], TokenMatcher]) -> None:
         """Constrain a sequence that is new. `make` is called in a thread, now, as is its first mask made. There may be
         no workers, but have been."""
-        held = _Held(sequence.request_id, make, len(sequence.tokens), (ctypes.c_uint32 * self._row_words)())
+        held = _Held(sequence.request_id, make, len(sequence.tokens), self._row())
         self._held[sequence.request_id] = held
         self._set_to_work(held)
 

@@ -63,12 +63,18 @@ class Stream:
         """Stop the sequences that have not ended."""
         self._chunks.clear()
         self._error = None
+        # Who is called refers to this stream: kept, both would stay until a full collection of garbage.
+        on_close, self._on_close = self._on_close, _nothing
         if self._running:
             self._running = 0
-            self._on_close()
+            on_close()
         self._wake()
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def _nothing() -> None:
+    """Nobody is to be called any more."""

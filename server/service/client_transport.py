@@ -94,6 +94,7 @@ class ClientTransport:
     def lost(self) -> None:
         """Stop the timers: the connection is closed."""
         self._closing = self._lost = True
+        self._is_sending = _never  # what it was refers to the connection, and that to this
         for timer in (self._linger_timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
@@ -119,3 +120,8 @@ class ClientTransport:
         self._closing = True
         self._transport.close()
         self.watch_writes()
+
+
+def _never() -> bool:
+    """What is closed sends nothing more."""
+    return False

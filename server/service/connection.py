@@ -117,6 +117,9 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._active is not None:  # with requests waiting behind it, uvicorn would only tell the last of them
             self._leave(self._active)
         super().connection_lost(exc)
+        # Each request refers to its connection, which hence keeps none: what is here would wait for a full collection.
+        self.pipeline.clear()
+        self._forget()
 
     def on_message_begin(self) -> None:
         """A request's first byte."""

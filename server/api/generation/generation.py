@@ -134,7 +134,6 @@ class Generation:
         self._on_close()
         if self._running:
             self._record.finish_reason = "abort"
-        self._record.output_tokens = self.completion_tokens()
         self._record.cached_tokens = sum(self._cached_tokens)
         await self._stream.aclose()
 
@@ -156,3 +155,4 @@ class Generation:
             self._record.saw_output()
         if not self._drop_output:
             self._completion_tokens[index] += len(chunk.token_ids)
+            self._record.output_tokens += len(chunk.token_ids)

@@ -60,9 +60,7 @@ async def _admitted(
         for prompt, each in zip(prompts, ids, strict=True)
     ]
     readers, drops = _readers(context, asked, prompts), asked.max_tokens == 0
-    generation = Generation.admit(context.engine, prompts, requests, record, readers, drop_output=drops)
-    record.output_so_far = generation.completion_tokens
-    return generation
+    return Generation.admit(context.engine, prompts, requests, record, readers, drop_output=drops)
 
 
 def check_model(context: ApiContext, model: str | None) -> None:

@@ -1,5 +1,6 @@
 """Sequences that are admitted together: one stream, one end."""
 
+import weakref
 from typing import cast
 
 import pytest
@@ -105,3 +106,14 @@ async def test_a_failure_of_one_leaves_the_others_to_the_consumer_to_close() -> 
         await anext(stream)
     await stream.aclose()
     assert (len(run.live), run.outcome("error"), run.outcome("abort")) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_sequences_that_have_ended_are_gone_without_a_collection_of_garbage(leaves: bool) -> None:
+    run = Run()
+    stream = run.live.add([request()], now=0.0)
+    run.advance(0, "x", finished=not leaves)
+    await stream.aclose()
+    ended = weakref.ref(stream)
+    del stream
+    assert ended() is None

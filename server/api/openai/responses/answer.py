@@ -34,7 +34,6 @@ class ResponseAnswer:
     ) -> None:
         """`given` are the items that it answers; `keep` takes it with its id, and says whether it was kept."""
         self.id = ids.response
-        self.framing = Framing("text/event-stream", named_event, self._failed, ping=b": ping\n\n")
         self._given = given
         self._keep = keep if body.store is not False else None
         with_logprobs = body.logprobs >= 0
@@ -46,6 +45,11 @@ class ResponseAnswer:
             "model": context.model_name,
             **_echoed(body),
         }
+
+    @property
+    def framing(self) -> Framing:
+        """How its events are written. It refers to this answer, which hence does not keep it."""
+        return Framing("text/event-stream", named_event, self._failed, ping=b": ping\n\n")
 
     async def complete(self, generation: Generation) -> Response:
         """The whole answer at once: what the last event has."""

@@ -16,7 +16,8 @@ LOGS = ROOT / "build" / "chaos"
 
 
 def main() -> int:
-    """Run once; the exit status is 1 where a request failed or was answered otherwise, or a state had no fault."""
+    """Run once; the exit status is 1 where a request failed or was answered otherwise, what a server holds
+    grew, or a state had no fault."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=None, help="draws requests and faults; default: any")
     parser.add_argument("--seconds", type=float, default=30.0, help="how long faults go on")

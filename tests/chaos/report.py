@@ -4,17 +4,16 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
-from statistics import median_low
 
 import numpy as np
 
 from tests.chaos.client import Asked
 from tests.chaos.faults import DRAINING, place_of, states
+from tests.chaos.flatness import THIRDS, grown, medians_of_thirds
 from tests.chaos.served import Holdings
 
 _SHOWN = 5  # complaints
 _SHOWN_CHARS = 400
-_THIRDS = 3
 
 
 @dataclass
@@ -73,10 +72,15 @@ class Report:
         return found
 
     @property
+    def grown(self) -> list[str]:
+        """What the servers hold more of than they may."""
+        return [text for part in self.parts for text in grown(part.before, part.after, part.held, part.seconds)]
+
+    @property
     def is_good(self) -> bool:
-        """Whether nobody noticed anything, and there was a fault in every state."""
+        """Whether nobody noticed anything, nothing grew, and there was a fault in every state."""
         every = {place_of(state) for state in states(pooled=False)} | {DRAINING}
-        return not (self.failed or self.different or self.gone or every - set(self.hits))
+        return not (self.failed or self.different or self.gone or self.grown or every - set(self.hits))
 
     def lines(self) -> list[str]:
         """The report as text."""
@@ -97,6 +101,8 @@ class Report:
             lines.append(f"pause      p50 {p50:.2f} s, p99 {p99:.2f} s, of {len(self.pauses)} streams at a death")
         for part in self.parts:
             lines += _held(part)
+        if self.grown:
+            lines.append(f"grown      {'; '.join(self.grown)}")
         if self.gone:
             lines.append(f"gone       {self.gone}")
         return lines + [f"! {text[:_SHOWN_CHARS]}" for text in (self.failed[:_SHOWN] + self.different[:_SHOWN])]
@@ -111,16 +117,9 @@ def _held(part: Report) -> list[str]:
     lines = []
     if part.before is not None and part.after is not None:
         lines.append(f"at rest    {_told([part.before, part.after], ' -> ')}")
-    if len(part.held) >= _THIRDS:
+    if len(part.held) >= THIRDS:
         lines.append(f"by thirds  {_told(medians_of_thirds(part.held), ' / ')}, of {len(part.held)} times under load")
     return lines
-
-
-def medians_of_thirds(held: Sequence[Holdings]) -> list[Holdings]:
-    """Of each thing its medians in the first, the middle and the last third."""
-    size = len(held) / _THIRDS
-    parts = [held[round(third * size) : round((third + 1) * size)] for third in range(_THIRDS)]
-    return [Holdings(*map(median_low, zip(*map(astuple, part), strict=True))) for part in parts]
 
 
 def _told(held: Sequence[Holdings], separator: str) -> str:

@@ -20,6 +20,20 @@ def shared_client(shared_engine: FakeEngine) -> Iterator[TestClient]:
 
 
 @pytest.fixture
+def renewed_engine(shared_engine: FakeEngine) -> FakeEngine:
+    """The module's engine, as if it were new."""
+    vars(shared_engine).update(vars(FakeEngine()))
+    return shared_engine
+
+
+@pytest.fixture
+def renewed_client(shared_client: TestClient, renewed_engine: FakeEngine) -> TestClient:
+    """A client of `renewed_engine`. To make an application for each of hundreds of tests would take most of their
+    time."""
+    return shared_client
+
+
+@pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine()
 

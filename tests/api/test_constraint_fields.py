@@ -27,17 +27,6 @@ _NEWER_TAG = {
 }
 
 
-@pytest.fixture
-def engine(shared_engine: FakeEngine) -> FakeEngine:
-    vars(shared_engine).update(vars(FakeEngine()))
-    return shared_engine
-
-
-@pytest.fixture
-def client(shared_client: TestClient, engine: FakeEngine) -> TestClient:
-    return shared_client
-
-
 def _post(client: TestClient, path: str, fields: dict[str, Any]) -> Any:
     return client.post(path, json={**BODIES[path], **fields})
 
@@ -79,12 +68,12 @@ SERVED: list[tuple[str, object, str, str]] = [
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize(("name", "value", "right", "wrong"), SERVED)
 def test_the_engine_gets_matchers_of_what_was_asked_for(
-    client: TestClient, engine: FakeEngine, path: str, name: str, value: object, right: str, wrong: str
+    renewed_client: TestClient, renewed_engine: FakeEngine, path: str, name: str, value: object, right: str, wrong: str
 ) -> None:
-    answer = _post(client, path, {name: value, "n": 2})
+    answer = _post(renewed_client, path, {name: value, "n": 2})
     assert answer.status_code == 200
-    assert len(engine.admitted) == 2
-    for request in engine.admitted:
+    assert len(renewed_engine.admitted) == 2
+    for request in renewed_engine.admitted:
         assert request.matcher is not None
         assert matches(request.matcher(), ByteTokenizer(), right)
         assert not matches(request.matcher(), ByteTokenizer(), wrong)
@@ -100,11 +89,11 @@ def test_the_engine_gets_matchers_of_what_was_asked_for(
     ],
 )
 def test_a_request_without_a_constraint_has_no_matcher(
-    context: ApiContext, path: str, fields: dict[str, object], client: TestClient, engine: FakeEngine
+    context: ApiContext, path: str, fields: dict[str, object], renewed_client: TestClient, renewed_engine: FakeEngine
 ) -> None:
     before = psutil.Process().children()
-    assert _post(client, path, fields).status_code == 200
-    (request,) = engine.admitted
+    assert _post(renewed_client, path, fields).status_code == 200
+    (request,) = renewed_engine.admitted
     assert request.matcher is None
     assert psutil.Process().children() == before
 
@@ -149,44 +138,46 @@ REFUSED: list[tuple[str, object, str]] = [
 @pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize(("name", "value", "said"), REFUSED)
 def test_a_constraint_that_cannot_be_served_is_refused_with_field_and_reason(
-    client: TestClient, engine: FakeEngine, path: str, name: str, value: object, said: str
+    renewed_client: TestClient, renewed_engine: FakeEngine, path: str, name: str, value: object, said: str
 ) -> None:
     content = json.dumps({**BODIES[path], name: value})
-    answer = client.post(path, content=content, headers={"Content-Type": "application/json"})
+    answer = renewed_client.post(path, content=content, headers={"Content-Type": "application/json"})
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["param"] == name
     assert name in error["message"]
     assert said in error["message"]
-    assert engine.admitted == []
+    assert renewed_engine.admitted == []
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_two_constraints_are_refused(client: TestClient, engine: FakeEngine, path: str) -> None:
-    answer = _post(client, path, {"response_format": {"type": "json_object"}, "regex": "a"})
+def test_two_constraints_are_refused(renewed_client: TestClient, renewed_engine: FakeEngine, path: str) -> None:
+    answer = _post(renewed_client, path, {"response_format": {"type": "json_object"}, "regex": "a"})
     assert answer.status_code == 400
     assert "'regex' and 'response_format'" in answer.json()["error"]["message"]
-    assert engine.admitted == []
+    assert renewed_engine.admitted == []
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_a_constraint_beside_the_format_of_text_is_served(client: TestClient, engine: FakeEngine, path: str) -> None:
-    assert _post(client, path, {"response_format": {"type": "text"}, "regex": "a"}).status_code == 200
-    assert engine.admitted[0].matcher is not None
+def test_a_constraint_beside_the_format_of_text_is_served(
+    renewed_client: TestClient, renewed_engine: FakeEngine, path: str
+) -> None:
+    assert _post(renewed_client, path, {"response_format": {"type": "text"}, "regex": "a"}).status_code == 200
+    assert renewed_engine.admitted[0].matcher is not None
 
 
-def test_a_long_schema_is_decoded_elsewhere_and_served(client: TestClient, engine: FakeEngine) -> None:
+def test_a_long_schema_is_decoded_elsewhere_and_served(renewed_client: TestClient, renewed_engine: FakeEngine) -> None:
     schema = {"description": "x" * 300_000, "enum": ["ü", 1.5]}
-    assert _post(client, CHAT, {"response_format": _named(schema)}).status_code == 200
-    matcher = engine.admitted[0].matcher
+    assert _post(renewed_client, CHAT, {"response_format": _named(schema)}).status_code == 200
+    matcher = renewed_engine.admitted[0].matcher
     assert matcher is not None
     assert matches(matcher(), ByteTokenizer(), '"ü"')
 
 
-def test_a_deep_schema_is_refused(client: TestClient, engine: FakeEngine) -> None:
+def test_a_deep_schema_is_refused(renewed_client: TestClient, renewed_engine: FakeEngine) -> None:
     content = '{"messages": [{"role": "user", "content": "hi"}], "guided_json": %s}'
     for depth in (101, 900, 30_000):
         nested = '{"items":' * depth + "{}" + "}" * depth
-        answer = client.post(CHAT, content=content % nested, headers={"Content-Type": "application/json"})
+        answer = renewed_client.post(CHAT, content=content % nested, headers={"Content-Type": "application/json"})
         assert answer.status_code == 400
-    assert engine.admitted == []
+    assert renewed_engine.admitted == []

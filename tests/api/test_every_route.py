@@ -42,17 +42,6 @@ GARBAGE = {
 }
 
 
-@pytest.fixture
-def engine(shared_engine: FakeEngine) -> FakeEngine:
-    vars(shared_engine).update(vars(FakeEngine()))
-    return shared_engine
-
-
-@pytest.fixture
-def client(shared_client: TestClient, engine: FakeEngine) -> TestClient:
-    return shared_client  # making an application for each of hundreds of tests would take most of their time
-
-
 @pytest.fixture(scope="module")
 def guarded() -> TestClient:
     return TestClient(create_app(make_context(FakeEngine(), keys=["other-key", KEY])))
@@ -140,52 +129,52 @@ def test_a_path_that_only_looks_like_a_probe_is_guarded(guarded: TestClient, pat
 @pytest.mark.parametrize(("method", "path"), BODIES)
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_garbage_is_the_client_s_error(
-    client: TestClient, engine: FakeEngine, method: str, path: str, kind: str
+    renewed_client: TestClient, renewed_engine: FakeEngine, method: str, path: str, kind: str
 ) -> None:
-    answer = client.request(method, path, content=GARBAGE[kind], headers={"Content-Type": "application/json"})
+    answer = renewed_client.request(method, path, content=GARBAGE[kind], headers={"Content-Type": "application/json"})
     assert 400 <= answer.status_code < 500
     error_message(answer)
-    assert engine.admitted == []
+    assert renewed_engine.admitted == []
 
 
 @pytest.mark.parametrize(("method", "path"), BODIES)
 @pytest.mark.parametrize("content_type", ["", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded"])
 def test_a_body_that_is_not_called_json_is_refused(
-    client: TestClient, method: str, path: str, content_type: str
+    renewed_client: TestClient, method: str, path: str, content_type: str
 ) -> None:
     # A page in a browser may send these across origins without asking.
     content = b'{"model": "%s", "prompt": "x", "tokens": [1]}' % MODEL.encode()
-    answer = client.request(method, path, content=content, headers={"Content-Type": content_type})
+    answer = renewed_client.request(method, path, content=content, headers={"Content-Type": content_type})
     assert answer.status_code == 400
     error_message(answer)
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_another_method_is_refused(client: TestClient, method: str, path: str) -> None:
-    answer = client.request("DELETE", path)
+def test_another_method_is_refused(renewed_client: TestClient, method: str, path: str) -> None:
+    answer = renewed_client.request("DELETE", path)
     assert answer.status_code in (404, 405)
     error_message(answer)
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_every_answer_has_a_request_id(client: TestClient, method: str, path: str) -> None:
-    given = client.request(method, path, headers={"X-Request-Id": "abc-123.x:y_z"})
+def test_every_answer_has_a_request_id(renewed_client: TestClient, method: str, path: str) -> None:
+    given = renewed_client.request(method, path, headers={"X-Request-Id": "abc-123.x:y_z"})
     assert given.headers["x-request-id"] == "abc-123.x:y_z"
-    made = client.request(method, path)
+    made = renewed_client.request(method, path)
     assert made.headers["x-request-id"].startswith("req-")
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 129, "a b", "a;b", "ä", "<script>", 'a"b'])
-def test_a_harmful_request_id_is_replaced(client: TestClient, bad: str) -> None:
-    answer = client.get("/version", headers={b"X-Request-Id": bad.encode("latin-1")})
+def test_a_harmful_request_id_is_replaced(renewed_client: TestClient, bad: str) -> None:
+    answer = renewed_client.get("/version", headers={b"X-Request-Id": bad.encode("latin-1")})
     assert answer.headers["x-request-id"].startswith("req-")
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_more_headers_than_anybody_needs_are_refused(
-    client: TestClient, engine: FakeEngine, method: str, path: str
+    renewed_client: TestClient, renewed_engine: FakeEngine, method: str, path: str
 ) -> None:
-    answer = client.request(method, path, headers=[(f"x-{index}", "y") for index in range(101)])
+    answer = renewed_client.request(method, path, headers=[(f"x-{index}", "y") for index in range(101)])
     assert answer.status_code == 431
     error_message(answer)
-    assert engine.admitted == []
+    assert renewed_engine.admitted == []

@@ -17,17 +17,6 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture
-def engine(shared_engine: FakeEngine) -> FakeEngine:
-    vars(shared_engine).update(vars(FakeEngine()))
-    return shared_engine
-
-
-@pytest.fixture
-def client(shared_client: TestClient, engine: FakeEngine) -> TestClient:
-    return shared_client  # making an application for each of hundreds of tests would take most of their time
-
-
 def post(client: TestClient, path: str, fields: dict[str, Any]) -> Any:
     # By hand: httpx refuses to send NaN, which a hostile client does not.
     content = json.dumps({**BODIES[path], **fields})
@@ -121,28 +110,28 @@ OUT_OF_RANGE: list[tuple[str, object]] = [
 
 @pytest.mark.parametrize("path", BOTH)
 @pytest.mark.parametrize(("name", "value"), IN_RANGE)
-def test_a_value_in_its_range_is_served(client: TestClient, path: str, name: str, value: object) -> None:
-    assert post(client, path, {name: value}).status_code == 200
+def test_a_value_in_its_range_is_served(renewed_client: TestClient, path: str, name: str, value: object) -> None:
+    assert post(renewed_client, path, {name: value}).status_code == 200
 
 
 @pytest.mark.parametrize("path", BOTH)
 @pytest.mark.parametrize("name", NULLABLE)
-def test_null_is_the_default(client: TestClient, path: str, name: str) -> None:
-    assert post(client, path, {name: None}).status_code == 200
+def test_null_is_the_default(renewed_client: TestClient, path: str, name: str) -> None:
+    assert post(renewed_client, path, {name: None}).status_code == 200
 
 
 @pytest.mark.parametrize("path", BOTH)
 @pytest.mark.parametrize(("name", "value"), OUT_OF_RANGE)
 def test_a_value_out_of_its_range_is_refused_by_name(
-    client: TestClient, engine: FakeEngine, path: str, name: str, value: object
+    renewed_client: TestClient, renewed_engine: FakeEngine, path: str, name: str, value: object
 ) -> None:
-    answer = post(client, path, {name: value})
+    answer = post(renewed_client, path, {name: value})
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["type"] == "invalid_request_error"
     assert error["param"].split("[")[0].split(".")[0] == name
     assert name in error["message"]
-    assert engine.admitted == []
+    assert renewed_engine.admitted == []
 
 
 UNSUPPORTED: list[tuple[str, str, object]] = [
@@ -206,12 +195,12 @@ UNSUPPORTED: list[tuple[str, str, object]] = [
 
 @pytest.mark.parametrize(("path", "name", "value"), UNSUPPORTED)
 def test_what_is_not_supported_is_refused_by_name(
-    client: TestClient, engine: FakeEngine, path: str, name: str, value: object
+    renewed_client: TestClient, renewed_engine: FakeEngine, path: str, name: str, value: object
 ) -> None:
-    answer = post(client, path, {name: value})
+    answer = post(renewed_client, path, {name: value})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"].split("[")[0].split(".")[0] == name
-    assert engine.admitted == []
+    assert renewed_engine.admitted == []
 
 
 NEUTRAL: list[tuple[str, dict[str, object]]] = [
@@ -240,28 +229,28 @@ NEUTRAL: list[tuple[str, dict[str, object]]] = [
 
 @pytest.mark.parametrize(("path", "fields"), NEUTRAL)
 def test_neutral_values_of_unsupported_fields_are_taken(
-    client: TestClient, path: str, fields: dict[str, object]
+    renewed_client: TestClient, path: str, fields: dict[str, object]
 ) -> None:
-    assert post(client, path, fields).status_code == 200
+    assert post(renewed_client, path, fields).status_code == 200
 
 
-def test_an_error_names_the_place_inside_a_list(client: TestClient) -> None:
+def test_an_error_names_the_place_inside_a_list(renewed_client: TestClient) -> None:
     messages = [{"role": "user", "content": "x"}, {"role": "user", "content": 5}]
-    error = post(client, CHAT, {"messages": messages}).json()["error"]
+    error = post(renewed_client, CHAT, {"messages": messages}).json()["error"]
     assert error["param"] == "messages[1].content"
 
 
-def test_two_limits_that_differ_are_refused(client: TestClient) -> None:
-    answer = post(client, CHAT, {"max_tokens": 3, "max_completion_tokens": 4})
+def test_two_limits_that_differ_are_refused(renewed_client: TestClient) -> None:
+    answer = post(renewed_client, CHAT, {"max_tokens": 3, "max_completion_tokens": 4})
     assert answer.json()["error"]["param"] == "max_tokens"
 
 
-def test_a_minimum_above_the_maximum_is_refused(client: TestClient) -> None:
-    answer = post(client, TEXT, {"max_tokens": 3, "min_tokens": 4})
+def test_a_minimum_above_the_maximum_is_refused(renewed_client: TestClient) -> None:
+    answer = post(renewed_client, TEXT, {"max_tokens": 3, "min_tokens": 4})
     assert answer.json()["error"]["param"] == "min_tokens"
 
 
-def test_every_sampling_field_reaches_the_engine(client: TestClient, engine: FakeEngine) -> None:
+def test_every_sampling_field_reaches_the_engine(renewed_client: TestClient, renewed_engine: FakeEngine) -> None:
     fields = {
         "temperature": 0.5,
         "top_k": 4,
@@ -280,8 +269,8 @@ def test_every_sampling_field_reaches_the_engine(client: TestClient, engine: Fak
         "skip_special_tokens": False,
         "max_tokens": 5,
     }
-    assert post(client, TEXT, fields).status_code == 200
-    request = engine.admitted[0]
+    assert post(renewed_client, TEXT, fields).status_code == 200
+    request = renewed_engine.admitted[0]
     assert request.sampling == SamplingParams(
         temperature=0.5,
         top_k=4,
@@ -303,37 +292,41 @@ def test_every_sampling_field_reaches_the_engine(client: TestClient, engine: Fak
     assert not request.skip_special_tokens
 
 
-def test_defaults_are_neutral_and_the_seed_is_not_the_same_twice(client: TestClient, engine: FakeEngine) -> None:
-    post(client, TEXT, {"prompt": ["a", "a"]})
-    first, second = (request.sampling for request in engine.admitted)
+def test_defaults_are_neutral_and_the_seed_is_not_the_same_twice(
+    renewed_client: TestClient, renewed_engine: FakeEngine
+) -> None:
+    post(renewed_client, TEXT, {"prompt": ["a", "a"]})
+    first, second = (request.sampling for request in renewed_engine.admitted)
     assert first.seed != second.seed
     assert first == SamplingParams(seed=first.seed)
 
 
-def test_a_temperature_next_to_zero_is_greedy(client: TestClient, engine: FakeEngine) -> None:
-    post(client, TEXT, {"temperature": 1e-300})
-    assert engine.admitted[0].sampling.temperature == 0.0
+def test_a_temperature_next_to_zero_is_greedy(renewed_client: TestClient, renewed_engine: FakeEngine) -> None:
+    post(renewed_client, TEXT, {"temperature": 1e-300})
+    assert renewed_engine.admitted[0].sampling.temperature == 0.0
 
 
-def test_a_top_p_of_zero_leaves_the_most_likely_token(client: TestClient, engine: FakeEngine) -> None:
-    post(client, TEXT, {"top_p": 0})
-    assert (engine.admitted[0].sampling.top_p, engine.admitted[0].sampling.top_k) == (1.0, 1)
+def test_a_top_p_of_zero_leaves_the_most_likely_token(renewed_client: TestClient, renewed_engine: FakeEngine) -> None:
+    post(renewed_client, TEXT, {"top_p": 0})
+    assert (renewed_engine.admitted[0].sampling.top_p, renewed_engine.admitted[0].sampling.top_k) == (1.0, 1)
 
 
 @pytest.mark.parametrize("seed", [-1, -(2**63), 2**63 - 1])
-def test_any_seed_becomes_one_that_is_not_negative(client: TestClient, engine: FakeEngine, seed: int) -> None:
-    post(client, TEXT, {"seed": seed, "n": 2})
-    assert all(0 <= request.sampling.seed < 2**63 for request in engine.admitted)
-    assert engine.admitted[0].sampling.seed != engine.admitted[1].sampling.seed
+def test_any_seed_becomes_one_that_is_not_negative(
+    renewed_client: TestClient, renewed_engine: FakeEngine, seed: int
+) -> None:
+    post(renewed_client, TEXT, {"seed": seed, "n": 2})
+    assert all(0 <= request.sampling.seed < 2**63 for request in renewed_engine.admitted)
+    assert renewed_engine.admitted[0].sampling.seed != renewed_engine.admitted[1].sampling.seed
 
 
 @pytest.mark.parametrize("path", BOTH)
-def test_another_model_is_not_found(client: TestClient, path: str) -> None:
-    answer = post(client, path, {"model": "other"})
+def test_another_model_is_not_found(renewed_client: TestClient, path: str) -> None:
+    answer = post(renewed_client, path, {"model": "other"})
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "model_not_found"
 
 
 @pytest.mark.parametrize("path", BOTH)
-def test_the_only_model_need_not_be_named(client: TestClient, path: str) -> None:
-    assert post(client, path, {"model": None}).status_code == 200
+def test_the_only_model_need_not_be_named(renewed_client: TestClient, path: str) -> None:
+    assert post(renewed_client, path, {"model": None}).status_code == 200

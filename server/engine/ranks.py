@@ -26,6 +26,7 @@ class Ranks:
         self._newest[message.rank] = message
         if isinstance(message, Ready):
             self._ready[message.rank] = message
+            self._metrics.memory_bound(message.rank, message.memory_bound)
         self._metrics.worker(
             message.rank, up=True, rss_bytes=message.rss_bytes, misplaced_pages=message.misplaced_pages
         )

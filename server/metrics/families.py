@@ -192,6 +192,12 @@ class WorkerFamilies:
             "Memory pages of weights and KV on another NUMA node than the worker's; should be 0.",
             "rank",
         )
+        self.bound = series.by(
+            Gauge,
+            "numaserve_worker_memory_bound",
+            "1 while the kernel binds the worker's memory to its node; 0 where it refuses to, as in many containers.",
+            "rank",
+        )
         self.rss = series.by(Gauge, "numaserve_worker_rss_bytes", "Resident memory of the worker.", "rank")
 
 

@@ -162,6 +162,10 @@ class Metrics:
         if misplaced_pages is not None:
             self._workers.misplaced(label).set(misplaced_pages)
 
+    def memory_bound(self, rank: int, bound: bool) -> None:
+        """Set whether the memory of a worker is bound to its node."""
+        self._workers.bound(str(rank)).set(bound)
+
     def tokens(self) -> tuple[int, int]:
         """Prompt tokens of scheduled requests, and tokens generated, since the server began."""
         told = self.registry.restricted_registry([_PROMPT_TOKENS, _GENERATION_TOKENS])

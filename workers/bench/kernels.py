@@ -85,6 +85,7 @@ def enter_node(threads: int | None) -> tuple[Team, RankCores]:
     """Move this process to the cores and memory of the first node, as a rank on it would. Raises `OperatorError`."""
     cores = place_ranks(read_topology(), 1, threads, reserve_core=False).ranks[0]
     numa.bind_memory_to(cores.node)
+    numa.warn_of_refusal()
     return Team(cores.cpus), cores
 
 

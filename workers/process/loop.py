@@ -128,6 +128,7 @@ def _load(mailbox: Mailbox, launch: Launch) -> RankModel:
             weight_bytes=model.weight_bytes,
             kv_bytes=model.kv_bytes,
             misplaced_pages=model.misplaced_pages(),
+            memory_bound=node.memory_bound,
             weights_from=model.loaded.origin,
             weights_ns=round(model.loaded.seconds * 1e9),
             terms=model.terms,

@@ -43,6 +43,8 @@ class NodeContext:
             offset, nbytes = ring.part_range(launch.rank)
             numa.bind_range(ring.base_address + offset, nbytes, node)
             ring.prefault()
+        if launch.rank == 0:  # the other ranks have the same kernel: once is enough
+            numa.warn_of_refusal()
         reads_masks = launch.rank == 0 and launch.mask_fd >= 0
         masks = Board(launch.mask_fd, launch.mask_nonce) if reads_masks else None
         return cls(node=node, team=team, ring=ring, masks=masks)
@@ -54,6 +56,11 @@ class NodeContext:
             raise ValueError(f"a step's deadline must be above 0 and at most {_LONGEST_DEADLINE_S} s, not {seconds}")
         if self.ring is not None:
             self.ring.set_deadline(seconds)
+
+    @property
+    def memory_bound(self) -> bool:
+        """Whether the kernel keeps the rank's memory on its node."""
+        return not numa.refusal()
 
     def misplaced_pages(self, ranges: Iterable[tuple[int, int]]) -> int:
         """Memory pages of ``(address, nbytes)`` that lie on another node, extrapolated from a sample."""

@@ -1,7 +1,9 @@
 """Memory policy: libnuma through ctypes, or the same system calls where libnuma is not installed.
 
-On a kernel without NUMA, or in a sandbox that forbids the calls, every function does nothing, once with a logged
-reason: the server then still works, only placement is up to the kernel.
+On a kernel without NUMA, or in a sandbox that forbids the calls as a container's mostly does, every function does
+nothing and `refusal` says why. The server works all the same: the kernel gives a page to the node of whoever touches it
+first, and those are threads that are pinned to the rank's cores. Only nothing keeps it there, or keeps it from another
+node when this one is full.
 """
 
 import ctypes
@@ -11,7 +13,9 @@ import logging
 import mmap
 import os
 import platform
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +29,27 @@ _SYSCALLS = {
 }
 _UNAVAILABLE = {errno.ENOSYS, errno.EPERM}
 _QUERY_PAGES = 4096
+_MAPPINGS = Path("/proc/self/numa_maps")
+
+_BINDING = ("set_mempolicy", "mbind")
+_refused: dict[str, str] = {}  # calls that had no effect, and why
 
 _log = logging.getLogger(__name__)
+
+
+def refusal() -> str:
+    """Why memory was not bound to a node when that was asked for; empty where it was."""
+    return next((reason for name, reason in _refused.items() if name in _BINDING), "")
+
+
+def warn_of_refusal() -> None:
+    """Log `refusal`, if there is one."""
+    if refusal():
+        _log.warning(
+            "memory is not bound to NUMA nodes, but lies where pinned threads touch it first: %s; in a container, have "
+            "the seccomp profile allow mbind, set_mempolicy and move_pages",
+            refusal(),
+        )
 
 
 def bind_memory_to(node: int) -> bool:
@@ -59,7 +82,9 @@ def misplaced_pages(ranges: Iterable[tuple[int, int]], node: int, sample: int | 
     """The number of resident memory pages of the ``(address, nbytes)`` of `ranges` that are not on `node`.
 
     Pages that were never touched count as well placed. With `sample`, at most that many pages, evenly spread over all
-    ranges, are looked at and the count is scaled up. Returns 0 where the kernel cannot tell.
+    ranges, are looked at and the count is scaled up. Where the kernel refuses to tell of pages it tells of whole
+    mappings, which takes longer: it is asked once, and what is touched later does not count. Returns 0 where it cannot
+    tell.
     """
     bounds = np.array(list(ranges), np.int64).reshape(-1, 2)
     first = bounds[:, 0] // mmap.PAGESIZE
@@ -74,6 +99,8 @@ def misplaced_pages(ranges: Iterable[tuple[int, int]], node: int, sample: int | 
     wrong = 0
     for begin in range(0, looked_at, _QUERY_PAGES):
         found = _nodes_of(pages[begin : begin + _QUERY_PAGES] * mmap.PAGESIZE)
+        if "move_pages" in _refused:
+            return _misplaced_in_mappings(tuple((int(start), int(size)) for start, size in bounds), node)
         wrong += int(np.count_nonzero((found >= 0) & (found != node)))
     return round(wrong * total / looked_at)
 
@@ -95,6 +122,30 @@ def _nodes_of(pages: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     return status
 
 
+@functools.cache
+def _misplaced_in_mappings(ranges: tuple[tuple[int, int], ...], node: int) -> int:
+    """As `misplaced_pages`, of the mappings in which the ranges lie, by /proc/self/numa_maps (proc(5))."""
+    try:
+        lines = [line.split() for line in _MAPPINGS.read_text().splitlines()]
+    except OSError:
+        return 0
+    starts = [int(line[0], 16) for line in lines]
+    hit = {
+        index
+        for begin, nbytes in ranges
+        if nbytes
+        for index in range(max(0, bisect_right(starts, begin) - 1), bisect_left(starts, begin + nbytes))
+    }
+    return sum(_pages_elsewhere(lines[index], node) for index in hit)
+
+
+def _pages_elsewhere(mapping: list[str], node: int) -> int:
+    values = dict(word.split("=", 1) for word in mapping if "=" in word)
+    kib = int(values.get("kernelpagesize_kB", mmap.PAGESIZE // 1024))
+    counts = {name: int(count) for name, count in values.items() if name[0] == "N" and name[1:].isdigit()}
+    return sum(count for name, count in counts.items() if name != f"N{node}") * kib * 1024 // mmap.PAGESIZE
+
+
 def _mask(node: int) -> ctypes.Array[ctypes.c_ulong]:
     bits = 8 * ctypes.sizeof(ctypes.c_ulong)
     if not 0 <= node < _MASK_NODES:
@@ -113,7 +164,7 @@ def _call(name: str, *arguments: object) -> bool:
         return True
     code = ctypes.get_errno()
     if code in _UNAVAILABLE:
-        _log_unavailable(os.strerror(code))
+        _refused[name] = f"{name}: {os.strerror(code)}"
         return False
     raise OSError(code, f"{name}: {os.strerror(code)}")
 
@@ -126,15 +177,10 @@ def _function(name: str) -> Callable[..., int] | None:
     except (OSError, AttributeError):
         number = _SYSCALLS.get(platform.machine(), {}).get(name)
         if number is None:
-            _log_unavailable(f"neither libnuma.so.1 nor a known system call number on {platform.machine()}")
+            _refused[name] = f"neither libnuma.so.1 nor a known system call number on {platform.machine()}"
             return None
         syscall = ctypes.CDLL(None, use_errno=True).syscall
         syscall.restype = ctypes.c_long
         return functools.partial(syscall, ctypes.c_long(number))
     wrapper.restype = ctypes.c_long if name != "move_pages" else ctypes.c_int
     return wrapper  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _log_unavailable(reason: str) -> None:
-    _log.warning("memory is placed by the kernel, not bound to NUMA nodes: %s", reason)

@@ -79,6 +79,7 @@ class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ready"
     weight_bytes: int
     kv_bytes: int
     misplaced_pages: int  # memory pages of weights and KV found on another node than the rank's own
+    memory_bound: bool = True  # whether the kernel was told to keep them there; else they lie where first touched
     weights_from: WeightsOrigin = "checkpoint"
     weights_ns: int = 0  # how long that took
     terms: list[OperationTerms] = []  # of the operations that multiply

@@ -3,6 +3,7 @@ import logging
 import mmap
 import multiprocessing
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ NBYTES = PAGES * mmap.PAGESIZE
 def forget_what_was_found() -> Iterator[None]:
     yield
     numa._function.cache_clear()
-    numa._log_unavailable.cache_clear()
+    numa._misplaced_in_mappings.cache_clear()
+    numa._refused.clear()
 
 
 @pytest.fixture
@@ -106,7 +108,14 @@ def test_a_process_binds_all_its_memory_to_a_node() -> None:
     assert process.exitcode in (0, 77)  # 77: a kernel without NUMA
 
 
-def test_a_machine_without_the_calls_is_a_logged_no_op(
+def test_where_the_kernel_binds_nothing_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    if not numa.bind_range(0, 0, 0):
+        pytest.skip("the kernel has no NUMA system calls")
+    numa.warn_of_refusal()
+    assert (numa.refusal(), caplog.records) == ("", [])
+
+
+def test_a_machine_without_the_calls_is_a_no_op_with_a_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, touched: int
 ) -> None:
     without_libnuma(monkeypatch)
@@ -115,6 +124,31 @@ def test_a_machine_without_the_calls_is_a_logged_no_op(
     with caplog.at_level(logging.WARNING):
         assert not numa.bind_memory_to(0)
         assert not numa.bind_range(touched, NBYTES, 0)
-        assert numa.misplaced_pages([(touched, NBYTES)], 1) == 0
+        numa.warn_of_refusal()
+    assert "riscv64" in numa.refusal()
     assert "riscv64" in caplog.text
     assert len(caplog.records) == 1
+
+
+@pytest.mark.skipif(not numa._MAPPINGS.exists(), reason="the kernel has no NUMA")
+def test_where_pages_cannot_be_asked_for_their_mapping_tells(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, touched: int
+) -> None:
+    without_libnuma(monkeypatch)
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    numa._function.cache_clear()
+    assert numa.misplaced_pages([(touched, NBYTES)], 0) == 0
+    assert numa.misplaced_pages([(touched, NBYTES)], 1) >= PAGES
+    told = tmp_path / "numa_maps"
+    told.write_text(
+        "1000 default heap anon=3 N0=3 kernelpagesize_kB=4\n"
+        "9000 default anon=9 dirty=9 N0=2 N1=7 kernelpagesize_kB=4\n"
+        "20000 bind:0 huge anon=5 N1=5 kernelpagesize_kB=2048\n"
+        "90000 default stack anon=1 N1=1 kernelpagesize_kB=4\n"
+    )
+    monkeypatch.setattr(numa, "_MAPPINGS", told)
+    assert numa.misplaced_pages([(0x9000, 0x1000)], 0) == 7
+    assert numa.misplaced_pages([(0xA000, 0x1000), (0x20000, 0x1000), (0x90000, 0)], 0) == 7 + 5 * 512
+    assert numa.misplaced_pages([(0x1000, 0x9000)], 1) == 3 + 2
+    monkeypatch.setattr(numa, "_MAPPINGS", tmp_path / "none")
+    assert numa.misplaced_pages([(0x9000, 0x2000)], 0) == 0

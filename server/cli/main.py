@@ -6,10 +6,12 @@ from typing import NoReturn
 
 import typer
 from numaserve.server.cli.bench import bench
+from numaserve.server.cli.chat import chat
 from numaserve.server.cli.plan import plan
 from numaserve.server.cli.profile import profile
 from numaserve.server.cli.ring_stat import ring_stat
 from numaserve.server.cli.serve import serve
+from numaserve.server.cli.top import top
 from numaserve.server.cli.topology import topology
 from numaserve.server.cli.weights_cache import cache
 from numaserve.server.version import installed_version
@@ -27,9 +29,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve)
+app.command()(chat)
 app.command()(topology)
 app.command()(plan)
 app.command()(profile)
+app.command()(top)
 app.command("ring-stat")(ring_stat)
 app.add_typer(bench, name="bench")
 app.add_typer(cache, name="cache")

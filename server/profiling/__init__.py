@@ -1,1 +1,1 @@
-"""Figures of a running server's steps: `numaserve profile`."""
+"""Figures of a running server: `numaserve profile` and `numaserve top`."""

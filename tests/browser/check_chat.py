@@ -5,7 +5,8 @@ import json
 import pytest
 from conftest import Open
 from playwright.sync_api import Page, expect
-from stand_in import StandIn
+
+from tests.support.stand_in import StandIn
 
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Turin"}}\n</tool_call>'
 WEATHER = {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from conftest import Open
 from playwright.sync_api import Page, expect
-from stand_in import StandIn
 
 from tests.support.real_server import RealServer
+from tests.support.stand_in import StandIn
 
 NAMED = {"button", "textbox", "combobox", "checkbox", "link", "dialog", "image", "region", "complementary", "log"}
 NARROW = {"width": 360, "height": 720}

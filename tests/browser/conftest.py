@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from stand_in import StandIn
 
 from tests.support.real_server import RealServer
+from tests.support.stand_in import StandIn
 
 # Pages that are opened by root, as in containers, get no sandbox of the browser's own.
 ARGUMENTS = ["--no-sandbox"] if os.geteuid() == 0 else []

@@ -24,6 +24,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "options of topology": partial(options.options, "topology"),
     "options of plan": partial(options.options, "plan"),
     "options of profile": partial(options.options, "profile"),
+    "options of top": partial(options.options, "top"),
+    "options of chat": partial(options.options, "chat"),
     "commands": options.commands,
     "presets": packages.shipped_presets,
     "hosts": packages.shipped_hosts,

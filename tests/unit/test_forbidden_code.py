@@ -29,9 +29,10 @@ RUNNING_ATTRIBUTES = {
 RUNNING_KEYWORDS = {"shell", "allow_pickle", "trust_remote_code"}
 # Who names TCP to ZeroMQ: for KV events, which are published where the operator says, and nothing is read from there.
 PUBLISHERS = {"server/config.py", "server/service/kv_feed.py"}
-# What asks other machines, and who may: commands that measure another server, and the fetching of a model.
+# What asks other machines, and who may: commands that are given a server, the front door of several
+# models, which asks theirs, and the fetching of a model.
 ASKING = {"aiohttp", "httpx", "requests", "urllib.request", "http.client", "ftplib", "huggingface_hub", "socketserver"}
-ASKERS = ("server/loadtest/", "server/profiling/", "workers/weights/hub.py")
+ASKERS = ("server/loadtest/", "server/remote.py", "server/fleet/", "workers/weights/hub.py")
 
 
 def imported(tree: ast.AST) -> Iterator[str]:

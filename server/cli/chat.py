@@ -1,0 +1,102 @@
+"""``numaserve chat [MODEL or URL]``: a conversation in the terminal."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from numaserve.server.cli.config_options import takes_settings
+from numaserve.server.cli.conversation import Conversation
+from numaserve.server.config_file import read_config_file
+from numaserve.server.remote import RemoteServer
+from numaserve.server.service.key_sources import client_key
+from numaserve.workers.errors import OperatorError
+from rich.console import Console
+
+_URL = "http://127.0.0.1:8000"
+_HELP = "Ctrl-C stops an answer; /reset begins anew; Ctrl-D or /quit ends."
+# What a terminal would take for orders: all controls but the line feed and the tabulator.
+_CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if code not in (9, 10)}
+
+
+@takes_settings("tp", "context_length", "kv_cache_gib", "threads_per_worker")
+def chat(
+    target: Annotated[
+        str, typer.Argument(metavar="[MODEL or URL]", help=f"What to talk to. Default: {_URL}.", show_default=False)
+    ] = _URL,
+    *,
+    options: dict[str, Any],
+    system: Annotated[str | None, typer.Option(help="Instructions for the model.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy. Default: the server's.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Of each answer. Default: what fits.")] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="File whose first key is sent.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file or preset for the server of MODEL.")] = None,
+) -> None:
+    """Talk to a server, or to a model: a server of its own is started for it and ended."""
+    console = Console(highlight=False, soft_wrap=True)
+    fields: dict[str, object] = {"temperature": temperature, "max_tokens": max_tokens}
+    given = {key: value for key, value in options.items() if value is not None}
+    with _server(target, api_key_file, given, config, console) as remote:
+        sent = {name: value for name, value in fields.items() if value is not None}
+        _talk(console, Conversation(remote, sent, system))
+
+
+@contextlib.contextmanager
+def _server(
+    target: str, api_key_file: Path | None, options: dict[str, Any], config: Path | None, console: Console
+) -> Iterator[RemoteServer]:
+    if "://" in target:
+        if options or config is not None:
+            name = next(iter(options), "config").replace("_", "-")
+            raise OperatorError(f"--{name} is for a server of one's own: name a MODEL in place of {target}")
+        yield RemoteServer(target, client_key(api_key_file))
+        return
+    from numaserve.server.cli.own_server import own_server  # noqa: PLC0415 half of what there is
+
+    with contextlib.ExitStack() as stack:
+        with console.status(f"Loading {target}"):
+            of_file = {} if config is None else read_config_file(config)
+            remote = stack.enter_context(own_server(target, of_file | options))
+        yield remote
+
+
+def _talk(console: Console, conversation: Conversation) -> None:
+    """Answer what is typed until there is no more."""
+    if sys.stdin.isatty():
+        import readline  # noqa: F401, PLC0415 gives `input` a history
+
+        console.print(_HELP, style="dim")
+    while True:
+        try:
+            text = input("> " if sys.stdin.isatty() else "").strip()
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            console.print(f"\n{_HELP}", style="dim")
+            continue
+        if text == "/quit":
+            return
+        if text == "/reset":
+            conversation.reset()
+            console.print("Forgotten.", style="dim")
+        elif text.startswith("/"):
+            console.print(_HELP, style="dim")
+        elif text:
+            _answer(console, conversation, text)
+
+
+def _answer(console: Console, conversation: Conversation, text: str) -> None:
+    def show(piece: str, is_thought: bool) -> None:
+        console.print(piece.translate(_CONTROLS), end="", markup=False, style="dim italic" if is_thought else None)
+        console.file.flush()
+
+    try:
+        figures = conversation.ask(text, show)
+    except OperatorError as error:
+        if not sys.stdin.isatty():
+            raise
+        console.print(str(error), style="red", markup=False)  # the next question may do better
+        return
+    console.print(f"\n{figures}\n", style="dim")

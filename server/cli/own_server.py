@@ -1,0 +1,103 @@
+"""A server for one command: it is reached through a Unix socket in a folder of its own, and ends with the command."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, cast
+
+import msgspec
+from numaserve.server.fleet.member import Membership
+from numaserve.server.fleet.process import MEMBER_COMMAND
+from numaserve.server.remote import RemoteServer
+from numaserve.workers.errors import OperatorError
+
+_URL = "http://localhost"  # of which only the path counts: requests go through the socket
+_ENDING_S = 30.0
+_LOOKS_S = 0.05
+
+
+@contextlib.contextmanager
+def own_server(
+    model: str, options: Mapping[str, object], command: Sequence[str] = MEMBER_COMMAND
+) -> Iterator[RemoteServer]:
+    """Serve `model` with these options of `numaserve serve`; the server is loaded when the first answer comes.
+
+    It is started as a front door starts one: in a session of its own, so that Ctrl-C reaches the command alone, and
+    with the end of a pipe, so that it ends however the command does. Raises `OperatorError` where it does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="numaserve-") as folder:  # of mode 0700
+        path = Path(folder) / "socket"
+        with (Path(folder) / "log").open("w+") as log, _started(model, options, command, path, log) as process:
+            remote = RemoteServer(_URL, None, path)
+            while not _is_served(remote):
+                if process.poll() is not None:
+                    raise OperatorError(_last_words(log, model))
+                time.sleep(_LOOKS_S)
+            yield remote
+
+
+@contextlib.contextmanager
+def _started(
+    model: str, options: Mapping[str, object], command: Sequence[str], path: Path, log: IO[str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    read_end, lifeline = os.pipe()
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen()
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                pass_fds=(listener.fileno(), read_end),
+                start_new_session=True,
+            )
+            told = Membership(
+                model, {**options, "model": model}, sorted(os.sched_getaffinity(0)), listener.fileno(), read_end
+            )
+        os.close(read_end)
+        with contextlib.suppress(BrokenPipeError), cast(IO[bytes], process.stdin) as pipe:
+            pipe.write(msgspec.json.encode(told, enc_hook=str))
+        try:
+            yield process
+        finally:
+            _end(process)
+    finally:
+        os.close(lifeline)
+
+
+def _is_served(remote: RemoteServer) -> bool:
+    # Its socket listens from the start: who asks before there is somebody waits, until its end at most.
+    try:
+        with remote.request("GET", "/readyz") as response:
+            return response.status == 200
+    except OperatorError:
+        return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    # The second signal ends what still runs: nobody waits for it.
+    for number in (signal.SIGTERM, signal.SIGTERM):
+        process.send_signal(number)
+    try:
+        process.wait(_ENDING_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _last_words(log: IO[str], model: str) -> str:
+    """What it said of its end: a mistake that can be mended, or the last line of its log."""
+    log.seek(0)
+    lines = [line for line in log.read().splitlines() if line.strip()]
+    mistakes = [
+        line.removeprefix("numaserve: ").removeprefix(f"{model}: ") for line in lines if line.startswith("numaserve: ")
+    ]
+    return (mistakes or lines or [f"the server of {model} has not started"])[-1]

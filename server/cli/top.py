@@ -1,0 +1,61 @@
+"""``numaserve top URL``: a running server, live."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+from numaserve.server.profiling.machine import Machine, Rates, rates_between
+from numaserve.server.profiling.machine_view import WIDTH, machine_view
+from numaserve.server.remote import RemoteServer
+from numaserve.server.service.key_sources import client_key
+from rich.console import Console
+from rich.live import Live
+
+_URL = "http://127.0.0.1:8000"
+
+
+def top(
+    url: Annotated[str, typer.Argument(metavar="URL", help=f"The server. Default: {_URL}.", show_default=False)] = (
+        _URL
+    ),
+    *,
+    seconds: Annotated[float, typer.Option(min=0.05, help="Between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print one view, of so many seconds, and end.")] = False,
+    model: Annotated[str | None, typer.Option(help="Of several that are served; the first unless set.")] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="File whose first key is sent.")] = None,
+) -> None:
+    """Show a server's queue, pace, KV cache, nodes and steps, live; Ctrl-C ends it."""
+    look = _Look(RemoteServer(url, client_key(api_key_file)), model)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    machine, _ = look.again()
+    if once:
+        time.sleep(seconds)
+        console.print(machine_view(url, *look.again()))
+        return
+    with Live(machine_view(url, machine, None), console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(seconds)
+            live.update(machine_view(url, *look.again()), refresh=True)
+
+
+class _Look:
+    """Looks at a server, and remembers the last time that its steps were told: a long step holds that up."""
+
+    def __init__(self, remote: RemoteServer, model: str | None) -> None:
+        self._remote = remote
+        self._path = "/machine" if model is None else f"/machine?model={quote(model)}"
+        self._before: tuple[Machine, float] | None = None
+
+    def again(self) -> tuple[Machine, Rates | None]:
+        """The server now, and its rates since the time before, if there was one."""
+        machine, at = self._remote.get(self._path, Machine), time.monotonic()
+        rates = None
+        if self._before is not None:
+            before, then = self._before
+            rates = rates_between(before, machine, at - then)
+        if self._before is None or machine.costs:
+            self._before = machine, at
+        return machine, rates

@@ -1,0 +1,46 @@
+"""`numaserve chat MODEL`: a server of its own, which ends with it, however that ends."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+PATIENCE_S = 60.0
+OPTIONS = ("--tp", "1", "--threads-per-worker", "1", "--kv-cache-gib", "0.05", "--temperature", "0")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short one: the paths of sockets have a limit."""
+    with tempfile.TemporaryDirectory(prefix="ns-") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_model_is_talked_to_and_its_server_ends_with_the_command(folder: Path, killed: bool) -> None:
+    command = [sys.executable, "-m", "numaserve.server.cli.main", "chat", "demo", *OPTIONS]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=os.environ | {"TMPDIR": str(folder)}, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("What is the capital of France?\n")
+        process.stdin.flush()
+        assert "Paris" in process.stdout.readline()
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert len(family) >= 2  # the server and its worker
+        if killed:
+            process.kill()
+        process.stdin.close()
+        process.wait(PATIENCE_S)
+    end = time.monotonic() + PATIENCE_S
+    while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    if not killed:
+        assert list(folder.iterdir()) == []

@@ -1,0 +1,45 @@
+"""`numaserve top URL` against a server over fake workers."""
+
+import asyncio
+
+import pytest
+from harness import Options, Server, run, serving, until
+from numaserve.server.cli.main import main
+
+
+async def look(server: Server, *options: str) -> object:
+    def status() -> object:
+        with pytest.raises(SystemExit) as caught:
+            main(("top", str(server.client.base_url), "--once", "--seconds", "0.3", *options))
+        return caught.value.code
+
+    return await asyncio.to_thread(status)
+
+
+def test_a_server_at_work_and_an_idle_one_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario() -> None:
+        async with serving(Options(ranks=2, running=1, faults=["--step-ms", "2"])) as server:
+            working = [asyncio.create_task(server.complete(prompt=[11, 12], max_tokens=1000)) for _ in range(2)]
+            await until(lambda: server.engine.load().waiting == 1)
+            assert await look(server) == 0
+            for each in working:
+                each.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+            await until(lambda: server.engine.load().running == 0)
+            assert await look(server) == 0
+
+    run(scenario())
+    busy, idle = capsys.readouterr().out.split("serving")[1:]
+    assert "1 of 1 run, 1 wait, the first since" in busy
+    assert "Tokens/s  0.0" not in busy
+    assert "linear" in busy
+    assert "0 of 1 run, 0 wait\n" in idle
+    assert "Tokens/s  0.0 generated, 0 of prompts; 0.0 steps/s" in idle
+    assert "linear" not in idle
+
+
+def test_no_server_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(("top", "http://127.0.0.1:1", "--once"))
+    assert caught.value.code == 2
+    assert "is the server running?" in capsys.readouterr().err

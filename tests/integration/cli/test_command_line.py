@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from numaserve.server.cli.main import main
 
+from tests.support.machines import machine
+
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "hidden_size": 64,
@@ -104,6 +106,17 @@ def test_a_key_file_without_keys_is_told_before_the_model_is_looked_for(
     keys.write_text("# none yet\n")
     keys.chmod(0o600)
     assert "has no key" in mistake(capsys, "serve", "none.gguf", "--port", "0", "--api-key-file", str(keys))
+
+
+def test_topology_tells_a_cpu_quota_and_what_is_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("numaserve.server.cli.topology.read_topology", lambda: machine(4, 4, cpu_quota=3.5))
+    monkeypatch.setenv("COLUMNS", "200")
+    status, out, _ = run(capsys, "topology")
+    assert status == 0
+    assert "CPU quota           3.5 of 8 cores\n" in out
+    assert "note: the CPU quota of 3.5 of 8 cores allows 3 on node 0" in out
 
 
 @pytest.mark.parametrize("command", [["serve", "none.gguf", "--port", "0"], ["topology"]])

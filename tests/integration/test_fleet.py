@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -86,6 +87,33 @@ def test_a_request_goes_to_the_model_that_it_names(serve_fleet: ServeFleet) -> N
         assert client.get("/readyz").status_code == 200
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
+
+
+def test_the_service_manager_hears_ready_when_all_models_of_the_start_are(
+    serve_fleet: ServeFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(str(tmp_path / "notify"))
+        notify.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        process = serve_fleet(models={"a": {}, "b": {"load": "request"}})
+        url = announced_url(process)
+        messages = [notify.recv(4096).decode()]
+        while "READY=1" not in messages[-1]:
+            messages.append(notify.recv(4096).decode())
+        assert messages == ["STATUS=loading models", f"READY=1\nSTATUS=serving 2 models at {url}"]
+        with httpx.Client(base_url=url) as client:
+            assert states(client) == {"a": "ready", "b": "unloaded"}
+        process.send_signal(signal.SIGTERM)
+        assert notify.recv(4096).decode().startswith("STOPPING=1")
+    assert process.wait(60) == 0
+
+
+def test_a_model_that_cannot_be_served_at_the_start_ends_it_with_its_status(serve_fleet: ServeFleet, log: Path) -> None:
+    assert serve_fleet(models={"a": {"backend": "reference", "tp": 2}}).wait(60) == 2
+    assert "model 'a'" in log.read_text()
+    assert serve_fleet("--", "--die-loading", models={"a": {}, "b": {"load": "request"}}).wait(60) == 1
+    assert "the model a could not be started" in log.read_text()
 
 
 def test_the_end_of_one_server_touches_no_other(serve_fleet: ServeFleet) -> None:

@@ -30,7 +30,7 @@ class RealServer:
     """A running server. Its temporary directory is its own, so that what is left in it can be told.
 
     Without options it caches no weights; with a `--weights-cache-gib` it does so in `cache`, or in its own folder.
-    `program` is what the interpreter runs in place of the command.
+    `program` is what the interpreter runs in place of the command. `several` is a file of models, in place of one.
     """
 
     def __init__(
@@ -39,12 +39,13 @@ class RealServer:
         cache: Path | None = None,
         model: str = "demo",
         program: Sequence[str] = ("-m", "numaserve.server.cli.main"),
+        several: Path | None = None,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ns-"))  # short: socket paths have a limit
         self.log = self.folder / "log"
         environment = {key: value for key, value in os.environ.items() if not key.endswith("RUNTIME_DIR")}
-        command = [sys.executable, *program, "serve", model, "--port", "0"]
-        command += ["--weights-cache-gib", "0", *options]
+        what = [model, "--weights-cache-gib", "0"] if several is None else ["--models", str(several)]
+        command = [sys.executable, *program, "serve", *what, "--port", "0", *options]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 command,

@@ -1,0 +1,107 @@
+// The arguments of attention, and of what fills its caches.
+#pragma once
+
+#include "kernels/include/kv_layer.h"
+#include "kernels/include/types.h"
+
+namespace numaserve {
+
+// A run of consecutive new tokens of one sequence that lie in one page.
+struct PageRun {
+  int32_t row;       // of the first token in the batch
+  int32_t count;     // 1..kPageTokens
+  int32_t position;  // of the first token in its sequence
+  int32_t page;
+};
+
+struct RopeStoreArgs {
+  const float* qkv;  // [rows, ld]: q heads, k heads, v heads
+  int64_t ld;
+  int32_t q_heads, kv_heads, head_dim, head_tiles;  // head_tiles = ceil(head_dim / 32)
+  const float* cos;                                 // [positions, rot_dim / 2]
+  const float* sin;
+  int32_t rot_dim;
+  const float* q_norm;  // [head_dim] or null
+  const float* k_norm;
+  float eps;
+  bool norm_rotated;  // norms come after the rotation, not before it
+  bf16* q;            // [rows, q_heads, head_tiles * 32]
+  KvLayer kv;
+  const PageRun* runs;
+  int64_t num_runs;
+};
+
+// The arguments of the work before the products of multi-head latent attention. All dimensions are multiples of 32.
+struct LatentStoreArgs {
+  const float* q;  // [rows, ldq]: of each head nope_dim values, then rope_dim that are rotated
+  int64_t ldq;
+  const float* kv;  // [rows, ldkv]: value_dim values of the latent, then rope_dim of the key that all heads share
+  int64_t ldkv;
+  int32_t heads, nope_dim, rope_dim, value_dim;
+  const float* cos;  // [positions, rope_dim / 2]
+  const float* sin;
+  const float* norm;  // [value_dim], of the latent
+  float eps;
+  bf16* nope;  // [rows, ld_nope]: of each head the first nope_dim values
+  int64_t ld_nope;
+  bf16* query;  // [rows, heads, value_dim + rope_dim]; the last rope_dim of each head are written
+  KvLayer kv_layer;
+  const PageRun* runs;
+  int64_t num_runs;
+};
+
+// A block of query rows of one sequence and KV head. Row r is token r / group, head r % group of the group.
+struct AttentionItem {
+  int32_t sequence;
+  int32_t kv_head;
+  int32_t first_row;  // within the sequence's q_len * group rows
+  int32_t num_rows;   // 1..kAttentionRows, of a latent cache 1..kLatentRows
+  int32_t block;      // the KV block of this item, one its rows see; or -1: all blocks, in order
+  int64_t partial;    // index of its first row in the partial results when block >= 0
+};
+
+struct AttentionSequence {
+  int32_t row;           // first row in the batch
+  int32_t q_len;         // new tokens
+  int32_t start;         // position of the first of them
+  const int32_t* pages;  // page table
+};
+
+struct AttentionArgs {
+  const bf16* q;  // [rows, q_heads, head_tiles * 32]
+  int32_t q_heads, kv_heads, head_dim, head_tiles;
+  float scale;     // above 0
+  float softcap;   // 0: none
+  int32_t window;  // 0: none; otherwise a token sees itself and window - 1 before it
+  KvLayer kv;
+  const AttentionSequence* sequences;
+  bf16* out;  // [rows, ldo]
+  int64_t ldo;
+  float* partial;  // [partial rows, padded dimensions of a value + kPartialExtra]: unnormalised output, maximum, sum
+  // The leading dimensions of a key that are its value in a latent cache, which has one KV head. Otherwise 0.
+  int32_t value_dim = 0;
+  // [q_heads] or null: a logit of each head that takes part in the softmax, and has no value.
+  const float* sinks = nullptr;
+  // Blocks of a latent cache are merged in so many groups, block b in group b % block_groups, then the groups in order.
+  // With `block_group` not negative only that group is attended, and its results go to `group_out`
+  // [rows, q_heads, value_dim + kPartialExtra] instead.
+  int32_t block_groups = 1, block_group = -1;
+  float* group_out = nullptr;
+};
+
+// Floats that follow a partial result: its maximum, its sum, and what rounds them up to a cache line.
+inline constexpr int64_t kPartialExtra = 16;
+
+// Merges results of groups of blocks, `parts`[group][rows, all_heads, value_dim + kPartialExtra], for some of the
+// heads.
+struct LatentGroupsArgs {
+  const float* const* parts;
+  int32_t num_parts;
+  int32_t all_heads, first_head, heads, value_dim;
+  const int32_t* rows;  // [num_rows], of `out`
+  int64_t num_rows;
+  bf16* out;  // [.., ldo], a row has its heads' values
+  int64_t ldo;
+};
+
+}  // namespace numaserve

@@ -1,0 +1,116 @@
+// The arguments of products, norms and what goes between them: plain structs, whose functions are in KernelTable.
+#pragma once
+
+#include "kernels/include/types.h"
+
+namespace numaserve {
+
+// kSwigluOai is gpt-oss's: with gate at most `limit` and up from -limit to limit, gate * sigmoid(kSigmoidGain * gate) *
+// (up + 1).
+inline constexpr float kSigmoidGain = 1.702f;
+enum class Activation : int32_t { kNone, kSilu, kGeluTanh, kSwigluOai };
+
+// A weight [n, k] as the GEMM reads it.
+struct PackedWeights {
+  WeightFormat format;
+  Offsets offsets;
+  int64_t group;          // of grouped formats
+  const std::byte* data;  // [n_panels / 2][k_tiles][2] tiles, or [n_panels / 2][groups] records
+  int64_t n_panels;       // even
+  int64_t depth;          // k in whole tiles; of those with groups, but fp8, in whole groups
+  int64_t k_parts;        // see parts_of_k
+  const float* scales;    // [n_panels * 16] of int8, int4 and int8_group: what a column's sums are multiplied by
+  // int8 only, [n_panels * 16]: 128 times the sum of a column's weights, which is what sets whose activations are
+  // offset by 128 have too much.
+  const int32_t* corrections;
+};
+
+// out[m, n] = a[m, k] · b[n, k]ᵀ (+ bias).
+struct GemmArgs {
+  const void* a;  // [rows padded to kPad, b.depth]: bf16, or int8 as `quantize` writes it
+  int64_t lda;    // in elements
+  PackedWeights b;
+  bool widened;  // of groups but fp8: `a` is bf16, to which the codes are widened, and `depth` whole tiles
+  Blocking blocking;
+  int64_t m;
+  const float* bias;      // [n_panels * 16] or null; added before the activation
+  Activation activation;  // with one, panels are (gate, up) pairs and out is activation(gate) * up
+  bool accumulate;        // out_f32 += instead of =
+  float* out_f32;         // exactly one of the two outputs is set; an activation writes bf16
+  bf16* out_bf16;
+  int64_t ldo;
+  float limit = 0.0f;  // of kSwigluOai
+};
+
+// A thread's share of a GEMM: all of k for some rows and panels; panels begin and end at even numbers.
+struct GemmShare {
+  Range rows, panels;
+};
+
+struct NormArgs {
+  const float* x;  // [rows, ldx]
+  int64_t ldx;
+  const float* weight;  // [cols]
+  bf16* out;            // [rows, ldo], columns cols..ldo are zeroed
+  int64_t ldo;
+  int64_t rows, cols;
+  float eps;
+};
+
+// out[i] = the norm of x[rows[i]], in fp32.
+struct PoolArgs {
+  const float* x;  // [.., ldx]
+  int64_t ldx;
+  const int32_t* rows;  // [num_rows]
+  int64_t num_rows;
+  const float* weight;  // [cols]
+  float* out;           // [num_rows, ldo], columns cols..ldo are zeroed
+  int64_t ldo;
+  int64_t cols;
+  float eps;
+};
+
+// Rows of bf16 to int8: x = scale * q, q in [-127, 127], rounded to nearest even.
+// Without groups each row has a scale of its own: a row of `out` is `depth` values, then its scale as a float. Values
+// are offset by 128 where the set's dot product wants them unsigned.
+// With groups: `depth` values, then a GroupScale for each group. Of each four values the second and third change
+// places, as they do in the codes of the weights (see PackedMatrix).
+struct QuantizeArgs {
+  const bf16* x;  // [rows, ldx], zero from cols to the next multiple of 32
+  int64_t ldx;
+  int8_t* out;
+  int64_t ldo;
+  int64_t rows, cols;
+  int64_t depth;  // cols in whole tiles or groups
+  int64_t group;  // 0: none
+  // A token may have a row for each of its heads: `rows` are of all heads then, and `ldx` and `ldo` of tokens.
+  int64_t heads = 1, x_stride = 0, out_stride = 0;
+};
+
+// residual += post_norm?(sum over parts, in order, + bias); out = rms_norm(residual). The first half works on
+// elements, the second on rows: two functions with a barrier between.
+struct ReduceArgs {
+  const float* const* parts;  // `num_parts` matrices [rows, ld]
+  int32_t num_parts;
+  float* residual;  // [rows, ld]
+  int64_t ld;
+  int64_t rows, cols;
+  const float* bias;       // [cols] or null
+  const float* post_norm;  // [cols] or null
+  float* sum;              // [rows, ld] scratch, used with post_norm only
+  float eps;
+  bool assign;  // residual = instead of +=: after the embedding
+};
+
+struct EmbedArgs {
+  const int32_t* tokens;  // [rows]
+  const bf16* table;      // packed [n, k]
+  int64_t k_tiles;
+  int64_t first_row, num_rows;  // the part of the vocabulary that `table` holds; other tokens give zero
+  float scale;
+  float* out;  // [rows, ld]
+  int64_t ld;
+  int64_t rows;
+};
+
+}  // namespace numaserve

@@ -18,6 +18,7 @@ from numaserve.server.engine.steps import StepLoop
 from numaserve.server.engine.stream import Stream
 from numaserve.server.engine.timeouts import Timeouts
 from numaserve.server.scheduler.kv_cache import KVCache
+from numaserve.server.scheduler.levels import Levels
 from numaserve.server.scheduler.queue import WaitingQueue
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceState, SequenceUpdate
@@ -82,6 +83,11 @@ def a_client_is_forgotten_too_early(right: Callable[..., None], queue: WaitingQu
     """The others of its sequences have no queue any more."""
     queue._shares[seq.client.name].live = 1
     right(queue, seq)
+
+
+@_defect(Levels, "grown")
+def later_pages_are_nobody_s(_right: Callable[..., None], _levels: Levels, _seq: Sequence, _pages: int) -> None:
+    """A client is taken to hold what its sequences had when they began."""
 
 
 @_defect(Suspects, "next_on_trial")

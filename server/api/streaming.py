@@ -1,6 +1,7 @@
 """Answers, as one JSON object or as events."""
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Protocol
 
 import msgspec
@@ -35,8 +36,16 @@ async def respond(
 ) -> Response:
     """The answer, as events or whole. The generation ends with it, or when the client leaves."""
     if stream:
-        return EventStream(answer.framing, answer.stream(generation), generation, ping_seconds)
+        return EventStream(answer.framing, _news(answer.stream(generation), generation), generation, ping_seconds)
     try:
         return await until_disconnect(request, answer.complete(generation))
     finally:
         await generation.aclose()
+
+
+async def _news(payloads: AsyncGenerator[object, None], generation: Generation) -> AsyncGenerator[object, None]:
+    """The payloads without those that a client has had from another server."""
+    async with aclosing(payloads):
+        async for payload in payloads:
+            if not generation.replaying:
+                yield payload

@@ -64,6 +64,18 @@ class LiveRequest:
         self._scheduled_at = now
         self._metrics.request_scheduled(queue_seconds=now - self.admitted_at, prompt_tokens=self.sequence.prompt_len)
 
+    def replay(self, now: float) -> None:
+        """Take in what was generated elsewhere, as chunks of their own; the request ends here where that ends it."""
+        for token in self.request.generated:
+            chunk = GenerationChunk(self._index, token_ids=[token], replayed=True)
+            self._generated += 1
+            self._add_text(chunk, token)
+            if chunk.finish_reason is not None:
+                chunk.replayed = False  # its end is news
+                self._end(chunk.finish_reason, now, chunk)
+                return
+            self._stream.push(chunk)
+
     def advance(self, update: SequenceUpdate, now: float) -> None:
         """Take in an update of the sequence by a step; the request may end here."""
         if update.nan:
@@ -113,16 +125,21 @@ class LiveRequest:
             return
         self.ended = True
         self._metrics.request_finished(reason, e2e_seconds=now - self.admitted_at)
-        if self._generated:
-            self._metrics.output_finished(tokens=self._generated, decode_seconds=now - self._first_token_at)
+        if self._computed:
+            self._metrics.output_finished(tokens=self._computed, decode_seconds=now - self._first_token_at)
         if isinstance(last, GenerationChunk):
             self._stream.push(last)
         elif last is not None:
             self._stream.fail(last)
         self._on_end(self)
 
+    @property
+    def _computed(self) -> int:
+        """The tokens that were generated here."""
+        return max(0, self._generated - len(self.request.generated))
+
     def _count_token(self, now: float) -> None:
-        if self._generated:
+        if self._computed:
             self._metrics.inter_token(now - self._last_token_at)
         else:
             self._first_token_at = now

@@ -5,10 +5,12 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 
 from msgspec import structs
 from numaserve.server.engine.backlog import Backlog
 from numaserve.server.engine.clock import Clock
+from numaserve.server.engine.constraint import TokenMatcher
 from numaserve.server.engine.live import LiveRequest
 from numaserve.server.engine.masks import Masks, MatcherWork
 from numaserve.server.engine.stream import Stream
@@ -91,6 +93,9 @@ class LiveRequests:
             request.client,
             request.priority,
         )
+        # As if it had been sent back to the queue here: what was drawn and what was said count as they did there.
+        sequence.tokens += request.generated
+        sequence.resuming = bool(request.generated)
         live = LiveRequest(
             request, sequence, self._tokenizer, self._metrics, stream, index=index, now=now, on_end=self._remove
         )
@@ -98,10 +103,11 @@ class LiveRequests:
         self.backlog.enter(sequence)
         self._live[sequence.request_id] = live
         if request.matcher is not None:
-            self.masks.add(sequence, request.matcher)
+            self.masks.add(sequence, partial(_advanced, request.matcher, request.generated))
         if request.timeout_s is not None:
             self.timeouts.add(sequence.request_id, now + request.timeout_s)
         self._empty.clear()
+        live.replay(now)
         return live
 
     def scheduled(self, sequence: Sequence, now: float) -> None:
@@ -183,3 +189,11 @@ class LiveRequests:
         now = self._clock()
         for live in requests:
             live.abort(now)
+
+
+def _advanced(make: Callable[[], TokenMatcher], tokens: Iterable[int]) -> TokenMatcher:
+    """A matcher that has taken in `tokens`. Raises `ConstraintFailed`."""
+    matcher = make()
+    for token in tokens:
+        matcher.accept(token)
+    return matcher

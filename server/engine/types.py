@@ -75,6 +75,7 @@ class GenerationRequest:
     client: Client = EVERYBODY
     priority: int = 0  # among the requests of its client, whom alone it concerns: lower begins earlier
     timeout_s: float | None = None  # from its admission on, in the queue or not; None: no limit
+    generated: tuple[int, ...] = ()  # tokens that the output begins with: it was generated that far elsewhere
     matcher: Callable[[], TokenMatcher] | None = None  # makes the constraint of this sequence; not in the event loop
 
 
@@ -96,6 +97,7 @@ class GenerationChunk:
     finish_reason: EndReason | None = None
     stop_reason: int | str | None = None  # the token id or string that ended it
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache
+    replayed: bool = False  # of the request's `generated`: nothing was computed
     embedding: bytes = b""  # on the only chunk of a sequence that is pooled: fp32, little-endian, of the hidden size
 
 

@@ -107,6 +107,7 @@ class Asked:
     reasoning: Reasoning = field(default_factory=Reasoning)
     constrained: Constrained | None = None
     priority: int = 0  # as in `GenerationRequest`
+    resumed: Sequence[int] = ()  # tokens with which the one answer begins
 
 
 @dataclass(frozen=True)

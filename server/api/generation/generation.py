@@ -55,6 +55,7 @@ class Generation:
         self._per_prompt = per_prompt
         self._running = len(prompts) * per_prompt
         self._aborted = False
+        self.replaying = False  # whether the chunk that came last was of what a client has had before
         self._on_close: Callable[[], None] = lambda: None
         self._completion_tokens = [0] * self._running
         # Each prompt's first sequence counts: its siblings find the whole prompt in the cache because it put it there.
@@ -112,6 +113,7 @@ class Generation:
         try:
             async for chunk in self._stream:
                 self._count(chunk)
+                self.replaying = chunk.replayed
                 if chunk.finish_reason is not None and self._readers is not None:
                     await self._readers[chunk.index].prepare(chunk)
                 yield self._read(chunk)

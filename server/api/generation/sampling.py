@@ -59,6 +59,10 @@ def generation_requests(
         raise bad_request(
             "'min_tokens' is larger than the number of tokens that may be generated.", "min_tokens", CONFLICT
         )
+    if asked.resumed and len(asked.resumed) >= limit:
+        message = "'resume_token_ids' are as many as may be generated, or more: there is nothing to go on with."
+        raise bad_request(message, "resume_token_ids", CONFLICT)
+    _known("resume_token_ids", asked.resumed, context.vocab_size)
     shown = context.marker_tokens if isinstance(asked.input, Chat) else frozenset[int]()
     seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
     eos = frozenset[int]() if sampling.ignore_eos else context.tokenizer.eos_token_ids
@@ -89,6 +93,7 @@ def generation_requests(
             matcher=matcher,
             client=client,
             priority=asked.priority,
+            generated=tuple(asked.resumed),
         )
         for index in range(sampling.n)
     ]

@@ -93,6 +93,7 @@ class ChatRequest(ConstraintFields, SamplingFields):
             reasoning=Reasoning(include=include, separate=separate, max_tokens=self.max_thinking_tokens),
             constrained=self.constrained(),
             priority=self.priority or 0,
+            resumed=self.resume_token_ids or (),
         )
 
     @property

@@ -68,6 +68,8 @@ class CompletionRequest(ConstraintFields, SamplingFields):
     def _fields_fit_together(self) -> CompletionRequest:
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise conflict("best_of", "'best_of' is not supported by this server; leave it out or set it to 'n'")
+        if self.resume_token_ids and (self.echo or len(self.prompt) > 1):
+            raise conflict("resume_token_ids", "'resume_token_ids' needs one prompt, and no 'echo'")
         if self.suffix and (self.echo or len(self.prompt) > 1 or not isinstance(self.prompt[0], str)):
             raise conflict("suffix", "'suffix' needs one prompt, which is a text, and no 'echo'")
         return self
@@ -85,4 +87,5 @@ class CompletionRequest(ConstraintFields, SamplingFields):
             prompt_logprobs=(self.echo is True and with_logprobs) or self.prompt_logprobs is not None,
             constrained=self.constrained(),
             priority=self.priority or 0,
+            resumed=self.resume_token_ids or (),
         )

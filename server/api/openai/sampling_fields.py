@@ -9,6 +9,7 @@ from numaserve.server.api.fields import (
     MAX_INT,
     MAX_METADATA,
     MAX_N,
+    MAX_RESUMED,
     MAX_STOP_TOKEN_IDS,
     LogitBias,
     Neutral,
@@ -88,6 +89,9 @@ class SamplingFields(Strict):
     """Extension: log-probabilities of the prompt's tokens, and so many of the likeliest; not with `stream`."""
     return_token_ids: bool | None = None
     """Extension: give the token ids of prompt and answer, as `prompt_token_ids` and `token_ids`."""
+    resume_token_ids: Annotated[list[TokenId], Field(max_length=MAX_RESUMED)] | None = None
+    """Extension: tokens with which the answer begins, as another server has generated them for the same request and
+    seed. Of a stream only what follows is sent; not with `n` or log-probabilities."""
     return_tokens_as_token_ids: bool | None = None
     """Extension: log-probabilities name a token `token_id:5`."""
     include_stop_str_in_output: bool | None = None
@@ -137,6 +141,13 @@ class SamplingFields(Strict):
             raise conflict("stream_options", "'stream_options' needs 'stream': true")
         if self.stream and self.prompt_logprobs is not None:
             raise conflict("prompt_logprobs", "'prompt_logprobs' are not there with 'stream': true")
+        return self
+
+    @model_validator(mode="after")
+    def _one_answer_is_resumed(self) -> SamplingFields:
+        with_logprobs = getattr(self, "logprobs", None) not in (None, False) or self.prompt_logprobs is not None
+        if self.resume_token_ids and ((self.n or 1) > 1 or with_logprobs):
+            raise conflict("resume_token_ids", "'resume_token_ids' are of one answer, without log-probabilities")
         return self
 
     def most_logprobs(self, own: int | None) -> int:

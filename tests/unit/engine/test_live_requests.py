@@ -1,6 +1,7 @@
 """Sequences that are admitted together: one stream, one end."""
 
 import weakref
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -117,3 +118,24 @@ async def test_sequences_that_have_ended_are_gone_without_a_collection_of_garbag
     ended = weakref.ref(stream)
     del stream
     assert ended() is None
+
+
+async def test_what_was_generated_elsewhere_comes_first_and_does_not_count_as_generated_here() -> None:
+    run = Run()
+    stream = run.live.add([replace(request(), generated=(ord("a"), ord("b")))], now=0.0)
+    (sequence,) = run.scheduler.waiting
+    assert (sequence.tokens, sequence.prompt_len) == ([1, 1, 1, ord("a"), ord("b")], 3)
+    run.advance(0, "c", finished=True)
+    chunks = [(chunk.text, chunk.token_ids, chunk.replayed) async for chunk in stream]
+    assert chunks == [("a", [ord("a")], True), ("b", [ord("b")], True), ("c", [ord("c")], False)]
+    lengths = run.metrics.registry.get_sample_value("numaserve_request_generation_tokens_sum", {"model_name": "m"})
+    assert lengths == 1
+
+
+async def test_a_sequence_that_had_ended_elsewhere_ends_at_once() -> None:
+    run = Run()
+    said = replace(request(), stop=("b",), generated=tuple(map(ord, "abc")))
+    stream = run.live.add([said], now=0.0)
+    assert not run.scheduler.waiting
+    assert [(chunk.text, chunk.finish_reason) async for chunk in stream] == [("a", None), ("", "stop")]
+    assert (len(run.live), run.room, run.outcome("stop")) == (0, 1, 1)

@@ -46,4 +46,4 @@ def build(settings: Settings) -> serve.Application:
         # It only waits for replicas, which say themselves what they can take.
         max_ongoing_requests=settings.max_requests * settings.max_replicas + 1024,
     )
-    return ingress.bind(replicas.bind(settings))
+    return ingress.bind(replicas.bind(settings), settings.retry_seconds)

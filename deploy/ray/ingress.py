@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from numaserve.ray.calls import Call, Head, ReplicaGone, passed_on
@@ -18,19 +19,20 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 logger = logging.getLogger("ray.serve")
 
-_TRIES = 6
-_PAUSE_SECONDS = 0.2  # doubled from try to try
+_PAUSE_SECONDS = 0.1  # before the second try, doubled from try to try
+_LONGEST_PAUSE_SECONDS = 2.0
 _GONE = (ReplicaGone, RayError, RayServeException)
 
 
 class Ingress:
     """A user class of Ray Serve: answers HTTP requests with what a replica says."""
 
-    def __init__(self, replicas: DeploymentHandle) -> None:
+    def __init__(self, replicas: DeploymentHandle, retry_seconds: float) -> None:
         self._replicas = replicas.options(stream=True)
+        self._retry_seconds = retry_seconds
 
     async def __call__(self, request: Request) -> Response:
-        """The answer of a replica. 503 when none answers after several tries."""
+        """The answer of a replica. 503 when none answers in time."""
         parts = self._parts(await _call_of(request))
         try:
             head = await anext(parts)
@@ -48,7 +50,9 @@ class Ingress:
 
         Raises `ReplicaGone` when none answers.
         """
-        for left in reversed(range(_TRIES)):
+        end = time.monotonic() + self._retry_seconds
+        pause = _PAUSE_SECONDS
+        while True:
             begun = False
             try:
                 async for part in self._replicas.ask.remote(call):
@@ -56,10 +60,11 @@ class Ingress:
                     yield part
                 return
             except _GONE as error:
-                if begun or not left:
+                if begun or time.monotonic() + pause > end:
                     raise ReplicaGone(str(error)) from None
                 logger.warning("a replica did not answer %s %s, another is asked: %s", call.method, call.target, error)
-            await asyncio.sleep(_PAUSE_SECONDS * 2 ** (_TRIES - 1 - left))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 async def _call_of(request: Request) -> Call:

@@ -1,23 +1,20 @@
 """A server's load by its /metrics, and how many replicas that asks for."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 
 _GAUGES = {
-    'numaserve_requests{state="running"': "running",
-    'numaserve_requests{state="waiting"': "waiting",
-    "numaserve_kv_usage_ratio": "kv_usage",
+    "running": re.compile(r'^numaserve_requests\{[^}]*\bstate="running"[^}]*\} (.+)$', re.MULTILINE),
+    "waiting": re.compile(r'^numaserve_requests\{[^}]*\bstate="waiting"[^}]*\} (.+)$', re.MULTILINE),
+    "kv_usage": re.compile(r"^numaserve_kv_usage_ratio\{[^}]*\} (.+)$", re.MULTILINE),
 }
 
 
 def load_of(metrics: str) -> dict[str, float]:
     """`running` and `waiting` requests, and `kv_usage` from 0 to 1, of what GET /metrics says."""
-    found = dict.fromkeys(_GAUGES.values(), 0.0)
-    for line in metrics.splitlines():
-        for begin, name in _GAUGES.items():
-            if line.startswith(begin):
-                found[name] = float(line.rpartition(" ")[2])
-    return found
+    found = {name: gauge.search(metrics) for name, gauge in _GAUGES.items()}
+    return {name: float(match[1]) if match else 0.0 for name, match in found.items()}
 
 
 def replicas_for(loads: Iterable[Mapping[str, float]], *, target_requests: float, target_kv_usage: float) -> int:

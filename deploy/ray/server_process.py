@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -32,12 +32,14 @@ class ServerProcess:
     """A running server. `session` asks it, at addresses that begin with `URL`.
 
     `descriptors` are inherited by it: while it lives, they are open. It is told to end when this process ends,
-    whatever the reason.
+    whatever the reason. `lost` is called in a thread when it ends after it was ready and before `stop`.
     """
 
     URL = "http://localhost"
 
-    def __init__(self, command: Sequence[str], cores: Sequence[int], descriptors: Sequence[int]) -> None:
+    def __init__(
+        self, command: Sequence[str], cores: Sequence[int], descriptors: Sequence[int], *, lost: Callable[[], None]
+    ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="nsr-"))  # short: socket paths have a limit
         socket = str(self._folder / "s")
         self._command = [
@@ -45,6 +47,8 @@ class ServerProcess:
             *(*command, "--uds", socket),
         ]
         self._descriptors = tuple(descriptors)
+        self._lost = lost
+        self._wanted = False  # from its readiness to `stop`
         self._started = threading.Event()
         self._ended = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -68,6 +72,7 @@ class ServerProcess:
         deadline = time.monotonic() + seconds
         while True:
             if await self.status_of("/readyz") == 200:
+                self._wanted = True
                 return
             if self._ended.is_set():
                 raise ServerFailed(f"The server {self._status}; its last words are in the replica's log.")
@@ -98,6 +103,7 @@ class ServerProcess:
 
     async def stop(self, drain_seconds: float) -> None:
         """SIGTERM, the server's own drain, and SIGKILL when it takes longer."""
+        self._wanted = False
         await self.session.close()
         if self._process is not None and not self._ended.is_set():
             self._process.send_signal(signal.SIGTERM)
@@ -119,3 +125,5 @@ class ServerProcess:
         self._status = f"has ended with status {status}"
         logger.info("the server %s", self._status)
         self._ended.set()
+        if self._wanted:
+            self._lost()

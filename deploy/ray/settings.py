@@ -35,6 +35,9 @@ class Settings(BaseModel):
     unready_seconds: float = Field(
         default=300.0, gt=0, description="Seconds that a server may be unready, as while its workers are replaced"
     )
+    retry_seconds: float = Field(
+        default=60.0, ge=0, description="Seconds for which a request without output is sent to others when one fails"
+    )
     ingress_replicas: int = Field(default=1, ge=1, description="Processes that stand between clients and replicas")
     ingress_resources: dict[str, float] = Field(
         default={}, description="Ray's resources that such a process asks for, to have it on certain hosts"

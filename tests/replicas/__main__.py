@@ -16,13 +16,13 @@ from tests.clients.environments import python_with
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = ROOT / "build" / "replicas" / "ray"
-RAY = {"ray[serve]": "2.60.0"}
+PACKAGES = {"ray[serve]": "2.60.0", "psutil": "7.2.2"}
 RUN_SECONDS = 900.0
 
 
 def main() -> int:
     """Run all checks, or those that are named."""
-    python = python_with(RAY, ENVIRONMENT)
+    python = python_with(PACKAGES, ENVIRONMENT)
     folder = Path(tempfile.mkdtemp(prefix="ns-ray-"))  # short: socket paths have a limit
     (folder / "import" / "numaserve").mkdir(parents=True)
     (folder / "import" / "numaserve" / "ray").symlink_to(ROOT / "deploy" / "ray")

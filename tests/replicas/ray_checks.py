@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import time
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
+import psutil
+from ray import serve
 from ray.cluster_utils import Cluster
+
+PATIENCE_S = 150.0
 
 QUESTION = [{"role": "user", "content": "Name the capital of France."}]
 CHAT = {"messages": QUESTION, "temperature": 0, "max_tokens": 16}
@@ -61,4 +69,84 @@ async def _answers(bench: Bench) -> str:
     return f"a stream of {len(events)} events says what the whole answer says"
 
 
-CHECKS = {"answers": _answers}
+class Load:
+    """Clients of their own questions, each of which asks again as soon as it is answered, whole and streamed by turns.
+
+    What is answered to a question must always be the same.
+    """
+
+    def __init__(self, bench: Bench, clients: int) -> None:
+        self.whole = self.streamed = 0
+        self._bench = bench
+        self._clients = clients
+        self._answers: dict[int, list[int]] = {}
+
+    async def __aenter__(self) -> Load:
+        self._tasks = [asyncio.create_task(self._ask(client)) for client in range(self._clients)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        ended = await asyncio.gather(*self._tasks, return_exceptions=True)
+        failed = [each for each in ended if not isinstance(each, asyncio.CancelledError)]
+        assert not failed, failed
+
+    async def rounds(self, count: int) -> None:
+        """Wait until so many further requests were answered."""
+        aim = self.whole + self.streamed + count
+        await until(lambda: self.whole + self.streamed >= aim or any(task.done() for task in self._tasks))
+
+    async def _ask(self, client: int) -> None:
+        # Greedy, and drawn: the same seed draws the same tokens wherever it is computed.
+        body = {"prompt": f"{client} times upon a time" * 4, "max_tokens": 40, "ignore_eos": True}
+        body |= {"temperature": client % 2, "seed": client, "return_token_ids": True}
+        while True:
+            choice = (await self._bench.whole("/v1/completions", body))["choices"][0]
+            self._compare(client, choice["token_ids"])
+            self.whole += 1
+            events = await self._bench.events("/v1/completions", body)
+            self._compare(client, [token for event in events for token in event["choices"][0]["token_ids"]])
+            self.streamed += 1
+
+    def _compare(self, client: int, tokens: list[int]) -> None:
+        assert self._answers.setdefault(client, tokens) == tokens, f"question {client} was answered in two ways"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that no event tells of."""
+    end = time.monotonic() + PATIENCE_S
+    while not await asyncio.to_thread(condition):
+        assert time.monotonic() < end, condition
+        await asyncio.sleep(0.2)
+
+
+def replicas() -> int:
+    """How many replicas serve."""
+    states = serve.status().applications["default"].deployments["Replica"].replica_states
+    return int(states.get("RUNNING", 0))
+
+
+def servers() -> list[psutil.Process]:
+    """The servers' processes; the parent of each is its replica."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "numaserve.server.cli.main" in (line := process.info["cmdline"] or []) and "--uds" in line
+        if os.environ["TMPDIR"] in line[line.index("--uds") + 1]
+    ]
+
+
+async def _scales(bench: Bench) -> str:
+    assert replicas() == 1
+    async with Load(bench, 24) as load:
+        await until(lambda: replicas() == 3)
+        await load.rounds(24)
+    await until(lambda: replicas() == 1)
+    await until(lambda: len(servers()) == 1)
+    return (
+        f"1 -> 3 -> 1; {load.whole} whole and {load.streamed} streamed answers, none failed, equal questions equal bits"
+    )
+
+
+CHECKS = {"answers": _answers, "scales": _scales}

@@ -36,7 +36,7 @@ def main() -> int:
         },
     )
     other = cluster.add_node(num_cpus=2, resources={"numa_node": NODES_OF_OTHER}, object_store_memory=STORE_BYTES)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.WARNING)
+    ray.init(address=cluster.address, log_to_driver=bool(os.environ.get("VERBOSE")), logging_level=logging.WARNING)
     try:
         port = _free_port()
         serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
@@ -62,7 +62,7 @@ def _settings(folder: Path, python: str) -> Settings:
         target_requests=4,
         upscale_delay_s=1,
         downscale_delay_s=4,
-        look_back_s=3,
+        look_back_s=11,
         drain_seconds=20,
         ingress_resources={"head": 0.01},
         nodes_folder=str(folder / "nodes"),

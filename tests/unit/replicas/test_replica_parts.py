@@ -55,7 +55,7 @@ def test_cores_of_a_node_are_those_that_the_process_may_use(nodes: Path, monkeyp
 def test_the_load_of_a_server_is_read_from_its_metrics() -> None:
     said = (
         "# TYPE numaserve_requests gauge\n"
-        'numaserve_requests{state="waiting",model_name="m"} 3.0\n'
+        'numaserve_requests{model_name="m",state="waiting"} 3.0\n'
         'numaserve_requests{state="running",model_name="m"} 8.0\n'
         'numaserve_requests_over_limit_total{key="a"} 9.0\n'
         'numaserve_kv_usage_ratio{model_name="m"} 0.25\n'

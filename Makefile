@@ -2,7 +2,7 @@
 # Ninja come as wheels.
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients
-#   make test-ray    make test-ui    make test-monitoring    make test-templates    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make asan    make tsan
+#   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make asan    make tsan
 #   make docs    make docs-serve    make audit    make lock
 
 MODEL ?= demo
@@ -36,7 +36,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install test test-amx test-slow test-clients test-ray test-ui test-monitoring test-templates chaos fuzz lint format bench asan tsan docs docs-site docs-serve \
+.PHONY: serve install test test-amx test-slow test-clients test-ray test-routers test-ui test-monitoring test-templates chaos fuzz lint format bench asan tsan docs docs-site docs-serve \
 	audit lock install-service clean
 .DELETE_ON_ERROR:
 
@@ -71,6 +71,10 @@ test-monitoring: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
 # The application of Ray Serve on a cluster of two nodes, all on this machine; Ray's environment is in build/replicas.
 test-ray: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.replicas
+
+# Routers before several servers: what they find in caches, and what becomes of requests when servers die, drain or are full.
+test-routers: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+	$(BIN)/python -m tests.replicas.routers $(ROUTERS)
 
 # Chat templates of real models, which llama-cpp-python's source distribution carries; see build/templates.
 test-templates: $(STAMPS)/install $(STAMPS)/test

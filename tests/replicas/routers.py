@@ -1,0 +1,160 @@
+"""``python -m tests.replicas.routers [NAME ...]``: routers before several servers, each in an environment of its own.
+
+Prints a table: for each workload the part of the prompts that the servers found in their caches and the seconds that it
+took, with requests at random and where the router sees equal beginnings; then what became of requests when a server is
+killed, when all are full and when one drains. The exit status is 1 where a request failed that another server could
+have answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+
+from tests.clients.environments import python_with
+from tests.clients.known_clients import CLIENTS
+from tests.replicas.router_load import Tally, asker, conversations, shared_prefixes
+from tests.support.real_server import RealServer
+
+ENVIRONMENTS = Path(__file__).resolve().parents[2] / "build" / "clients"
+COMMANDS = {
+    "sglang-router": ["python", "-m", "sglang_router.launch_router"],
+    "vllm-router": ["vllm-router"],
+    "smg": ["smg", "launch"],
+}
+WORKLOADS = {"shared prefixes": shared_prefixes, "conversations": conversations}
+SERVERS = 3
+OPTIONS = ("--tp", "1", "--threads-per-worker", "1", "--context-length", "1024", "--kv-cache-gib", "0.045")
+FULL = ("--max-running-requests", "1", "--max-queued-requests", "1")
+PATIENCE_S = 120.0
+
+
+def main() -> int:
+    """Run the routers that are named, or all; whether something failed that should not."""
+    names = [name for name in COMMANDS if name in (sys.argv[1:] or COMMANDS)]
+    rows: dict[str, dict[str, str]] = {}
+    failed = False
+    for name in names:
+        packages = next(client.packages for client in CLIENTS if client.name == name)
+        folder = python_with(packages, ENVIRONMENTS / name).parent
+        command = [str(folder / COMMANDS[name][0]), *COMMANDS[name][1:]]
+        with ExitStack() as stack:
+            servers = [stack.enter_context(RealServer(*OPTIONS)) for _ in range(SERVERS)]
+            rows[name] = asyncio.run(_compared(command, servers))
+            said, lost = asyncio.run(_failover(command, servers))
+            rows[name]["one is killed, one drains"] = said
+        with ExitStack() as stack:
+            servers = [stack.enter_context(RealServer(*OPTIONS, *FULL)) for _ in range(2)]
+            rows[name]["all are full"], tripped = asyncio.run(_full(command, servers))
+        failed |= lost or tripped
+        print(name, rows[name], file=sys.stderr, flush=True)
+    for what in next(iter(rows.values()), {}):
+        print(f"| {what} |", " | ".join(rows[name][what] for name in names), "|")
+    return int(failed)
+
+
+async def _compared(command: Sequence[str], servers: Sequence[RealServer]) -> dict[str, str]:
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for policy in ("random", "cache_aware"):
+        async with _routed(command, policy, servers) as client:
+            for name, workload in WORKLOADS.items():
+                for server in servers:
+                    httpx.post(f"{server.url}/flush_cache").raise_for_status()
+                before, begin, tally = _looked_up(servers), time.monotonic(), Tally()
+                await workload(asker(client, servers[0].model, tally), seed=7)
+                assert not tally.failed, tally
+                hits, queries = (now - then for now, then in zip(_looked_up(servers), before, strict=True))
+                found.setdefault(name, {})[policy] = hits / queries, time.monotonic() - begin
+    return {
+        name: f"hits {each['random'][0]:.0%} -> {each['cache_aware'][0]:.0%}, "
+        f"throughput {each['random'][1] / each['cache_aware'][1]:.2f} x"
+        for name, each in found.items()
+    }
+
+
+async def _failover(command: Sequence[str], servers: Sequence[RealServer]) -> tuple[str, bool]:
+    """One is killed and one drains under load; what became of requests, and whether any failed afterwards."""
+    async with _routed(command, "cache_aware", servers) as client:
+        told = []
+        for end in (servers[0].process.kill, servers[1].process.terminate):
+            tally = Tally()
+            load = asyncio.create_task(shared_prefixes(asker(client, servers[0].model, tally), seed=len(told)))
+            while tally.answered < 10:  # no event tells of it
+                await asyncio.sleep(0.05)
+            end()
+            await load
+            told.append(f"{tally.failed} of {tally.answered + tally.failed} failed")
+        after = Tally()
+        await shared_prefixes(asker(client, servers[0].model, after), seed=9)
+    return f"{', '.join(told)}, then {after.failed}", bool(after.failed)
+
+
+async def _full(command: Sequence[str], servers: Sequence[RealServer]) -> tuple[str, bool]:
+    """All servers answer 429 to many; whether the router asks them again as soon as they are not full."""
+    async with _routed(command, "cache_aware", servers) as client:
+        many, after = Tally(), Tally()
+        ask = asker(client, servers[0].model, many)
+        await asyncio.gather(*(shared_prefixes(ask, seed=seed) for seed in range(3)))
+        ask = asker(client, servers[0].model, after)
+        for _ in range(10):
+            await ask([{"role": "user", "content": "Name the capital of France."}])
+    return f"{dict(many.statuses)}, then {dict(after.statuses)}", after.failed > 0
+
+
+@contextlib.asynccontextmanager
+async def _routed(
+    command: Sequence[str], policy: str, servers: Sequence[RealServer]
+) -> AsyncIterator[httpx.AsyncClient]:
+    port, metrics_port = _free_port(), _free_port()
+    urls = [server.url for server in servers if server.process.poll() is None]
+    options = ["--policy", policy, "--port", str(port), "--prometheus-port", str(metrics_port), "--worker-urls", *urls]
+    with _running([*command, *options]) as process:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S, limits=limits) as client:
+            end = time.monotonic() + PATIENCE_S
+            ask = asker(client, servers[0].model, Tally())
+            while await ask([{"role": "user", "content": "Hello"}]) is None:
+                assert time.monotonic() < end, "the router does not answer"
+                assert process.poll() is None, "the router has ended"
+                await asyncio.sleep(0.5)
+            yield client
+
+
+@contextlib.contextmanager
+def _running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _looked_up(servers: Sequence[RealServer]) -> tuple[float, float]:
+    """Tokens of prompts that were found in caches, and that were looked for."""
+    all_ = [server.metrics() for server in servers]
+    return tuple(sum(each[f"prefix_cache_{what}_tokens_total"] for each in all_) for what in ("hits", "queries"))
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,6 +10,7 @@ from numaserve.server.api.middleware.paths import Paths
 from numaserve.server.api.middleware.request_scope import RequestScope
 from numaserve.server.api.middleware.require_key import RequireKey
 from numaserve.server.api.middleware.root_path import StripRootPath
+from numaserve.server.api.ui_files import ui_files
 from numaserve.server.fleet.front_door import FrontDoor
 from starlette.types import ASGIApp
 
@@ -19,7 +20,7 @@ def with_layers(front_door: FrontDoor, browsers: BrowserRules, root_path: str | 
     app: ASGIApp = BodyLimit(front_door, LIMITS)
     keys = front_door.routes.keys
     if keys is not None:
-        app = RequireKey(app, keys, front_door.routes.metrics.refused, OPEN_PATHS)
+        app = RequireKey(app, keys, front_door.routes.metrics.refused, OPEN_PATHS | ui_files().keys())
     app = Browsers(app, browsers, has_keys=keys is not None)
     app = RequestScope(HeaderLimit(app, LIMITS))
     if root_path:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import aiohttp
 from numaserve.server.api.errors import ApiError, not_ready, rate_limited
+from numaserve.server.config import LogLevel
 from numaserve.server.fleet.member import EXIT_MISTAKE, Membership
 from numaserve.server.fleet.metrics import FleetMetrics
 from numaserve.server.fleet.models_file import ModelSpec
@@ -35,6 +36,7 @@ class FleetOptions:
     folder: Path
     drain_seconds: float
     load_wait_s: float
+    log_level: LogLevel = "info"
     command: Sequence[str] = MEMBER_COMMAND
 
 
@@ -115,20 +117,21 @@ class Fleet:
         return not self._stopping and all(self.state(name) not in {"loading", "failed"} for name in at_start)
 
     async def load(self, name: str) -> State:
-        """Load a model because somebody has ordered it; returns when it is ready, or has failed."""
+        """Load a model because somebody has ordered it; returns when it is ready, or will not be."""
         self._check_open()
         self._residency.want(name, ordered=True)
         self._act()
-        while self.state(name) not in {"ready", "failed"} and not self._stopping:
+        while self._residency.is_coming(name) and not self._stopping:
             await self._models[name].changed.wait()
         return self.state(name)
 
     async def unload(self, name: str) -> State:
         """Unload it for the same reason; returns when its process has ended."""
         self._residency.unload(name)
+        self._tell_change(self._models[name])
         self._start_to_drain(self._models[name])
         self._act()
-        while self.state(name) == "draining":
+        while self.state(name) == "draining" and not self._stopping:
             await self._models[name].changed.wait()
         return self.state(name)
 
@@ -250,7 +253,7 @@ class Fleet:
     def _start(self, model: _Model) -> None:
         spec, resident = model.resident.spec, model.resident
         options = {**spec.options, "served_model_name": [spec.name, *(spec.config.served_model_name or ())]}
-        options["drain_seconds"] = self._options.drain_seconds
+        options |= {"drain_seconds": self._options.drain_seconds, "log_level": self._options.log_level}
         hooks = ProcessHooks(lambda: self._on_ready(model), lambda status: self._on_end(model, status))
         _log.info("loading %s", spec.name)
         model.started_at = self._loop.time()

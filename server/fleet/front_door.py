@@ -16,6 +16,7 @@ from numaserve.server.api.explain import NOT_JSON
 from numaserve.server.api.passed_clients import PASSED_HEADER, passed_header
 from numaserve.server.api.peers import client_at
 from numaserve.server.api.surfaces import error_of
+from numaserve.server.api.ui_files import ui_files
 from numaserve.server.engine.types import EngineError
 from numaserve.server.fleet.cut_off import last_event
 from numaserve.server.fleet.own_routes import OwnRoutes
@@ -139,7 +140,7 @@ class FrontDoor:
     def _told(self, request: Request) -> Headers:
         """What a server is told beside the client's own headers."""
         keys, headers = self.routes.keys, request.scope["headers"]
-        if keys is None:
+        if keys is None or request.scope["path"] in ui_files():  # which are open to all
             client = passed_header(client_at(request.scope.get("client")))
         else:
             client = passed_header(keys.client(headers), keys.owner(headers), keys.account(headers))

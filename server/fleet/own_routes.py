@@ -10,6 +10,7 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response
 from numaserve.server.api.auth import Callers
+from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import ApiError, bad_request, from_problem, model_not_found
 from numaserve.server.api.explain import NOT_JSON
 from numaserve.server.api.streaming import json_response
@@ -94,7 +95,7 @@ class OwnRoutes:
 
     async def _load(self, request: Request) -> Response:
         name = await self._ordered(request)
-        state = await self.fleet.load(name)
+        state = await until_disconnect(request, self.fleet.load(name))
         if state != "ready":
             message = f"The model '{name}' could not be loaded; the server's log says why."
             raise ApiError(503, message, kind="server_error", code="load_failed", refusal=None)
@@ -102,7 +103,7 @@ class OwnRoutes:
 
     async def _unload(self, request: Request) -> Response:
         name = await self._ordered(request)
-        return json_response({"model": name, "state": await self.fleet.unload(name)})
+        return json_response({"model": name, "state": await until_disconnect(request, self.fleet.unload(name))})
 
     async def _ordered(self, request: Request) -> str:
         """The model of an order. Raises `ApiError`, where somebody may not give orders before anything else."""

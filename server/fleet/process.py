@@ -70,6 +70,7 @@ class ModelProcess:
                 env=environment | told,
                 start_new_session=True,
             )
+            self._pidfd = _watched(self._popen)
         except OSError:
             self._notify.close()
             os.close(self._lifeline)
@@ -78,7 +79,6 @@ class ModelProcess:
             listener_fd = listener.fileno()
             listener.close()
             os.close(read_end)
-        self._pidfd = os.pidfd_open(self._popen.pid)
         self._loop.add_reader(self._pidfd, self._reap)
         self._loop.add_reader(self._notify, self._hear)
         self._tell(msgspec.structs.replace(membership, listen_fd=listener_fd, lifeline_fd=read_end))
@@ -131,6 +131,16 @@ class ModelProcess:
         status = self._popen.wait()  # returns at once: the pidfd is readable only after the process has ended
         self.exited.set_result(None)
         self._hooks.ended(status)
+
+
+def _watched(popen: subprocess.Popen[bytes]) -> int:
+    """A pidfd of the process, which is ended where there is none to be had."""
+    try:
+        return os.pidfd_open(popen.pid)
+    except OSError:
+        popen.kill()
+        popen.communicate()
+        raise
 
 
 def _bind(bound: socket.socket, path: Path) -> None:

@@ -59,6 +59,7 @@ class Residency:
     capacity: Mapping[int, int]
     max_loaded: int | None = None
     _wanted: list[str] = field(default_factory=list)
+    _ordered: set[str] = field(default_factory=set)  # of those that are wanted: not only by who may stop waiting
 
     def __post_init__(self) -> None:
         self._models = {name: _Model(claim) for name, claim in self.claims.items()}
@@ -76,13 +77,21 @@ class Residency:
         model = self._models[name]
         if ordered and model.state == "failed":
             model.state = "unloaded"
-        if model.state in {"unloaded", "draining"} and name not in self._wanted:
+        if model.state not in {"unloaded", "draining"}:
+            return
+        if ordered:
+            self._ordered.add(name)
+        if name not in self._wanted:
             self._wanted.append(name)
 
     def forget(self, name: str) -> None:
-        """Nobody wants it any more. One that is being loaded is loaded all the same."""
-        if name in self._wanted:
+        """No request wants it any more. One that is being loaded, or was ordered, is loaded all the same."""
+        if name in self._wanted and name not in self._ordered:
             self._wanted.remove(name)
+
+    def is_coming(self, name: str) -> bool:
+        """Whether it will be ready, or fail, without anything more being asked."""
+        return name in self._wanted or self.state(name) == "loading"
 
     def enter(self, name: str, now: float) -> None:
         """A request goes to its server, which is ready."""
@@ -96,6 +105,7 @@ class Residency:
 
     def unload(self, name: str) -> None:
         """Unload it: an order, which holds for pinned ones too."""
+        self._ordered.discard(name)
         self.forget(name)
         model = self._models[name]
         if model.state in {"loading", "ready"}:
@@ -128,6 +138,7 @@ class Residency:
                 victims = self._in_the_way_of(name, held)
                 if not victims:
                     self._wanted.remove(name)
+                    self._ordered.discard(name)
                     self._models[name].state = "loading"
                     actions.append(Action("start", name))
                     continue

@@ -25,7 +25,7 @@ from numaserve.server.service.announce import announce
 from numaserve.server.service.app_server import AppServer
 from numaserve.server.service.bind import bind_listeners, warn_of_reach
 from numaserve.server.service.connection import ConnectionLimits
-from numaserve.server.service.descriptors import check_descriptors
+from numaserve.server.service.descriptors import check_descriptors, max_connections
 from numaserve.server.service.ending import end_process
 from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.listen import Listener
@@ -57,9 +57,10 @@ def run_fleet(path: Path, config: ServeConfig, command: Sequence[str] = MEMBER_C
         plan = plan_models(models, read_topology())
         folder = SocketDirectory(len(models.models))
         closing.callback(folder.remove)
+        options = FleetOptions(folder.path, config.drain_seconds, models.load_wait_s, config.log_level, command)
         life = _Life(config, models, plan, key_sources, listeners)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            status = runner.run(life.run(FleetOptions(folder.path, config.drain_seconds, models.load_wait_s, command)))
+            status = runner.run(life.run(options))
             closing.close()
             end_process(status)
 
@@ -131,7 +132,8 @@ class _Life:
         return AppServer(
             with_layers(front_door, browsers, config.root_path),
             [each.socket for each in self._listeners],
-            ConnectionLimits(keep_alive_seconds=config.keep_alive_seconds),
+            # Each may have another one, to the server of a model.
+            ConnectionLimits(max_connections() // 2, keep_alive_seconds=config.keep_alive_seconds),
             None if certificate is None else certificate.context,
             at_once=not any(each.kept_open for each in self._listeners),
         )

@@ -44,7 +44,7 @@ def opened(tmp_path: Path) -> Open:
         residents = {name: resident(name, notes, index, **each) for index, (name, each) in enumerate(models.items())}
         metrics = FleetMetrics(residents)
         with tempfile.TemporaryDirectory(prefix="ns-") as folder, socket.create_server(("127.0.0.1", 0)) as listener:
-            options = FleetOptions(Path(folder), drain_seconds, load_wait_s, (sys.executable, str(FAKE_MEMBER)))
+            options = FleetOptions(Path(folder), drain_seconds, load_wait_s, command=(sys.executable, str(FAKE_MEMBER)))
             fleet = Fleet(residents, {0: 100}, max_loaded, options, metrics)
             routes = OwnRoutes(
                 fleet,

@@ -78,6 +78,14 @@ async def test_a_request_waits_for_its_model_only_so_long(opened: Open) -> None:
         assert (await door.client.get("/readyz")).status_code == 200
 
 
+async def test_an_order_to_load_that_is_taken_back_is_answered(opened: Open) -> None:
+    async with opened({"a": {"how": "never", "load": "request"}}) as door:
+        loading = asyncio.create_task(door.client.post("/models/load", json={"model": "a"}))
+        await door.until(lambda: door.fleet.state("a") == "loading")
+        assert await door.fleet.unload("a") == "unloaded"
+        assert (await loading).json()["error"]["code"] == "load_failed"
+
+
 async def test_a_mistake_is_not_tried_again_until_somebody_orders_it(opened: Open) -> None:
     async with opened({"a": {}, "b": {"how": "mistake", "load": "request"}}) as door:
         for _ in range(2):

@@ -60,6 +60,7 @@ async def test_nobody_can_say_who_he_is_to_a_server_but_the_front_door(opened: O
         assert headers.keys() & {name.lower() for name in forged} == set()
         assert headers["content-length"] == ["2"]
         assert (await door.client.post("/echo", content=b"{}")).status_code == 401
+        assert (await door.client.get("/ui")).json() == {"error": "unknown"}  # the server's answer: the page is open
         again = {**forged, "X-Api-Key": "secrets"}
         assert (await door.client.post("/echo", content=b"{}", headers=again)).status_code == 401
 

@@ -127,6 +127,20 @@ def test_a_process_that_ends_is_started_again_or_has_failed(was_ready: bool) -> 
     assert residency.decide(2.0) == [("start", "a")]
 
 
+def test_an_order_holds_though_nobody_waits_any_more_until_another_one() -> None:
+    residency = models(a=claim(0), b=claim(0))
+    loaded(residency, "a", 0.0)
+    residency.enter("a", 0.0)
+    residency.want("b")
+    residency.want("b", ordered=True)
+    residency.forget("b")
+    assert residency.is_coming("b")
+    residency.unload("b")
+    assert not residency.is_coming("b")
+    residency.leave("a", 1.0)
+    assert residency.decide(1.0) == []
+
+
 @pytest.mark.parametrize("state", ["loading", "ready"])
 def test_an_order_unloads_a_model_in_any_state(state: str) -> None:
     residency = models(a=claim(0, pinned=True))

@@ -35,6 +35,7 @@ class RandomResidency(RuleBasedStateMachine):
                 assert name not in self.processes
                 assert name in self.wanted
                 self.wanted.discard(name)
+                self.ordered.discard(name)
                 self.processes[name] = "starting"
             elif what == "drain":
                 assert self.processes[name] == "up"
@@ -50,12 +51,15 @@ class RandomResidency(RuleBasedStateMachine):
         self.residency.want(name, ordered=ordered)
         if self.residency.state(name) in {"unloaded", "draining"}:
             self.wanted.add(name)
+            if ordered:
+                self.ordered.add(name)
         self.act()
 
     @rule(name=NAMES)
     def forget(self, name: str) -> None:
         self.residency.forget(name)
-        self.wanted.discard(name)
+        if name not in self.ordered:
+            self.wanted.discard(name)
         self.act()
 
     @rule(name=NAMES)
@@ -74,6 +78,7 @@ class RandomResidency(RuleBasedStateMachine):
     def unload(self, name: str) -> None:
         self.residency.unload(name)
         self.wanted.discard(name)
+        self.ordered.discard(name)
         self.act()
 
     @rule(name=NAMES)

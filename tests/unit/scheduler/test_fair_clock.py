@@ -1,4 +1,4 @@
-"""The clock of turns by itself; what it does for sequences is in test_fairness.py."""
+"""The clock of turns by itself; what it does for sequences is in test_turns.py."""
 
 from collections import Counter
 

@@ -176,3 +176,12 @@ def test_a_suffix_follows_the_answer_where_the_tokenizer_has_tokens_for_it(
 def test_a_suffix_needs_one_text_before_it(client: TestClient, fields: dict[str, Any]) -> None:
     answer = client.post("/v1/completions", json={"suffix": "x", **fields})
     assert answer.json()["error"]["param"] == "suffix"
+
+
+@pytest.mark.parametrize(
+    "fields", [{"logprobs": 0}, {"prompt_logprobs": 0}, {"n": 2}, {"echo": True}, {"prompt": ["ab", "cd"]}]
+)
+def test_one_answer_without_log_probabilities_is_resumed(client: TestClient, fields: dict[str, Any]) -> None:
+    answer = complete(client, **fields | {"prompt": fields.get("prompt", "ab"), "resume_token_ids": [97]})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "resume_token_ids"

@@ -145,8 +145,9 @@ class SamplingFields(Strict):
 
     @model_validator(mode="after")
     def _one_answer_is_resumed(self) -> SamplingFields:
-        with_logprobs = getattr(self, "logprobs", None) not in (None, False) or self.prompt_logprobs is not None
-        if self.resume_token_ids and ((self.n or 1) > 1 or with_logprobs):
+        logprobs = getattr(self, "logprobs", None)  # of chat true or false, of completions a number, 0 too
+        scored = (logprobs is not None and logprobs is not False) or self.prompt_logprobs is not None
+        if self.resume_token_ids and ((self.n or 1) > 1 or scored):
             raise conflict("resume_token_ids", "'resume_token_ids' are of one answer, without log-probabilities")
         return self
 

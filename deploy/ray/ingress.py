@@ -8,9 +8,11 @@ import json
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
 
 from numaserve.ray.calls import Call, Head, ReplicaGone, passed_on
 from numaserve.ray.prefixes import blocks_of, prompt_of
+from numaserve.ray.resume import Resumable
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
@@ -33,51 +35,82 @@ class Ingress:
 
     async def __call__(self, request: Request) -> Response:
         """The answer of a replica. 503 when none answers in time."""
-        parts = self._parts(await _call_of(request))
+        call, resumable = await _call_of(request)
+        parts = self._parts(call, resumable)
         try:
             head = await anext(parts)
         except ReplicaGone as error:
             logger.error("no replica answers: %s", error)
-            said = {"error": {"message": "No replica answers; try again later.", "type": "server_error"}}
-            return JSONResponse(said, 503, {"Retry-After": "5"})
+            return JSONResponse(_error("No replica answers; try again later."), 503, {"Retry-After": "5"})
         assert isinstance(head, Head)  # noqa: S101  # what `ask` begins with
-        response = StreamingResponse(_body(parts), head.status)
+        response = StreamingResponse(_body(parts, head), head.status)
         response.raw_headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in head.headers]
         return response
 
-    async def _parts(self, call: Call) -> AsyncGenerator[Head | bytes, None]:
-        """The head and the body of an answer. Until the head is there another replica is asked when one fails.
+    async def _parts(self, call: Call, resumable: Resumable | None) -> AsyncGenerator[Head | bytes, None]:
+        """The head and the body of an answer.
 
-        Raises `ReplicaGone` when none answers.
+        When a replica fails another one is asked, for the whole answer until its head is there, and after that for the
+        rest where it is resumable. Raises `ReplicaGone` when that cannot be, and when for too long none answers.
         """
-        end = time.monotonic() + self._retry_seconds
-        pause = _PAUSE_SECONDS
+        headed, pause = False, _PAUSE_SECONDS
+        progress = time.monotonic()
         while True:
-            begun = False
             try:
                 async for part in self._replicas.ask.remote(call):
-                    begun = True
-                    yield part
-                return
+                    if isinstance(part, Head):
+                        if headed and part.status != 200:
+                            raise ReplicaGone(f"The rest of the answer was refused with {part.status}.")
+                        if headed:
+                            continue
+                        resumable = resumable if part.status == 200 else None
+                        headed = True
+                    elif resumable is not None:
+                        part = resumable.take(part)  # noqa: PLW2901
+                    progress, pause = time.monotonic(), _PAUSE_SECONDS
+                    if part:
+                        yield part
+                if resumable is None or resumable.ended:
+                    return
+                raise ReplicaGone("The stream ended before its end.")
             except _GONE as error:
-                if begun or time.monotonic() + pause > end:
+                late = time.monotonic() + pause > progress + self._retry_seconds
+                if late or (headed and resumable is None):
                     raise ReplicaGone(str(error)) from None
-                logger.warning("a replica did not answer %s %s, another is asked: %s", call.method, call.target, error)
+                logger.warning("a replica failed at %s %s, another is asked: %s", call.method, call.target, error)
+                if headed and resumable is not None:
+                    call = replace(call, body=resumable.rest())
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-async def _call_of(request: Request) -> Call:
+async def _call_of(request: Request) -> tuple[Call, Resumable | None]:
     body = await request.body()
     target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     decoded: object = None
     with contextlib.suppress(ValueError):
         decoded = json.loads(body) if body else None
-    return Call(request.method, target, passed_on(request.headers.items()), body, blocks_of(prompt_of(decoded)))
+    prefix = blocks_of(prompt_of(decoded))
+    resumable = Resumable.of(request.url.path, decoded)
+    if resumable is not None:
+        body = resumable.first()
+    return Call(request.method, target, passed_on(request.headers.items()), body, prefix), resumable
 
 
-async def _body(parts: AsyncGenerator[Head | bytes, None]) -> AsyncIterator[bytes]:
+async def _body(parts: AsyncGenerator[Head | bytes, None], head: Head) -> AsyncIterator[bytes]:
+    """The body; a stream of events that breaks off ends with one that says so. Others raise `ReplicaGone`."""
+    events = dict(head.headers).get("Content-Type", "").startswith("text/event-stream")
     async with contextlib.aclosing(parts):
-        async for part in parts:
-            assert isinstance(part, bytes)  # noqa: S101  # the head was the first
-            yield part
+        try:
+            async for part in parts:
+                assert isinstance(part, bytes)  # noqa: S101  # the head was the first
+                yield part
+        except ReplicaGone as error:
+            logger.error("an answer broke off: %s", error)
+            if not events:
+                raise
+            yield b"data: " + json.dumps(_error("The server that answered has failed.")).encode() + b"\n\n"
+
+
+def _error(message: str) -> dict[str, object]:
+    return {"error": {"message": message, "type": "server_error", "code": "replica_failed"}}

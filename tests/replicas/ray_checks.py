@@ -138,7 +138,7 @@ def servers() -> list[psutil.Process]:
 
 
 async def _scales(bench: Bench) -> str:
-    assert replicas() == 1
+    await until(lambda: replicas() == 1)
     async with Load(bench, 24) as load:
         await until(lambda: replicas() == 3)
         await load.rounds(24)
@@ -149,4 +149,37 @@ async def _scales(bench: Bench) -> str:
     )
 
 
-CHECKS = {"answers": _answers, "scales": _scales}
+async def _outlives(bench: Bench) -> str:
+    """A server, a replica and a host with its replicas are killed while clients are answered."""
+    async with Load(bench, 24) as load:
+        await until(lambda: replicas() == 3)
+        await load.rounds(12)
+        for victim_of in (lambda server: server, lambda server: server.parent()):
+            before = servers()
+            victim_of(before[0]).kill()
+            await load.rounds(24)
+            await until(lambda before=before: len(set(servers()) - set(before)) == 1)
+        bench.cluster.remove_node(bench.other, allow_graceful=False)
+        await load.rounds(24)
+    await until(lambda: len(servers()) == 1)
+    return f"server, replica and host killed: {load.whole} whole and {load.streamed} streamed answers, none failed"
+
+
+async def _resumes(bench: Bench) -> str:
+    """All servers are killed in the middle of a stream, which goes on where it was when there are others."""
+    body = CHAT | {"temperature": 1, "seed": 7, "max_tokens": 150, "ignore_eos": True, "stream": True}
+    aim = await bench.events("/v1/chat/completions", body)
+    events: list[dict[str, Any]] = []
+    async with bench.session.post("/v1/chat/completions", json=body) as answer:
+        async for line in answer.content:
+            if line.startswith(b"data: {"):
+                events.append(json.loads(line.removeprefix(b"data: ")))
+            if len(events) == 20:
+                for server in servers():
+                    server.kill()
+    assert [event["choices"] for event in events] == [event["choices"] for event in aim]
+    assert len({event["id"] for event in events}) == 1
+    return f"a stream of {len(events)} events went on behind the 20th, with the same bits"
+
+
+CHECKS = {"answers": _answers, "resumes": _resumes, "scales": _scales, "outlives": _outlives}

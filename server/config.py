@@ -194,6 +194,11 @@ class ServeConfig(BaseModel):
         description="Host name that the server may be called by, for a proxy before it, or `*`; may be given several "
         "times. Default: local names.",
     )
+    otlp_endpoint: NonBlank | None = Field(
+        None,
+        description="OpenTelemetry collector that is sent spans of each request over OTLP/HTTP, such as "
+        "http://127.0.0.1:4318. Default: OTEL_EXPORTER_OTLP_ENDPOINT's, if it is set. It needs numaserve[otel].",
+    )
     ui: bool = Field(True, description="Serve GET /ui: a page to chat with the model and to look at the machine.")
     tokenizer_info: bool = Field(
         False, description="Serve GET /tokenizer_info, which shows the chat template to every client."

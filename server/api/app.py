@@ -26,6 +26,7 @@ from numaserve.server.api.middleware.request_scope import RequestScope
 from numaserve.server.api.middleware.request_timeout import RequestTimeout
 from numaserve.server.api.middleware.require_key import RequireKey
 from numaserve.server.api.middleware.root_path import StripRootPath
+from numaserve.server.api.middleware.trace_parent import TraceParent
 from numaserve.server.api.ollama.embed import ollama_embed_router
 from numaserve.server.api.ollama.generation import ollama_generation_router
 from numaserve.server.api.ollama.models import ollama_models_router
@@ -98,6 +99,8 @@ def create_app(context: ApiContext) -> FastAPI:
     app.add_middleware(RequestTimeout, context=context)
     app.add_middleware(HeaderLimit, limits=context.limits)
     app.add_middleware(RequestScope)
+    if context.traced:
+        app.add_middleware(TraceParent)
     if context.root_path:
         app.add_middleware(StripRootPath, prefix=context.root_path)
     app.add_middleware(Paths)

@@ -54,6 +54,7 @@ class ApiContext:
     reasoning_format: ReasoningFormat | None = None  # None: the model does not think before it answers
     response_template: ResponseTemplate | None = None  # what reads answers whole, where the format is not known
     judge: Judge | None = None  # None: the model is not served as a judge of documents
+    traced: bool = False  # somebody makes spans of requests, which may be parts of the callers' traces
     ui: bool = False  # serve the page of GET /ui
     embedding_size: int = 0  # of the model's embeddings; 0: it is not served for them
     browsers: BrowserRules = field(default_factory=BrowserRules)

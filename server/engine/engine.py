@@ -21,6 +21,7 @@ from numaserve.server.engine.registry import LiveRequests
 from numaserve.server.engine.room import Room
 from numaserve.server.engine.steps import StepHooks, StepLoop
 from numaserve.server.engine.stream import Stream
+from numaserve.server.engine.traces import TraceSink
 from numaserve.server.engine.types import Busy, GenerationFailed, GenerationRequest, Load, NotReady
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.scheduler import Scheduler
@@ -55,6 +56,7 @@ class Engine:
         callbacks: EngineCallbacks | None = None,
         clock: Clock = time.monotonic,
         matcher_work: MatcherWork | None = None,
+        trace: TraceSink | None = None,
     ) -> None:
         self._config = config
         self._supervisor = supervisor
@@ -70,6 +72,7 @@ class Engine:
             on_end=self._on_room,
             clock=clock,
             matcher_work=matcher_work,
+            trace=trace,
         )
         self._callbacks = callbacks or EngineCallbacks()
         self._steps = StepLoop(

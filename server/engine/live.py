@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numaserve.server.engine.stream import Stream
+from numaserve.server.engine.traces import TRACE_PARENT, SequenceTrace, TraceSink
 from numaserve.server.engine.types import (
     EngineError,
     GenerationChunk,
@@ -30,7 +31,8 @@ class LiveRequest:
     """Detokenizes, looks for the end and feeds the stream as its sequence `index`. It ends in `_end` and nowhere else,
     once.
 
-    `on_end` is called then, with the request; `now` is always the monotonic clock in seconds.
+    `on_end` is called then, with the request, and before it `trace`, if there is one. `now` is always the monotonic
+    clock in seconds.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class LiveRequest:
         index: int,
         now: float,
         on_end: Callable[[LiveRequest], None],
+        trace: TraceSink | None = None,
     ) -> None:
         self.request = request
         self.sequence = sequence
@@ -53,6 +56,8 @@ class LiveRequest:
         self._index = index
         self._metrics = metrics
         self._on_end = on_end
+        self._trace = trace
+        self._parent = "" if trace is None else TRACE_PARENT.get()
         self._detokenizer = IncrementalDetokenizer(tokenizer, request.skip_special_tokens, request.shown_tokens)
         self._stops = StopMatcher(request.stop) if request.stop else None
         self._generated = 0
@@ -131,12 +136,28 @@ class LiveRequest:
             self._stream.push(last)
         elif last is not None:
             self._stream.fail(last)
+        if self._trace is not None:
+            self._trace(self._told(reason, now))
         self._on_end(self)
 
     @property
     def _computed(self) -> int:
         """The tokens that were generated here."""
         return max(0, self._generated - len(self.request.generated))
+
+    def _told(self, reason: FinishReason, now: float) -> SequenceTrace:
+        return SequenceTrace(
+            request_id=self.request.request_id,
+            parent=self._parent,
+            admitted=self.admitted_at,
+            scheduled=self._scheduled_at if self.sequence.has_begun else None,
+            first_token=self._first_token_at if self._computed else None,
+            ended=now,
+            prompt_tokens=self.sequence.prompt_len,
+            cached_tokens=self.sequence.cached_tokens or 0,
+            output_tokens=self._computed,
+            reason=reason,
+        )
 
     def _count_token(self, now: float) -> None:
         if self._computed:

@@ -15,6 +15,7 @@ from numaserve.server.engine.live import LiveRequest
 from numaserve.server.engine.masks import Masks, MatcherWork
 from numaserve.server.engine.stream import Stream
 from numaserve.server.engine.timeouts import Timeouts
+from numaserve.server.engine.traces import TraceSink
 from numaserve.server.engine.types import (
     EngineError,
     GenerationFailed,
@@ -46,6 +47,7 @@ class LiveRequests:
         on_end: Callable[[], None],
         clock: Clock = time.monotonic,
         matcher_work: MatcherWork | None = None,
+        trace: TraceSink | None = None,
     ) -> None:
         """`board` gives the mask board of the present workers; `matcher_work` is as for `Masks`."""
         self.masks = Masks(board, metrics, failed=self._on_constraint_failed, clock=clock, work=matcher_work)
@@ -53,6 +55,7 @@ class LiveRequests:
         self._scheduler = scheduler
         self._tokenizer = tokenizer
         self._metrics = metrics
+        self._trace = trace
         self._on_end = on_end
         self._live: dict[str, LiveRequest] = {}
         self._ids = itertools.count()
@@ -97,7 +100,15 @@ class LiveRequests:
         sequence.tokens += request.generated
         sequence.resuming = bool(request.generated)
         live = LiveRequest(
-            request, sequence, self._tokenizer, self._metrics, stream, index=index, now=now, on_end=self._remove
+            request,
+            sequence,
+            self._tokenizer,
+            self._metrics,
+            stream,
+            index=index,
+            now=now,
+            on_end=self._remove,
+            trace=self._trace,
         )
         self._scheduler.add(sequence)
         self.backlog.enter(sequence)

@@ -13,6 +13,7 @@ from numaserve.server.api.sampling import Sampling
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
+from numaserve.server.engine.traces import TraceSink
 from numaserve.server.kv_events.feed import KVFeed
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.reasoning.format import ReasoningFormat
@@ -69,7 +70,11 @@ class Checked:
 
 
 def make_engine(
-    checked: Checked, callbacks: EngineCallbacks, worker_command: Sequence[str], kv_feed: KVFeed | None = None
+    checked: Checked,
+    callbacks: EngineCallbacks,
+    worker_command: Sequence[str],
+    kv_feed: KVFeed | None = None,
+    trace: TraceSink | None = None,
 ) -> Engine:
     """The engine; nothing is started yet. `worker_command` is the command of a worker."""
     config, deployment = checked.config, checked.deployment
@@ -104,10 +109,13 @@ def make_engine(
         checked.tokenizer,
         checked.metrics,
         callbacks=callbacks,
+        trace=trace,
     )
 
 
-def make_http_server(checked: Checked, engine: Engine, listeners: Sequence[Listener]) -> HttpServer:
+def make_http_server(
+    checked: Checked, engine: Engine, listeners: Sequence[Listener], *, traced: bool = False
+) -> HttpServer:
     """The HTTP server; slow, as it imports half of what there is, and meant for a thread.
 
     At listeners that the service manager keeps open it begins with `listen`, once the model is loaded: to wait is
@@ -138,6 +146,7 @@ def make_http_server(checked: Checked, engine: Engine, listeners: Sequence[Liste
         log_prompts=config.log_prompts,
         strict_fields=config.strict_fields,
         ui=config.ui,
+        traced=traced,
         tokenizer_info=config.tokenizer_info,
         sampling_defaults=checked.sampling_defaults,
         tool_format=checked.tool_format,

@@ -19,6 +19,7 @@ import uvloop
 from numaserve.server.api.sampling import Sampling
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.config import EngineCallbacks
+from numaserve.server.engine.traces import TraceSink
 from numaserve.server.kv_events.feed import KVFeed
 from numaserve.server.service.announce import announce
 from numaserve.server.service.answer_formats import reasoning_format, response_template, tool_format
@@ -38,6 +39,7 @@ from numaserve.server.service.pooling import check_pooling
 from numaserve.server.service.reload import Reloader
 from numaserve.server.service.reranker import find_judge
 from numaserve.server.service.sampling_defaults import read_sampling_defaults
+from numaserve.server.service.spans import open_spans
 from numaserve.server.service.systemd import ServiceManager, watchdog_seconds
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
@@ -79,7 +81,11 @@ def run_service(
         kv_feed = open_kv_feed(config, checked.name)
         if kv_feed is not None:
             closing.callback(kv_feed.close)
-        service = Service(checked, listeners, worker_command, kv_feed, bar=member is None)
+        spans = open_spans(config, checked.name)
+        if spans is not None:
+            closing.callback(spans.close)
+        trace = None if spans is None else spans.sequence_ended
+        service = Service(checked, listeners, worker_command, kv_feed, trace, bar=member is None)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             status = runner.run(service.run())
             closing.close()
@@ -136,6 +142,7 @@ class Service:
         listeners: Sequence[Listener],
         worker_command: Sequence[str],
         kv_feed: KVFeed | None = None,
+        trace: TraceSink | None = None,
         *,
         bar: bool = True,
     ) -> None:
@@ -144,7 +151,8 @@ class Service:
         self._service_manager = ServiceManager()
         self._display = LoadingDisplay(checked.name, self._service_manager, bar=bar)
         callbacks = EngineCallbacks(load_progress=self._display.update, given_up=lambda _reason: self._gave_up.set())
-        self._engine = make_engine(checked, callbacks, worker_command, kv_feed)
+        self._engine = make_engine(checked, callbacks, worker_command, kv_feed, trace)
+        self._traced = trace is not None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._gave_up = asyncio.Event()
@@ -160,7 +168,9 @@ class Service:
         with self._display:
             starting = loop.create_task(self._engine.start())
             # Importing the HTTP side in a thread lets the event loop feed the workers meanwhile.
-            http = await asyncio.to_thread(make_http_server, self._checked, self._engine, self._listeners)
+            http = await asyncio.to_thread(
+                make_http_server, self._checked, self._engine, self._listeners, traced=self._traced
+            )
             serving = loop.create_task(http.run_until_stopped())
             await _first_of(starting, self._stop.wait(), asyncio.sleep(_QUICK_S))
             if not starting.done() and not self._stop.is_set():

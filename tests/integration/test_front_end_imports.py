@@ -17,7 +17,10 @@ names = Path(sys.argv.pop(1))
 atexit.register(lambda: names.write_text("\\n".join([str(gc.get_freeze_count()), *sys.modules])))
 runpy.run_path({str(SERVE_FAKE)!r}, run_name="__main__")
 """
-HEAVY = ("torch", "transformers", "numaserve.kernels", "numaserve.workers.process")
+HEAVY = (
+    *("torch", "transformers", "numaserve.kernels", "numaserve.workers.process"),
+    *("opentelemetry.sdk", "opentelemetry.exporter", "numaserve.server.tracing"),
+)
 OF_SEVERAL_MODELS = ("numaserve.server.fleet", "aiohttp")
 
 

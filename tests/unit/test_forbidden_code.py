@@ -32,7 +32,8 @@ PUBLISHERS = {"server/config.py", "server/service/kv_feed.py"}
 # What asks other machines, and who may: commands that are given a server, the front door of several
 # models, which asks theirs, and the fetching of a model.
 ASKING = {"aiohttp", "httpx", "requests", "urllib.request", "http.client", "ftplib", "huggingface_hub", "socketserver"}
-ASKERS = ("server/loadtest/", "server/remote.py", "server/fleet/", "workers/weights/hub.py")
+ASKING |= {"opentelemetry.exporter.otlp.proto.http.trace_exporter"}
+ASKERS = ("server/loadtest/", "server/remote.py", "server/fleet/", "server/tracing/", "workers/weights/hub.py")
 
 
 def imported(tree: ast.AST) -> Iterator[str]:

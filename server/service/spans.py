@@ -1,0 +1,48 @@
+"""Traces as the options ask for them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from numaserve.server.config import ServeConfig
+from numaserve.server.version import installed_version
+from numaserve.workers.errors import OperatorError
+
+if TYPE_CHECKING:
+    from numaserve.server.tracing.spans import Spans
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_NEEDED = "opentelemetry.exporter.otlp.proto.http"
+
+_log = logging.getLogger(__name__)
+
+
+def open_spans(config: ServeConfig, model: str) -> Spans | None:
+    """What sends a span of each request of `model`; None where nobody asked for it, and nothing is imported then.
+
+    Raises `OperatorError` for an address that is none, or where the packages for it are not installed.
+    """
+    endpoint = config.otlp_endpoint
+    if endpoint is None and not any(os.environ.get(name) for name in _ENDPOINTS):
+        return None
+    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+        raise OperatorError(f"--otlp-endpoint {endpoint}: expected a URL like http://127.0.0.1:4318")
+    if not _is_installed():
+        if endpoint is not None:
+            raise OperatorError("--otlp-endpoint needs OpenTelemetry: pip install 'numaserve[otel]'")
+        # The environment's may be meant for all programs of a host.
+        _log.warning("no traces: OTEL_EXPORTER_OTLP_ENDPOINT needs numaserve[otel]")
+        return None
+    from numaserve.server.tracing.spans import Spans  # noqa: PLC0415 half a second
+
+    return Spans(endpoint, model=model, version=installed_version())
+
+
+def _is_installed() -> bool:
+    try:
+        return find_spec(_NEEDED) is not None and find_spec("opentelemetry.sdk") is not None
+    except ModuleNotFoundError:  # of what lies above it
+        return False

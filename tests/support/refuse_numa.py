@@ -1,6 +1,6 @@
 """``python refuse_numa.py ARGUMENT...``: the numaserve command, to which the kernel refuses all NUMA system calls.
 
-So do the seccomp profiles that Docker, Podman and containerd give to containers without CAP_SYS_NICE: EPERM.
+So do the seccomp profiles that Docker and containerd give to containers without CAP_SYS_NICE: EPERM.
 """
 
 import ctypes

@@ -3,7 +3,7 @@
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients
 #   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make asan    make tsan
-#   make docs    make docs-serve    make audit    make lock    make container    make test-container
+#   make docs    make docs-serve    make audit    make lock    make container    make test-container    make test-kubernetes
 
 MODEL ?= demo
 TP ?=
@@ -37,7 +37,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	print(*extras[sys.argv[1]], sep="\n")'
 
 .PHONY: serve install test test-amx test-slow test-clients test-ray test-routers test-ui test-monitoring test-templates chaos fuzz lint format bench asan tsan docs docs-site docs-serve \
-	audit lock install-service container test-container clean
+	audit lock install-service container test-container test-kubernetes clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -222,6 +222,10 @@ container:
 # The image of `make container`, run by podman with a read-only root, without capabilities; needs root.
 test-container: $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/python -m tests.container $(CONTAINER_ARGS)
+
+# The manifests of deploy/kubernetes, rendered by kubectl and validated; its environment is in build/kubernetes.
+test-kubernetes: $(STAMPS)/install $(STAMPS)/test
+	$(BIN)/python -m tests.kubernetes
 
 clean:
 	rm -rf build dist bench-results $(STAMPS)

@@ -1,0 +1,1 @@
+"""The manifests of deploy/kubernetes, rendered by kubectl and validated: ``make test-kubernetes``."""

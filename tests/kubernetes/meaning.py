@@ -1,0 +1,89 @@
+"""What no schema says of the manifests: that their parts fit each other, and that pods get cores of their own."""
+
+from typing import Any
+
+import yaml
+from numaserve.server.metrics.metrics import Metrics
+
+from tests.documentation.parts import ROOT
+
+Document = dict[str, Any]
+KERNEL_KILLS_AFTER_S = 10  # what the workers may need to end, beside draining
+
+
+def check_meaning(documents: list[Document]) -> None:
+    """Raise `AssertionError` where the rendered `documents` of one folder do not fit together."""
+    by_kind: dict[str, Document] = {document["kind"]: document for document in documents}
+    assert len(by_kind) == len(documents), "two of a kind"
+    deployment = by_kind["Deployment"]
+    template = deployment["spec"]["template"]
+    (container,) = template["spec"]["containers"]
+    config = yaml.safe_load(by_kind["ConfigMap"]["data"]["numaserve.yaml"])
+    check_pod(template["spec"], container, config)
+    volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == volumes.keys()
+    assert volumes["config"]["configMap"]["name"] == by_kind["ConfigMap"]["metadata"]["name"]
+    check_ports(by_kind, container)
+    for labels in selectors(by_kind):
+        assert labels.items() <= template["metadata"]["labels"].items(), f"{labels} selects no pod"
+    check_autoscaling(by_kind)
+
+
+def check_pod(pod: Document, container: Document, config: Document) -> None:
+    """Cores of its own, no privileges, and time to end."""
+    resources = container["resources"]
+    assert resources["requests"] == resources["limits"], "the pod is not of the guaranteed class"
+    assert str(resources["limits"]["cpu"]).isdigit(), "only whole cores are given to a pod alone"
+    security = pod["securityContext"] | container["securityContext"]
+    assert security["runAsNonRoot"] and security["readOnlyRootFilesystem"]
+    assert not security["allowPrivilegeEscalation"] and "privileged" not in security
+    assert security["capabilities"] == {"drop": ["ALL"]} and security["seccompProfile"] == {"type": "RuntimeDefault"}
+    image = (ROOT / "deploy" / "container" / "Containerfile").read_text()
+    assert f"USER {security['runAsUser']}:{security['runAsGroup']}\n" in image
+    wait = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] >= wait + config["drain-seconds"] + KERNEL_KILLS_AFTER_S
+
+
+def check_ports(by_kind: dict[str, Document], container: Document) -> None:
+    """Whoever names a port means one that there is."""
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["port"] in ports
+    (port,) = by_kind["Service"]["spec"]["ports"]
+    assert port["targetPort"] in ports
+    if monitor := by_kind.get("ServiceMonitor"):
+        assert [each["port"] for each in monitor["spec"]["endpoints"]] == [port["name"]]
+    if pool := by_kind.get("InferencePool"):
+        assert [each["number"] for each in pool["spec"]["targetPorts"]] == [ports["http"]]
+        (rule,) = by_kind["HTTPRoute"]["spec"]["rules"]
+        assert [each["name"] for each in rule["backendRefs"]] == [pool["metadata"]["name"]]
+    if policy := by_kind.get("NetworkPolicy"):
+        assert {each["port"] for rule in policy["spec"]["ingress"] for each in rule["ports"]} == ports.keys()
+
+
+def selectors(by_kind: dict[str, Document]) -> list[dict[str, str]]:
+    """What selects the pods, or the service, which has the same labels."""
+    spec = {kind: document["spec"] for kind, document in by_kind.items() if "spec" in document}
+    found = [spec["Service"]["selector"]]
+    found += [
+        spec[kind]["selector"]["matchLabels"]
+        for kind in ("Deployment", "PodDisruptionBudget", "ServiceMonitor", "InferencePool")
+        if kind in spec
+    ]
+    if "NetworkPolicy" in spec:
+        found.append(spec["NetworkPolicy"]["podSelector"]["matchLabels"])
+    return found
+
+
+def check_autoscaling(by_kind: dict[str, Document]) -> None:
+    """The autoscaler's metrics are made by the adapter's rules, of metrics that the server has."""
+    scaler = by_kind.get("HorizontalPodAutoscaler")
+    if scaler is None:
+        return
+    rules = yaml.safe_load((ROOT / "deploy/kubernetes/components/autoscaling/adapter-rules.yaml").read_text())["rules"]
+    families = {metric.name for metric in Metrics("m").registry.collect()}
+    series = [rule["seriesQuery"].partition("{")[0] for rule in rules["custom"]]
+    assert set(series) <= families
+    made = {rule.get("name", {}).get("as", name) for rule, name in zip(rules["custom"], series, strict=True)}
+    assert {metric["pods"]["metric"]["name"] for metric in scaler["spec"]["metrics"]} == made
+    assert scaler["spec"]["scaleTargetRef"]["name"] == by_kind["Deployment"]["metadata"]["name"]

@@ -96,7 +96,7 @@ def create_app(context: ApiContext) -> FastAPI:
         refused = context.metrics.request_refused
         app.add_middleware(RequireKey, keys=context.api_keys, refused=refused, open_paths=context.open_paths)
     app.add_middleware(Browsers, rules=context.browsers, has_keys=context.api_keys is not None)
-    app.add_middleware(RequestTimeout, context=context)
+    app.add_middleware(RequestTimeout, limits=context.limits)
     app.add_middleware(HeaderLimit, limits=context.limits)
     app.add_middleware(RequestScope)
     if context.traced:

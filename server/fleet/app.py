@@ -8,6 +8,7 @@ from numaserve.server.api.middleware.browsers import Browsers
 from numaserve.server.api.middleware.header_limit import HeaderLimit
 from numaserve.server.api.middleware.paths import Paths
 from numaserve.server.api.middleware.request_scope import RequestScope
+from numaserve.server.api.middleware.request_timeout import RequestTimeout
 from numaserve.server.api.middleware.require_key import RequireKey
 from numaserve.server.api.middleware.root_path import StripRootPath
 from numaserve.server.api.ui_files import ui_files
@@ -22,7 +23,7 @@ def with_layers(front_door: FrontDoor, browsers: BrowserRules, root_path: str | 
     if keys is not None:
         app = RequireKey(app, keys, front_door.routes.metrics.refused, OPEN_PATHS | ui_files().keys())
     app = Browsers(app, browsers, has_keys=keys is not None)
-    app = RequestScope(HeaderLimit(app, LIMITS))
+    app = RequestScope(HeaderLimit(RequestTimeout(app, LIMITS), LIMITS))
     if root_path:
         app = StripRootPath(app, root_path)
     return Paths(app)

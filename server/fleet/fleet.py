@@ -5,28 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import aiohttp
-from numaserve.server.api.errors import ApiError, not_ready, rate_limited
+from numaserve.server.api.errors import not_ready
 from numaserve.server.config import LogLevel
 from numaserve.server.fleet.member import EXIT_MISTAKE, Membership
 from numaserve.server.fleet.metrics import FleetMetrics
-from numaserve.server.fleet.models_file import ModelSpec
+from numaserve.server.fleet.passing import open_session
 from numaserve.server.fleet.process import MEMBER_COMMAND, ModelProcess, ProcessHooks
-from numaserve.server.fleet.residency import Claim, Residency, State
+from numaserve.server.fleet.residency import Residency, State
+from numaserve.server.fleet.resident import Resident
+from numaserve.server.fleet.waiting import WaitingRoom, too_late
 from numaserve.server.supervisor.policy import RestartPolicy
 
 _log = logging.getLogger(__name__)
 
-MAX_WAITING = 1024  # requests for models that are being loaded
-MAX_WAITING_BYTES = 64 << 20  # of their bodies
 _KILL_S = 30.0  # after its time to drain
-_IDLE_CONNECTION_S = 30.0  # shorter than the server's own, which would close one that a request is on its way to
 
 
 @dataclass(frozen=True)
@@ -40,15 +38,6 @@ class FleetOptions:
     command: Sequence[str] = MEMBER_COMMAND
 
 
-@dataclass(frozen=True)
-class Resident:
-    """A model and its place: processors, and what it claims of them."""
-
-    spec: ModelSpec
-    cpus: Sequence[int]
-    claim: Claim
-
-
 @dataclass
 class _Model:
     resident: Resident
@@ -56,7 +45,6 @@ class _Model:
     policy: RestartPolicy = field(default_factory=RestartPolicy)
     process: ModelProcess | None = None
     session: aiohttp.ClientSession | None = None
-    waiting: list[asyncio.Future[aiohttp.ClientSession]] = field(default_factory=list)
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
     started_at: float = 0.0
     status: int = 0  # of the last process that ended by itself
@@ -83,7 +71,7 @@ class Fleet:
             name: _Model(each, options.folder / f"m{index}.sock")
             for index, (name, each) in enumerate(residents.items())
         }
-        self._waiting_bytes = 0
+        self._waiting = WaitingRoom(residents)
         self._stopping = False
         self._next_look: asyncio.TimerHandle | None = None
 
@@ -98,7 +86,7 @@ class Fleet:
 
     def waiting(self, name: str) -> int:
         """Requests that wait for a model."""
-        return len(self._models[name].waiting)
+        return self._waiting.count(name)
 
     def exit_status(self, name: str) -> int:
         """The status of the model's last process that ended by itself."""
@@ -135,29 +123,34 @@ class Fleet:
             await self._models[name].changed.wait()
         return self.state(name)
 
-    async def session_of(self, name: str, nbytes: int) -> aiohttp.ClientSession:
+    async def session_of(self, name: str, nbytes: int, time_left: float | None = None) -> aiohttp.ClientSession:
         """The way to a model's server, for one request that was entered and must be left with `leave`.
 
-        Waits for a model that has to be loaded; `nbytes` are kept meanwhile. Raises `ApiError`.
+        Waits for a model that has to be loaded, for `time_left` seconds at most; `nbytes` are kept meanwhile. Raises
+        `ApiError`.
         """
         self._check_open()
-        model = self._models[name]
         if self.state(name) == "ready":
             return self.session_if_ready(name)
         if self.state(name) == "failed":
             raise not_ready(f"The model '{name}' could not be loaded; the server's log says why.")
-        with self._place_to_wait(model, nbytes) as place:
-            self._residency.want(name)
-            self._act()
-            try:
-                async with asyncio.timeout(self._options.load_wait_s):
-                    return await place
-            except BaseException as error:
-                if place.done() and not place.cancelled() and place.exception() is None:
-                    self.leave(name)  # it was let in at the same moment
-                if isinstance(error, TimeoutError):
-                    raise _try_later(f"The model '{name}' was not loaded in time.") from None
-                raise
+        patience = self._options.load_wait_s
+        try:
+            with self._waiting.place(name, nbytes) as place:
+                self._residency.want(name)
+                self._act()
+                try:
+                    async with asyncio.timeout(patience if time_left is None else min(patience, time_left)):
+                        return await place
+                except BaseException as error:
+                    if place.done() and not place.cancelled() and place.exception() is None:
+                        self.leave(name)  # it was let in at the same moment
+                    if isinstance(error, TimeoutError):
+                        raise too_late(name, at_request=time_left is not None and time_left < patience) from None
+                    raise
+        finally:
+            if not self._waiting.count(name):
+                self._residency.forget(name)
 
     def session_if_ready(self, name: str) -> aiohttp.ClientSession:
         """The same for a request that loads nothing. Raises `ApiError` where its model is not ready."""
@@ -187,7 +180,7 @@ class Fleet:
         if self._next_look is not None:
             self._next_look.cancel()
         for model in self._models.values():
-            self._refuse_waiting(model, "The server is shutting down.")
+            self._waiting.refuse(model.resident.spec.name, "The server is shutting down.")
             self._tell_change(model)
             for timer in model.timers:
                 timer.cancel()
@@ -212,23 +205,6 @@ class Fleet:
     def _check_open(self) -> None:
         if self._stopping:
             raise not_ready("The server is shutting down.")
-
-    @contextmanager
-    def _place_to_wait(self, model: _Model, nbytes: int) -> Iterator[asyncio.Future[aiohttp.ClientSession]]:
-        waiting = sum(len(each.waiting) for each in self._models.values())
-        if waiting >= MAX_WAITING or self._waiting_bytes + nbytes > MAX_WAITING_BYTES:
-            raise rate_limited("As many requests wait for models to be loaded as may. Try again later.")
-        place: asyncio.Future[aiohttp.ClientSession] = self._loop.create_future()
-        model.waiting.append(place)
-        self._waiting_bytes += nbytes
-        try:
-            yield place
-        finally:
-            self._waiting_bytes -= nbytes
-            if place in model.waiting:
-                model.waiting.remove(place)
-            if not model.waiting:
-                self._residency.forget(model.resident.spec.name)
 
     def _act(self) -> None:
         """Do what is to be done now, and look again when there may be more."""
@@ -272,13 +248,10 @@ class Fleet:
         seconds = now - model.started_at
         _log.info("%s is ready after %.1f s", name, seconds)
         self._metrics.loaded(name, seconds)
-        model.session = _session(model.path)
-        for place in model.waiting:
-            if not place.done():
-                # Here, not when they wake up: before that, the model might be sent away for want of requests.
-                self._residency.enter(name, now)
-                place.set_result(model.session)
-        model.waiting.clear()
+        model.session = open_session(model.path)
+        for _ in range(self._waiting.let_in(name, model.session)):
+            # Here, not when they wake up: before that, the model might be sent away for want of requests.
+            self._residency.enter(name, now)
         self._tell_change(model)
         self._act()
 
@@ -305,7 +278,7 @@ class Fleet:
             _log.error("the server of %s ended with status %d%s", name, status, ", for good" if gives_up else "")
             self._residency.ended(name, again=not gives_up)
             if gives_up:
-                self._refuse_waiting(model, f"The model '{name}' could not be loaded; the server's log says why.")
+                self._waiting.refuse(name, f"The model '{name}' could not be loaded; the server's log says why.")
                 model.policy = RestartPolicy()
             else:
                 self._later(model, model.policy.pause_s, lambda: self._start(model))
@@ -326,13 +299,6 @@ class Fleet:
         model.timers.append(self._loop.call_later(seconds, call))
 
     @staticmethod
-    def _refuse_waiting(model: _Model, message: str) -> None:
-        for place in model.waiting:
-            if not place.done():
-                place.set_exception(not_ready(message))
-        model.waiting.clear()
-
-    @staticmethod
     def _tell_change(model: _Model) -> None:
         model.changed.set()
         model.changed = asyncio.Event()
@@ -341,17 +307,3 @@ class Fleet:
         if model.session is not None:
             self._loop.create_task(model.session.close())
             model.session = None
-
-
-def _session(path: Path) -> aiohttp.ClientSession:
-    connector = aiohttp.UnixConnector(str(path), limit=0, keepalive_timeout=_IDLE_CONNECTION_S)
-    # No deadline: a long prompt takes what it takes, and a process that hangs is ended by its watchdog.
-    return aiohttp.ClientSession(
-        connector=connector, timeout=aiohttp.ClientTimeout(), auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
-    )
-
-
-def _try_later(message: str) -> ApiError:
-    error = not_ready(message)
-    error.headers = {"Retry-After": "5"}
-    return error

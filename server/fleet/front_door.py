@@ -13,6 +13,7 @@ from numaserve.server.api.body.process import DecodingProcess
 from numaserve.server.api.disconnect import until_disconnect
 from numaserve.server.api.errors import ApiError, bad_request, from_engine, from_http, from_problem, model_not_found
 from numaserve.server.api.explain import NOT_JSON
+from numaserve.server.api.middleware.request_timeout import TIMEOUT_HEADER
 from numaserve.server.api.passed_clients import PASSED_HEADER, passed_header
 from numaserve.server.api.peers import client_at
 from numaserve.server.api.surfaces import error_of
@@ -27,6 +28,7 @@ _log = logging.getLogger("numaserve.api")
 
 _LATEST = ":latest"  # Ollama's tag of whatever has none
 INLINE_BYTES = 1 << 20  # which take a millisecond or two: nothing but one name is kept of them
+_LEAST_S = 0.001  # where a request's time has passed: its server says so
 _RESPONSES = "/v1/responses/"
 # Of which each server knows its own model only: the name of the list in each answer.
 _LISTS = {"/api/tags": "models", "/api/ps": "models"}
@@ -95,7 +97,8 @@ class FrontDoor:
     async def _pass_on(self, request: Request, body: bytes, send: Send) -> None:
         fleet, name = self.routes.fleet, await self._meant(request, body)
         # Who sends nothing wants to know something, which is no reason to load a model.
-        session = await fleet.session_of(name, len(body)) if body else fleet.session_if_ready(name)
+        left = record_of(request).time_left
+        session = await fleet.session_of(name, len(body), left) if body else fleet.session_if_ready(name)
         try:
             await pass_on(session, request.scope, send, body, self._told(request))
         finally:
@@ -144,7 +147,11 @@ class FrontDoor:
             client = passed_header(client_at(request.scope.get("client")))
         else:
             client = passed_header(keys.client(headers), keys.owner(headers), keys.account(headers))
-        return [(PASSED_HEADER, client), (b"x-request-id", record_of(request).request_id.encode())]
+        record = record_of(request)
+        told = [(PASSED_HEADER, client), (b"x-request-id", record.request_id.encode())]
+        if record.time_left is not None:  # the server begins to count now
+            told.append((TIMEOUT_HEADER, b"%.3f" % max(_LEAST_S, record.time_left)))
+        return told
 
 
 def _fields(request: Request) -> dict[str, object]:

@@ -3,12 +3,14 @@
 import contextlib
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from urllib.parse import quote
 
 import aiohttp
 import msgspec
 from fastapi.responses import Response
 from numaserve.server.api.errors import ApiError, not_ready
+from numaserve.server.api.middleware.request_timeout import TIMEOUT_HEADER
 from numaserve.server.api.passed_clients import PASSED_HEADER
 from numaserve.server.api.streaming import json_response
 from starlette.types import Scope, Send
@@ -19,13 +21,14 @@ _NOT_SENT = frozenset(
     {
         *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
         *(b"host", b"content-length", b"expect", b"authorization", b"x-api-key", b"proxy-authorization"),
-        *(b"origin", b"sec-fetch-site", b"x-request-id", PASSED_HEADER),
+        *(b"origin", b"sec-fetch-site", b"x-request-id", TIMEOUT_HEADER, PASSED_HEADER),
     }
 )
 _NOT_ANSWERED = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"trailer", b"date"})
 # What aiohttp would add of its own.
 _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 _SLICE = 1 << 18
+_IDLE_CONNECTION_S = 30.0  # shorter than the server's own, which would close one that a request is on its way to
 _SAFE = "/:@!$&'()*+,;=~-._"
 
 
@@ -39,6 +42,15 @@ class AnswerCutOff(Exception):
         super().__init__(media_type)
         self.media_type = media_type
         self.between_events = between_events
+
+
+def open_session(path: Path) -> aiohttp.ClientSession:
+    """The way to the server that listens at `path`. It may be used by any number of requests at once."""
+    connector = aiohttp.UnixConnector(str(path), limit=0, keepalive_timeout=_IDLE_CONNECTION_S)
+    # No deadline: a long prompt takes what it takes, and a process that hangs is ended by its watchdog.
+    return aiohttp.ClientSession(
+        connector=connector, timeout=aiohttp.ClientTimeout(), auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
+    )
 
 
 async def pass_on(session: aiohttp.ClientSession, scope: Scope, send: Send, body: bytes, told: Headers) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from numaserve.server.fleet.fleet import Resident
 from numaserve.server.fleet.models_file import ModelsFile, ModelSpec
 from numaserve.server.fleet.residency import Claim
+from numaserve.server.fleet.resident import Resident
 from numaserve.server.service.deployment import deployment_options
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.load import open_model, read_config

@@ -10,9 +10,10 @@ from typing import Any
 
 import httpx
 from numaserve.server.config import load_config
-from numaserve.server.fleet.fleet import Fleet, Resident
+from numaserve.server.fleet.fleet import Fleet
 from numaserve.server.fleet.models_file import ModelSpec, Place
 from numaserve.server.fleet.residency import Claim
+from numaserve.server.fleet.resident import Resident
 
 FAKE_MEMBER = Path(__file__).with_name("fake_member.py")
 

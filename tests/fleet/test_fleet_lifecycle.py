@@ -8,6 +8,7 @@ import httpx
 import pytest
 from fleet_door import Open, Opened, started
 from numaserve.server.fleet import fleet as fleet_module
+from numaserve.server.fleet import waiting
 
 
 async def echoed(door: Opened, name: str) -> httpx.Response:
@@ -52,20 +53,20 @@ async def test_a_stream_is_finished_before_its_model_goes(opened: Open) -> None:
 async def test_requests_that_wait_are_bounded_in_number_and_bytes(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleet_module, "MAX_WAITING", 2)
-    monkeypatch.setattr(fleet_module, "MAX_WAITING_BYTES", 1000)
+    monkeypatch.setattr(waiting, "MAX_WAITING", 2)
+    monkeypatch.setattr(waiting, "MAX_BYTES", 1000)
     async with opened({"a": {"how": "never"}}, load_wait_s=3600) as door:
-        waiting = [asyncio.create_task(echoed(door, "a"))]
+        held = [asyncio.create_task(echoed(door, "a"))]
         await door.until(lambda: door.fleet.waiting("a") == 1)
         large = await door.client.post("/echo", json={"model": "a", "text": "x" * 1000})
         assert (large.status_code, large.headers["retry-after"]) == (429, "1")
-        waiting.append(asyncio.create_task(echoed(door, "a")))
+        held.append(asyncio.create_task(echoed(door, "a")))
         await door.until(lambda: door.fleet.waiting("a") == 2)
         assert (await echoed(door, "a")).status_code == 429
-        waiting[0].cancel()  # its client leaves
+        held[0].cancel()  # its client leaves
         await door.until(lambda: door.fleet.waiting("a") == 1)
         await door.fleet.stop()
-        assert (await waiting[1]).status_code == 503
+        assert (await held[1]).status_code == 503
 
 
 async def test_a_request_waits_for_its_model_only_so_long(opened: Open) -> None:
@@ -76,6 +77,16 @@ async def test_a_request_waits_for_its_model_only_so_long(opened: Open) -> None:
         assert (await door.client.get("/readyz")).status_code == 503
         assert (await door.client.post("/models/unload", json={"model": "a"})).json()["state"] == "unloaded"
         assert (await door.client.get("/readyz")).status_code == 200
+
+
+async def test_the_time_of_a_request_counts_while_it_waits(opened: Open) -> None:
+    async with opened({"a": {}, "b": {"how": "never", "load": "request"}}, load_wait_s=3600) as door:
+        late = await door.client.post("/echo", json={"model": "b"}, headers={"X-Request-Timeout": "0.05"})
+        assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_exceeded")
+        answer = await door.client.post("/echo", json={"model": "a"}, headers={"X-Request-Timeout": "500"})
+        (left,) = (value for name, value in answer.json()["headers"] if name.lower() == "x-request-timeout")
+        assert 0 < float(left) < 500
+        assert (await door.client.post("/echo", json={}, headers={"X-Request-Timeout": "x"})).status_code == 400
 
 
 async def test_an_order_to_load_that_is_taken_back_is_answered(opened: Open) -> None:

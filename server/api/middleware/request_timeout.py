@@ -3,21 +3,21 @@
 import re
 
 from numaserve.server.api.access_log import RequestRecord
-from numaserve.server.api.context import ApiContext
 from numaserve.server.api.errors import bad_request
+from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.surfaces import error_of
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-_HEADER = b"x-request-timeout"
+TIMEOUT_HEADER = b"x-request-timeout"
 _SECONDS = re.compile(rb"\d{1,7}(\.\d{1,9})?")
 
 
 class RequestTimeout:
     """Notes how long a request may take: as its X-Request-Timeout says, and no longer than the operator allows."""
 
-    def __init__(self, app: ASGIApp, context: ApiContext) -> None:
+    def __init__(self, app: ASGIApp, limits: ApiLimits) -> None:
         self._app = app
-        self._longest = context.limits.request_timeout
+        self._longest = limits.request_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 400 to a header that is no number of seconds."""
@@ -26,7 +26,7 @@ class RequestTimeout:
             return
         record: RequestRecord = scope["state"]["record"]
         record.timeout = self._longest
-        given = next((value for name, value in scope["headers"] if name == _HEADER), None)
+        given = next((value for name, value in scope["headers"] if name == TIMEOUT_HEADER), None)
         if given is not None:
             seconds = float(given) if _SECONDS.fullmatch(given) else 0.0
             if seconds == 0.0:

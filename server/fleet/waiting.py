@@ -1,0 +1,69 @@
+"""Requests that wait for models to be loaded: bounded in number and bytes over all models, and in time."""
+
+import asyncio
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+import aiohttp
+from numaserve.server.api.errors import ApiError, not_ready, rate_limited
+
+MAX_WAITING = 1024
+MAX_BYTES = 64 << 20  # of their bodies
+_RETRY_AFTER_S = 5
+
+Place = asyncio.Future[aiohttp.ClientSession]
+
+
+class WaitingRoom:
+    """The places of those who wait, by model."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._places: dict[str, list[Place]] = {name: [] for name in names}
+        self._bytes = 0
+
+    def count(self, name: str) -> int:
+        """How many wait for a model."""
+        return len(self._places[name])
+
+    @contextmanager
+    def place(self, name: str, nbytes: int) -> Iterator[Place]:
+        """A place for a request with a body of `nbytes`, which is told of the way to its model's server. Raises
+        `ApiError` where there is none left."""
+        if sum(map(len, self._places.values())) >= MAX_WAITING or self._bytes + nbytes > MAX_BYTES:
+            raise rate_limited("As many requests wait for models to be loaded as may. Try again later.")
+        place: Place = asyncio.get_running_loop().create_future()
+        self._places[name].append(place)
+        self._bytes += nbytes
+        try:
+            yield place
+        finally:
+            self._bytes -= nbytes
+            if place in self._places[name]:
+                self._places[name].remove(place)
+
+    def let_in(self, name: str, session: aiohttp.ClientSession) -> int:
+        """Tell all who wait for a model of the way to it. Returns how many they are."""
+        places = [each for each in self._empty(name) if not each.done()]
+        for place in places:
+            place.set_result(session)
+        return len(places)
+
+    def refuse(self, name: str, message: str) -> None:
+        """Send all who wait for a model away."""
+        for place in self._empty(name):
+            if not place.done():
+                place.set_exception(not_ready(message))
+
+    def _empty(self, name: str) -> list[Place]:
+        places, self._places[name] = self._places[name], []
+        return places
+
+
+def too_late(name: str, *, at_request: bool) -> ApiError:
+    """A model that was not loaded in the time that is given to all, or that the request itself had."""
+    message = f"The model '{name}' was not loaded in time."
+    if at_request:
+        return ApiError(504, message, kind="timeout_error", code="deadline_exceeded", refusal=None)
+    error = not_ready(message)
+    error.headers = {"Retry-After": str(_RETRY_AFTER_S)}
+    return error

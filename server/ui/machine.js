@@ -4,14 +4,17 @@ import { get } from "./api.js";
 import { MachineView } from "./machine_view.js";
 
 const EVERY_MS = 1500;
+const MODELS_EVERY = 4; // looks at the machine
 const REMEMBERED = 60; // rates that the line shows
 
 export class Machine {
-  constructor(element, { model, told, refused }) {
+  constructor(element, { model, told, listed, refused }) {
     this.element = element;
     this.model = model;
     this.told = told; // called with the state of the server
-    this.refused = refused;
+    this.listed = listed; // called with the models
+    this.refused = refused; // called where no key, or a wrong one, was sent
+    this.looks = 0;
     this.view = new MachineView(element, () => this.measure());
     this.timer = 0;
     this.forget();
@@ -42,14 +45,17 @@ export class Machine {
     if (this.asking || (this.before && !this.isShown())) return;
     this.asking = true;
     try {
+      if (this.looks++ % MODELS_EVERY === 0) await this.listModels();
       const answer = await get(`machine?model=${encodeURIComponent(this.model())}`);
       const at = performance.now();
       if (!this.timer) return;
       this.show(answer, at);
     } catch (problem) {
-      if (problem.status) this.stop();
-      this.told("does not answer");
-      if (problem.status) this.refused(problem);
+      if (problem.status === 401) {
+        this.stop();
+        this.refused(problem);
+      }
+      this.told(problem.status ? "not ready" : "does not answer"); // it may be, the next time
     } finally {
       this.asking = false;
     }
@@ -64,6 +70,12 @@ export class Machine {
     if (!this.before || answer.costs.length || this.before.answer.now.restarts !== answer.now.restarts)
       this.before = { answer, at };
     this.view.show(answer, rates, { paces: this.paces, ranks: this.busiest, ceilings: this.ceilings });
+  }
+
+  async listModels() {
+    const { data } = await get("v1/models");
+    this.listed(data);
+    this.view.showModels(data);
   }
 
   // A narrow screen shows either the chat or the machine.

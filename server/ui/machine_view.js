@@ -14,7 +14,7 @@ export class MachineView {
   constructor(element, measure) {
     this.element = element;
     this.parts = {};
-    for (const name of ["pace", "queue", "pages", "prefixes", "nodes", "step"])
+    for (const name of ["models", "pace", "queue", "pages", "prefixes", "nodes", "step"])
       element.append((this.parts[name] = make("section", { hidden: true })));
     this.said = make("p", { role: "status" });
     this.button = make("button", { type: "button", click: measure, title: "Takes some tenths of a second" },
@@ -25,6 +25,13 @@ export class MachineView {
   /** Say something below the nodes. */
   say(text) {
     this.said.textContent = text;
+  }
+
+  /** The models and their states, where several are served. */
+  showModels(models) {
+    if (!models.some(({ state }) => state)) return;
+    const items = models.map(({ id, state }) => make("li", {}, make("span", {}, id), make("span", {}, state ?? "")));
+    this.fill("models", "Models", "", make("ul", {}, ...items));
   }
 
   /** `answer` of GET /machine; `rates` since the one before, if there was one; `lately` what is remembered. */

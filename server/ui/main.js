@@ -12,7 +12,7 @@ const model = byId("model");
 const state = byId("state");
 
 const chat = new Chat({ messages, settings, model: () => model.value, needKey: askKey });
-const machine = new Machine(byId("machine"), { model: () => model.value, told: showState, refused: onRefused });
+const machine = new Machine(byId("machine"), { model: () => model.value, told: showState, listed: showModels, refused: onRefused });
 
 wireSettings(settings, () => chat.keep());
 wireKey();
@@ -33,6 +33,7 @@ async function start() {
 }
 
 function showModels(listed) {
+  if (document.activeElement === model) return; // somebody chooses
   const chosen = model.value || settings.model;
   model.replaceChildren(...listed.map(({ id, state: life }) =>
     make("option", { value: id, selected: id === chosen }, life && life !== "ready" ? `${id} (${life})` : id)));

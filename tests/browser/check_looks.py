@@ -124,6 +124,31 @@ def test_a_narrow_screen_shows_one_of_both_and_nothing_is_cut_off(stand_in: Stan
     assert page.evaluate("document.querySelector('#machine').scrollWidth") == 360
 
 
+def test_models_are_shown_with_their_states_and_one_that_is_not_loaded_is_waited_for(
+    stand_in: StandIn, open_page: Open
+) -> None:
+    page = open_page(stand_in.url)
+    states = {"one": "ready", "two": "unloaded"}
+    page.route(
+        "**/v1/models",
+        lambda route: route.fulfill(
+            json={"data": [dict(zip(("id", "state"), each, strict=True)) for each in states.items()]}
+        ),
+    )
+    page.route("**/machine?model=two", lambda route: route.fulfill(status=503, json={"error": {"message": "unloaded"}}))
+    page.reload()
+    expect(page.locator("#machine li")).to_have_text(["oneready", "twounloaded"])
+    page.get_by_label("Model").select_option("two")
+    expect(page.locator("#state")).to_have_text("not ready")
+    page.get_by_label("Message").focus()
+    page.unroute("**/machine?model=two")
+    states["two"] = "ready"
+    expect(page.locator("#state")).to_have_text("serving")
+    expect(page.locator("#machine li")).to_have_text(["oneready", "twoready"], timeout=15_000)
+    expect(page.get_by_label("Model")).to_have_value("two")
+    page.unroute_all(behavior="wait")
+
+
 def test_nobody_is_asked_for_a_machine_that_nobody_sees(stand_in: StandIn, open_page: Open) -> None:
     page = open_page(stand_in.url, viewport=NARROW)
     asked: list[str] = []

@@ -37,7 +37,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	print(*extras[sys.argv[1]], sep="\n")'
 
 .PHONY: serve install test test-amx test-slow test-clients test-ray test-routers test-ui test-monitoring test-templates chaos fuzz lint format bench asan tsan docs docs-site docs-serve \
-	audit lock install-service container test-container test-kubernetes clean
+	audit lock service-wheel install-service uninstall-service container test-container test-kubernetes clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -179,21 +179,32 @@ WHEEL_BIN := $(abspath $(WHEEL))/tools/bin
 LOCKED = install --require-hashes -r $(LOCKS)
 
 # Whatever is fetched is named in deploy/locks/ with its hash, what the wheel is built with too.
-install-service:
+service-wheel:
 	rm -rf $(WHEEL) && $(PYTHON) -m venv $(WHEEL)/tools
 	$(WHEEL_BIN)/python -m pip --disable-pip-version-check -q $(LOCKED)/build.txt
 	PATH="$(WHEEL_BIN):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(WHEEL_BIN)/python -m pip --disable-pip-version-check -q \
 		wheel --no-deps --no-build-isolation -w $(WHEEL) .
+
+# A wheel that was built elsewhere: a host that has it in SERVICE_WHEEL needs no compiler.
+SERVICE_WHEEL ?=
+install-service: $(if $(SERVICE_WHEEL),,service-wheel)
 	$(PYTHON) -m venv $(PREFIX)
 	$(SERVICE_PIP) $(LOCKED)/run.txt
 	$(SERVICE_PIP) $(LOCKED)/demo.txt --no-deps
-	$(SERVICE_PIP) install --no-deps --force-reinstall $(WHEEL)/numaserve-*.whl
+	$(SERVICE_PIP) install --no-deps --force-reinstall $(or $(SERVICE_WHEEL),$(WHEEL)/numaserve-*.whl)
 	install -d $(ETC)/systemd/system $(ETC)/numaserve
 	sed 's#/opt/numaserve#$(PREFIX)#g; s#/etc/numaserve#$(ETC)/numaserve#g' deploy/numaserve.service > $(ETC)/systemd/system/numaserve.service
 	install -m 644 deploy/numaserve.socket $(ETC)/systemd/system/
 	test -e $(ETC)/numaserve/numaserve.yaml || install -m 644 deploy/numaserve.yaml $(ETC)/numaserve/
 	test -e $(ETC)/numaserve/numaserve.env || install -m 600 deploy/numaserve.env $(ETC)/numaserve/
 	@echo "Now: systemctl daemon-reload && systemctl enable --now numaserve"
+
+# Takes away all of it: the program, the configuration with its keys, and the models that were downloaded.
+uninstall-service:
+	systemctl disable --now numaserve.socket numaserve.service
+	rm -rf $(foreach place,lib cache,/var/$(place)/numaserve /var/$(place)/private/numaserve) $(PREFIX) $(ETC)/numaserve
+	rm -rf $(ETC)/systemd/system/numaserve.service $(ETC)/systemd/system/numaserve.socket $(ETC)/systemd/system/numaserve.service.d
+	systemctl daemon-reload
 
 # --- the image ---------------------------------------------------------------------------------------------------------
 

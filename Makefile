@@ -3,7 +3,7 @@
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients
 #   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make asan    make tsan
-#   make docs    make docs-serve    make audit    make lock    make container    make test-container    make test-kubernetes
+#   make docs    make docs-serve    make audit    make lock    make vm-test [CHECKS=...]    make container    make test-container    make test-kubernetes
 
 MODEL ?= demo
 TP ?=
@@ -37,7 +37,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	print(*extras[sys.argv[1]], sep="\n")'
 
 .PHONY: serve install test test-amx test-slow test-clients test-ray test-routers test-ui test-monitoring test-templates chaos fuzz lint format bench asan tsan docs docs-site docs-serve \
-	audit lock service-wheel install-service uninstall-service container test-container test-kubernetes clean
+	audit lock vm-test service-wheel install-service uninstall-service container test-container test-kubernetes clean
 .DELETE_ON_ERROR:
 
 serve: install $(STAMPS)/demo
@@ -205,6 +205,10 @@ uninstall-service:
 	rm -rf $(foreach place,lib cache,/var/$(place)/numaserve /var/$(place)/private/numaserve) $(PREFIX) $(ETC)/numaserve
 	rm -rf $(ETC)/systemd/system/numaserve.service $(ETC)/systemd/system/numaserve.socket $(ETC)/systemd/system/numaserve.service.d
 	systemctl daemon-reload
+
+# A virtual machine with systemd and two NUMA nodes; needs root, mmdebstrap and qemu-system-x86. Its disks are in build/vm.
+vm-test: $(STAMPS)/venv service-wheel
+	$(BIN)/python -m tests.vm --wheel $(WHEEL)/numaserve-*.whl $(CHECKS)
 
 # --- the image ---------------------------------------------------------------------------------------------------------
 

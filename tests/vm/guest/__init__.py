@@ -1,0 +1,1 @@
+"""What runs on the virtual machine, with nothing but Python's own library."""

@@ -5,37 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import aiohttp
 from numaserve.server.api.errors import not_ready
-from numaserve.server.config import LogLevel
-from numaserve.server.fleet.member import EXIT_MISTAKE, Membership
+from numaserve.server.fleet.member import EXIT_MISTAKE
 from numaserve.server.fleet.metrics import FleetMetrics
 from numaserve.server.fleet.passing import open_session
-from numaserve.server.fleet.process import MEMBER_COMMAND, ModelProcess, ProcessHooks
+from numaserve.server.fleet.process import ModelProcess, ProcessHooks
 from numaserve.server.fleet.residency import Residency, State
-from numaserve.server.fleet.resident import Resident
+from numaserve.server.fleet.resident import FleetOptions, Resident
 from numaserve.server.fleet.waiting import WaitingRoom, too_late
 from numaserve.server.supervisor.policy import RestartPolicy
 
 _log = logging.getLogger(__name__)
 
 _KILL_S = 30.0  # after its time to drain
-
-
-@dataclass(frozen=True)
-class FleetOptions:
-    """What all models have in common. `folder` is for their sockets, and nobody else's."""
-
-    folder: Path
-    drain_seconds: float
-    load_wait_s: float
-    log_level: LogLevel = "info"
-    command: Sequence[str] = MEMBER_COMMAND
 
 
 @dataclass
@@ -227,18 +215,16 @@ class Fleet:
         self._next_look = None if seconds is None else self._loop.call_later(seconds, self._act)
 
     def _start(self, model: _Model) -> None:
-        spec, resident = model.resident.spec, model.resident
-        options = {**spec.options, "served_model_name": [spec.name, *(spec.config.served_model_name or ())]}
-        options |= {"drain_seconds": self._options.drain_seconds, "log_level": self._options.log_level}
-        hooks = ProcessHooks(lambda: self._on_ready(model), lambda status: self._on_end(model, status))
-        _log.info("loading %s", spec.name)
+        name, options = model.resident.spec.name, self._options
+        membership = model.resident.membership(drain_seconds=options.drain_seconds, log_level=options.log_level)
+        hooks = ProcessHooks(partial(self._on_ready, model), partial(self._on_end, model))
+        _log.info("loading %s", name)
         model.started_at = self._loop.time()
         try:
-            membership = Membership(spec.name, options, list(resident.cpus))
-            model.process = ModelProcess(self._options.command, membership, model.path, hooks)
+            model.process = ModelProcess(options.command, membership, model.path, hooks)
         except OSError as error:
-            _log.error("the server of %s could not be started: %s", spec.name, error)
-            self._loop.call_soon(self._ended, model, 1)
+            _log.error("the server of %s could not be started: %s", name, error)
+            self._later(model, 0.0, partial(self._ended, model, 1))
 
     def _on_ready(self, model: _Model) -> None:
         name, now = model.resident.spec.name, self._loop.time()
@@ -281,7 +267,7 @@ class Fleet:
                 self._waiting.refuse(name, f"The model '{name}' could not be loaded; the server's log says why.")
                 model.policy = RestartPolicy()
             else:
-                self._later(model, model.policy.pause_s, lambda: self._start(model))
+                self._later(model, model.policy.pause_s, partial(self._start, model))
         self._tell_change(model)
         self._act()
 
@@ -289,10 +275,8 @@ class Fleet:
         """Give its requests their time, and then its process the time to end them."""
         if model.process is None:
             return
-        seconds = self._options.drain_seconds
         for after, number in ((0.0, signal.SIGTERM), (1.0, signal.SIGINT), (_KILL_S, signal.SIGKILL)):
-            process = model.process
-            self._later(model, seconds + after, partial(process.signal, number))
+            self._later(model, self._options.drain_seconds + after, partial(model.process.signal, number))
         self._tell_change(model)
 
     def _later(self, model: _Model, seconds: float, call: Callable[[], None]) -> None:

@@ -14,13 +14,15 @@ from numaserve.server.api.browser_rules import BrowserRules
 from numaserve.server.config import ServeConfig
 from numaserve.server.dispatch.directory import SocketDirectory
 from numaserve.server.fleet.app import with_layers
-from numaserve.server.fleet.fleet import Fleet, FleetOptions
+from numaserve.server.fleet.fleet import Fleet
 from numaserve.server.fleet.front_door import FrontDoor
+from numaserve.server.fleet.member import EXIT_MISTAKE
 from numaserve.server.fleet.metrics import FleetMetrics
 from numaserve.server.fleet.models_file import ModelsFile, read_models_file
 from numaserve.server.fleet.own_routes import OwnRoutes, Shown
 from numaserve.server.fleet.placement import Plan, plan_models
 from numaserve.server.fleet.process import MEMBER_COMMAND
+from numaserve.server.fleet.resident import FleetOptions
 from numaserve.server.service.announce import announce
 from numaserve.server.service.app_server import AppServer
 from numaserve.server.service.bind import bind_listeners, warn_of_reach
@@ -36,6 +38,7 @@ from numaserve.server.version import installed_version
 from numaserve.workers.planning.topology import read_topology
 
 EXIT_OK = 0
+EXIT_FAILED = 1
 _POLL_S = 0.05
 
 _log = logging.getLogger(__name__)
@@ -144,7 +147,7 @@ class _Life:
             failed = next((name for name in fleet.names if fleet.state(name) == "failed"), None)
             if failed is not None:
                 _log.critical("the model %s could not be started", failed)
-                return fleet.exit_status(failed) or 1
+                return EXIT_MISTAKE if fleet.exit_status(failed) == EXIT_MISTAKE else EXIT_FAILED
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), _POLL_S)
         return EXIT_OK

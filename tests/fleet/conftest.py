@@ -17,10 +17,11 @@ from numaserve.server.api.auth import ApiKeys
 from numaserve.server.api.browser_rules import BrowserRules
 from numaserve.server.api.key_file import ApiKey
 from numaserve.server.fleet.app import with_layers
-from numaserve.server.fleet.fleet import Fleet, FleetOptions
+from numaserve.server.fleet.fleet import Fleet
 from numaserve.server.fleet.front_door import FrontDoor
 from numaserve.server.fleet.metrics import FleetMetrics
 from numaserve.server.fleet.own_routes import OwnRoutes, Shown
+from numaserve.server.fleet.resident import FleetOptions
 from numaserve.server.service.app_server import AppServer
 
 from tests.support.coroutines import run_coroutine

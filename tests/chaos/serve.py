@@ -1,7 +1,8 @@
 """``numaserve serve`` over the workers of a run: ``python -m tests.chaos.serve CELLS RANKS SECONDS serve MODEL ...``.
 
 `SECONDS` are those without progress after which a worker that loads is taken to hang: the product has minutes for that,
-which no run can wait for.
+which no run can wait for. Of compiled grammars as few are kept as are kept from the first minute on: faults bring new
+ones, which would fill the product's 256 MiB for longer than a run takes, and memory would not show what leaks.
 """
 
 import sys
@@ -11,7 +12,11 @@ from typing import cast
 
 from numaserve.server.cli import main
 from numaserve.server.service import service
+from numaserve.server.structured import grammars
+from numaserve.server.structured.kept import KeptGrammars
 from numaserve.server.supervisor import group
+
+_KEPT_BYTES = 32 * 2**20  # some five grammars, by what compiling them takes
 
 
 def serve() -> None:
@@ -19,6 +24,7 @@ def serve() -> None:
     cells, ranks, seconds, *words = sys.argv[1:]
     sys.argv[1:] = words
     group.LOAD_DEADLINE_S = float(seconds)
+    grammars.KeptGrammars = cast("type[KeptGrammars]", lambda _: KeptGrammars(_KEPT_BYTES))
     command: Sequence[str] = (sys.executable, "-m", "tests.chaos.worker", cells, ranks)
     service.run_service = cast("type[service.run_service]", partial(service.run_service, worker_command=command))
     main.main()

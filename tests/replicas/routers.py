@@ -28,7 +28,8 @@ from tests.support.real_server import RealServer
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / "build" / "clients"
 COMMANDS = {
-    "sglang-router": ["python", "-m", "sglang_router.launch_router"],
+    # It sends a request that was answered 429 again, and takes each of these answers for a sign of illness.
+    "sglang-router": ["python", "-m", "sglang_router.launch_router", "--disable-circuit-breaker"],
     "vllm-router": ["vllm-router"],
     "smg": ["smg", "launch"],
 }
@@ -93,10 +94,10 @@ async def _failover(command: Sequence[str], servers: Sequence[RealServer]) -> tu
                 await asyncio.sleep(0.05)
             end()
             await load
-            told.append(f"{tally.failed} of {tally.answered + tally.failed} failed")
+            told.append(f"{tally.failed} of {tally.answered + tally.failed} failed {dict(tally.statuses)}")
         after = Tally()
         await shared_prefixes(asker(client, servers[0].model, after), seed=9)
-    return f"{', '.join(told)}, then {after.failed}", bool(after.failed)
+    return f"{', '.join(told)}, then {after.failed} {dict(after.statuses)}", bool(after.failed)
 
 
 async def _full(command: Sequence[str], servers: Sequence[RealServer]) -> tuple[str, bool]:

@@ -1,6 +1,8 @@
-"""The application: `serve run numaserve.ray.application:build model=...`."""
+"""The application: `serve run numaserve.ray.application:build model=...`.
 
-from __future__ import annotations
+Serve makes `Settings` of these words by the annotation of `build`, which therefore must not be a text: no annotations
+from the future here.
+"""
 
 from numaserve.ray.ingress import Ingress
 from numaserve.ray.nodes import RESOURCE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import socket
@@ -26,6 +27,7 @@ NODES_OF_HEAD, NODES_OF_OTHER = 1, 2
 def main() -> int:
     """Run the checks that are named, or all; how many failed."""
     folder, python, *names = sys.argv[1:]
+    assert inspect.signature(build).parameters["settings"].annotation is Settings, "Serve would give it a dictionary"
     cluster = Cluster(
         initialize_head=True,
         head_node_args={

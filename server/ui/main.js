@@ -12,7 +12,8 @@ const model = byId("model");
 const state = byId("state");
 
 const chat = new Chat({ messages, settings, model: () => model.value, needKey: askKey });
-const machine = new Machine(byId("machine"), { model: () => model.value, told: showState, listed: showModels, refused: onRefused });
+const hooks = { model: () => model.value, told: showState, listed: showModels, refused: onRefused };
+const machine = new Machine(byId("machine"), hooks);
 
 wireSettings(settings, () => chat.keep());
 wireKey();

@@ -1,10 +1,17 @@
 """`numaserve top URL` against a server over fake workers."""
 
 import asyncio
+import os
+import pty
+import signal
+import subprocess
+import sys
 
 import pytest
 from harness import Options, Server, run, serving, until
 from numaserve.server.cli.main import main
+
+from tests.support.stand_in import StandIn
 
 
 async def look(server: Server, *options: str) -> object:
@@ -43,3 +50,22 @@ def test_no_server_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) 
         main(("top", "http://127.0.0.1:1", "--once"))
     assert caught.value.code == 2
     assert "is the server running?" in capsys.readouterr().err
+
+
+def test_a_live_view_goes_on_until_it_is_interrupted_and_gives_the_terminal_back() -> None:
+    terminal, end = pty.openpty()
+    try:
+        with StandIn() as server:
+            command = [sys.executable, "-m", "numaserve.server.cli.main", "top", server.url, "--seconds", "0.05"]
+            process = subprocess.Popen(command, stdin=end, stdout=end, env=os.environ | {"TERM": "xterm"})
+            os.close(end)
+            shown = b""
+            while shown.count(b"Tokens/s") < 2:  # of the first view there are no rates
+                shown += os.read(terminal, 4096)
+            process.send_signal(signal.SIGINT)
+            while b"\x1b[?1049l" not in shown:  # the alternate screen is left
+                shown += os.read(terminal, 4096)
+            assert process.wait(60) == 130
+    finally:
+        os.close(terminal)
+    assert b"3 of 8 run" in shown

@@ -24,6 +24,7 @@ def main() -> int:
         "checks", nargs="*", metavar="CHECK", help="besides those of the installation; all unless named"
     )
     parser.add_argument("--wheel", type=Path, required=True, help="the wheel to install")
+    parser.add_argument("--model", choices=["demo", "tiny"], help="demo with kvm, else tiny unless set")
     parser.add_argument("--accel", choices=["kvm", "tcg"], help="kvm where it works unless set")
     parser.add_argument("--mirror", default="http://deb.debian.org/debian", help="of Debian, for the image")
     options = parser.parse_args()
@@ -32,11 +33,14 @@ def main() -> int:
         print(f"make vm-test needs root, and these programs: {', '.join(missing or _TOOLS)}", file=sys.stderr)
         return 2
     base = make_base(FOLDER, options.mirror)
-    payload = make_payload(FOLDER, options.wheel, options.checks)
     accel = options.accel or accelerator(base)
+    model = options.model or ("demo" if accel == "kvm" else "tiny")
+    payload = make_payload(FOLDER, options.wheel, options.checks, tiny=model == "tiny")
     failed = 0
     last = None
-    print(f"=== the machine runs with {accel}; its console is in {base.console}", flush=True)
+    print(
+        f"=== the machine runs with {accel} and serves the {model} model; its console is in {base.console}", flush=True
+    )
     for last in run_machine(base, payload, accel):
         print(f"{'ok    ' if last.passed else 'FAILED'} {last.seconds:5.0f} s  {last.name}: {last.told}", flush=True)
         failed += not last.passed

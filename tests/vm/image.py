@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.tiny_model import write_folder
+
 ROOT = Path(__file__).resolve().parents[2]
 # The wheels are of the Python that runs this: the machine has to have the same.
 SUITES = {(3, 11): "bookworm", (3, 13): "trixie"}
@@ -15,6 +17,7 @@ PACKAGES = (
     *("linux-image-cloud-amd64", "initramfs-tools", "systemd-sysv", "udev", "kmod"),
     *("python3", "python3-venv", "make", "prometheus"),
 )
+_TINY_VOCABULARY = 400_000  # each rank's weights are a mapping that is told from the interpreter's by its size
 _BASE_SIZE = "4G"  # sparse: what is not used takes no space
 _UNIT = """\
 [Unit]
@@ -67,8 +70,11 @@ def make_base(folder: Path, mirror: str) -> Base:
     return base
 
 
-def make_payload(folder: Path, wheel: Path, checks: Sequence[str]) -> Path:
-    """A disk with the sources, the wheel, the packages that the service is made of, and the checks' names."""
+def make_payload(folder: Path, wheel: Path, checks: Sequence[str], *, tiny: bool) -> Path:
+    """A disk with the sources, the wheel, the packages that the service is made of, and the checks' names.
+
+    It has a `tiny` model, of one layer, where that is wanted instead of the demo.
+    """
     wheels, tree, disk = folder / "wheels", folder / "payload", folder / "payload.disk"
     _fetch(wheels)
     shutil.rmtree(tree, ignore_errors=True)
@@ -79,6 +85,8 @@ def make_payload(folder: Path, wheel: Path, checks: Sequence[str]) -> Path:
             (tree / "tree" / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / file, tree / "tree" / file)
     (tree / "checks").write_text("\n".join(checks))
+    if tiny:
+        write_folder(tree / "model", _TINY_VOCABULARY)
     disk.unlink(missing_ok=True)
     size = sum(file.stat().st_size for file in tree.rglob("*") if file.is_file()) // (1 << 20)
     _run("mke2fs", "-q", "-t", "ext4", "-L", "payload", "-d", str(tree), str(disk), f"{2 * size + 64}M")

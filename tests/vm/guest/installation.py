@@ -8,8 +8,9 @@ from tests.vm.guest.service import CONFIG, PAYLOAD, Rebooting, complete, get, ru
 
 _TREE = str(PAYLOAD / "tree")
 _STEP_SECONDS = 900  # where an emulated processor has a part of a real one
+_TINY = PAYLOAD / "model"
 _CONFIG = f"""\
-model: demo
+model: {_TINY if _TINY.exists() else "demo"}
 served-model-name: demo
 port: 8000
 max-running-requests: 8

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,10 @@ from tests.support.pairwise import mark_the_rest_slow
 # other's way. Read when numpy and torch are imported, which no other file does before this one.
 for library in ("OMP", "OPENBLAS", "MKL"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+
+# A shell that starts pytest in the background has it ignore interrupts, and with it every process that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test is timed: on a busy machine any example may take long.
 settings.register_profile("untimed", deadline=None)

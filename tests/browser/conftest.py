@@ -1,15 +1,19 @@
 """A browser, and pages in it whose every mistake fails the test that made them."""
 
+from __future__ import annotations
+
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.support.real_server import RealServer
 from tests.support.stand_in import StandIn
+
+if TYPE_CHECKING:  # this file is read where the browser's driver is not installed, too
+    from playwright.sync_api import Browser, Page
 
 # Pages that are opened by root, as in containers, get no sandbox of the browser's own.
 ARGUMENTS = ["--no-sandbox"] if os.geteuid() == 0 else []
@@ -17,11 +21,13 @@ NOTE_VIOLATIONS = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => violations.push(event.violatedDirective));
 """
-Open = Callable[..., Page]
+Open = Callable[..., "Page"]
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     assert found, "install Chromium (on Debian: apt-get install chromium)"
     with sync_playwright() as playwright:

@@ -71,7 +71,10 @@ def test_a_configuration_can_be_had_without_weights(downloads: list[tuple[str, l
 @pytest.mark.parametrize(
     "name", ["", "missing", "no/such/folder", "../x", "a/../b", "missing.gguf", "org/model.gguf", "a b/c"]
 )
-def test_a_name_that_is_neither_a_path_nor_a_hub_id_is_refused(name: str, downloads: list[Any]) -> None:
+def test_a_name_that_is_neither_a_path_nor_a_hub_id_is_refused(
+    name: str, downloads: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # beside which no other test has a folder of that name
     with pytest.raises(OperatorError, match="there is no such file or folder"):
         hub.resolve_model(name)
     assert downloads == []

@@ -74,7 +74,7 @@ def reloading_keeps_the_process() -> str:
 
 def stopping_drains() -> str:
     """`systemctl stop` lets a stream finish, takes nothing new, and ends with status 0."""
-    settings("drain", "TimeoutStopSec=900")
+    settings("drain", "TimeoutStopSec=960")
     try:
         wanted = complete(_TOKENS)
         stream = Stream(_TOKENS)

@@ -16,6 +16,7 @@ port: 8000
 max-running-requests: 8
 context-length: 2048
 step-deadline-seconds: {_STEP_SECONDS}
+drain-seconds: {_STEP_SECONDS}
 """
 _OWN_SETTINGS = Path("/etc/systemd/system/numaserve.service.d/own.conf")  # an operator's: they outlive a reboot
 _NOTES = Path("/var/log/checks-notes")  # what is kept from one check for a later one

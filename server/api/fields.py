@@ -33,6 +33,7 @@ MAX_N = 128
 MAX_STOP_STRINGS = 32
 MAX_STOP_TOKEN_IDS = 256
 MAX_RESUMED = 16384  # tokens; they are detokenized in the event loop
+MAX_RESUMED_STOPS = 1 << 22  # such tokens, times stop strings, times characters of the longest: tenths of a second
 MAX_LOGIT_BIAS = 1024
 MAX_METADATA = 1024
 MAX_PRIORITY = 1000

@@ -80,17 +80,20 @@ class Fleet:
         """The status of the model's last process that ended by itself."""
         return self._models[name].status
 
+    @property
+    def at_start(self) -> list[str]:
+        """The models that are loaded at start."""
+        return [name for name, model in self._models.items() if model.resident.spec.place.load == "start"]
+
     def start(self) -> None:
         """Load the models that are loaded at start."""
-        for name, model in self._models.items():
-            if model.resident.spec.place.load == "start":
-                self._residency.want(name)
+        for name in self.at_start:
+            self._residency.want(name)
         self._act()
 
     def is_ready(self) -> bool:
         """Whether no model that is loaded at start is being loaded or has failed."""
-        at_start = (name for name, model in self._models.items() if model.resident.spec.place.load == "start")
-        return not self._stopping and all(self.state(name) not in {"loading", "failed"} for name in at_start)
+        return not self._stopping and all(self.state(name) not in {"loading", "failed"} for name in self.at_start)
 
     async def load(self, name: str) -> State:
         """Load a model because somebody has ordered it; returns when it is ready, or will not be."""
@@ -104,6 +107,7 @@ class Fleet:
     async def unload(self, name: str) -> State:
         """Unload it for the same reason; returns when its process has ended."""
         self._residency.unload(name)
+        self._waiting.refuse(name, f"The model '{name}' was unloaded by order.")
         self._tell_change(self._models[name])
         self._start_to_drain(self._models[name])
         self._act()

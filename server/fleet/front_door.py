@@ -80,12 +80,16 @@ class FrontDoor:
             if scope["method"] != method:
                 raise from_http(405, "", {"Allow": method}, scope["method"], path)
             response = await handler(request)
+        elif path in ui_files() and scope["method"] != "GET":  # open to all: no body is read that would load a model
+            raise from_http(405, "", {"Allow": "GET"}, scope["method"], path)
         elif path.startswith(_RESPONSES) and scope["method"] in {"GET", "DELETE"}:
             response = await self._asked_of_all(request)
-        elif path in _LISTS:
+        elif path in _LISTS and scope["method"] == "GET":
             response = await gathered(self.routes.fleet.ready_sessions().values(), path, _LISTS[path])
         else:
-            await until_disconnect(request, self._pass_on(request, await request.body(), send))
+            client = self._client(request)  # before the body and the model are waited for: its key may be gone by then
+            body = b"" if path in ui_files() else await request.body()
+            await until_disconnect(request, self._pass_on(request, body, send, client))
             return
         await response(scope, request.receive, send)
 
@@ -94,24 +98,27 @@ class FrontDoor:
             self.routes.metrics.refused(error.refusal)
         await error_of(request.scope, error)(request.scope, request.receive, send)
 
-    async def _pass_on(self, request: Request, body: bytes, send: Send) -> None:
+    async def _pass_on(self, request: Request, body: bytes, send: Send, client: bytes) -> None:
         fleet, name = self.routes.fleet, await self._meant(request, body)
         # Who sends nothing wants to know something, which is no reason to load a model.
         left = record_of(request).time_left
         session = await fleet.session_of(name, len(body), left) if body else fleet.session_if_ready(name)
         try:
-            await pass_on(session, request.scope, send, body, self._told(request))
+            await pass_on(session, request.scope, send, body, _told(request, client))
         finally:
             fleet.leave(name)
 
     async def _asked_of_all(self, request: Request) -> Response:
         """What the first of the loaded models says that knows what the path names."""
-        response = Response(status_code=404)
+        told, response = _told(request, self._client(request)), None
         for session in self.routes.fleet.ready_sessions().values():
-            response = await ask(session, request.scope, self._told(request))
+            answer = await ask(session, request.scope, told)
+            if answer is None or answer.status_code == 503:
+                continue  # that server has just ended, or is about to
+            response = answer
             if response.status_code != 404:
-                return response
-        if response.body:
+                break
+        if response is not None:
             return response
         raise ApiError(404, "No model that is loaded knows this response.", code="not_found")
 
@@ -140,18 +147,21 @@ class FrontDoor:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise from_problem(NOT_JSON) from None
 
-    def _told(self, request: Request) -> Headers:
-        """What a server is told beside the client's own headers."""
+    def _client(self, request: Request) -> bytes:
+        """Whose a request is, as its model's server is told."""
         keys, headers = self.routes.keys, request.scope["headers"]
         if keys is None or request.scope["path"] in ui_files():  # which are open to all
-            client = passed_header(client_at(request.scope.get("client")))
-        else:
-            client = passed_header(keys.client(headers), keys.owner(headers), keys.account(headers))
-        record = record_of(request)
-        told = [(PASSED_HEADER, client), (b"x-request-id", record.request_id.encode())]
-        if record.time_left is not None:  # the server begins to count now
-            told.append((TIMEOUT_HEADER, b"%.3f" % max(_LEAST_S, record.time_left)))
-        return told
+            return passed_header(client_at(request.scope.get("client")))
+        return passed_header(keys.client(headers), keys.owner(headers), keys.account(headers))
+
+
+def _told(request: Request, client: bytes) -> Headers:
+    """What a server is told beside the client's own headers."""
+    record = record_of(request)
+    told = [(PASSED_HEADER, client), (b"x-request-id", record.request_id.encode())]
+    if record.time_left is not None:  # the server begins to count now
+        told.append((TIMEOUT_HEADER, b"%.3f" % max(_LEAST_S, record.time_left)))
+    return told
 
 
 def _fields(request: Request) -> dict[str, object]:

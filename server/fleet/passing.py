@@ -77,19 +77,23 @@ async def pass_on(session: aiohttp.ClientSession, scope: Scope, send: Send, body
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def ask(session: aiohttp.ClientSession, scope: Scope, told: Headers) -> Response:
-    """The whole answer to a request without a body. Raises `ApiError` where there is none."""
+async def ask(session: aiohttp.ClientSession, scope: Scope, told: Headers) -> Response | None:
+    """The whole answer to a request without a body. None where there is none, as the server has ended."""
+    if session.closed:
+        return None
     try:
         async with _requested(session, scope, b"", told) as answer:
             return Response(await answer.read(), answer.status, media_type=answer.content_type)
     except (aiohttp.ClientError, ConnectionError):
-        raise _no_answer() from None
+        return None
 
 
 async def gathered(sessions: Iterable[aiohttp.ClientSession], path: str, name: str) -> Response:
     """The lists called `name` in what all servers answer at `path`, as one."""
     items: list[msgspec.Raw] = []
     for session in sessions:
+        if session.closed:
+            continue
         with contextlib.suppress(aiohttp.ClientError, ConnectionError, msgspec.DecodeError):
             async with session.get(URL(f"http://model{path}"), skip_auto_headers=_NOT_ADDED) as answer:
                 items += msgspec.json.decode(await answer.read(), type=dict[str, list[msgspec.Raw]])[name]

@@ -142,6 +142,8 @@ class Residency:
                     self._models[name].state = "loading"
                     actions.append(Action("start", name))
                     continue
+                if any(self._stays(victim) for victim in victims):
+                    continue  # nobody is sent away, or kept waiting, for what cannot be loaded beside these
                 actions += [self._drain(victim) for victim in victims if self._may_go(victim, now)]
             held.append(name)
         for name, model in self._models.items():
@@ -172,11 +174,13 @@ class Residency:
             return None
         return max(0.0, model.used_at + seconds - now)
 
+    def _stays(self, name: str) -> bool:
+        return self.claims[name].pinned and self._models[name].state in {"loading", "ready"}
+
     def _may_go(self, name: str, now: float) -> bool:
         model = self._models[name]
         model.in_the_way = True
-        is_free = model.state == "ready" and not model.claim.pinned
-        return is_free and (model.requests == 0 or now - model.ready_at >= MIN_STAY_S)
+        return model.state == "ready" and (model.requests == 0 or now - model.ready_at >= MIN_STAY_S)
 
     def _in_the_way_of(self, name: str, held: list[str]) -> list[str]:
         """Who has to go for `name` to be loaded, those that are going already among them."""

@@ -144,7 +144,7 @@ class _Life:
     async def _until_ready(self, fleet: Fleet) -> int:
         """Wait for the models that are loaded at start. Returns the status of the first that cannot be served."""
         while not self._stop.is_set() and not fleet.is_ready():
-            failed = next((name for name in fleet.names if fleet.state(name) == "failed"), None)
+            failed = next((name for name in fleet.at_start if fleet.state(name) == "failed"), None)
             if failed is not None:
                 _log.critical("the model %s could not be started", failed)
                 return EXIT_MISTAKE if fleet.exit_status(failed) == EXIT_MISTAKE else EXIT_FAILED

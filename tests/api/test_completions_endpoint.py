@@ -182,6 +182,16 @@ def test_a_suffix_needs_one_text_before_it(client: TestClient, fields: dict[str,
     "fields", [{"logprobs": 0}, {"prompt_logprobs": 0}, {"n": 2}, {"echo": True}, {"prompt": ["ab", "cd"]}]
 )
 def test_one_answer_without_log_probabilities_is_resumed(client: TestClient, fields: dict[str, Any]) -> None:
-    answer = complete(client, **fields | {"prompt": fields.get("prompt", "ab"), "resume_token_ids": [97]})
+    check_resume_is_refused(client, fields)
+
+
+def test_what_is_resumed_is_not_looked_through_for_ever(client: TestClient) -> None:
+    stops = [f"{number:1000}" for number in range(32)]
+    check_resume_is_refused(client, {"stop": stops, "resume_token_ids": [97] * 140})
+    assert complete(client, prompt="ab", stop=stops, resume_token_ids=[97], max_tokens=4).status_code == 200
+
+
+def check_resume_is_refused(client: TestClient, fields: dict[str, Any]) -> None:
+    answer = complete(client, **{"prompt": "ab", "resume_token_ids": [97]} | fields)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "resume_token_ids"

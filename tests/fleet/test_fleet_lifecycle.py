@@ -81,6 +81,16 @@ async def test_a_request_waits_for_its_model_only_so_long(opened: Open) -> None:
         assert (await door.client.get("/readyz")).status_code == 200
 
 
+async def test_requests_for_a_model_that_is_unloaded_by_order_are_sent_away(opened: Open) -> None:
+    async with opened({"a": {"how": "never"}}, load_wait_s=3600) as door:
+        held = [asyncio.create_task(echoed(door, "a")) for _ in range(3)]
+        await door.until(lambda: door.fleet.waiting("a") == 3)
+        assert await door.fleet.unload("a") == "unloaded"
+        answers = await asyncio.gather(*held)
+        assert {answer.status_code for answer in answers} == {503}
+        assert "by order" in answers[0].json()["error"]["message"]
+
+
 async def test_the_time_of_a_request_counts_while_it_waits(opened: Open) -> None:
     async with opened({"a": {}, "b": {"how": "never", "load": "request"}}, load_wait_s=3600) as door:
         late = await door.client.post("/echo", json={"model": "b"}, headers={"X-Request-Timeout": "0.05"})

@@ -65,6 +65,16 @@ async def test_nobody_can_say_who_he_is_to_a_server_but_the_front_door(opened: O
         assert (await door.client.post("/echo", content=b"{}", headers=again)).status_code == 401
 
 
+async def test_what_is_open_to_all_loads_no_model(opened: Open) -> None:
+    async with opened(ONE | {"b": {"load": "request"}}, keys=[ApiKey("secret", "alice")]) as door:
+        await door.until(door.fleet.is_ready)
+        for path in ("/ui", "/ui/main.js"):
+            refused = await door.client.post(path, json={"model": "b"})
+            assert (refused.status_code, refused.headers["allow"]) == (405, "GET")
+            await door.client.request("GET", path, json={"model": "b"})
+        assert door.fleet.state("b") == "unloaded"
+
+
 async def test_without_keys_a_server_hears_the_address(opened: Open) -> None:
     async with opened(ONE) as door:
         headers = passed(await door.client.post("/echo", content=b"{}", headers={"X-Numaserve-Client": "x"}))

@@ -10,6 +10,7 @@ from numaserve.server.api.fields import (
     MAX_METADATA,
     MAX_N,
     MAX_RESUMED,
+    MAX_RESUMED_STOPS,
     MAX_STOP_TOKEN_IDS,
     LogitBias,
     Neutral,
@@ -149,6 +150,10 @@ class SamplingFields(Strict):
         scored = (logprobs is not None and logprobs is not False) or self.prompt_logprobs is not None
         if self.resume_token_ids and ((self.n or 1) > 1 or scored):
             raise conflict("resume_token_ids", "'resume_token_ids' are of one answer, without log-probabilities")
+        # The text of these tokens is looked through for stop strings at once, while nobody else is served.
+        stops = self.stop or ()
+        if len(self.resume_token_ids or ()) * len(stops) * max(map(len, stops), default=0) > MAX_RESUMED_STOPS:
+            raise conflict("resume_token_ids", "'resume_token_ids' are too many for stop strings so many and so long")
         return self
 
     def most_logprobs(self, own: int | None) -> int:

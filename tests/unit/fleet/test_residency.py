@@ -68,6 +68,29 @@ def test_a_pinned_model_stays() -> None:
     assert residency.decide(100.0) == [("drain", "b"), ("end", "b")]
 
 
+@pytest.mark.parametrize("blocked", ["cores", "memory", "number"])
+def test_who_cannot_be_loaded_beside_a_pinned_model_holds_nobody_up(blocked: str) -> None:
+    claims = {
+        "p": claim(0, gib=8, pinned=True),
+        "q": claim(0 if blocked == "cores" else 1, gib=4),
+        "r": claim(2, node=1),
+    }
+    residency = models(2, gib=10 if blocked == "memory" else 100, **claims)
+    if blocked == "number":
+        claims["r"] = claim(2, node=1, pinned=True)
+        residency = models(2, gib=100, **claims)
+    loaded(residency, "p", 0.0)
+    loaded(residency, "r", 0.0)
+    residency.want("q")
+    assert residency.decide(50.0) == []
+    assert residency.next_look(50.0) is None  # or the front door would ask for ever
+    residency.unload("r")
+    assert residency.decide(51.0) == [("end", "r")]
+    residency.ended("r", again=False)
+    residency.want("r")
+    assert ("start", "r" if blocked != "number" else "q") in residency.decide(52.0)
+
+
 def test_running_requests_are_waited_for_and_a_model_has_some_time_for_them() -> None:
     residency = models(a=claim(0), b=claim(0))
     loaded(residency, "a", 0.0)

@@ -9,6 +9,7 @@ import os
 _MADV_POPULATE_WRITE = 23  # linux/mman.h, since Linux 5.14
 _PIECE_BYTES = 2 << 20  # a huge page: tenths of a millisecond, milliseconds in some virtual machines
 _PAGES_AHEAD = 256  # 8192 tokens
+_PIECES_A_STEP = 4
 _TIMES_USED = 2  # above 1, to get ahead of a prompt that came before anything was touched
 
 logger = logging.getLogger(__name__)
@@ -41,8 +42,11 @@ class Population:
 
     def keep_up(self) -> None:
         """Touch more than has been given since the last call, so that steps without a pause between them do not catch
-        up with what was touched: then every layer's part would come to its next huge page in the same step."""
-        while self._owed > 0:
+        up with what was touched: then every layer's part would come to its next huge page in the same step. A long
+        prompt may be given its pages all at once; the next step is not held up for all of them."""
+        for _ in range(_PIECES_A_STEP):
+            if self._owed <= 0:
+                return
             self._owed -= self._pages_a_piece
             if not self.advance():
                 self._owed = 0

@@ -78,6 +78,21 @@ def test_steps_without_a_pause_do_not_catch_up_with_what_is_touched() -> None:
         assert min(faults_of_writing(memory, 18, PAGES)) >= 2 * (PAGES - 18)  # and no more than is wanted
 
 
+def test_pages_that_are_given_all_at_once_hold_no_step_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(populate, "_PIECES_A_STEP", 2)
+    with cache() as memory:
+        ahead = population(memory)
+        ahead.use(19)
+        ahead.keep_up()
+        assert touch_all(ahead) == (25 + 1) // 2 * LAYERS - 2
+    with cache() as memory:
+        ahead = population(memory)
+        ahead.use(19)
+        for _ in range(20):  # steps that take no more pages
+            ahead.keep_up()
+        assert max(faults_of_writing(memory, 0, 20)) <= 2
+
+
 def test_nothing_is_touched_after_a_step_that_has_taken_no_page() -> None:
     with cache() as memory:
         ahead = population(memory)

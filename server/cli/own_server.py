@@ -9,11 +9,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
-import msgspec
 from numaserve.server.fleet.member import Membership
-from numaserve.server.fleet.process import MEMBER_COMMAND
+from numaserve.server.fleet.process import MEMBER_COMMAND, start_member
 from numaserve.server.remote import RemoteServer
 from numaserve.workers.errors import OperatorError
 
@@ -51,20 +50,9 @@ def _started(
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             listener.listen()
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                pass_fds=(listener.fileno(), read_end),
-                start_new_session=True,
-            )
-            told = Membership(
-                model, {**options, "model": model}, sorted(os.sched_getaffinity(0)), listener.fileno(), read_end
-            )
+            membership = Membership(model, {**options, "model": model}, sorted(os.sched_getaffinity(0)))
+            process = start_member(command, membership, listener, read_end, log=log)
         os.close(read_end)
-        with contextlib.suppress(BrokenPipeError), cast(IO[bytes], process.stdin) as pipe:
-            pipe.write(msgspec.json.encode(told, enc_hook=str))
         try:
             yield process
         finally:

@@ -18,7 +18,7 @@ from numaserve.server.fleet.passing import open_session
 from numaserve.server.fleet.process import ModelProcess, ProcessHooks
 from numaserve.server.fleet.residency import Residency, State
 from numaserve.server.fleet.resident import FleetOptions, Resident
-from numaserve.server.fleet.waiting import WaitingRoom, too_late
+from numaserve.server.fleet.waiting import WaitingRoom, not_loadable, too_late
 from numaserve.server.supervisor.policy import RestartPolicy
 
 _log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class Fleet:
         if self.state(name) == "ready":
             return self.session_if_ready(name)
         if self.state(name) == "failed":
-            raise not_ready(f"The model '{name}' could not be loaded; the server's log says why.")
+            raise not_ready(not_loadable(name))
         patience = self._options.load_wait_s
         try:
             with self._waiting.place(name, nbytes) as place:
@@ -268,7 +268,7 @@ class Fleet:
             _log.error("the server of %s ended with status %d%s", name, status, ", for good" if gives_up else "")
             self._residency.ended(name, again=not gives_up)
             if gives_up:
-                self._waiting.refuse(name, f"The model '{name}' could not be loaded; the server's log says why.")
+                self._waiting.refuse(name, not_loadable(name))
                 model.policy = RestartPolicy()
             else:
                 self._later(model, model.policy.pause_s, partial(self._start, model))

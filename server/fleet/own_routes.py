@@ -16,6 +16,7 @@ from numaserve.server.api.explain import NOT_JSON
 from numaserve.server.api.streaming import json_response
 from numaserve.server.fleet.fleet import Fleet
 from numaserve.server.fleet.metrics import FleetMetrics
+from numaserve.server.fleet.waiting import not_loadable
 
 Handler = Callable[[Request], Awaitable[Response]]
 _ONE_MODEL = "/v1/models/"
@@ -97,8 +98,7 @@ class OwnRoutes:
         name = await self._ordered(request)
         state = await until_disconnect(request, self.fleet.load(name))
         if state != "ready":
-            message = f"The model '{name}' could not be loaded; the server's log says why."
-            raise ApiError(503, message, kind="server_error", code="load_failed", refusal=None)
+            raise ApiError(503, not_loadable(name), kind="server_error", code="load_failed", refusal=None)
         return json_response({"model": name, "state": state})
 
     async def _unload(self, request: Request) -> Response:

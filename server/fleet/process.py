@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -61,27 +61,17 @@ class ModelProcess:
             listener.listen(BACKLOG)
             environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
             told = {"NOTIFY_SOCKET": str(notify_path), "WATCHDOG_USEC": str(int(WATCHDOG_S * 1e6))}
-            # A session of its own, so that Ctrl-C in a terminal reaches the front door only, which then drains.
-            self._popen = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(listener.fileno(), read_end),
-                env=environment | told,
-                start_new_session=True,
-            )
+            self._popen = start_member(command, membership, listener, read_end, environment=environment | told)
             self._pidfd = _watched(self._popen)
         except OSError:
             self._notify.close()
             os.close(self._lifeline)
             raise
         finally:
-            listener_fd = listener.fileno()
             listener.close()
             os.close(read_end)
         self._loop.add_reader(self._pidfd, self._reap)
         self._loop.add_reader(self._notify, self._hear)
-        self._tell(msgspec.structs.replace(membership, listen_fd=listener_fd, lifeline_fd=read_end))
 
     @property
     def pid(self) -> int:
@@ -92,11 +82,6 @@ class ModelProcess:
         """Send a signal; nothing happens once the process has ended."""
         if not self.exited.done():
             self._popen.send_signal(number)
-
-    def _tell(self, membership: Membership) -> None:
-        # A few hundred bytes, for which a new pipe has room. If it has ended by now, that is told otherwise.
-        with contextlib.suppress(BrokenPipeError), cast(IO[bytes], self._popen.stdin) as pipe:
-            pipe.write(msgspec.json.encode(membership))
 
     def _hear(self) -> None:
         try:
@@ -131,6 +116,36 @@ class ModelProcess:
         status = self._popen.wait()  # returns at once: the pidfd is readable only after the process has ended
         self.exited.set_result(None)
         self._hooks.ended(status)
+
+
+def start_member(
+    command: Sequence[str],
+    membership: Membership,
+    listener: socket.socket,
+    lifeline: int,
+    *,
+    environment: Mapping[str, str] | None = None,
+    log: IO[str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a server, and tell it what to serve: `membership`, which comes without descriptors.
+
+    It inherits `listener` and the read end `lifeline`, which this process may then close. It has a session of its own,
+    so that Ctrl-C in a terminal reaches who starts it only. Raises `OSError`.
+    """
+    popen = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=log,
+        pass_fds=(listener.fileno(), lifeline),
+        env=environment,
+        start_new_session=True,
+    )
+    told = msgspec.structs.replace(membership, listen_fd=listener.fileno(), lifeline_fd=lifeline)
+    # A few hundred bytes, for which a new pipe has room. If it has ended by now, that is told otherwise.
+    with contextlib.suppress(BrokenPipeError), cast(IO[bytes], popen.stdin) as pipe:
+        pipe.write(msgspec.json.encode(told, enc_hook=str))
+    return popen
 
 
 def _watched(popen: subprocess.Popen[bytes]) -> int:

@@ -59,6 +59,11 @@ class WaitingRoom:
         return places
 
 
+def not_loadable(name: str) -> str:
+    """What is said of a model that has failed."""
+    return f"The model '{name}' could not be loaded; the server's log says why."
+
+
 def too_late(name: str, *, at_request: bool) -> ApiError:
     """A model that was not loaded in the time that is given to all, or that the request itself had."""
     message = f"The model '{name}' was not loaded in time."

@@ -70,15 +70,13 @@ def test_a_pinned_model_stays() -> None:
 
 @pytest.mark.parametrize("blocked", ["cores", "memory", "number"])
 def test_who_cannot_be_loaded_beside_a_pinned_model_holds_nobody_up(blocked: str) -> None:
-    claims = {
-        "p": claim(0, gib=8, pinned=True),
-        "q": claim(0 if blocked == "cores" else 1, gib=4),
-        "r": claim(2, node=1),
-    }
-    residency = models(2, gib=10 if blocked == "memory" else 100, **claims)
-    if blocked == "number":
-        claims["r"] = claim(2, node=1, pinned=True)
-        residency = models(2, gib=100, **claims)
+    residency = models(
+        2,
+        gib=10 if blocked == "memory" else 100,
+        p=claim(0, gib=8, pinned=True),
+        q=claim(0 if blocked == "cores" else 1, gib=4),
+        r=claim(2, node=1, pinned=blocked == "number"),
+    )
     loaded(residency, "p", 0.0)
     loaded(residency, "r", 0.0)
     residency.want("q")

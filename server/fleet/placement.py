@@ -132,23 +132,39 @@ def check_together(plan: Plan, max_loaded: int | None) -> None:
     """Raises `OperatorError` for models that would be loaded together and cannot be, and for one that could never be
     loaded because of others; it says what would fit."""
     staying = {name: each for name, each in plan.placed.items() if each.stays}
-    pinned = [name for name, each in plan.placed.items() if each.spec.place.pinned]
-    if max_loaded is not None and len(staying) > max_loaded:
-        raise OperatorError(
-            f"max-loaded is {max_loaded}, and {len(staying)} models are loaded at the start or pinned: raise it, or set"
-            " load: request for some"
-        )
+    pinned = {name: each for name, each in plan.placed.items() if each.spec.place.pinned}
+    if max_loaded is not None:
+        _check_count(max_loaded, staying, pinned, plan.placed)
     for (one, first), (other, second) in combinations(plan.placed.items(), 2):
         shared = first.cores & second.cores
         if shared and ((first.stays and second.stays) or one in pinned or other in pinned):
             raise OperatorError(_overlap(plan, one, other, shared))
     for node, capacity in plan.capacity.items():
         _check_memory(node, capacity, staying)
+        for name, each in plan.placed.items():
+            if name not in staying:
+                _check_beside(name, each, node, capacity, pinned)
     threads = sum(len(rank.cpus) for each in staying.values() for rank in each.deployment.ranks)
     if plan.cpu_quota is not None and len(staying) > 1 and threads > max(len(staying), plan.cpu_quota):
         raise OperatorError(
             f"the models that are loaded together have {threads} cores, and the CPU quota is {plan.cpu_quota:.4g}: give"
             " each fewer cores, or raise the quota"
+        )
+
+
+def _check_count(
+    max_loaded: int, staying: Mapping[str, Placed], pinned: Mapping[str, Placed], placed: Mapping[str, Placed]
+) -> None:
+    if len(staying) > max_loaded:
+        raise OperatorError(
+            f"max-loaded is {max_loaded}, and {len(staying)} models are loaded at the start or pinned: raise it, or set"
+            " load: request for some"
+        )
+    never = next((name for name in placed if name not in pinned), None)
+    if never is not None and len(pinned) >= max_loaded:
+        raise OperatorError(
+            f"max-loaded is {max_loaded}, and as many models are pinned, so '{never}' could never be loaded: raise it"
+            f" to {len(pinned) + 1} or more, or pin fewer"
         )
 
 
@@ -171,4 +187,19 @@ def _check_memory(node: int, capacity: int, staying: Mapping[str, Placed]) -> No
     raise OperatorError(
         f"on node {node} the models that are loaded together take {format_bytes(needed)} ({each}), and there are"
         f" {format_bytes(capacity)}: give some of them less memory, or another node, or set load: request"
+    )
+
+
+def _check_beside(name: str, placed: Placed, node: int, capacity: int, pinned: Mapping[str, Placed]) -> None:
+    """Of a model that is loaded when there is room: whether those that are never unloaded leave it that."""
+    needed = placed.memory.get(node, 0)
+    there = [other for other, each in pinned.items() if each.memory.get(node)]
+    left = capacity - sum(pinned[other].memory[node] for other in there)
+    if needed <= left or not there:
+        return
+    beside = ", ".join(f"'{other}'" for other in there)
+    raise OperatorError(
+        f"on node {node} model '{name}' takes {format_bytes(needed)}, and {beside}, pinned there, leave"
+        f" {format_bytes(max(0, left))}, so that it could never be loaded: give it no more memory than that, or another"
+        " node, or pin fewer"
     )

@@ -66,6 +66,11 @@ def test_a_core_is_named_by_its_first_hyperthread_and_a_node_has_both(planned: P
         ({"a": {"nodes": 0}, "b": {"nodes": 0}, "c": {"nodes": 1}}, {}, "no core is left for 'b'"),
         ({"a": {"nodes": 0}, "b": {"nodes": 1}}, {"max-loaded": 1}, "max-loaded is 1, and 2 models are loaded"),
         ({"a": {"pinned": True}, "b": {"load": "request"}}, {}, "'a' and 'b' would both be loaded"),
+        (
+            {"a": {"nodes": 0, "pinned": True}, "b": {"nodes": 1, "load": "request"}},
+            {"max-loaded": 1},
+            "max-loaded is 1, and as many models are pinned, so 'b' could never be loaded: raise it to 2 or more",
+        ),
         ({"a": {"nodes": 2}}, {}, "model 'a': nodes: there is no node 2 for this process; there are 0, 1"),
         ({"a": {"cores": "7-8"}}, {}, "model 'a': cores: 8 are no cores of this process"),
         ({"a": {"memory": "100MiB"}}, {}, "model 'a': too little memory on --memory-gib"),
@@ -99,3 +104,20 @@ def test_models_on_one_node_must_fit_into_its_memory_together(planned: Planned) 
         OperatorError, match=r"on node 0 .* together take 536 MiB \('a' 268 MiB, 'b' 268 MiB\), and .* 522"
     ):
         planned(machine(4, free_gib=0.6), models)
+
+
+def test_a_model_must_fit_beside_the_pinned_ones_whenever_it_is_loaded(planned: Planned) -> None:
+    models = {"a": {"cores": 0, "pinned": True}, "b": {"cores": 1, "load": "request"}}
+    assert planned(machine(4, free_gib=1), models)
+    assert planned(machine(4, free_gib=0.6), {**models, "a": {"cores": 0}})  # which is unloaded to make room
+    with pytest.raises(
+        OperatorError,
+        match=r"on node 0 model 'b' takes 268 MiB, and 'a', pinned there, leave 254 MiB, so that it could",
+    ):
+        planned(machine(4, free_gib=0.6), models)
+    assert planned(machine(4, 4, free_gib=0.6), {**models, "b": {"nodes": 1, "load": "request"}})
+
+
+def test_models_that_are_all_pinned_may_be_as_many_as_are_loaded_at_once(planned: Planned) -> None:
+    models = {"a": {"nodes": 0, "pinned": True}, "b": {"nodes": 1, "pinned": True}}
+    assert planned(machine(4, 4), models, **{"max-loaded": 2})

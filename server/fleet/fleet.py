@@ -225,7 +225,7 @@ class Fleet:
         _log.info("loading %s", name)
         model.started_at = self._loop.time()
         try:
-            model.process = ModelProcess(options.command, membership, model.path, hooks)
+            model.process = ModelProcess(options.command, membership, model.path, hooks, model.resident.watchdog_s)
         except OSError as error:
             _log.error("the server of %s could not be started: %s", name, error)
             self._later(model, 0.0, partial(self._ended, model, 1))

@@ -17,8 +17,6 @@ from numaserve.server.fleet.member import Membership
 from numaserve.server.service.listen import BACKLOG
 
 MEMBER_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "numaserve.server.fleet.member")
-# A server that is ready tells that its steps come back, twice in that time. Its own restart of its workers comes first.
-WATCHDOG_S = 90.0
 _NOT_INHERITED = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 _MESSAGE_BYTES = 4096
 
@@ -35,8 +33,9 @@ class ModelProcess:
     """A running server of one model, which listens at `path`.
 
     It inherits the listening socket, and the read end of a pipe whose write end is this process's alone: so it ends
-    with this one, however that ends (see `supervisor.process`). `membership` comes without descriptors. Must be made
-    inside a running event loop. Raises `OSError`.
+    with this one, however that ends (see `supervisor.process`). `membership` comes without descriptors. Once the server
+    is ready, it is killed when it has told of no life for `watchdog_s` seconds. Must be made inside a running event
+    loop. Raises `OSError`.
     """
 
     def __init__(
@@ -45,9 +44,11 @@ class ModelProcess:
         membership: Membership,
         path: Path,
         hooks: ProcessHooks,
+        watchdog_s: float,
     ) -> None:
         self.path = path
         self._hooks = hooks
+        self._watchdog_s = watchdog_s
         self._loop = asyncio.get_running_loop()
         self.exited: asyncio.Future[None] = self._loop.create_future()
         self._watchdog: asyncio.TimerHandle | None = None
@@ -60,7 +61,7 @@ class ModelProcess:
             _bind(listener, path)
             listener.listen(BACKLOG)
             environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
-            told = {"NOTIFY_SOCKET": str(notify_path), "WATCHDOG_USEC": str(int(WATCHDOG_S * 1e6))}
+            told = {"NOTIFY_SOCKET": str(notify_path), "WATCHDOG_USEC": str(int(watchdog_s * 1e6))}
             self._popen = start_member(command, membership, listener, read_end, environment=environment | told)
             self._pidfd = _watched(self._popen)
         except OSError:
@@ -99,7 +100,7 @@ class ModelProcess:
 
     def _feed(self) -> None:
         self._stop_watchdog()
-        self._watchdog = self._loop.call_later(WATCHDOG_S, self.signal, signal.SIGKILL)
+        self._watchdog = self._loop.call_later(self._watchdog_s, self.signal, signal.SIGKILL)
 
     def _stop_watchdog(self) -> None:
         if self._watchdog is not None:

@@ -10,6 +10,8 @@ from numaserve.server.fleet.models_file import ModelSpec
 from numaserve.server.fleet.process import MEMBER_COMMAND
 from numaserve.server.fleet.residency import Claim
 
+_WATCHDOG_S = 90.0  # at least: a server may be busy with other things than steps
+
 
 @dataclass(frozen=True)
 class FleetOptions:
@@ -29,6 +31,14 @@ class Resident:
     spec: ModelSpec
     cpus: Sequence[int]
     claim: Claim
+
+    @property
+    def watchdog_s(self) -> float:
+        """Seconds without a sign that steps come back, after which its server is killed.
+
+        A step may take less than that: the server's own restart of its workers comes first.
+        """
+        return max(_WATCHDOG_S, 1.5 * self.spec.config.step_deadline_seconds)
 
     def membership(self, **of_all: object) -> Membership:
         """What the process of its server is told; `of_all` are options that all models have in common."""

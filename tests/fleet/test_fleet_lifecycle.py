@@ -11,6 +11,7 @@ from fleet_door import Open, Opened, started
 from numaserve.server.fleet import fleet as fleet_module
 from numaserve.server.fleet import waiting
 from numaserve.server.fleet.process import ModelProcess
+from numaserve.server.fleet.resident import Resident
 
 
 async def echoed(door: Opened, name: str) -> httpx.Response:
@@ -196,6 +197,6 @@ async def test_only_so_many_are_loaded_at_once(opened: Open) -> None:
 
 
 async def test_a_server_that_tells_no_life_is_killed(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numaserve.server.fleet.process.WATCHDOG_S", 0.05)
+    monkeypatch.setattr(Resident, "watchdog_s", 0.05)
     async with opened({"a": {}}) as door:
         await door.until(lambda: len(started(door, "a")) > 1)

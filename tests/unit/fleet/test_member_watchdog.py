@@ -1,0 +1,17 @@
+"""How long a model's server may be silent until its front door kills it."""
+
+from typing import Any
+
+import pytest
+from numaserve.server.config import load_config
+from numaserve.server.fleet.models_file import ModelSpec, Place
+from numaserve.server.fleet.residency import Claim
+from numaserve.server.fleet.resident import Resident
+
+
+@pytest.mark.parametrize("own", [{}, {"step_deadline_seconds": 2}, {"step_deadline_seconds": 3600}])
+def test_a_server_may_be_silent_for_longer_than_a_step_may_take(own: dict[str, Any]) -> None:
+    config = load_config({"model": "m", **own})
+    resident = Resident(ModelSpec("m", config, own, Place()), [0], Claim(frozenset({0}), {}))
+    assert resident.watchdog_s > config.step_deadline_seconds
+    assert resident.watchdog_s >= 90

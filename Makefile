@@ -3,7 +3,7 @@
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients
 #   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make asan    make tsan
-#   make docs    make docs-serve    make audit    make lock    make vm-test [CHECKS=...]    make container    make test-container    make test-kubernetes
+#   make docs    make docs-serve    make audit    make lock    make vm-test [CHECKS=...] [SERVICE_WHEEL=...]    make container    make test-container    make test-kubernetes
 
 MODEL ?= demo
 TP ?=
@@ -207,8 +207,9 @@ uninstall-service:
 	systemctl daemon-reload
 
 # A virtual machine with systemd and two NUMA nodes; needs root, mmdebstrap and qemu-system-x86. Its disks are in build/vm.
-vm-test: $(STAMPS)/venv service-wheel
-	$(BIN)/python -m tests.vm --wheel $(WHEEL)/numaserve-*.whl $(CHECKS)
+# Python's own changes need no other wheel: SERVICE_WHEEL=FILE takes one that is there.
+vm-test: $(STAMPS)/run $(if $(SERVICE_WHEEL),,service-wheel)
+	$(BIN)/python -m tests.vm --wheel $(or $(SERVICE_WHEEL),$(WHEEL)/numaserve-*.whl) $(CHECKS)
 
 # --- the image ---------------------------------------------------------------------------------------------------------
 

@@ -64,7 +64,8 @@ test-clients: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
 test-ui: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/browser $(STAMPS)/demo
 	$(if $(SCREENSHOTS),SCREENSHOTS=$(SCREENSHOTS)) $(BIN)/pytest -q -o python_files='check_*.py' tests/browser $(PYTEST_ARGS)
 
-# The alerts and the dashboard over Prometheus, which scrapes a real server; needs prometheus and promtool.
+# The alerts and the dashboard over Prometheus, which scrapes a real server; needs prometheus and promtool, Node.js
+# and npm.
 test-monitoring: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
 	$(BIN)/pytest -q -o python_files='check_*.py' tests/monitoring $(PYTEST_ARGS)
 

@@ -16,7 +16,7 @@ INSTALL_SECONDS = 1200.0
 def environment_of(client: Client, folder: Path) -> list[str]:
     """Make the environment of `client` in `folder` unless it is there; the command that runs the client's script."""
     if client.in_javascript:
-        _make(client.packages, folder, _make_node_modules)
+        node_modules_with(client.packages, folder)
         # Node.js looks for packages beside the script.
         for script in SCRIPTS.glob("*.mjs"):
             shutil.copy(script, folder)
@@ -28,6 +28,11 @@ def python_with(packages: dict[str, str], folder: Path) -> Path:
     """The interpreter of an environment in `folder` with these packages, by name and version, and what they need."""
     _make(packages, folder, _make_venv)
     return folder / "bin" / "python"
+
+
+def node_modules_with(packages: dict[str, str], folder: Path) -> None:
+    """Put these packages of npm, by name and version, and what they need, into `folder`."""
+    _make(packages, folder, _make_node_modules)
 
 
 def _make(packages: dict[str, str], folder: Path, install: Callable[[dict[str, str], Path], None]) -> None:

@@ -1,8 +1,9 @@
 """The messages of KV events, byte by byte those of vLLM.
 
-vLLM's are ``vllm/distributed/kv_events.py``: MessagePack of msgspec structs, tagged with their names. Until v0.25 they
-were arrays, from v0.26 on events are maps (pull request 42892). Arrays are what is sent here: llm-d's readers and
-Dynamo's take both, and older readers nothing else. Every position is filled, since Dynamo's batch must have three.
+vLLM's are ``vllm/distributed/kv_events.py``: MessagePack of msgspec structs. The batch is an array, the events in it
+are maps, tagged with their names; until pull request 42892 of June 2026 these were arrays, too. SGLang writes maps as
+well, and llm-d's readers and Dynamo's take both. Arrays are not sent, as vLLM's own classes of today do not read them.
+Every field is written, since vLLM's reader wants `medium` and `lora_name`, and Dynamo's a batch of three positions.
 """
 
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ import msgspec
 from numaserve.server.scheduler.kv_events import KVEvent, PagesRemoved, PagesStored
 
 
-class BlockStored(msgspec.Struct, array_like=True, tag=True, gc=False):
+class BlockStored(msgspec.Struct, tag=True, gc=False):
     """Blocks that are cached from now on, each behind the one before it, the first behind `parent_block_hash`."""
 
     block_hashes: list[int]  # unsigned, 64 bits
@@ -23,14 +24,14 @@ class BlockStored(msgspec.Struct, array_like=True, tag=True, gc=False):
     lora_name: str | None = None
 
 
-class BlockRemoved(msgspec.Struct, array_like=True, tag=True, gc=False):
+class BlockRemoved(msgspec.Struct, tag=True, gc=False):
     """Blocks that are not cached any more."""
 
     block_hashes: list[int]
     medium: str | None = None
 
 
-class AllBlocksCleared(msgspec.Struct, array_like=True, tag=True, gc=False):
+class AllBlocksCleared(msgspec.Struct, tag=True, gc=False):
     """No block is cached."""
 
 

@@ -10,7 +10,7 @@ END = (-1).to_bytes(8, "big", signed=True)
 Prefix = tuple[tuple[int, ...], ...]  # tokens, block by block
 
 
-class _Event(msgspec.Struct, array_like=True, omit_defaults=True, gc=False, tag=True):
+class _Event(msgspec.Struct, omit_defaults=True, gc=False, tag=True):
     """vLLM's KVCacheEvent; what tags it is the name of each class below."""
 
 

@@ -38,14 +38,23 @@ def subscriber(publisher: Publisher) -> Iterator[Subscriber]:
     made.close()
 
 
-def test_the_messages_are_vllms_with_every_position_filled() -> None:
+def test_the_messages_are_vllms_with_every_field_written() -> None:
     events: list[KVEvent] = [PagesStored(None, [1 << 63, 7], [1, 2, 3, 4]), PagesRemoved([7]), PagesCleared()]
     assert msgspec.msgpack.decode(encode(events, PAGE, 12.5)) == [
         12.5,
         [
-            ["BlockStored", [1 << 63, 7], None, [1, 2, 3, 4], PAGE, None, None, None],
-            ["BlockRemoved", [7], None],
-            ["AllBlocksCleared"],
+            {
+                "type": "BlockStored",
+                "block_hashes": [1 << 63, 7],
+                "parent_block_hash": None,
+                "token_ids": [1, 2, 3, 4],
+                "block_size": PAGE,
+                "lora_id": None,
+                "medium": None,
+                "lora_name": None,
+            },
+            {"type": "BlockRemoved", "block_hashes": [7], "medium": None},
+            {"type": "AllBlocksCleared"},
         ],
         0,
     ]
@@ -108,7 +117,7 @@ def test_a_question_without_a_delimiter_is_answered_without_one_and_nonsense_not
         pass
     [topic, number, payload], end = found
     assert (topic, number) == (b"kv@here@model", zero)
-    assert msgspec.msgpack.decode(payload)[1] == [["AllBlocksCleared"]]
+    assert msgspec.msgpack.decode(payload)[1] == [{"type": "AllBlocksCleared"}]
     assert end == [b"", END, b""]
     assert ask(publisher, b"", zero)[-1] == [b"", b"", END, b""]
 

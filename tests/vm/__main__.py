@@ -10,8 +10,9 @@ import shutil
 import sys
 from pathlib import Path
 
+from tests.vm.acceleration import Acceleration, acceleration
 from tests.vm.image import make_base, make_payload
-from tests.vm.machine import accelerator, run_machine
+from tests.vm.machine import run_machine
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "vm"
 _TOOLS = ("mmdebstrap", "mke2fs", "qemu-system-x86_64", "git")
@@ -33,14 +34,13 @@ def main() -> int:
         print(f"make vm-test needs root, and these programs: {', '.join(missing or _TOOLS)}", file=sys.stderr)
         return 2
     base = make_base(FOLDER, options.mirror)
-    accel = options.accel or accelerator(base)
+    accel, why = Acceleration(options.accel, "as told") if options.accel else acceleration(base.kernel)
     model = options.model or ("demo" if accel == "kvm" else "tiny")
     payload = make_payload(FOLDER, options.wheel, options.checks, tiny=model == "tiny")
     failed = 0
     last = None
-    print(
-        f"=== the machine runs with {accel} and serves the {model} model; its console is in {base.console}", flush=True
-    )
+    print(f"=== processors are {'virtualized (KVM)' if accel == 'kvm' else 'emulated'}: {why}", flush=True)
+    print(f"=== the machine serves the {model} model; its console is in {base.console}", flush=True)
     for last in run_machine(base, payload, accel):
         print(f"{'ok    ' if last.passed else 'FAILED'} {last.seconds:5.0f} s  {last.name}: {last.told}", flush=True)
         failed += not last.passed

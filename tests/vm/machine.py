@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.vm.acceleration import OPTIONS, Kind
 from tests.vm.image import Base
 
 # Cores and MiB of each node.
 NODES = ((3, 2560), (2, 1536))
 SILENT_SECONDS = 2 * 3600.0  # of the slowest check without KVM, with room
-_PROBE_SECONDS = 30.0
 _COMMAND = ("qemu-system-x86_64", "-no-user-config", "-nodefaults", "-display", "none", "-nic", "none")
 
 
@@ -28,23 +28,12 @@ class Outcome:
     is_last: bool
 
 
-def accelerator(base: Base) -> str:
-    """``kvm`` where a kernel boots with it, else ``tcg``: that /dev/kvm opens does not say so on every cloud."""
-    kernel = ("-kernel", str(base.kernel), "-append", "panic=-1 root=none", "-no-reboot", "-m", "512")
-    command = [*_COMMAND, *_accelerated("kvm"), *kernel]
-    try:
-        done = subprocess.run(command, check=False, capture_output=True, timeout=_PROBE_SECONDS)
-    except subprocess.TimeoutExpired:
-        return "tcg"
-    return "kvm" if done.returncode == 0 else "tcg"
-
-
-def run_machine(base: Base, payload: Path, accel: str) -> Iterator[Outcome]:
+def run_machine(base: Base, payload: Path, accel: Kind) -> Iterator[Outcome]:
     """Boot from `base`, which is not changed, and tell each check's outcome as it comes."""
     # Not in the temporary folder that qemu would take, which may lie in memory.
     with tempfile.TemporaryDirectory(dir=base.console.parent) as scratch:
         process = subprocess.Popen(
-            [*_COMMAND, *_accelerated(accel), *_hardware(base, payload)],
+            [*_COMMAND, *OPTIONS[accel], *_hardware(base, payload)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
@@ -68,12 +57,6 @@ def _line_of(process: subprocess.Popen[str]) -> str:
         return process.stdout.readline()
     finally:
         deadline.cancel()
-
-
-def _accelerated(accel: str) -> list[str]:
-    if accel == "kvm":
-        return ["-accel", "kvm", "-cpu", "host"]
-    return ["-accel", "tcg,thread=multi", "-cpu", "max"]
 
 
 def _hardware(base: Base, payload: Path) -> list[str]:

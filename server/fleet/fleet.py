@@ -5,38 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import aiohttp
 from numaserve.server.api.errors import not_ready
-from numaserve.server.fleet.member import EXIT_MISTAKE
 from numaserve.server.fleet.metrics import FleetMetrics
 from numaserve.server.fleet.passing import open_session
 from numaserve.server.fleet.process import ModelProcess, ProcessHooks
 from numaserve.server.fleet.residency import Residency, State
 from numaserve.server.fleet.resident import FleetOptions, Resident
+from numaserve.server.fleet.running_model import RunningModel
 from numaserve.server.fleet.waiting import WaitingRoom, not_loadable, too_late
-from numaserve.server.supervisor.policy import RestartPolicy
 
 _log = logging.getLogger(__name__)
 
 _KILL_S = 30.0  # after its time to drain
-
-
-@dataclass
-class _Model:
-    resident: Resident
-    path: Path
-    policy: RestartPolicy = field(default_factory=RestartPolicy)
-    process: ModelProcess | None = None
-    session: aiohttp.ClientSession | None = None
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)
-    started_at: float = 0.0
-    status: int = 0  # of the last process that ended by itself
-    changed: asyncio.Event = field(default_factory=asyncio.Event)  # set, and new, at each change of state
 
 
 class Fleet:
@@ -56,7 +40,7 @@ class Fleet:
         claims = {name: each.claim for name, each in residents.items()}
         self._residency = Residency(claims, capacity, max_loaded)
         self._models = {
-            name: _Model(each, options.folder / f"m{index}.sock")
+            name: RunningModel(each, options.folder / f"m{index}.sock")
             for index, (name, each) in enumerate(residents.items())
         }
         self._waiting = WaitingRoom(residents)
@@ -108,7 +92,7 @@ class Fleet:
         """Unload it for the same reason; returns when its process has ended."""
         self._residency.unload(name)
         self._waiting.refuse(name, f"The model '{name}' was unloaded by order.")
-        self._tell_change(self._models[name])
+        self._models[name].tell_change()
         self._start_to_drain(self._models[name])
         self._act()
         while self.state(name) == "draining" and not self._stopping:
@@ -172,21 +156,20 @@ class Fleet:
         if self._next_look is not None:
             self._next_look.cancel()
         for model in self._models.values():
-            self._waiting.refuse(model.resident.spec.name, "The server is shutting down.")
-            self._tell_change(model)
-            for timer in model.timers:
-                timer.cancel()
+            self._waiting.refuse(model.name, "The server is shutting down.")
+            model.tell_change()
+            model.forget_timers()
             if model.process is not None:
                 model.process.signal(signal.SIGTERM)
         processes = [model.process for model in self._models.values() if model.process is not None]
         if processes:
             seconds = self._options.drain_seconds + _KILL_S
-            await asyncio.wait([process.exited for process in processes], timeout=seconds)
+            await asyncio.wait([process.gone for process in processes], timeout=seconds)
             for process in processes:
                 process.signal(signal.SIGKILL)
-                await process.exited
+                await process.gone
         for model in self._models.values():
-            self._close_session(model)
+            model.close_session()
 
     def hurry(self) -> None:
         """End what still runs, now that all are stopping."""
@@ -212,26 +195,28 @@ class Fleet:
             elif model.process is not None:
                 model.process.signal(signal.SIGTERM)
             else:  # between two of its processes
-                self._ended(model, 0)
+                self._on_gone(model)
         if self._next_look is not None:
             self._next_look.cancel()
         seconds = self._residency.next_look(now)
         self._next_look = None if seconds is None else self._loop.call_later(seconds, self._act)
 
-    def _start(self, model: _Model) -> None:
-        name, options = model.resident.spec.name, self._options
+    def _start(self, model: RunningModel) -> None:
+        options = self._options
         membership = model.resident.membership(drain_seconds=options.drain_seconds, log_level=options.log_level)
-        hooks = ProcessHooks(partial(self._on_ready, model), partial(self._on_end, model))
-        _log.info("loading %s", name)
-        model.started_at = self._loop.time()
+        hooks = ProcessHooks(*(partial(on, model) for on in (self._on_ready, self._on_end, self._on_gone)))
+        _log.info("loading %s", model.name)
+        model.starts(self._loop.time())
         try:
             model.process = ModelProcess(options.command, membership, model.path, hooks, model.resident.watchdog_s)
         except OSError as error:
-            _log.error("the server of %s could not be started: %s", name, error)
-            self._later(model, 0.0, partial(self._ended, model, 1))
+            _log.error("the server of %s could not be started: %s", model.name, error)
+            self._on_end(model, 1)
+            model.later(0.0, partial(self._on_gone, model))
 
-    def _on_ready(self, model: _Model) -> None:
-        name, now = model.resident.spec.name, self._loop.time()
+    def _on_ready(self, model: RunningModel) -> None:
+        name, now = model.name, self._loop.time()
+        model.serves()
         self._residency.ready(name, now)
         if self.state(name) != "ready":  # it is to be unloaded by now
             return
@@ -242,56 +227,43 @@ class Fleet:
         for _ in range(self._waiting.let_in(name, model.session)):
             # Here, not when they wake up: before that, the model might be sent away for want of requests.
             self._residency.enter(name, now)
-        self._tell_change(model)
+        model.tell_change()
         self._act()
 
-    def _on_end(self, model: _Model, status: int) -> None:
-        model.process = None
-        self._close_session(model)
-        self._ended(model, status)
+    def _on_end(self, model: RunningModel, status: int) -> None:
+        """Go on after the end of a process, whose workers may have the model's memory for a while yet."""
+        model.close_session()
+        if self._stopping or self.state(model.name) == "draining":
+            return
+        _log.error("the server of %s ended with status %d", model.name, status)
+        model.status = status
+        self._metrics.died(model.name)
+        self._residency.ended(model.name, again=True)
+        model.tell_change()
 
-    def _ended(self, model: _Model, status: int) -> None:
-        """Go on after the end of a process that ended with `status`, in whatever state it was."""
-        name, state = model.resident.spec.name, self.state(model.resident.spec.name)
-        for timer in model.timers:
-            timer.cancel()
-        model.timers.clear()
+    def _on_gone(self, model: RunningModel) -> None:
+        """Go on when nothing is left of a process, in whatever state the model was: its place is free now."""
+        name = model.name
+        model.process = None
+        model.forget_timers()
         if self._stopping:
             return
-        if state == "draining":
+        if self.state(name) == "draining":
             _log.info("%s is unloaded", name)
             self._residency.ended(name, again=False)
+        elif model.is_hopeless(self._loop.time()):
+            _log.error("the server of %s is not started again", name)
+            self._residency.ended(name, again=False)
+            self._waiting.refuse(name, not_loadable(name))
         else:
-            model.status = status
-            self._metrics.died(name)
-            gives_up = status == EXIT_MISTAKE or model.policy.failed(self._loop.time(), was_ready=state == "ready")
-            _log.error("the server of %s ended with status %d%s", name, status, ", for good" if gives_up else "")
-            self._residency.ended(name, again=not gives_up)
-            if gives_up:
-                self._waiting.refuse(name, not_loadable(name))
-                model.policy = RestartPolicy()
-            else:
-                self._later(model, model.policy.pause_s, partial(self._start, model))
-        self._tell_change(model)
+            model.later(model.pause_s, partial(self._start, model))
+        model.tell_change()
         self._act()
 
-    def _start_to_drain(self, model: _Model) -> None:
+    def _start_to_drain(self, model: RunningModel) -> None:
         """Give its requests their time, and then its process the time to end them."""
         if model.process is None:
             return
         for after, number in ((0.0, signal.SIGTERM), (1.0, signal.SIGINT), (_KILL_S, signal.SIGKILL)):
-            self._later(model, self._options.drain_seconds + after, partial(model.process.signal, number))
-        self._tell_change(model)
-
-    def _later(self, model: _Model, seconds: float, call: Callable[[], None]) -> None:
-        model.timers.append(self._loop.call_later(seconds, call))
-
-    @staticmethod
-    def _tell_change(model: _Model) -> None:
-        model.changed.set()
-        model.changed = asyncio.Event()
-
-    def _close_session(self, model: _Model) -> None:
-        if model.session is not None:
-            self._loop.create_task(model.session.close())
-            model.session = None
+            model.later(self._options.drain_seconds + after, partial(model.process.signal, number))
+        model.tell_change()

@@ -15,8 +15,8 @@ _GRACE_S = 30.0  # for a server whose front door is gone
 
 
 class Membership(msgspec.Struct):
-    """What the front door says. The descriptors are inherited: a Unix socket that listens, and the end of a pipe of
-    which the front door has the other one."""
+    """What the front door says. The descriptors are inherited: a Unix socket that listens, and the end of a pipe, or of
+    a pair of sockets, of which the front door has the other one."""
 
     name: str
     options: dict[str, Any]  # of its configuration
@@ -40,7 +40,7 @@ def main(worker_command: Sequence[str] | None = None) -> NoReturn:
 
     listener = unix_listener(socket.socket(fileno=membership.listen_fd), None)
     try:
-        member = Member(membership.name, listener)
+        member = Member(membership.name, listener, membership.lifeline_fd)
         run_service(load_config(membership.options), worker_command or DEFAULT_COMMAND, member)
     except OperatorError as error:
         sys.stderr.write(f"numaserve: {membership.name}: {' '.join(str(error).split())}\n")
@@ -48,7 +48,7 @@ def main(worker_command: Sequence[str] | None = None) -> NoReturn:
 
 
 def _end_with_front_door(lifeline_fd: int) -> None:
-    """End this process when the pipe does. In a thread, as loading keeps the event loop waiting."""
+    """End this process when nobody has the other end. In a thread, as loading keeps the event loop waiting."""
     os.read(lifeline_fd, 1)
     # The second one ends what still runs: its clients are gone.
     for number in (signal.SIGTERM, signal.SIGINT):

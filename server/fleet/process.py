@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -19,6 +20,10 @@ from numaserve.server.service.listen import BACKLOG
 MEMBER_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "numaserve.server.fleet.member")
 _NOT_INHERITED = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 _MESSAGE_BYTES = 4096
+# For the workers of a server that was killed: the kernel takes some seconds to have the memory of a large model back.
+_LEFTOVERS_S = 60.0
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -27,15 +32,17 @@ class ProcessHooks:
 
     ready: Callable[[], None]
     ended: Callable[[int], None]  # with its status, as subprocess has it; once
+    gone: Callable[[], None]  # then: its workers have ended, too, and what they had is free; once
 
 
 class ModelProcess:
     """A running server of one model, which listens at `path`.
 
-    It inherits the listening socket, and the read end of a pipe whose write end is this process's alone: so it ends
-    with this one, however that ends (see `supervisor.process`). `membership` comes without descriptors. Once the server
-    is ready, it is killed when it has told of no life for `watchdog_s` seconds. Must be made inside a running event
-    loop. Raises `OSError`.
+    It inherits the listening socket, and one end of a pair of sockets, as its workers do, whose other end is this
+    process's alone. Each end tells when nobody has the other one any more: so the server ends with this process,
+    however that ends (see `supervisor.process`), and this one knows when of a server that was killed no worker is left.
+    `membership` comes without descriptors. Once the server is ready, it is killed when it has told of no life for
+    `watchdog_s` seconds. Must be made inside a running event loop. Raises `OSError`.
     """
 
     def __init__(
@@ -50,27 +57,30 @@ class ModelProcess:
         self._hooks = hooks
         self._watchdog_s = watchdog_s
         self._loop = asyncio.get_running_loop()
-        self.exited: asyncio.Future[None] = self._loop.create_future()
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        self._leftovers: asyncio.TimerHandle | None = None
         self._watchdog: asyncio.TimerHandle | None = None
         notify_path = path.with_suffix(".notify")
         self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        read_end, self._lifeline = os.pipe()
+        self._lifeline, inherited = socket.socketpair()
         try:
             _bind(self._notify, notify_path)
             _bind(listener, path)
             listener.listen(BACKLOG)
             environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
             told = {"NOTIFY_SOCKET": str(notify_path), "WATCHDOG_USEC": str(int(watchdog_s * 1e6))}
-            self._popen = start_member(command, membership, listener, read_end, environment=environment | told)
+            self._popen = start_member(
+                command, membership, listener, inherited.fileno(), environment=environment | told
+            )
             self._pidfd = _watched(self._popen)
         except OSError:
             self._notify.close()
-            os.close(self._lifeline)
+            self._lifeline.close()
             raise
         finally:
             listener.close()
-            os.close(read_end)
+            inherited.close()
         self._loop.add_reader(self._pidfd, self._reap)
         self._loop.add_reader(self._notify, self._hear)
 
@@ -81,7 +91,7 @@ class ModelProcess:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal; nothing happens once the process has ended."""
-        if not self.exited.done():
+        if self._popen.returncode is None:
             self._popen.send_signal(number)
 
     def _hear(self) -> None:
@@ -113,10 +123,22 @@ class ModelProcess:
         self._loop.remove_reader(self._notify)
         os.close(self._pidfd)
         self._notify.close()
-        os.close(self._lifeline)
         status = self._popen.wait()  # returns at once: the pidfd is readable only after the process has ended
-        self.exited.set_result(None)
         self._hooks.ended(status)
+        self._leftovers = self._loop.call_later(_LEFTOVERS_S, self._give_up_on_leftovers)
+        self._loop.add_reader(self._lifeline, self._on_gone)  # nothing is ever sent: it is readable at its end
+
+    def _give_up_on_leftovers(self) -> None:
+        _log.warning("workers of a server that has ended run on after %g s", _LEFTOVERS_S)
+        self._on_gone()
+
+    def _on_gone(self) -> None:
+        if self._leftovers is not None:
+            self._leftovers.cancel()
+        self._loop.remove_reader(self._lifeline)
+        self._lifeline.close()
+        self.gone.set_result(None)
+        self._hooks.gone()
 
 
 def start_member(
@@ -130,8 +152,8 @@ def start_member(
 ) -> subprocess.Popen[bytes]:
     """Start a server, and tell it what to serve: `membership`, which comes without descriptors.
 
-    It inherits `listener` and the read end `lifeline`, which this process may then close. It has a session of its own,
-    so that Ctrl-C in a terminal reaches who starts it only. Raises `OSError`.
+    It inherits `listener` and `lifeline`, at whose end it ends; this process may then close both. It has a session of
+    its own, so that Ctrl-C in a terminal reaches who starts it only. Raises `OSError`.
     """
     popen = subprocess.Popen(
         command,

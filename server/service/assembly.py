@@ -20,6 +20,7 @@ from numaserve.server.reasoning.format import ReasoningFormat
 from numaserve.server.response_template.template import ResponseTemplate
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.server.service.bind import Member
 from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.listen import Listener
 from numaserve.server.service.model_argument import served_name
@@ -75,6 +76,8 @@ def make_engine(
     worker_command: Sequence[str],
     kv_feed: KVFeed | None = None,
     trace: TraceSink | None = None,
+    *,
+    member: Member | None = None,
 ) -> Engine:
     """The engine; nothing is started yet. `worker_command` is the command of a worker."""
     config, deployment = checked.config, checked.deployment
@@ -93,7 +96,13 @@ def make_engine(
     world_size = len(deployment.launches)
     ring_factory = partial(create_segment, world_size, deployment.ring_lanes, deployment.ring_slot_bytes)
     board_factory = partial(create_mask_board, config.max_running_requests, checked.vocab_size)
-    spec = GroupSpec(deployment.launches, ring_factory if world_size > 1 else None, worker_command, board_factory)
+    spec = GroupSpec(
+        deployment.launches,
+        ring_factory if world_size > 1 else None,
+        worker_command,
+        board_factory,
+        inherited_fd=-1 if member is None else member.lifeline_fd,
+    )
     return Engine(
         EngineConfig(
             model=checked.name,

@@ -21,6 +21,7 @@ class Member:
 
     name: str  # of its model
     listener: Listener
+    lifeline_fd: int  # which its workers inherit: the front door waits until nobody has it any more
 
 
 def bind_listeners(config: ServeConfig) -> list[Listener]:

@@ -85,7 +85,7 @@ def run_service(
         if spans is not None:
             closing.callback(spans.close)
         trace = None if spans is None else spans.sequence_ended
-        service = Service(checked, listeners, worker_command, kv_feed, trace, bar=member is None)
+        service = Service(checked, listeners, worker_command, kv_feed, trace, member=member)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             status = runner.run(service.run())
             closing.close()
@@ -144,14 +144,14 @@ class Service:
         kv_feed: KVFeed | None = None,
         trace: TraceSink | None = None,
         *,
-        bar: bool = True,
+        member: Member | None = None,
     ) -> None:
         self._checked = checked
         self._listeners = listeners
         self._service_manager = ServiceManager()
-        self._display = LoadingDisplay(checked.name, self._service_manager, bar=bar)
+        self._display = LoadingDisplay(checked.name, self._service_manager, bar=member is None)
         callbacks = EngineCallbacks(load_progress=self._display.update, given_up=lambda _reason: self._gave_up.set())
-        self._engine = make_engine(checked, callbacks, worker_command, kv_feed, trace)
+        self._engine = make_engine(checked, callbacks, worker_command, kv_feed, trace, member=member)
         self._traced = trace is not None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()

@@ -51,13 +51,14 @@ class GroupSpec:
 
     `launches` come by rank and without the fields of ring and mask board, which are new in every life. `ring_factory`
     makes the ring; None with one rank. `board_factory` makes the mask board; without one no sequence can be masked.
-    `command` is the command of a worker, without its arguments.
+    `command` is the command of a worker, without its arguments; each keeps `inherited_fd` open until its end.
     """
 
     launches: Sequence[Launch]
     ring_factory: RingFactory | None = None
     command: Sequence[str] = DEFAULT_COMMAND
     board_factory: BoardFactory | None = None
+    inherited_fd: int = -1
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ class WorkerGroup:
         self._hooks = hooks
         self._on_failure = on_failure
         self._command = spec.command
+        self._inherited_fd = spec.inherited_fd
         self._ring_factory = spec.ring_factory
         self._ring: RingSegment | None = None
         self._board_factory = spec.board_factory
@@ -169,7 +171,7 @@ class WorkerGroup:
                     self._command,
                     endpoint,
                     lifeline_fd=read_end,
-                    memory_fds=[memory["ring_fd"], memory["mask_fd"]],
+                    inherited_fds=[memory["ring_fd"], memory["mask_fd"], self._inherited_fd],
                     on_exit=self._on_exit,
                 )
                 self._processes.append(process)

@@ -25,8 +25,8 @@ def worker_environment(base: Mapping[str, str]) -> dict[str, str]:
 class WorkerProcess:
     """A running worker. `on_exit` is called once in the event loop when it has ended, however that came about.
 
-    Besides `memory_fds`, of which negative ones are none, the worker inherits the read end of a pipe, `lifeline_fd`, of
-    which only the front end has the write end: end of file there means that the front end is gone, by SIGKILL too.
+    Besides `inherited_fds`, of which negative ones are none, the worker inherits the read end of a pipe, `lifeline_fd`,
+    of which only the front end has the write end: end of file there means that the front end is gone, by SIGKILL too.
     (PR_SET_PDEATHSIG was rejected: it fires when the *thread* that forked ends, and is lost when the parent dies before
     the call.)
     """
@@ -38,7 +38,7 @@ class WorkerProcess:
         endpoint: str,
         *,
         lifeline_fd: int,
-        memory_fds: Sequence[int],
+        inherited_fds: Sequence[int],
         on_exit: Callable[[int], None],
     ) -> None:
         self.rank = rank
@@ -52,7 +52,7 @@ class WorkerProcess:
                 [*command, *arguments],
                 stdin=subprocess.DEVNULL,
                 stderr=self._errors.write_fd,
-                pass_fds=[fd for fd in (lifeline_fd, *memory_fds) if fd >= 0],
+                pass_fds=[fd for fd in (lifeline_fd, *inherited_fds) if fd >= 0],
                 env=worker_environment(os.environ),
                 start_new_session=True,
             )

@@ -1,7 +1,9 @@
 """A stand-in for a model's server, for `fleet.process`: it answers with what it was asked, or misbehaves.
 
-`model` in its options says how: `ready`, `never` (is never ready), `mistake` (exits with 2), `fails` (exits with 1), or
-`deaf` (does not end when told to). What it notes is written to the file `notes` in the options, a line each.
+`model` in its options says how: `ready`, `never` (is never ready), `mistake` (exits with 2), `fails` (exits with 1),
+`deaf` (does not end when told to), `relapses` (exits with 2 when it is started for the second time), or `parent` (has a
+worker, which ends when there is a file beside the notes). What it notes is written to the file `notes` in the options,
+a line each.
 """
 
 import asyncio
@@ -9,9 +11,16 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
+# It has what it inherits until its end, as workers do.
+WORKER = """
+import pathlib, sys, time
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.01)
+"""
 BLOB = bytes(range(256)) * 400
 
 
@@ -38,8 +47,12 @@ class FakeMember:
         loop.add_signal_handler(signal.SIGTERM, (lambda: None) if self.how == "deaf" else stop.set)
         loop.add_signal_handler(signal.SIGINT, lambda: None)
         loop.add_reader(self.lifeline, lambda: os._exit(3))
-        if self.how in {"mistake", "fails"}:
-            sys.exit(2 if self.how == "mistake" else 1)
+        starts = self.notes.read_text().count(f"{self.name} starts")
+        if self.how == "parent" and starts == 1:
+            worker = [sys.executable, "-c", WORKER, str(self.notes.with_suffix(".end"))]
+            subprocess.Popen(worker, pass_fds=[self.lifeline])
+        if self.how in {"mistake", "fails"} or (self.how == "relapses" and starts == 2):
+            sys.exit(1 if self.how == "fails" else 2)
         server = await asyncio.start_unix_server(self.serve, sock=self.listener)
         if self.how != "never":
             self.notify("READY=1\nSTATUS=x")

@@ -123,6 +123,49 @@ async def test_a_mistake_is_not_tried_again_until_somebody_orders_it(opened: Ope
         assert (await echoed(door, "a")).status_code == 200
 
 
+async def test_a_mistake_of_a_server_that_was_ready_before_is_tried_again(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("numaserve.server.supervisor.policy._FIRST_PAUSE_S", 0.01)
+    async with opened({"a": {"how": "relapses"}}) as door:
+        await door.until(door.fleet.is_ready)
+        os.kill(started(door, "a")[0], signal.SIGKILL)
+        await door.until(lambda: len(started(door, "a")) == 3)
+        assert (await echoed(door, "a")).status_code == 200
+        assert door.fleet.exit_status("a") == 2
+
+
+@pytest.mark.parametrize("unloaded", [False, True])
+async def test_nothing_takes_the_place_of_a_server_whose_workers_still_end(opened: Open, unloaded: bool) -> None:
+    async with opened({"a": {"how": "parent", "core": 0}, "b": {"load": "request", "core": 0}}) as door:
+        await door.until(door.fleet.is_ready)
+        if unloaded:
+            order = asyncio.create_task(door.fleet.unload("a"))
+        else:
+            os.kill(started(door, "a")[0], signal.SIGKILL)
+            await door.until(lambda: door.fleet.state("a") == "loading")
+        waits = asyncio.create_task(echoed(door, "b" if unloaded else "a"))
+        await door.until(lambda: door.fleet.waiting("b" if unloaded else "a") == 1)
+        await asyncio.sleep(0.1)
+        assert door.fleet.state("a") == ("draining" if unloaded else "loading")
+        assert len(started(door, "a")) == 1
+        assert not started(door, "b")
+        door.notes.with_suffix(".end").touch()
+        assert (await waits).status_code == 200
+        assert not unloaded or await order == "unloaded"
+
+
+async def test_workers_that_do_not_end_are_waited_for_only_so_long(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("numaserve.server.fleet.process._LEFTOVERS_S", 0.05)
+    async with opened({"a": {"how": "parent"}}) as door:
+        await door.until(door.fleet.is_ready)
+        os.kill(started(door, "a")[0], signal.SIGKILL)
+        await door.until(lambda: len(started(door, "a")) == 2)
+        door.notes.with_suffix(".end").touch()
+
+
 async def test_a_server_that_does_not_start_is_tried_three_times(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numaserve.server.supervisor.policy._FIRST_PAUSE_S", 0.01)
     async with opened({"a": {"how": "fails"}}) as door:

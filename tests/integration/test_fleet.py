@@ -139,6 +139,21 @@ def test_the_end_of_one_server_touches_no_other(serve_fleet: ServeFleet) -> None
         assert servers["b"].is_running()
 
 
+def test_a_server_is_started_again_when_its_old_workers_have_ended(serve_fleet: ServeFleet, log: Path) -> None:
+    process = serve_fleet(models={"a": {}, "b": {"load": "request"}})
+    with httpx.Client(base_url=announced_url(process), timeout=60) as client:
+        server = children(process)["a"]
+        (worker,) = (each for each in server.children() if "fake_worker.py" in " ".join(each.cmdline()))
+        worker.suspend()
+        server.kill()
+        until(lambda: states(client)["a"] == "loading")
+        time.sleep(0.2)
+        assert log.read_text().count('"message": "loading a"') == 1
+        worker.resume()
+        assert client.post("/v1/completions", json=asked("a", 3)).status_code == 200
+        assert not worker.is_running()
+
+
 def test_servers_and_workers_end_with_a_front_door_that_is_killed(serve_fleet: ServeFleet) -> None:
     process = serve_fleet(models={"a": {}, "b": {}})
     announced_url(process)

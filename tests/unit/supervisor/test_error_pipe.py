@@ -25,7 +25,7 @@ def run_worker(program: str) -> int:
     async def scenario() -> int:
         read_end, write_end = os.pipe()
         command = [sys.executable, "-c", program]
-        process = WorkerProcess(3, command, "ipc://x", lifeline_fd=read_end, memory_fds=[], on_exit=lambda _: None)
+        process = WorkerProcess(3, command, "ipc://x", lifeline_fd=read_end, inherited_fds=[], on_exit=lambda _: None)
         os.close(read_end)
         await process.exited
         os.close(write_end)

@@ -19,7 +19,7 @@ def _ending(
     async def scenario() -> str:
         read_end, write_end = os.pipe()
         process = WorkerProcess(
-            3, [sys.executable, "-c", program], "ipc://x", lifeline_fd=read_end, memory_fds=[], on_exit=exits.append
+            3, [sys.executable, "-c", program], "ipc://x", lifeline_fd=read_end, inherited_fds=[], on_exit=exits.append
         )
         os.close(read_end)
         if end_when is not None:

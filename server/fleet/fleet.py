@@ -142,13 +142,9 @@ class Fleet:
         self._residency.leave(name, self._loop.time())
         self._act()
 
-    def ready_sessions(self) -> dict[str, aiohttp.ClientSession]:
-        """The ways to those that are ready, for what the front door asks of all."""
-        return {
-            name: model.session
-            for name, model in self._models.items()
-            if model.session is not None and self.state(name) == "ready"
-        }
+    def open_sessions(self) -> dict[str, aiohttp.ClientSession]:
+        """The ways to those that are ready or have requests yet, for what the front door asks of all."""
+        return {name: model.session for name, model in self._models.items() if model.session is not None}
 
     async def stop(self) -> None:
         """Take no more requests, let those there are finish, and return when every process has ended."""

@@ -2,11 +2,11 @@
 
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 
 import msgspec
 from fastapi import Request
-from fastapi.responses import Response
 from numaserve.server.api.access_log import record_of
 from numaserve.server.api.body.names_model import NamesModel
 from numaserve.server.api.body.process import DecodingProcess
@@ -19,9 +19,10 @@ from numaserve.server.api.peers import client_at
 from numaserve.server.api.surfaces import error_of
 from numaserve.server.api.ui_files import ui_files
 from numaserve.server.engine.types import EngineError
+from numaserve.server.fleet.asking import Ask, Question, first_that_knows, gathered, summed
 from numaserve.server.fleet.cut_off import last_event
 from numaserve.server.fleet.own_routes import OwnRoutes
-from numaserve.server.fleet.passing import AnswerCutOff, Headers, ask, gathered, pass_on
+from numaserve.server.fleet.passing import AnswerCutOff, Headers, pass_on
 from starlette.types import Receive, Scope, Send
 
 _log = logging.getLogger("numaserve.api")
@@ -30,8 +31,9 @@ _LATEST = ":latest"  # Ollama's tag of whatever has none
 INLINE_BYTES = 1 << 20  # which take a millisecond or two: nothing but one name is kept of them
 _LEAST_S = 0.001  # where a request's time has passed: its server says so
 _RESPONSES = "/v1/responses/"
-# Of which each server knows its own model only: the name of the list in each answer.
-_LISTS = {"/api/tags": "models", "/api/ps": "models"}
+# Of which each server knows its own part only: the name of the list, or of the number, in each answer.
+_LISTS = {("GET", "/api/tags"): "models", ("GET", "/api/ps"): "models"}
+_COUNTS = {("POST", "/abort_request"): "aborted"}
 
 
 class _Named(msgspec.Struct):
@@ -82,10 +84,9 @@ class FrontDoor:
             response = await handler(request)
         elif path in ui_files() and scope["method"] != "GET":  # open to all: no body is read that would load a model
             raise from_http(405, "", {"Allow": "GET"}, scope["method"], path)
-        elif path.startswith(_RESPONSES) and scope["method"] in {"GET", "DELETE"}:
-            response = await self._asked_of_all(request)
-        elif path in _LISTS and scope["method"] == "GET":
-            response = await gathered(self.routes.fleet.ready_sessions().values(), path, _LISTS[path])
+        elif (ask := _asked_of_all(scope["method"], path)) is not None:
+            question = Question(scope, _told(request, self._client(request)), await request.body())
+            response = await until_disconnect(request, ask(self.routes.fleet.open_sessions().values(), question))
         else:
             client = self._client(request)  # before the body and the model are waited for: its key may be gone by then
             body = b"" if path in ui_files() else await request.body()
@@ -107,20 +108,6 @@ class FrontDoor:
             await pass_on(session, request.scope, send, body, _told(request, client))
         finally:
             fleet.leave(name)
-
-    async def _asked_of_all(self, request: Request) -> Response:
-        """What the first of the loaded models says that knows what the path names."""
-        told, response = _told(request, self._client(request)), None
-        for session in self.routes.fleet.ready_sessions().values():
-            answer = await ask(session, request.scope, told)
-            if answer is None or answer.status_code == 503:
-                continue  # that server has just ended, or is about to
-            response = answer
-            if response.status_code != 404:
-                break
-        if response is not None:
-            return response
-        raise ApiError(404, "No model that is loaded knows this response.", code="not_found")
 
     async def _meant(self, request: Request, body: bytes) -> str:
         """The model that a request is for: what its body says, or its query where it has none."""
@@ -153,6 +140,17 @@ class FrontDoor:
         if keys is None or request.scope["path"] in ui_files():  # which are open to all
             return passed_header(client_at(request.scope.get("client")))
         return passed_header(keys.client(headers), keys.owner(headers), keys.account(headers))
+
+
+def _asked_of_all(method: str, path: str) -> Ask | None:
+    """How a request that is of no one model is answered; None for others."""
+    if method in {"GET", "DELETE"} and path.startswith(_RESPONSES):
+        return first_that_knows
+    if (method, path) in _LISTS:
+        return partial(gathered, name=_LISTS[method, path])
+    if (method, path) in _COUNTS:
+        return partial(summed, name=_COUNTS[method, path])
+    return None
 
 
 def _told(request: Request, client: bytes) -> Headers:

@@ -85,7 +85,7 @@ class OwnRoutes:
         for name in self.fleet.names:
             self.metrics.changed(name, self.fleet.state(name))
             self.metrics.waiting(name, self.fleet.waiting(name))
-        body, content_type = await self.metrics.render(self.fleet.ready_sessions())
+        body, content_type = await self.metrics.render(self.fleet.open_sessions())
         return Response(body, media_type=content_type)
 
     async def _list(self, _: Request) -> Response:

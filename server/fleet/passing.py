@@ -1,18 +1,14 @@
 """One request passed on to a model's server, and its answer passed back: the bytes of both as they are."""
 
-import contextlib
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from urllib.parse import quote
 
 import aiohttp
-import msgspec
-from fastapi.responses import Response
 from numaserve.server.api.errors import ApiError, not_ready
 from numaserve.server.api.middleware.request_timeout import TIMEOUT_HEADER
 from numaserve.server.api.passed_clients import PASSED_HEADER
-from numaserve.server.api.streaming import json_response
 from starlette.types import Scope, Send
 from yarl import URL
 
@@ -63,7 +59,7 @@ async def pass_on(session: aiohttp.ClientSession, scope: Scope, send: Send, body
     """
     media_type, last = None, b""
     try:
-        async with _requested(session, scope, body, told) as answer:
+        async with requested(session, scope, body, told) as answer:
             head = [(name.lower(), value) for name, value in answer.raw_headers if name.lower() not in _NOT_ANSWERED]
             await send({"type": "http.response.start", "status": answer.status, "headers": head})
             media_type = answer.content_type
@@ -77,32 +73,10 @@ async def pass_on(session: aiohttp.ClientSession, scope: Scope, send: Send, body
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def ask(session: aiohttp.ClientSession, scope: Scope, told: Headers) -> Response | None:
-    """The whole answer to a request without a body. None where there is none, as the server has ended."""
-    if session.closed:
-        return None
-    try:
-        async with _requested(session, scope, b"", told) as answer:
-            return Response(await answer.read(), answer.status, media_type=answer.content_type)
-    except (aiohttp.ClientError, ConnectionError):
-        return None
-
-
-async def gathered(sessions: Iterable[aiohttp.ClientSession], path: str, name: str) -> Response:
-    """The lists called `name` in what all servers answer at `path`, as one."""
-    items: list[msgspec.Raw] = []
-    for session in sessions:
-        if session.closed:
-            continue
-        with contextlib.suppress(aiohttp.ClientError, ConnectionError, msgspec.DecodeError):
-            async with session.get(URL(f"http://model{path}"), skip_auto_headers=_NOT_ADDED) as answer:
-                items += msgspec.json.decode(await answer.read(), type=dict[str, list[msgspec.Raw]])[name]
-    return json_response({name: items})
-
-
-def _requested(
+def requested(
     session: aiohttp.ClientSession, scope: Scope, body: bytes, told: Headers
 ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    """The request of `scope` with this body, sent to a model's server, and the head of its answer."""
     return session.request(
         scope["method"],
         _url(scope),

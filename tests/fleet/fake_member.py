@@ -1,9 +1,9 @@
 """A stand-in for a model's server, for `fleet.process`: it answers with what it was asked, or misbehaves.
 
 `model` in its options says how: `ready`, `never` (is never ready), `mistake` (exits with 2), `fails` (exits with 1),
-`deaf` (does not end when told to), `relapses` (exits with 2 when it is started for the second time), or `parent` (has a
-worker, which ends when there is a file beside the notes). What it notes is written to the file `notes` in the options,
-a line each.
+`deaf` (does not end when told to), `relapses` (exits with 2 when it is started for the second time), `parent` (has a
+worker, which ends when there is a file beside the notes), `knowing` (has what is asked of all), or `silent` (does not
+answer that). What it notes is written to the file `notes` in the options, a line each.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ import pathlib, sys, time
 while not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.01)
 """
+ASKED_OF_ALL = {"/api/tags", "/v1/responses/kept", "/v1/responses/none", "/abort_request"}
 BLOB = bytes(range(256)) * 400
 
 
@@ -69,7 +70,13 @@ class FakeMember:
                 headers = [each.split(": ", 1) for each in lines]
                 length = next((int(value) for name, value in headers if name.lower() == "content-length"), 0)
                 body = await reader.readexactly(length)
-                await self.answer(line.split(" ")[1], line, headers, body, writer)
+                path = line.split(" ")[1]
+                if self.how == "silent" and path in ASKED_OF_ALL:
+                    self.note(f"asked {path}")
+                    await reader.read()
+                    self.note("left")
+                    break
+                await self.answer(path, line, headers, body, writer)
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
@@ -98,11 +105,25 @@ class FakeMember:
                 await self.chunk(writer, b"data: 1\n\n" if path == "/die-between" else b"data: 1\n\ndata: ")
                 await asyncio.sleep(0.05)
             os.kill(os.getpid(), signal.SIGKILL)
+        elif path in ASKED_OF_ALL:
+            self.known(path, body, writer)
         elif path == "/metrics":
             self.whole(writer, f'# HELP x X\n# TYPE x gauge\nx{{model_name="{self.name}"}} 1\n'.encode())
         else:
             self.whole(writer, b'{"error": "unknown"}', b"404 Not Found")
         await writer.drain()
+
+    def known(self, path: str, body: bytes, writer: asyncio.StreamWriter) -> None:
+        if path == "/api/tags":
+            self.whole(writer, json.dumps({"models": [self.name]}).encode())
+        elif path == "/abort_request":
+            refused = b"{" not in body
+            answer = b'{"error": "no body"}' if refused else b'{"aborted": 2}'
+            self.whole(writer, answer, b"400 Bad Request" if refused else b"200 OK")
+        elif self.how == "knowing" and path.endswith("kept"):
+            self.whole(writer, json.dumps({"id": self.name}).encode())
+        else:
+            self.whole(writer, b'{"error": "unknown"}', b"404 Not Found")
 
     async def endless(self, writer: asyncio.StreamWriter) -> None:
         try:

@@ -83,7 +83,7 @@ async def test_without_keys_a_server_hears_the_address(opened: Open) -> None:
 
 async def test_a_request_without_a_body_names_its_model_in_the_query_and_loads_none(opened: Open) -> None:
     async with opened({"a": {}, "b": {}, "c": {"load": "request"}}) as door:
-        await door.until(lambda: door.fleet.is_ready() and len(door.fleet.ready_sessions()) == 2)
+        await door.until(lambda: door.fleet.is_ready() and len(door.fleet.open_sessions()) == 2)
         assert (await door.client.get("/echo")).json()["by"] == "a"
         assert (await door.client.get("/echo?model=b")).json()["by"] == "b"
         assert (await door.client.get("/echo?model=c")).status_code == 503
@@ -179,7 +179,7 @@ async def test_a_server_that_dies_is_told_in_the_form_that_its_request_allows(
 
 async def test_metrics_of_all_models_are_one_text(opened: Open) -> None:
     async with opened({"a": {}, "b": {}, "c": {"load": "request"}}) as door:
-        await door.until(lambda: len(door.fleet.ready_sessions()) == 2)
+        await door.until(lambda: len(door.fleet.open_sessions()) == 2)
         assert (await door.client.post("/echo", json={"model": "d"})).status_code == 404
         text = (await door.client.get("/metrics")).text
         assert text.count("# TYPE x gauge") == 1

@@ -4,19 +4,30 @@ import json
 import os
 from pathlib import Path
 
-from tests.vm.guest.service import CONFIG, PAYLOAD, Rebooting, complete, get, run, show, wait_until
+from tests.vm.guest.service import (
+    CONFIG,
+    CONTEXT,
+    MODEL,
+    NAME,
+    PAYLOAD,
+    STEP_SECONDS,
+    Rebooting,
+    complete,
+    get,
+    run,
+    show,
+    wait_until,
+)
 
 _TREE = str(PAYLOAD / "tree")
-_STEP_SECONDS = 900  # where an emulated processor has a part of a real one
-_TINY = PAYLOAD / "model"
 _CONFIG = f"""\
-model: {_TINY if _TINY.exists() else "demo"}
-served-model-name: demo
+model: {MODEL}
+served-model-name: {NAME}
 port: 8000
 max-running-requests: 8
-context-length: 2048
-step-deadline-seconds: {_STEP_SECONDS}
-drain-seconds: {_STEP_SECONDS}
+context-length: {CONTEXT}
+step-deadline-seconds: {STEP_SECONDS}
+drain-seconds: {STEP_SECONDS}
 """
 _OWN_SETTINGS = Path("/etc/systemd/system/numaserve.service.d/own.conf")  # an operator's: they outlive a reboot
 _NOTES = Path("/var/log/checks-notes")  # what is kept from one check for a later one
@@ -33,7 +44,7 @@ def installed() -> str:
     run("make", "-C", _TREE, "install-service", f"SERVICE_WHEEL={wheel}", **offline)
     CONFIG.write_text(_CONFIG)
     _OWN_SETTINGS.parent.mkdir()
-    _OWN_SETTINGS.write_text(f"[Service]\nWatchdogSec={2 * _STEP_SECONDS}\n")
+    _OWN_SETTINGS.write_text(f"[Service]\nWatchdogSec={2 * STEP_SECONDS}\n")
     run("systemctl", "daemon-reload")
     topology = run("/opt/numaserve/bin/numaserve", "topology", COLUMNS="120")
     assert "│ 0-2 " in topology and "│ 3-4 " in topology, topology

@@ -1,13 +1,15 @@
 """Where threads run and where memory lies, and what the unit's limits make of that."""
 
 import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
-from tests.vm.guest.service import complete, metric, restarted, run, settings, show, workers
+from tests.vm.guest.memory import buffers, by_node, kv_cache, ring_part
+from tests.vm.guest.service import MODEL, complete, metric, restarted, run, settings, show, workers
 
 _MIB = 1 << 20
-# Mappings of less are the interpreter's, from before the policy was set.
-_OF_WEIGHTS = 16 * _MIB
+_FRACTION = 0.85  # of the memory that is there, for weights, KV cache and scratch
 
 
 def threads_stay_on_their_node() -> str:
@@ -15,32 +17,16 @@ def threads_stay_on_their_node() -> str:
 
     Those of ZeroMQ are there before the worker knows its node, and have next to nothing to do.
     """
-    told = []
-    for worker in workers():
-        cores = _cpus(Path(f"/sys/devices/system/node/node{worker['node']}/cpulist").read_text())
-        tasks = Path(f"/proc/{worker['pid']}/task").iterdir()
-        lists = [_allowed(task) for task in tasks if not (task / "comm").read_text().startswith("ZMQbg")]
-        assert all(each <= cores for each in lists), f"rank {worker['rank']} may run on {lists}, its node has {cores}"
-        alone = {next(iter(each)) for each in lists if len(each) == 1}
-        assert alone == {*worker["cpus"]} == cores, f"threads are pinned to {alone}, the node has {cores}"
-        told.append(f"{len(lists)} threads on node {worker['node']}")
+    told = ", ".join(map(bound, workers()))
     assert [len(worker["cpus"]) for worker in workers()] == [3, 2]
-    return ", ".join(told)
+    return told
 
 
 def memory_is_local() -> str:
     """Pages of a rank's weights, KV cache and part of the ring lie on its node, and nowhere else."""
     complete()
-    told = []
-    for worker in workers():
-        maps = Path(f"/proc/{worker['pid']}/numa_maps").read_text().splitlines()
-        large = [found for line in maps if "file=" not in line and sum((found := _bytes(line)).values()) >= _OF_WEIGHTS]
-        # The last ones are the ranks' parts; only of its own a process sees the policy.
-        part = _bytes([line for line in maps if "numaserve-ring" in line][worker["rank"] - 2])
-        own = sum(found.get(worker["node"], 0) for found in large)
-        assert own > worker["weight_bytes"], f"{own} bytes are there, the weights are {worker['weight_bytes']}"
-        assert all({*found} == {worker["node"]} for found in (*large, part)), f"by node: {large}, ring: {part}"
-        told.append(f"rank {worker['rank']}: {own / _MIB:.0f} MiB on node {worker['node']}, none elsewhere")
+    found = workers()
+    told = [local(worker, len(found)) for worker in found]
     assert metric("numaserve_worker_misplaced_pages") == 0
     return "; ".join(told)
 
@@ -70,9 +56,23 @@ def memory_max_is_kept() -> str:
         used = int((group / "memory.current").read_text())
     finally:
         settings("memory")
-    assert planned < 0.85 * limit, f"{planned} bytes are planned of {limit}"
+    assert planned < _FRACTION * limit, f"{planned} bytes are planned of {limit}"
     assert events["oom_kill"] == "0" and used < limit
-    return f"{planned / _MIB:.0f} MiB planned, {used / _MIB:.0f} used of {limit / _MIB:.0f}"
+    small = 800 * _MIB
+    most = _most_kv(small)
+    assert 0 < most < _FRACTION * small, f"a KV cache of {most} bytes would be planned in {small}"
+    told = f"{planned / _MIB:.0f} MiB planned, {used / _MIB:.0f} used of {limit / _MIB:.0f}"
+    return f"{told}; in {small / _MIB:.0f} there would be room for a KV cache of {most / _MIB:.0f}"
+
+
+def _most_kv(limit: int) -> float:
+    """Bytes of the largest KV cache that is planned in a control group with such a MemoryMax=."""
+    within = ("systemd-run", "--wait", "--pipe", "-q", "-p", f"MemoryMax={limit}")
+    command = (*within, "/opt/numaserve/bin/numaserve", "topology", MODEL, "--kv-cache-gib", "64")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = re.search(r"lower it to at most ([\d.]+),", " ".join(done.stderr.split()))
+    assert found is not None, f"a KV cache of 64 GiB was not refused: {done.stdout[-300:]}{done.stderr[-300:]}"
+    return float(found[1]) * 1024 * _MIB
 
 
 def cpu_quota_is_kept() -> str:
@@ -94,19 +94,43 @@ def cpu_quota_is_kept() -> str:
     return f"one rank on cores {cores[0]}; {throttled} of {periods} periods ran out"
 
 
-def _figures(stat: Path) -> dict[str, int]:
-    return {name: int(value) for name, value in map(str.split, stat.read_text().splitlines())}
+def bound(worker: dict[str, Any]) -> str:
+    """Raises `AssertionError` unless a worker has all cores of its node, a thread on each, and none elsewhere."""
+    cores = cores_of(worker["node"])
+    tasks = Path(f"/proc/{worker['pid']}/task").iterdir()
+    lists = [allowed(task) for task in tasks if not (task / "comm").read_text().startswith("ZMQbg")]
+    assert all(each <= cores for each in lists), f"rank {worker['rank']} may run on {lists}, its node has {cores}"
+    alone = {next(iter(each)) for each in lists if len(each) == 1}
+    assert alone == {*worker["cpus"]} == cores, f"threads are pinned to {alone}, the node has {cores}"
+    return f"{len(lists)} threads on node {worker['node']}"
 
 
-def _bytes(line: str) -> dict[int, int]:
-    """Bytes by node of a mapping, a line of numa_maps."""
-    size = int(line.rpartition("kernelpagesize_kB=")[2]) << 10 if "kernelpagesize_kB=" in line else 0
-    return {int(node): int(pages) * size for node, pages in re.findall(r" N(\d+)=(\d+)", line)}
+def local(worker: dict[str, Any], ranks: int) -> str:
+    """Raises `AssertionError` unless all that a worker of so many has in memory lies on its node."""
+    own = buffers(worker["pid"])
+    there = by_node(own)
+    kv = by_node(kv_cache(own, worker["kv_bytes"]))
+    ring = ring_part(worker["pid"], worker["rank"], ranks) if ranks > 1 else {worker["node"]: 0}
+    assert {*there} == {*kv} == {*ring} == {worker["node"]}, f"by node: {there}, KV cache: {kv}, ring: {ring}"
+    (all_of_it,) = there.values()
+    assert all_of_it >= worker["weight_bytes"], f"{all_of_it} bytes are there, the weights are {worker['weight_bytes']}"
+    parts = "".join(f", {sum(part.values()) / _MIB:.0f} MiB {name}" for name, part in (("KV", kv), ("ring", ring)))
+    return f"rank {worker['rank']}, node {worker['node']}: {all_of_it / _MIB:.0f} MiB{parts}, none elsewhere"
 
 
-def _allowed(task: Path) -> set[int]:
+def cores_of(node: int) -> set[int]:
+    """The cores of a node."""
+    return _cpus(Path(f"/sys/devices/system/node/node{node}/cpulist").read_text())
+
+
+def allowed(task: Path) -> set[int]:
+    """The cores that a process or a thread may run on, by its folder below /proc."""
     (line,) = (line for line in (task / "status").read_text().splitlines() if line.startswith("Cpus_allowed_list:"))
     return _cpus(line.partition(":")[2])
+
+
+def _figures(stat: Path) -> dict[str, int]:
+    return {name: int(value) for name, value in map(str.split, stat.read_text().splitlines())}
 
 
 def _cpus(text: str) -> set[int]:

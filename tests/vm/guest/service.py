@@ -13,6 +13,10 @@ PAYLOAD = Path("/mnt")
 UNIT = "numaserve.service"
 PORT = 8000
 CONFIG = Path("/etc/numaserve/numaserve.yaml")
+MODEL = str(PAYLOAD / "model") if (PAYLOAD / "model").exists() else "demo"
+NAME = "demo"  # of the model in requests
+CONTEXT = 4096  # tokens
+STEP_SECONDS = 900  # where an emulated processor has a part of a real one
 DEADLINE = 3600.0  # seconds: an emulated processor is some fifty times slower, on a busy host more
 
 
@@ -70,28 +74,32 @@ def get(path: str, method: str = "GET", body: object = None, port: int = PORT) -
         connection.close()
 
 
-def request(tokens: int, **more: object) -> dict[str, object]:
-    """A request of so many tokens, whose answer is always the same."""
+def request(tokens: int, model: str = NAME, **more: object) -> dict[str, object]:
+    """A request of so many tokens, whose answer is always the same: they are drawn, but by a seed."""
     prompt = "Once upon a time"
-    return {"model": "demo", "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "temperature": 0, **more}
+    return {"model": model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "seed": 1, **more}
 
 
-def complete(tokens: int = 8) -> str:
+def complete(tokens: int = 8, model: str = NAME) -> str:
     """The text of a completion. Raises `AssertionError` for any other answer."""
-    status, body = get("/v1/completions", "POST", request(tokens))
+    status, body = get("/v1/completions", "POST", request(tokens, model))
     assert status == 200, f"status {status}: {body[:300]!r}"
     return str(json.loads(body)["choices"][0]["text"])
 
 
-def metric(name: str) -> float:
-    """The sum of a metric's series."""
-    lines = get("/metrics")[1].decode().splitlines()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((name + "{", name + " ")))
+def metric(name: str, model: str = NAME) -> float:
+    """The sum of a metric's series. A front door leaves out what a model's server does not tell in time."""
+
+    def series() -> list[str]:
+        lines = get("/metrics")[1].decode().splitlines()
+        return [line for line in lines if line.startswith(name + "{") and f'model_name="{model}"' in line]
+
+    return sum(float(line.rsplit(" ", 1)[1]) for line in wait_until(f"{name} of {model} is told", series, 300))
 
 
-def workers() -> list[dict[str, Any]]:
+def workers(model: str = NAME) -> list[dict[str, Any]]:
     """The ranks that the server tells of: their processes, nodes and cores."""
-    found: list[dict[str, Any]] = json.loads(get("/server_info")[1])["workers"]
+    found: list[dict[str, Any]] = json.loads(get(f"/server_info?model={model}")[1])["workers"]
     return found
 
 
@@ -114,11 +122,12 @@ def main_pid() -> int:
 class Stream(threading.Thread):
     """A streamed completion, read as it comes."""
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, model: str = NAME) -> None:
         super().__init__(daemon=True)
-        self.body = request(tokens, stream=True)
+        self.body = request(tokens, model, stream=True)
         self.events: list[str] = []
         self.problem = ""
+        self.left = False  # set to have it go without waiting for the end
         self.start()
 
     def run(self) -> None:
@@ -126,10 +135,14 @@ class Stream(threading.Thread):
         try:
             connection.request("POST", "/v1/completions", json.dumps(self.body), {"content-type": "application/json"})
             for line in connection.getresponse():
+                if self.left:
+                    break
                 if line.startswith(b"data: "):
                     self.events.append(line[6:].strip().decode())
         except (OSError, http.client.HTTPException) as error:
             self.problem = repr(error)
+        finally:
+            connection.close()
 
     def wait_for(self, events: int) -> None:
         """Wait until so many events have come."""

@@ -1,7 +1,7 @@
 # Everything a user or developer runs. Needs Python >= 3.11 with venv, a C++20 compiler, and nothing else: CMake and
 # Ninja come as wheels.
 #
-#   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients
+#   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients    make test-kv-events
 #   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make asan    make tsan
 #   make docs    make docs-serve    make audit    make lock    make vm-test [CHECKS=...] [SERVICE_WHEEL=...]    make container    make test-container    make test-kubernetes
 
@@ -36,7 +36,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install test test-amx test-slow test-clients test-ray test-routers test-ui test-monitoring test-templates chaos fuzz lint format bench asan tsan docs docs-site docs-serve \
+.PHONY: serve install test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates chaos fuzz lint format bench asan tsan docs docs-site docs-serve \
 	audit lock vm-test service-wheel install-service uninstall-service container test-container test-kubernetes clean
 .DELETE_ON_ERROR:
 
@@ -59,6 +59,10 @@ test-slow: $(STAMPS)/install-test $(STAMPS)/test $(STAMPS)/demo
 # Real clients and routers before real servers; needs Node.js and npm. Their environments are in build/clients.
 test-clients: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
 	$(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) $(BIN)/python -m tests.clients $(CLIENTS)
+
+# KV events of real servers before Dynamo's router core, and by vLLM's and SGLang's classes; see build/kv-readers.
+test-kv-events: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+	$(BIN)/python -m tests.kv_readers
 
 # The page of /ui in a real browser; needs Chromium. SCREENSHOTS=docs/images writes the documentation's pictures anew.
 test-ui: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/browser $(STAMPS)/demo

@@ -1,6 +1,8 @@
 """A reader of KV events as others write them: vLLM's published schema, and an index of what is cached."""
 
+import sys
 from collections.abc import Iterable
+from types import ModuleType
 
 import msgspec
 import zmq
@@ -41,22 +43,27 @@ class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False
 
 
 class Index:
-    """The blocks that a server has told of. Fails for whatever does not follow from what was told before."""
+    """The blocks that a server has told of. Fails for whatever does not follow from what was told before.
 
-    def __init__(self) -> None:
+    `schema` has the classes that messages are read by: this module's, or those of an engine's own module.
+    """
+
+    def __init__(self, schema: ModuleType = sys.modules[__name__]) -> None:
         self.blocks: dict[int, tuple[int | None, tuple[int, ...]]] = {}
+        self._schema = schema
 
     def apply(self, payload: bytes) -> None:
-        batch = msgspec.msgpack.decode(payload, type=KVEventBatch)
-        assert batch.data_parallel_rank == 0
+        batch = msgspec.msgpack.decode(payload, type=self._schema.KVEventBatch)
+        assert msgspec.structs.astuple(batch)[2] == 0, "the rank among data parallel servers"
         for event in batch.events:
-            if isinstance(event, BlockStored):
+            if isinstance(event, self._schema.BlockStored):
                 self._store(event)
-            elif isinstance(event, BlockRemoved):
+            elif isinstance(event, self._schema.BlockRemoved):
                 for block in event.block_hashes:
                     assert all(parent != block for parent, _ in self.blocks.values()), "it has children"
                     del self.blocks[block]
             else:
+                assert isinstance(event, self._schema.AllBlocksCleared)
                 self.blocks.clear()
 
     def prefixes(self) -> set[Prefix]:
@@ -65,7 +72,8 @@ class Index:
         return set(found)
 
     def _store(self, event: BlockStored) -> None:
-        assert (event.lora_id, event.medium, event.lora_name, event.extra_keys) == (None, None, None, None)
+        told = {name for name in event.__struct_fields__ if getattr(event, name) is not None}
+        assert told - {"parent_block_hash"} == {"block_hashes", "token_ids", "block_size"}
         assert len(event.token_ids) == len(event.block_hashes) * event.block_size
         parent = event.parent_block_hash
         for index, block in enumerate(event.block_hashes):
@@ -87,8 +95,8 @@ class Index:
 class Subscriber:
     """Reads a server's events, and asks again for those that it has missed."""
 
-    def __init__(self, endpoint: str, replay: str, topic: str = "") -> None:
-        self.index = Index()
+    def __init__(self, endpoint: str, replay: str, topic: str = "", schema: ModuleType = sys.modules[__name__]) -> None:
+        self.index = Index(schema)
         self.next = 0
         self._context = zmq.Context()
         self._events = self._context.socket(zmq.SUB)

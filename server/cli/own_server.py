@@ -1,4 +1,4 @@
-"""A server for one command: it is reached through a Unix socket in a folder of its own, and ends with the command."""
+"""A server for one command: it is reached through a Unix socket without a name, and ends with the command."""
 
 import contextlib
 import os
@@ -30,26 +30,45 @@ def own_server(
     It is started as a front door starts one: in a session of its own, so that Ctrl-C reaches the command alone, and
     with the end of a pipe, so that it ends however the command does. Raises `OperatorError` where it does not start.
     """
-    with tempfile.TemporaryDirectory(prefix="numaserve-") as folder:  # of mode 0700
-        path = Path(folder) / "socket"
-        with (Path(folder) / "log").open("w+") as log, _started(model, options, command, path, log) as process:
-            remote = RemoteServer(_URL, None, path)
-            while not _is_served(remote):
-                if process.poll() is not None:
-                    raise OperatorError(_last_words(log, model))
-                time.sleep(_LOOKS_S)
-            yield remote
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        _listening() as (listener, path),
+        _started(model, options, command, listener, log) as process,
+    ):
+        remote = RemoteServer(_URL, None, path)
+        while not _is_served(remote):
+            if process.poll() is not None:
+                raise OperatorError(_last_words(log, model))
+            time.sleep(_LOOKS_S)
+        yield remote
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[tuple[socket.socket, Path]]:
+    """A socket that listens, and the path at which this process reaches it meanwhile: an open descriptor's.
+
+    Its name in the file system is gone before anything is started, so that nothing is left however the command ends,
+    and nobody else finds it. (An abstract socket has no name there either, but any user may connect to it.)
+    """
+    with socket.socket(socket.AF_UNIX) as listener:
+        with tempfile.TemporaryDirectory(prefix="numaserve-") as folder:  # of mode 0700
+            named = Path(folder) / "socket"
+            listener.bind(str(named))
+            descriptor = os.open(named, os.O_PATH | os.O_CLOEXEC)
+        try:
+            listener.listen()
+            yield listener, Path(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
 def _started(
-    model: str, options: Mapping[str, object], command: Sequence[str], path: Path, log: IO[str]
+    model: str, options: Mapping[str, object], command: Sequence[str], listener: socket.socket, log: IO[str]
 ) -> Iterator[subprocess.Popen[bytes]]:
     read_end, lifeline = os.pipe()
     try:
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(path))
-            listener.listen()
+        with listener:
             membership = Membership(model, {**options, "model": model}, sorted(os.sched_getaffinity(0)))
             process = start_member(command, membership, listener, read_end, log=log)
         os.close(read_end)

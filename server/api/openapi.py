@@ -71,10 +71,10 @@ def describe(app: FastAPI, models: Sequence[type[BaseModel]], *, has_keys: bool)
 
 def _mended(schema: dict[str, Any], models: Sequence[type[BaseModel]], *, has_keys: bool) -> dict[str, Any]:
     for path, methods in schema["paths"].items():
-        for operation in methods.values():
+        for method, operation in methods.items():
             # FastAPI's own, which is never answered: what it stands for is a 400 here.
             operation["responses"].pop("422", None)
-            if has_keys and path not in OPEN_PATHS:
+            if has_keys and (method != "get" or path not in OPEN_PATHS):
                 operation["security"] = [{_SCHEME: []}]
     components = schema["components"]
     for name in ("HTTPValidationError", "ValidationError"):

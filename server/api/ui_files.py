@@ -4,6 +4,9 @@ import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+from fastapi import Request
+from fastapi.responses import RedirectResponse, Response
+
 PAGE = "/ui"
 _FOLDER = Path(__file__).parents[1] / "ui"
 _KINDS = {
@@ -55,3 +58,13 @@ def ui_files() -> dict[str, UiFile]:
         for file in sorted(_FOLDER.iterdir())
         if file.suffix in _KINDS
     }
+
+
+def ui_answer(path: str, request: Request) -> Response:
+    """The file that is served under `path`, which is one of `ui_files`."""
+    # The page names its files relative to its own path, which a proxy may have prefixed: a slash at the end, which is
+    # taken off elsewhere, would change what that means. The target is relative, so no Host header is in it.
+    if request.scope.get("raw_path", b"").endswith(f"{PAGE}/".encode()):
+        return RedirectResponse(f"..{PAGE}", headers=HEADERS)
+    file = ui_files()[path]
+    return Response(file.content, media_type=file.kind, headers=HEADERS)

@@ -21,7 +21,8 @@ def with_layers(front_door: FrontDoor, browsers: BrowserRules, root_path: str | 
     app: ASGIApp = BodyLimit(front_door, LIMITS)
     keys = front_door.routes.keys
     if keys is not None:
-        app = RequireKey(app, keys, front_door.routes.metrics.refused, OPEN_PATHS | ui_files().keys())
+        open_paths = OPEN_PATHS | (ui_files().keys() if front_door.routes.ui else frozenset())
+        app = RequireKey(app, keys, front_door.routes.metrics.refused, open_paths)
     app = Browsers(app, browsers, has_keys=keys is not None)
     app = RequestScope(HeaderLimit(RequestTimeout(app, LIMITS), LIMITS))
     if root_path:

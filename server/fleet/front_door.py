@@ -11,15 +11,14 @@ from numaserve.server.api.access_log import record_of
 from numaserve.server.api.body.names_model import NamesModel
 from numaserve.server.api.body.process import DecodingProcess
 from numaserve.server.api.disconnect import until_disconnect
-from numaserve.server.api.errors import ApiError, bad_request, from_engine, from_http, from_problem, model_not_found
-from numaserve.server.api.explain import NOT_JSON
+from numaserve.server.api.errors import ApiError, from_engine, from_http, from_problem, model_not_found
 from numaserve.server.api.middleware.request_timeout import TIMEOUT_HEADER
 from numaserve.server.api.passed_clients import PASSED_HEADER, passed_header
 from numaserve.server.api.peers import client_at
 from numaserve.server.api.surfaces import error_of
-from numaserve.server.api.ui_files import ui_files
 from numaserve.server.engine.types import EngineError
 from numaserve.server.fleet.asking import Ask, Question, first_that_knows, gathered, summed
+from numaserve.server.fleet.bodies import decoded
 from numaserve.server.fleet.cut_off import last_event
 from numaserve.server.fleet.own_routes import OwnRoutes
 from numaserve.server.fleet.passing import AnswerCutOff, Headers, pass_on
@@ -82,14 +81,12 @@ class FrontDoor:
             if scope["method"] != method:
                 raise from_http(405, "", {"Allow": method}, scope["method"], path)
             response = await handler(request)
-        elif path in ui_files() and scope["method"] != "GET":  # open to all: no body is read that would load a model
-            raise from_http(405, "", {"Allow": "GET"}, scope["method"], path)
         elif (ask := _asked_of_all(scope["method"], path)) is not None:
             question = Question(scope, _told(request, self._client(request)), await request.body())
             response = await until_disconnect(request, ask(self.routes.fleet.open_sessions().values(), question))
         else:
             client = self._client(request)  # before the body and the model are waited for: its key may be gone by then
-            body = b"" if path in ui_files() else await request.body()
+            body = await request.body()
             await until_disconnect(request, self._pass_on(request, body, send, client))
             return
         await response(scope, request.receive, send)
@@ -123,21 +120,16 @@ class FrontDoor:
 
     async def _named_in(self, body: bytes) -> str | None:
         if len(body) > INLINE_BYTES:
-            decoded = await self._decoding.decode(NamesModel, body, refuse_unknown=False)
-            if decoded.problem is not None:
-                raise from_problem(decoded.problem)
-            return decoded.fields.get("model")
-        try:
-            return _decoder.decode(body).model
-        except msgspec.ValidationError:
-            raise bad_request("The body must be an object, and 'model' in it a string.", "model") from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise from_problem(NOT_JSON) from None
+            found = await self._decoding.decode(NamesModel, body, refuse_unknown=False)
+            if found.problem is not None:
+                raise from_problem(found.problem)
+            return found.fields.get("model")
+        return decoded(_decoder, body).model
 
     def _client(self, request: Request) -> bytes:
         """Whose a request is, as its model's server is told."""
         keys, headers = self.routes.keys, request.scope["headers"]
-        if keys is None or request.scope["path"] in ui_files():  # which are open to all
+        if keys is None:
             return passed_header(client_at(request.scope.get("client")))
         return passed_header(keys.client(headers), keys.owner(headers), keys.account(headers))
 

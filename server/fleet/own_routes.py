@@ -11,9 +11,10 @@ from fastapi import Request
 from fastapi.responses import Response
 from numaserve.server.api.auth import Callers
 from numaserve.server.api.disconnect import until_disconnect
-from numaserve.server.api.errors import ApiError, bad_request, from_problem, model_not_found
-from numaserve.server.api.explain import NOT_JSON
+from numaserve.server.api.errors import ApiError, from_http, model_not_found
 from numaserve.server.api.streaming import json_response
+from numaserve.server.api.ui_files import ui_answer, ui_files
+from numaserve.server.fleet.bodies import decoded
 from numaserve.server.fleet.fleet import Fleet
 from numaserve.server.fleet.metrics import FleetMetrics
 from numaserve.server.fleet.waiting import not_loadable
@@ -26,6 +27,9 @@ class Order(msgspec.Struct, forbid_unknown_fields=True):
     """The body of an order: the name of a model in the file."""
 
     model: str
+
+
+_decoder = msgspec.json.Decoder(Order)
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,15 @@ class OwnRoutes:
     is_local: bool
     metrics: FleetMetrics
     version: str
+    ui: bool = True  # serve the page of GET /ui
     created: int = field(default_factory=lambda: int(time.time()))
 
     def find(self, path: str) -> tuple[str, Handler] | None:
         """The method and the handler of a path; None where it is not one of these."""
         if path.startswith(_ONE_MODEL):
             return "GET", self._model
+        if path in ui_files():
+            return "GET", self._page
         return {
             "/health": ("GET", self._readyz),
             "/readyz": ("GET", self._readyz),
@@ -68,6 +75,12 @@ class OwnRoutes:
             "/models/unload": ("POST", self._unload),
             "/metrics": ("GET", self._metrics),
         }.get(path)
+
+    async def _page(self, request: Request) -> Response:
+        path = request.scope["path"]
+        if not self.ui:
+            raise from_http(404, "", None, request.method, path)
+        return ui_answer(path, request)
 
     async def _readyz(self, _: Request) -> Response:
         if self.fleet.is_ready():
@@ -111,13 +124,7 @@ class OwnRoutes:
         if not allowed:
             how = "another key" if self.keys is not None else "API keys, one with admin=yes, as others can reach it"
             raise ApiError(403, f"To load and unload models takes {how}.", code="forbidden", refusal=None)
-        try:
-            order = msgspec.json.decode(await request.body(), type=Order)
-        except msgspec.ValidationError as error:
-            raise bad_request(f"The body must be an object with the field 'model': {error}.", "model") from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise from_problem(NOT_JSON) from None
-        return self.names[self._known(order.model)]
+        return self.names[self._known(decoded(_decoder, await request.body()).model)]
 
     def _known(self, name: str) -> str:
         if name not in self.names:

@@ -121,6 +121,7 @@ class _Life:
             is_local=all(each.is_local for each in self._listeners),
             metrics=metrics,
             version=installed_version(),
+            ui=self._config.ui,
         )
         return FrontDoor(routes, self._models.default)
 

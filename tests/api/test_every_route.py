@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from numaserve.server.api.app import create_app
 from numaserve.server.api.auth import OPEN_PATHS
+from numaserve.server.api.ui_files import ui_files
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import MODEL, FakeEngine, make_context
@@ -119,6 +120,13 @@ def test_a_guarded_route_lets_the_key_in(guarded: TestClient, method: str, path:
 def test_the_probes_need_no_key(guarded: TestClient, path: str) -> None:
     assert guarded.get(path).status_code == 200
     assert guarded.get(path + "/").status_code == 200
+
+
+@pytest.mark.parametrize("path", [*sorted(OPEN_PATHS), *ui_files()])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_what_is_open_to_all_is_open_to_those_who_read_it_alone(guarded: TestClient, method: str, path: str) -> None:
+    assert guarded.request(method, path, content=b"{}").status_code == 401
+    assert guarded.request(method, path, content=b"{}", headers={"X-Api-Key": KEY}).status_code in {200, 405}
 
 
 @pytest.mark.parametrize("path", ["//health", "/health/../v1/models", "/HEALTH", "/health%2f", "/health;/v1/models"])

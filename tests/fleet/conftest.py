@@ -40,6 +40,7 @@ def opened(tmp_path: Path) -> Open:
         load_wait_s: float = 60.0,
         drain_seconds: float = 5.0,
         is_local: bool = True,
+        ui: bool = True,
     ) -> AsyncIterator[Opened]:
         notes = tmp_path / "notes"
         residents = {name: resident(name, notes, index, **each) for index, (name, each) in enumerate(models.items())}
@@ -55,6 +56,7 @@ def opened(tmp_path: Path) -> Open:
                 is_local=is_local,
                 metrics=metrics,
                 version="0",
+                ui=ui,
             )
             front_door = FrontDoor(routes, next(iter(residents)))
             server = AppServer(with_layers(front_door, BrowserRules()), [listener])

@@ -12,6 +12,7 @@ from fleet_door import Open, Opened, started
 from numaserve.server.api.key_file import ApiKey
 from numaserve.server.api.passed_clients import PassedClient
 from numaserve.server.api.quota import KeyLimits
+from numaserve.server.api.ui_files import ui_files
 from numaserve.server.fleet import front_door
 from numaserve.server.supervisor.policy import RestartPolicy
 
@@ -60,19 +61,23 @@ async def test_nobody_can_say_who_he_is_to_a_server_but_the_front_door(opened: O
         assert headers.keys() & {name.lower() for name in forged} == set()
         assert headers["content-length"] == ["2"]
         assert (await door.client.post("/echo", content=b"{}")).status_code == 401
-        assert (await door.client.get("/ui")).json() == {"error": "unknown"}  # the server's answer: the page is open
         again = {**forged, "X-Api-Key": "secrets"}
         assert (await door.client.post("/echo", content=b"{}", headers=again)).status_code == 401
 
 
-async def test_what_is_open_to_all_loads_no_model(opened: Open) -> None:
-    async with opened(ONE | {"b": {"load": "request"}}, keys=[ApiKey("secret", "alice")]) as door:
-        await door.until(door.fleet.is_ready)
-        for path in ("/ui", "/ui/main.js"):
-            refused = await door.client.post(path, json={"model": "b"})
+async def test_the_page_is_open_to_those_who_read_it_and_loads_no_model(opened: Open) -> None:
+    async with opened({"a": {"load": "request"}}, keys=[ApiKey("secret", "alice")]) as door:
+        for path, file in ui_files().items():
+            answer = await door.client.request("GET", path, json={"model": "a"})
+            assert (answer.status_code, answer.content) == (200, file.content)
+            assert "script-src 'self'" in answer.headers["content-security-policy"]
+            assert (await door.client.post(path, json={"model": "a"})).status_code == 401
+            with_key = {"Authorization": "Bearer secret"}
+            refused = await door.client.post(path, json={"model": "a"}, headers=with_key)
             assert (refused.status_code, refused.headers["allow"]) == (405, "GET")
-            await door.client.request("GET", path, json={"model": "b"})
-        assert door.fleet.state("b") == "unloaded"
+        assert door.fleet.state("a") == "unloaded"
+    async with opened(ONE, ui=False) as door:
+        assert (await door.client.get("/ui")).status_code == 404
 
 
 async def test_without_keys_a_server_hears_the_address(opened: Open) -> None:

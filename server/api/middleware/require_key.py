@@ -10,7 +10,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class RequireKey:
-    """Refuses every route, known or not, without an accepted key; only the probes and the page's own files are open."""
+    """Refuses every route, known or not, without an accepted key; only the probes and the page's own files are open, to
+    those who read them."""
 
     def __init__(
         self, app: ASGIApp, keys: Callers, refused: Callable[[Refusal], None], open_paths: Container[str]
@@ -22,7 +23,8 @@ class RequireKey:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on or answer 401."""
-        if scope["type"] != "http" or scope["path"] in self._open_paths:
+        # HEAD has become GET by now.
+        if scope["type"] != "http" or (scope["method"] == "GET" and scope["path"] in self._open_paths):
             await self._app(scope, receive, send)
             return
         if self._keys.accept(scope["headers"]):

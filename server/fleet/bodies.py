@@ -1,0 +1,19 @@
+"""What the front door reads of bodies."""
+
+from typing import TypeVar
+
+import msgspec
+from numaserve.server.api.errors import bad_request, from_problem
+from numaserve.server.api.explain import NOT_JSON
+
+T = TypeVar("T")
+
+
+def decoded(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """The fields of a body that names a model. Raises `ApiError`."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise bad_request(f"The body must be an object, and 'model' in it a string: {error}.", "model") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise from_problem(NOT_JSON) from None

@@ -240,9 +240,10 @@ container:
 	rm -rf $(CONTAINER)/context/site/bin && mkdir $(CONTAINER)/context/cache
 	$(CONTAINER_BUILD) -t numaserve -f deploy/container/Containerfile --build-arg BASE=$(CONTAINER_BASE) $(CONTAINER)/context
 
-# The image of `make container`, run by podman with a read-only root, without capabilities; needs root.
-test-container: $(STAMPS)/test $(STAMPS)/demo
-	$(BIN)/python -m tests.container $(CONTAINER_ARGS)
+# The image of `make container`, run by podman with a read-only root, without capabilities, before the clients of
+# test-clients; needs root. CONTAINER_ARGS=--without-clients leaves these out.
+test-container: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+	$(if $(TORCH_INDEX),PIP_EXTRA_INDEX_URL=$(TORCH_INDEX)) $(BIN)/python -m tests.container $(CONTAINER_ARGS) $(CLIENTS)
 
 # The manifests of deploy/kubernetes, rendered by kubectl and validated; its environment is in build/kubernetes.
 test-kubernetes: $(STAMPS)/install $(STAMPS)/test

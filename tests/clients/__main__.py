@@ -1,7 +1,7 @@
 """``python -m tests.clients [NAME ...]``: runs real clients, each in an environment of its own, before real servers.
 
 Prints a table; the exit status is 1 where a check failed. With ``--record`` what each client sends is written to
-``recorded/``, from where the unit tests replay it.
+``recorded/``, from where the unit tests replay it. With ``--urls`` the servers are two that run already.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from tests.clients.environments import environment_of
 from tests.clients.known_clients import CHECKS, CLIENTS, SCRIPT, Client
 from tests.clients.recorder import Recorder
 from tests.clients.runs import Outcome, run_client
+from tests.clients.servers import OPTIONS, RunningServer, Server
 from tests.support.real_server import RealServer
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / "build" / "clients"
@@ -28,16 +29,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.clients", description=__doc__)
     names = [client.name for client in CLIENTS]
     parser.add_argument("names", nargs="*", choices=[*names, []], metavar="NAME", help=", ".join(names))
+    parser.add_argument("--urls", nargs=2, metavar="URL", help="of two running servers of the demo model")
     parser.add_argument("--record", action="store_true", help="write what they send to recorded/")
     options = parser.parse_args()
     clients = [client for client in CLIENTS if client.name in (options.names or names)]
     tokenizer = _tokenizer_folder()
     commands = {each.name: environment_of(each, ENVIRONMENTS / each.name) for each in _told(clients, "install")}
     outcomes = {}
-    with _server() as first, _server() as second:
+    with ExitStack() as stack:
+        servers: list[Server] = (
+            [RunningServer(url) for url in options.urls]
+            if options.urls
+            else [stack.enter_context(RealServer(*OPTIONS)) for _ in range(2)]
+        )
         for client in _told(clients, "run"):
             run = _recorded_run if options.record else _plain_run
-            outcomes[client.name] = run(client, commands[client.name], [first, second], tokenizer)
+            outcomes[client.name] = run(client, commands[client.name], servers, tokenizer)
     _print_table(clients, outcomes)
     return int(any(failures for outcome in outcomes.values() for failures in outcome.values()))
 
@@ -64,15 +71,11 @@ def _tokenizer_folder() -> Path:
     return folder
 
 
-def _server() -> RealServer:
-    return RealServer("--tp", "1", "--threads-per-worker", "1", "--kv-cache-gib", "0.5")
-
-
-def _plain_run(client: Client, command: Sequence[str], servers: Sequence[RealServer], tokenizer: Path) -> Outcome:
+def _plain_run(client: Client, command: Sequence[str], servers: Sequence[Server], tokenizer: Path) -> Outcome:
     return run_client(client, command, servers, [server.url for server in servers], tokenizer)
 
 
-def _recorded_run(client: Client, command: Sequence[str], servers: Sequence[RealServer], tokenizer: Path) -> Outcome:
+def _recorded_run(client: Client, command: Sequence[str], servers: Sequence[Server], tokenizer: Path) -> Outcome:
     requests: dict[str, object] = {}
     with ExitStack() as stack:
         urls = [stack.enter_context(Recorder(server.url, requests)).url for server in servers]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.clients.known_clients import BOTH_SERVERS, SCRIPT, Client
-from tests.support.real_server import RealServer
+from tests.clients.servers import Server
 
 RUN_SECONDS = 900.0
 
@@ -19,7 +19,7 @@ Outcome = dict[str, list[str]]  # failures by check; a check may be made several
 
 
 def run_client(
-    client: Client, command: Sequence[str], servers: Sequence[RealServer], urls: Sequence[str], tokenizer: Path
+    client: Client, command: Sequence[str], servers: Sequence[Server], urls: Sequence[str], tokenizer: Path
 ) -> Outcome:
     """Run the script of `client` with `command` before `servers`, which it reaches at `urls`."""
     before = [_answered(server) for server in servers]
@@ -79,7 +79,7 @@ def _outcome(said: str) -> Outcome:
     return outcome
 
 
-def _answered(server: RealServer) -> float:
+def _answered(server: Server) -> float:
     samples = ((name.split(), value) for name, value in server.metrics().items())
     reasons = {"stop", "length"}
     return sum(value for (name, *labels), value in samples if name == "request_outcomes_total" and reasons & {*labels})

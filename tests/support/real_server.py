@@ -95,10 +95,7 @@ class RealServer:
 
     def metrics(self) -> dict[str, float]:
         """GET /metrics, by name and the values of the labels but the model's name."""
-        text = self._get("/metrics").text
-        return {
-            _short(sample): sample.value for family in text_string_to_metric_families(text) for sample in family.samples
-        }
+        return metrics_of(self._get("/metrics").text)
 
     def worker_pids(self) -> list[int]:
         """By rank; empty during a restart."""
@@ -157,6 +154,12 @@ class RealServer:
         with contextlib.suppress(psutil.NoSuchProcess):
             parent = psutil.Process(self.process.pid)
             self._family |= {each.pid: each for each in (parent, *parent.children(recursive=True))}
+
+
+def metrics_of(text: str) -> dict[str, float]:
+    """What GET /metrics answers, by name and the values of the labels but the model's name."""
+    families = text_string_to_metric_families(text)
+    return {_short(sample): sample.value for family in families for sample in family.samples}
 
 
 def _short(sample: Sample) -> str:

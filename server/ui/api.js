@@ -2,12 +2,17 @@
 
 const ROOT = new URL("../", import.meta.url); // a proxy may show the server under a prefix
 
+const LOST = "The connection to the server was lost.";
+
 let key = "";
 
 /** Send this key from now on; an empty one: none. */
 export function useKey(given) {
   key = given;
 }
+
+/** Whether there is a key to send. */
+export const hasKey = () => key !== "";
 
 /** What the server refused; `status` is HTTP's. */
 export class Refused extends Error {
@@ -36,15 +41,22 @@ export async function* events(path, body, signal) {
     if (event.error) throw new Refused(event.error.message, event.error.code);
     yield event;
   }
+  throw new Error(LOST);
 }
 
 async function ask(path, options) {
   const headers = { ...options.headers };
   if (key) headers.Authorization = `Bearer ${key}`;
-  const answer = await fetch(new URL(path, ROOT), { ...options, headers, credentials: "omit", redirect: "error" });
+  const sent = fetch(new URL(path, ROOT), { ...options, headers, credentials: "omit", redirect: "error" });
+  const answer = await sent.catch(lost("The server does not answer."));
   if (!answer.ok) throw new Refused(await reason(answer), answer.status);
   return answer;
 }
+
+// Each browser has words of its own for a connection that is not there.
+const lost = (message) => (problem) => {
+  throw problem.name === "AbortError" ? problem : new Error(message);
+};
 
 async function reason(answer) {
   try {
@@ -60,7 +72,7 @@ async function* payloads(body) {
   let rest = "";
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch(lost(LOST));
       if (done) return;
       const lines = (rest + value).split("\n");
       rest = lines.pop();

@@ -6,6 +6,7 @@ import { requestFields } from "./settings.js";
 import { keep } from "./store.js";
 import { AnswerTurn, userTurn } from "./turn.js";
 
+const WAIT_MS = 1000;
 const NEAR_END = 80; // pixels from the end within which the view follows what is written
 
 export class Chat {
@@ -71,7 +72,7 @@ export class Chat {
     const answer = { content: "", reasoning: "", calls: [], thoughtMs: 0 };
     const pace = { begin: performance.now(), first: 0, tokens: 0 };
     const aborting = (this.aborting = new AbortController());
-    let ended = "stopped";
+    let ended = "";
     let error = "";
     this.add(turn.element);
     this.setBusy(true);
@@ -80,9 +81,10 @@ export class Chat {
       frame = 0;
       const follow = this.isAtEnd();
       turn.show(answer, this.aborting === aborting);
-      byId("figures").textContent = paceText(pace);
+      byId("figures").textContent = paceText(pace) || waitText(pace);
       if (follow) this.toEnd();
     };
+    const waiting = setInterval(() => pace.tokens || paint(), WAIT_MS);
     try {
       for await (const event of events("v1/chat/completions", this.body(), aborting.signal)) {
         take(event, answer, pace);
@@ -90,9 +92,11 @@ export class Chat {
         frame ||= requestAnimationFrame(paint);
       }
     } catch (problem) {
-      if (problem.name !== "AbortError") error = problem.message;
+      if (problem.name === "AbortError") ended = "stopped";
+      else error = problem.message;
       if (problem instanceof Refused && problem.status === 401) this.needKey();
     }
+    clearInterval(waiting);
     cancelAnimationFrame(frame);
     const isCurrent = this.aborting === aborting;
     if (isCurrent) this.setBusy(false);
@@ -140,7 +144,7 @@ export class Chat {
     const first = system?.trim() ? [{ role: "system", content: system }] : [];
     return {
       model: this.model(),
-      messages: [...first, ...this.messages],
+      messages: [...first, ...asked(this.messages)],
       stream: true,
       stream_options: { include_usage: true, continuous_usage_stats: true },
       ...requestFields(this.settings),
@@ -209,6 +213,17 @@ export class Chat {
   }
 }
 
+// A question that got no answer is a part of the next one: many templates want roles to take turns.
+function asked(messages) {
+  return messages.reduce((told, message) => {
+    const last = told.at(-1);
+    const joined = last?.role === "user" && message.role === "user";
+    if (joined) told.splice(-1, 1, { role: "user", content: `${last.content}\n\n${message.content}` });
+    else told.push(message);
+    return told;
+  }, []);
+}
+
 function take(event, answer, pace) {
   const delta = event.choices?.[0]?.delta ?? {};
   const now = performance.now();
@@ -227,6 +242,8 @@ function take(event, answer, pace) {
     if (part.function?.arguments) call.arguments += part.function.arguments;
   }
 }
+
+const waitText = ({ begin }) => `waiting for ${Math.round((performance.now() - begin) / 1000)} s`;
 
 // The first token is not part of the pace: it comes when the prompt has been computed.
 function paceText({ begin, first, last, tokens }) {

@@ -39,6 +39,7 @@ export class Machine {
     this.paces = [];
     this.busiest = null;
     this.ceilings = null;
+    this.view.clear();
   }
 
   async look() {
@@ -46,15 +47,18 @@ export class Machine {
     this.asking = true;
     try {
       if (this.looks++ % MODELS_EVERY === 0) await this.listModels();
-      const answer = await get(`machine?model=${encodeURIComponent(this.model())}`);
+      const asked = this.model();
+      const answer = await get(`machine?model=${encodeURIComponent(asked)}`);
       const at = performance.now();
-      if (!this.timer) return;
+      if (!this.timer || asked !== this.model()) return;
       this.show(answer, at);
+      this.view.markOld(false);
     } catch (problem) {
       if (problem.status === 401) {
         this.stop();
         this.refused(problem);
       }
+      this.view.markOld(true);
       this.told(problem.status ? "not ready" : "does not answer"); // it may be, the next time
     } finally {
       this.asking = false;

@@ -22,6 +22,17 @@ export class MachineView {
     this.rank = 0;
   }
 
+  /** Whether what is shown is what the server told last: without an answer it is of a moment ago. */
+  markOld(isOld) {
+    this.element.classList.toggle("old", isOld);
+  }
+
+  /** Show nothing but the models, until another one has told of itself. */
+  clear() {
+    for (const [name, part] of Object.entries(this.parts)) if (name !== "models") part.hidden = true;
+    this.say("");
+  }
+
   /** Say something below the nodes. */
   say(text) {
     this.said.textContent = text;
@@ -52,14 +63,14 @@ export class MachineView {
     const part = this.parts[name];
     const had = part.contains(document.activeElement) ? document.activeElement : null;
     part.hidden = false;
-    part.replaceChildren(make("h2", {}, title, make("small", {}, small)), ...children);
+    part.replaceChildren(make("h2", {}, title, make("small", {}, small)), ...children.filter(Boolean));
     if (had?.isConnected) had.focus();
   }
 
   worker(worker, rates, lately, ceilings) {
     const rate = rates?.ranks.find(({ rank }) => rank === worker.rank);
     const last = lately?.find(({ rank }) => rank === worker.rank);
-    const most = ceilings?.[worker.rank]?.read_bytes_s / 1e9;
+    const most = (ceilings?.[worker.rank]?.read_bytes_s ?? 0) / 1e9; // 0: not measured
     const read = rate?.gigabytes ?? 0;
     const shown = most ? `${number(read, 1)} of ${number(most, 1)} GB/s` : `${number(read, 1)} GB/s`;
     const misplaced = worker.misplaced_pages
@@ -69,7 +80,7 @@ export class MachineView {
     const inSteps = last ? `In steps ${number(last.inSteps, 1)} GB/s, ${percent(last.waiting)} waiting · ` : "";
     return make("div", { class: "rank" },
       make("h3", {}, make("span", {}, place), make("span", {}, shown)),
-      most && meter(`Rank ${worker.rank} reads ${shown}`, [read / most, ""]),
+      most ? meter(`Rank ${worker.rank} reads ${shown}`, [read / most, ""]) : undefined,
       make("p", {}, inSteps, misplaced),
       make("p", {},
         `${gib(worker.weight_bytes)} weights · ${gib(worker.kv_bytes)} KV · ${gib(worker.rss_bytes)} resident`));

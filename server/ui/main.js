@@ -1,6 +1,6 @@
 // The page: its bar and its dialogs; the chat and the machine are modules of their own.
 
-import { get, useKey } from "./api.js";
+import { get, hasKey, useKey } from "./api.js";
 import { Chat } from "./chat.js";
 import { byId, make } from "./dom.js";
 import { Machine } from "./machine.js";
@@ -11,7 +11,7 @@ const { messages, settings } = kept();
 const model = byId("model");
 const state = byId("state");
 
-const chat = new Chat({ messages, settings, model: () => model.value, needKey: askKey });
+const chat = new Chat({ messages, settings, model: () => model.value, needKey: refuseKey });
 const hooks = { model: () => model.value, told: showState, listed: showModels, refused: onRefused };
 const machine = new Machine(byId("machine"), hooks);
 
@@ -52,7 +52,7 @@ function showState(life) {
 }
 
 function onRefused(problem) {
-  if (problem.status === 401) askKey();
+  if (problem.status === 401) refuseKey();
   else notice(problem.message);
 }
 
@@ -61,13 +61,19 @@ function notice(text) {
   byId("notice").hidden = !text;
 }
 
-function askKey() {
+function refuseKey() {
+  notice("This server asks for an API key.");
+  askKey(hasKey());
+}
+
+function askKey(isRefused) {
   machine.stop();
+  byId("key-error").hidden = !isRefused;
   if (!byId("key-dialog").open) byId("key-dialog").showModal();
 }
 
 function wireKey() {
-  byId("open-key").addEventListener("click", askKey);
+  byId("open-key").addEventListener("click", () => askKey(false));
   byId("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
     useKey(byId("key").value.trim());

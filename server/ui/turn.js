@@ -3,6 +3,7 @@
 import { make } from "./dom.js";
 import { blocks, element } from "./markdown.js";
 
+const SAID_MS = 1500;
 const seconds = (ms) => `${(ms / 1000).toFixed(ms < 9950 ? 1 : 0)} s`;
 
 /** What the user said. */
@@ -20,8 +21,8 @@ export class AnswerTurn {
     this.prose = make("div", { class: "prose" });
     this.calls = make("div");
     this.figures = make("span");
-    this.footer = make("footer", { hidden: true }, this.figures,
-      make("button", { type: "button", class: "quiet", click: () => this.copy() }, "Copy"),
+    this.copying = make("button", { type: "button", class: "quiet", click: () => this.copy() }, "Copy");
+    this.footer = make("footer", { hidden: true }, this.figures, this.copying,
       make("button", { type: "button", class: "quiet", click: again }, "Again"));
     this.element = make("article", { class: "turn answer", "aria-label": name }, make("h2", {}, name),
       this.fold, this.prose, this.calls, this.footer);
@@ -48,6 +49,8 @@ export class AnswerTurn {
   /** Say how it ended: figures, or an error. */
   finish(figures, error) {
     this.figures.textContent = figures;
+    this.figures.hidden = !figures;
+    this.copying.hidden = !this.text;
     this.footer.hidden = false;
     if (error) this.footer.before(make("p", { class: "notice", role: "alert" }, error));
   }
@@ -72,8 +75,12 @@ export class AnswerTurn {
       this.calls.children[index]?.append(make("div", { class: "result" }, result || "(nothing)")));
   }
 
+  // Browsers have a clipboard for pages that came over TLS or from this machine; for others the text is marked.
   async copy() {
-    await navigator.clipboard?.writeText(this.text);
+    if (navigator.clipboard) await navigator.clipboard.writeText(this.text);
+    else getSelection().selectAllChildren(this.prose);
+    this.copying.textContent = navigator.clipboard ? "Copied" : "Marked";
+    setTimeout(() => (this.copying.textContent = "Copy"), SAID_MS);
   }
 }
 

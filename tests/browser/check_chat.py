@@ -1,6 +1,7 @@
 """The chat, over an engine whose answers are given."""
 
 import json
+import re
 
 import pytest
 from conftest import Open
@@ -159,6 +160,49 @@ def test_an_error_of_the_server_is_shown(stand_in: StandIn, open_page: Open) -> 
     expect(page.locator(".turn .notice").last).to_have_text("unused")
 
 
+@pytest.mark.parametrize("status", [429, 503, 502])
+def test_what_was_refused_is_told_and_is_a_part_of_the_next_question(
+    stand_in: StandIn, open_page: Open, status: int
+) -> None:
+    page = open_page(stand_in.url)
+    answer = {"body": "<html>"} if status == 502 else {"json": {"error": {"message": "Not now.", "code": status}}}
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(status=status, **answer))
+    ask(page, "One")
+    answered(page)
+    expect(page.get_by_role("alert")).to_have_text("The server answered 502." if status == 502 else "Not now.")
+    expect(page.get_by_role("button", name="Copy")).to_be_hidden()
+    page.unroute_all(behavior="wait")
+    ask(page, "Two")
+    answered(page, 2)
+    assert stand_in.template.messages == [{"role": "user", "content": "One\n\nTwo"}]
+
+
+def test_a_server_that_dies_is_told_and_what_it_said_stays(open_page: Open) -> None:
+    with StandIn() as mortal:
+        page = open_page(mortal.url)
+        expect(page.get_by_role("heading", name="Nodes")).to_be_visible()
+        mortal.engine.reply, mortal.engine.pause_after = "It goes on and on", 5
+        ask(page, "Go on")
+        expect(page.locator(".prose")).to_have_text("It go")
+    answered(page)
+    expect(page.get_by_role("alert")).to_have_text("The connection to the server was lost.")
+    ask(page, "And now?")
+    answered(page, 2)
+    expect(page.get_by_role("alert").last).to_have_text("The server does not answer.")
+    expect(page.locator(".prose").first).to_have_text("It go")
+    expect(page.locator("#state")).to_have_text("does not answer")
+    expect(page.locator("#machine.old")).to_be_visible()
+
+
+def test_who_waits_is_told_for_how_long(stand_in: StandIn, open_page: Open) -> None:
+    page = open_page(stand_in.url)
+    stand_in.engine.pause_after = 0
+    ask(page, "Well?")
+    expect(page.locator("#figures")).to_have_text(re.compile(r"waiting for \d+ s"))
+    page.keyboard.press("Escape")
+    answered(page)
+
+
 def test_a_conversation_outlives_a_reload_and_ends_when_it_is_told(stand_in: StandIn, open_page: Open) -> None:
     page = open_page(stand_in.url)
     set_up(page, system="Be kind.", tools=json.dumps([WEATHER]))
@@ -184,8 +228,10 @@ def test_a_conversation_outlives_a_reload_and_ends_when_it_is_told(stand_in: Sta
 def test_a_key_is_asked_for_and_forgotten_by_a_reload(open_page: Open) -> None:
     with StandIn("a-key") as guarded:
         page = open_page(guarded.url)
+        expect(page.get_by_text("The server refuses this key.")).to_be_hidden()
         page.get_by_label("Key", exact=True).fill("not it")
         page.keyboard.press("Enter")
+        expect(page.get_by_text("The server refuses this key.")).to_be_visible()
         page.get_by_label("Key", exact=True).fill("a-key")
         page.keyboard.press("Enter")
         expect(page.locator("#key-dialog")).to_be_hidden()

@@ -138,7 +138,9 @@ def test_models_are_shown_with_their_states_and_one_that_is_not_loaded_is_waited
     page.route("**/machine?model=two", lambda route: route.fulfill(status=503, json={"error": {"message": "unloaded"}}))
     page.reload()
     expect(page.locator("#machine li")).to_have_text(["oneready", "twounloaded"])
+    expect(page.get_by_role("heading", name="Nodes")).to_be_visible()
     page.get_by_label("Model").select_option("two")
+    expect(page.get_by_role("heading", name="Nodes")).to_be_hidden()  # they are those of the other one
     expect(page.locator("#state")).to_have_text("not ready")
     page.get_by_label("Message").focus()
     page.unroute("**/machine?model=two")

@@ -51,7 +51,7 @@ def real() -> Iterator[RealServer]:
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
     """Opens the page of a server. What breaks its policy, fails in it, or is asked of anybody else is told at the end,
-    unless the test clears `page.mistakes` of it."""
+    unless the test clears `page.mistakes` of it; so is a value of the program's that was shown in place of a figure."""
     pages: list[Page] = []
 
     def open_page(url: str, **more: Any) -> Page:
@@ -68,6 +68,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
     for page in pages:
         assert page.evaluate("violations") == []
         assert page.mistakes == []  # type: ignore[attr-defined]
+        assert not {"NaN", "undefined", "null", "[object"} & set(page.inner_text("body").split())
         page.context.close()
 
 

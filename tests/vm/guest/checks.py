@@ -15,7 +15,7 @@ from tests.vm.guest.placement import (
     memory_max_is_kept,
     threads_stay_on_their_node,
 )
-from tests.vm.guest.several_models import a_killed_worker_disturbs_no_other_model, two_models_have_a_node_each
+from tests.vm.guest.several_models import two_models_have_a_node_each
 from tests.vm.guest.surroundings import a_socket_starts_the_service, prometheus_scrapes
 
 # The others need what these make: they always run, and where one fails none follows.
@@ -34,7 +34,6 @@ CHECKS = (
     cpu_quota_is_kept,
     the_watchdog_ends_what_hangs,
     two_models_have_a_node_each,
-    a_killed_worker_disturbs_no_other_model,
     a_socket_starts_the_service,
     a_reboot_brings_it_back,
     removal_leaves_nothing,

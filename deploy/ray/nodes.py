@@ -19,23 +19,29 @@ class Claim:
 
     So they are free again when the *server* has ended, not when its replica has: another server on the same nodes
     would share their memory with one that still drains. Ray's own count of resources knows nothing of that.
+
+    `socket` is where the server listens. It has the name of the first node, so that a server that was killed leaves one
+    file at most, which the next on that node replaces: a folder for each server would stay with whoever is killed.
     """
 
-    def __init__(self, cores: list[int], descriptors: list[int]) -> None:
+    def __init__(self, cores: list[int], socket: Path, descriptors: list[int]) -> None:
         self.cores = cores
+        self.socket = socket
         self.descriptors = descriptors
 
     @classmethod
     def take(cls, count: int, folder: Path, locks: Path | None = None) -> Claim:
         """Lock `count` nodes of `folder`, the lowest that are free. Raises `NoNodes`.
 
-        `locks` is where the locks lie, which the user owns alone.
+        `locks` is where locks and sockets lie, which the user owns alone.
         """
+        # Short: socket paths have a limit.
         locks = locks or Path(tempfile.gettempdir()) / f"numaserve-nodes-{os.getuid()}"
         locks.mkdir(mode=0o700, exist_ok=True)
         if locks.stat().st_uid != os.getuid():
             raise NoNodes(f"{locks} belongs to somebody else.")
         cores: list[int] = []
+        names: list[str] = []
         held: list[int] = []
         for node in _nodes(folder):
             descriptor = os.open(locks / node.name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -45,9 +51,10 @@ class Claim:
                 os.close(descriptor)
                 continue
             held.append(descriptor)
+            names.append(node.name)
             cores += cores_of(node)
             if len(held) == count:
-                return cls(cores, held)
+                return cls(cores, locks / f"{names[0]}.sock", held)
         for descriptor in held:
             os.close(descriptor)
         raise NoNodes(f"{count} NUMA nodes are needed and {len(held)} are free.")

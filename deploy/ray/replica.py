@@ -31,7 +31,7 @@ class Replica:
         try:
             command = [*settings.command, "serve", settings.model, *settings.options]
             command += ["--drain-seconds", f"{settings.drain_seconds:g}"]
-            self._server = ServerProcess(command, claim.cores, claim.descriptors, lost=_end)
+            self._server = ServerProcess(command, claim.cores, claim.socket, claim.descriptors, lost=_end)
         finally:
             claim.close()  # the server has them
         try:

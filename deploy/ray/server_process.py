@@ -6,17 +6,16 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import aiohttp
+from numaserve.server.unix_session import open_session
 
 logger = logging.getLogger("ray.serve")
 
@@ -29,7 +28,7 @@ class ServerFailed(Exception):
 
 
 class ServerProcess:
-    """A running server. `session` asks it, at addresses that begin with `URL`.
+    """A running server, which listens at `socket`. `session` asks it, at addresses that begin with `URL`.
 
     `descriptors` are inherited by it: while it lives, they are open. It is told to end when this process ends,
     whatever the reason. `lost` is called in a thread when it ends after it was ready and before `stop`.
@@ -38,13 +37,17 @@ class ServerProcess:
     URL = "http://localhost"
 
     def __init__(
-        self, command: Sequence[str], cores: Sequence[int], descriptors: Sequence[int], *, lost: Callable[[], None]
+        self,
+        command: Sequence[str],
+        cores: Sequence[int],
+        socket: Path,
+        descriptors: Sequence[int],
+        *,
+        lost: Callable[[], None],
     ) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="nsr-"))  # short: socket paths have a limit
-        socket = str(self._folder / "s")
         self._command = [
             *(sys.executable, "-m", "numaserve.ray.launch", str(os.getpid()), ",".join(map(str, cores))),
-            *(*command, "--uds", socket),
+            *(*command, "--uds", str(socket)),
         ]
         self._descriptors = tuple(descriptors)
         self._lost = lost
@@ -56,11 +59,7 @@ class ServerProcess:
         # A daemon: it waits for the server, and the interpreter does not wait for it.
         threading.Thread(target=self._run, daemon=True).start()
         self._started.wait()
-        connector = aiohttp.UnixConnector(socket, limit=0)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
-        self.session = aiohttp.ClientSession(
-            connector=connector, timeout=timeout, auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
-        )
+        self.session = open_session(socket)
 
     @property
     def pid(self) -> int | None:
@@ -110,7 +109,6 @@ class ServerProcess:
             if not await asyncio.to_thread(self._ended.wait, drain_seconds + _ENDING_SECONDS):
                 self._process.kill()
                 await asyncio.to_thread(self._ended.wait, _ENDING_SECONDS)
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self) -> None:
         try:

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from urllib.parse import quote
 
 import aiohttp
@@ -24,7 +23,6 @@ _NOT_ANSWERED = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b
 # What aiohttp would add of its own.
 _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 _SLICE = 1 << 18
-_IDLE_CONNECTION_S = 30.0  # shorter than the server's own, which would close one that a request is on its way to
 _SAFE = "/:@!$&'()*+,;=~-._"
 
 
@@ -38,15 +36,6 @@ class AnswerCutOff(Exception):
         super().__init__(media_type)
         self.media_type = media_type
         self.between_events = between_events
-
-
-def open_session(path: Path) -> aiohttp.ClientSession:
-    """The way to the server that listens at `path`. It may be used by any number of requests at once."""
-    connector = aiohttp.UnixConnector(str(path), limit=0, keepalive_timeout=_IDLE_CONNECTION_S)
-    # No deadline: a long prompt takes what it takes, and a process that hangs is ended by its watchdog.
-    return aiohttp.ClientSession(
-        connector=connector, timeout=aiohttp.ClientTimeout(), auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()
-    )
 
 
 async def pass_on(session: aiohttp.ClientSession, scope: Scope, send: Send, body: bytes, told: Headers) -> None:

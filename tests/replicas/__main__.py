@@ -1,7 +1,7 @@
 """``python -m tests.replicas``: the application of deploy/ray on a cluster of this machine's processes.
 
-Ray is in an environment of its own and imports of numaserve only what deploy/ray holds, as an installation has it; the
-servers are those of this interpreter. The exit status is 1 where a check failed.
+Ray is in an environment of its own, with deploy/ray and the front end where an installation has them; the servers are
+those of this interpreter. The exit status is 1 where a check failed.
 """
 
 import os
@@ -25,7 +25,8 @@ def main() -> int:
     python = python_with(PACKAGES, ENVIRONMENT)
     folder = Path(tempfile.mkdtemp(prefix="ns-ray-"))  # short: socket paths have a limit
     (folder / "import" / "numaserve").mkdir(parents=True)
-    (folder / "import" / "numaserve" / "ray").symlink_to(ROOT / "deploy" / "ray")
+    for name, place in {"ray": ROOT / "deploy" / "ray", "server": ROOT / "server"}.items():
+        (folder / "import" / "numaserve" / name).symlink_to(place)
     process = subprocess.Popen(
         [str(python), str(Path(__file__).with_name("ray_cluster.py")), str(folder), sys.executable, *sys.argv[1:]],
         env=_environment(folder),

@@ -47,6 +47,17 @@ def test_a_node_stays_claimed_while_a_copy_of_its_descriptor_is_open(nodes: Path
     Claim.take(2, nodes, tmp_path / "locks").close()
 
 
+def test_the_next_server_on_a_node_listens_where_the_last_one_did(nodes: Path, tmp_path: Path) -> None:
+    first = Claim.take(1, nodes, tmp_path / "locks")
+    other = Claim.take(1, nodes, tmp_path / "locks")
+    assert first.socket != other.socket
+    first.close()
+    third = Claim.take(1, nodes, tmp_path / "locks")
+    assert third.socket == first.socket
+    third.close()
+    other.close()
+
+
 def test_cores_of_a_node_are_those_that_the_process_may_use(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {1, 7})
     assert cores_of(nodes / "node10") == [1]

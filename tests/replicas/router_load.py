@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import httpx
 from numaserve.server.loadtest.prompts import WORDS
 
-GROUPS, QUESTIONS, SYSTEM_WORDS, QUESTION_WORDS = 10, 5, 240, 12
-CONVERSATIONS, TURNS, TURN_WORDS = 9, 5, 50
-AT_ONCE = 6
+# Of four servers each holds the prefixes of its sixth groups and a few more, and less than a third of all.
+GROUPS, QUESTIONS, SYSTEM_WORDS, QUESTION_WORDS = 24, 12, 318, 6
+CONVERSATIONS, TURNS, TURN_WORDS = 12, 8, 40
+AT_ONCE = 8
 ANSWER_TOKENS = 4
 
 Messages = list[dict[str, str]]
@@ -27,15 +28,16 @@ class Tally:
     answered: int = 0
     failed: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
+    asked: list[Messages] = field(default_factory=list)  # what was answered, each with its answer
 
 
-async def shared_prefixes(ask: Ask, seed: int) -> None:
+async def shared_prefixes(ask: Ask, seed: int, *, questions: int = QUESTIONS) -> None:
     """Questions in groups, each behind a system prompt of its own, in any order: generated-shared-prefix."""
     chance = random.Random(seed)
     prompts = [
         [_said("system", system), _said("user", _words(chance, QUESTION_WORDS))]
         for system in [_words(chance, SYSTEM_WORDS) for _ in range(GROUPS)]
-        for _ in range(QUESTIONS)
+        for _ in range(questions)
     ]
     chance.shuffle(prompts)
     await _some_at_once([_once(ask, prompt) for prompt in prompts])
@@ -63,7 +65,9 @@ def asker(client: httpx.AsyncClient, model: str, tally: Tally) -> Ask:
             tally.failed += 1
             return None
         tally.answered += 1
-        return str(answer.json()["choices"][0]["message"]["content"])
+        said = str(answer.json()["choices"][0]["message"]["content"])
+        tally.asked.append([*messages, _said("assistant", said)])
+        return said
 
     return ask
 

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-import subprocess
+import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import httpx
 
 from tests.clients.environments import python_with
 from tests.clients.known_clients import CLIENTS
+from tests.clients.scripts.processes import free_port, running
+from tests.replicas.most_hits import most_hits
 from tests.replicas.router_load import Tally, asker, conversations, shared_prefixes
 from tests.support.real_server import RealServer
 
@@ -31,11 +33,13 @@ COMMANDS = {
     # It sends a request that was answered 429 again, and takes each of these answers for a sign of illness.
     "sglang-router": ["python", "-m", "sglang_router.launch_router", "--disable-circuit-breaker"],
     "vllm-router": ["vllm-router"],
-    "smg": ["smg", "launch"],
+    # A server without a whole answer for three seconds, which a few long prompts take, gets no requests otherwise.
+    "smg": ["smg", "launch", "--worker-wedge-secs", "600"],
 }
 WORKLOADS = {"shared prefixes": shared_prefixes, "conversations": conversations}
-SERVERS = 3
-OPTIONS = ("--tp", "1", "--threads-per-worker", "1", "--context-length", "1024", "--kv-cache-gib", "0.045")
+FEW = partial(shared_prefixes, questions=2)
+SERVERS = 4
+OPTIONS = ("--tp", "1", "--threads-per-worker", "1", "--context-length", "1024", "--kv-cache-gib", "0.052")
 FULL = ("--max-running-requests", "1", "--max-queued-requests", "1")
 PATIENCE_S = 120.0
 
@@ -50,12 +54,12 @@ def main() -> int:
         folder = python_with(packages, ENVIRONMENTS / name).parent
         command = [str(folder / COMMANDS[name][0]), *COMMANDS[name][1:]]
         with ExitStack() as stack:
-            servers = [stack.enter_context(RealServer(*OPTIONS)) for _ in range(SERVERS)]
+            servers = [stack.enter_context(_server(number)) for number in range(SERVERS)]
             rows[name] = asyncio.run(_compared(command, servers))
             said, lost = asyncio.run(_failover(command, servers))
             rows[name]["one is killed, one drains"] = said
         with ExitStack() as stack:
-            servers = [stack.enter_context(RealServer(*OPTIONS, *FULL)) for _ in range(2)]
+            servers = [stack.enter_context(_server(number, *FULL)) for number in range(2)]
             rows[name]["all are full"], tripped = asyncio.run(_full(command, servers))
         failed |= lost or tripped
         print(name, rows[name], file=sys.stderr, flush=True)
@@ -64,8 +68,19 @@ def main() -> int:
     return int(failed)
 
 
+def _server(number: int, *options: str) -> RealServer:
+    """A server on one core, by turns."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {sorted(cores)[number % len(cores)]})  # which it inherits
+    try:
+        return RealServer(*OPTIONS, *options)
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
 async def _compared(command: Sequence[str], servers: Sequence[RealServer]) -> dict[str, str]:
     found: dict[str, dict[str, tuple[float, float]]] = {}
+    most: dict[str, float] = {}
     for policy in ("random", "cache_aware"):
         async with _routed(command, policy, servers) as client:
             for name, workload in WORKLOADS.items():
@@ -76,27 +91,28 @@ async def _compared(command: Sequence[str], servers: Sequence[RealServer]) -> di
                 assert not tally.failed, tally
                 hits, queries = (now - then for now, then in zip(_looked_up(servers), before, strict=True))
                 found.setdefault(name, {})[policy] = hits / queries, time.monotonic() - begin
+                most[name] = await asyncio.to_thread(most_hits, servers[0], tally.asked)
     return {
-        name: f"hits {each['random'][0]:.0%} -> {each['cache_aware'][0]:.0%}, "
+        name: f"hits {each['random'][0]:.0%} -> {each['cache_aware'][0]:.0%} of at most {most[name]:.0%}, "
         f"throughput {each['random'][1] / each['cache_aware'][1]:.2f} x"
         for name, each in found.items()
     }
 
 
 async def _failover(command: Sequence[str], servers: Sequence[RealServer]) -> tuple[str, bool]:
-    """One is killed and one drains under load; what became of requests, and whether any failed afterwards."""
-    async with _routed(command, "cache_aware", servers) as client:
+    """Of three one is killed and one drains under load; what became of requests, and whether any failed afterwards."""
+    async with _routed(command, "cache_aware", servers[:3]) as client:
         told = []
         for end in (servers[0].process.kill, servers[1].process.terminate):
             tally = Tally()
-            load = asyncio.create_task(shared_prefixes(asker(client, servers[0].model, tally), seed=len(told)))
+            load = asyncio.create_task(FEW(asker(client, servers[0].model, tally), seed=len(told)))
             while tally.answered < 10:  # no event tells of it
                 await asyncio.sleep(0.05)
             end()
             await load
             told.append(f"{tally.failed} of {tally.answered + tally.failed} failed {dict(tally.statuses)}")
         after = Tally()
-        await shared_prefixes(asker(client, servers[0].model, after), seed=9)
+        await FEW(asker(client, servers[0].model, after), seed=9)
     return f"{', '.join(told)}, then {after.failed} {dict(after.statuses)}", bool(after.failed)
 
 
@@ -105,7 +121,7 @@ async def _full(command: Sequence[str], servers: Sequence[RealServer]) -> tuple[
     async with _routed(command, "cache_aware", servers) as client:
         many, after = Tally(), Tally()
         ask = asker(client, servers[0].model, many)
-        await asyncio.gather(*(shared_prefixes(ask, seed=seed) for seed in range(3)))
+        await asyncio.gather(*(FEW(ask, seed=seed) for seed in range(3)))
         ask = asker(client, servers[0].model, after)
         for _ in range(10):
             await ask([{"role": "user", "content": "Name the capital of France."}])
@@ -116,10 +132,10 @@ async def _full(command: Sequence[str], servers: Sequence[RealServer]) -> tuple[
 async def _routed(
     command: Sequence[str], policy: str, servers: Sequence[RealServer]
 ) -> AsyncIterator[httpx.AsyncClient]:
-    port, metrics_port = _free_port(), _free_port()
+    port, metrics_port = free_port(), free_port()
     urls = [server.url for server in servers if server.process.poll() is None]
     options = ["--policy", policy, "--port", str(port), "--prometheus-port", str(metrics_port), "--worker-urls", *urls]
-    with _running([*command, *options]) as process:
+    with tempfile.TemporaryFile() as log, running([*command, *options], log) as process:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S, limits=limits) as client:
             end = time.monotonic() + PATIENCE_S
@@ -131,30 +147,10 @@ async def _routed(
             yield client
 
 
-@contextlib.contextmanager
-def _running(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
 def _looked_up(servers: Sequence[RealServer]) -> tuple[float, float]:
     """Tokens of prompts that were found in caches, and that were looked for."""
     all_ = [server.metrics() for server in servers]
     return tuple(sum(each[f"prefix_cache_{what}_tokens_total"] for each in all_) for what in ("hits", "queries"))
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -3,15 +3,15 @@
 import contextlib
 import http.client
 import json
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from checks import ANSWER, BIN, MODEL, SETTING, check, user
+from processes import free_port, running
 
 PATIENCE_S = 90.0
 FIRST = {"model": MODEL, "messages": [user()], "max_tokens": 12, "temperature": 0}
@@ -21,33 +21,14 @@ PROMPT = {"model": MODEL, "prompt": "The capital of France is", "max_tokens": 4,
 def check_router(command: list[str], modes: dict[str, list[str]]) -> None:
     """Run `command` with the options of each mode in turn, and all checks against it."""
     for mode, options in modes.items():
-        ports = {"--port": str(_free_port()), "--prometheus-port": str(_free_port())}
+        ports = {"--port": str(free_port()), "--prometheus-port": str(free_port())}
         arguments = [*options, "--worker-urls", *SETTING["urls"], *(word for pair in ports.items() for word in pair)]
-        with _running([str(BIN / command[0]), *command[1:], *arguments]) as process:
+        with running([str(BIN / command[0]), *command[1:], *arguments], sys.stderr) as process:
             url = f"http://127.0.0.1:{ports['--port']}"
             print(f"--- {mode}", file=sys.stderr)
             _until_ready(url, process)
             for name, body in CHECKS.items():
                 check(name)(partial(body, url))
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
-
-
-@contextlib.contextmanager
-def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, stdout=sys.stderr)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _until_ready(url: str, process: subprocess.Popen[bytes]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ from numaserve.shm_comm.segment import create_segment
 from numaserve.workers.planning.deployment import Deployment
 
 if TYPE_CHECKING:
+    from numaserve.server.service.connection import ConnectionLimits
     from numaserve.server.service.http import HttpServer
 
 
@@ -122,8 +123,22 @@ def make_engine(
     )
 
 
+def connection_limits(config: ServeConfig, member: Member | None) -> ConnectionLimits:
+    """Bounds on a connection. A front door, whose own bound counts, reads a slow reader's answer in large pieces, with
+    minutes between them."""
+    from numaserve.server.service.connection import ConnectionLimits  # noqa: PLC0415 the workers are loading by now
+
+    limits = ConnectionLimits(keep_alive_seconds=config.keep_alive_seconds)
+    return limits if member is None else replace(limits, write_seconds=None)
+
+
 def make_http_server(
-    checked: Checked, engine: Engine, listeners: Sequence[Listener], *, traced: bool = False
+    checked: Checked,
+    engine: Engine,
+    listeners: Sequence[Listener],
+    *,
+    traced: bool = False,
+    member: Member | None = None,
 ) -> HttpServer:
     """The HTTP server; slow, as it imports half of what there is, and meant for a thread.
 
@@ -133,7 +148,6 @@ def make_http_server(
     from numaserve.server.api.browser_rules import BrowserRules  # noqa: PLC0415
     from numaserve.server.api.context import ApiContext  # noqa: PLC0415 the workers are loading by now
     from numaserve.server.api.limits import ApiLimits  # noqa: PLC0415
-    from numaserve.server.service.connection import ConnectionLimits  # noqa: PLC0415
     from numaserve.server.service.http import HttpServer  # noqa: PLC0415
 
     config = checked.config
@@ -173,6 +187,6 @@ def make_http_server(
     )
     certificate = listeners[0].certificate
     tls = None if certificate is None else certificate.context
-    limits = ConnectionLimits(keep_alive_seconds=config.keep_alive_seconds)
     at_once = not any(each.kept_open for each in listeners)
+    limits = connection_limits(config, member)
     return HttpServer(context, [each.socket for each in listeners], limits, tls, at_once=at_once)

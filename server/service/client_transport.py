@@ -14,7 +14,7 @@ class ClientTransport:
 
     `close` gives a client that is still sending the time to read the answer: closing at once would answer its next
     bytes with a reset, which takes an unread answer away from it. And an answer that is not read is given up where
-    `write_seconds` pass without any progress; a slow reader is not cut.
+    `write_seconds` pass without any progress; a slow reader is not cut. With None nobody is.
 
     Timers run only while something is pending.
     """
@@ -26,7 +26,7 @@ class ClientTransport:
         *,
         linger_seconds: float,
         linger_bytes: int,
-        write_seconds: float,
+        write_seconds: float | None,
     ) -> None:
         self._transport = transport
         self._is_sending = is_sending
@@ -87,7 +87,9 @@ class ClientTransport:
 
     def watch_writes(self) -> None:
         """Expect the client to read from now on: nothing else would notice if it did not."""
-        if self._write_timer is None and self._transport.get_write_buffer_size():
+        if self._write_seconds is None or self._write_timer is not None:
+            return
+        if self._transport.get_write_buffer_size():
             self._read_by_client = self._taken()
             self._write_timer = self._loop.call_later(self._write_seconds, self._check_writes)
 

@@ -25,7 +25,7 @@ class ConnectionLimits:
     requests_ahead: int = 16  # sent before the answers to earlier ones, `head_bytes` of them together
     linger_seconds: float = 5.0  # for the rest of a request that is answered already
     linger_bytes: int = 1 << 20  # of such a rest
-    write_seconds: float = 60.0  # without a byte of an answer being read
+    write_seconds: float | None = 60.0  # without a byte of an answer being read; None: as long as it takes
 
 
 def _parser_of(protocol: HttpToolsProtocol) -> httptools.HttpRequestParser:

@@ -153,6 +153,7 @@ class Service:
         callbacks = EngineCallbacks(load_progress=self._display.update, given_up=lambda _reason: self._gave_up.set())
         self._engine = make_engine(checked, callbacks, worker_command, kv_feed, trace, member=member)
         self._traced = trace is not None
+        self._member = member
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._gave_up = asyncio.Event()
@@ -168,9 +169,8 @@ class Service:
         with self._display:
             starting = loop.create_task(self._engine.start())
             # Importing the HTTP side in a thread lets the event loop feed the workers meanwhile.
-            http = await asyncio.to_thread(
-                make_http_server, self._checked, self._engine, self._listeners, traced=self._traced
-            )
+            parts = (self._checked, self._engine, self._listeners)
+            http = await asyncio.to_thread(make_http_server, *parts, traced=self._traced, member=self._member)
             serving = loop.create_task(http.run_until_stopped())
             await _first_of(starting, self._stop.wait(), asyncio.sleep(_QUICK_S))
             if not starting.done() and not self._stop.is_set():

@@ -8,7 +8,7 @@ import pytest
 from numaserve.server.config import load_config
 from numaserve.server.engine.config import EngineCallbacks
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.service.assembly import make_engine
+from numaserve.server.service.assembly import connection_limits, make_engine
 from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.http import HttpServer
 from numaserve.server.structured.vocabulary import Vocabulary
@@ -25,6 +25,14 @@ def test_more_requests_than_a_chunk_has_tokens_run_at_once() -> None:
     parts = {"config": config, "deployment": deployment, "name": "some", "tokenizer": ByteTokenizer()}
     checked: Any = SimpleNamespace(**parts, metrics=Metrics("some"), vocab_size=100)
     assert make_engine(checked, EngineCallbacks(), ["true"]).server_info()["max_running_requests"] == 64
+
+
+def test_the_front_door_s_reader_is_the_one_that_may_be_too_slow() -> None:
+    config = load_config({"model": "demo", "keep_alive_seconds": 7})
+    member: Any = SimpleNamespace()
+    limits = [connection_limits(config, each) for each in (None, member)]
+    assert [each.keep_alive_seconds for each in limits] == [7, 7]
+    assert (limits[0].write_seconds is None, limits[1].write_seconds) == (False, None)
 
 
 def test_what_a_constraint_needs_is_loaded_before_there_is_one_unless_there_can_be_none() -> None:

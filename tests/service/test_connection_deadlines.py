@@ -131,6 +131,18 @@ class FakeTransport:
         self.aborted = True
 
 
+async def test_without_a_deadline_nobody_is_cut() -> None:
+    transport = FakeTransport(20, reads=0)
+    client = ClientTransport(
+        cast(asyncio.Transport, transport), lambda: False, linger_seconds=1, linger_bytes=1, write_seconds=None
+    )
+    client.write(b"x" * 10)
+    client.watch_writes()
+    await asyncio.sleep(0.01)
+    assert not transport.aborted
+    client.lost()
+
+
 @pytest.mark.parametrize("reads", [0, 1])
 async def test_only_a_reader_that_takes_nothing_at_all_is_cut(reads: int) -> None:
     transport = FakeTransport(20, reads)

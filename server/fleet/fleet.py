@@ -16,7 +16,6 @@ from numaserve.server.fleet.residency import Residency, State
 from numaserve.server.fleet.resident import FleetOptions, Resident
 from numaserve.server.fleet.running_model import RunningModel
 from numaserve.server.fleet.waiting import WaitingRoom, not_loadable, too_late
-from numaserve.server.unix_session import open_session
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +58,10 @@ class Fleet:
     def waiting(self, name: str) -> int:
         """Requests that wait for a model."""
         return self._waiting.count(name)
+
+    def requests(self, name: str) -> int:
+        """Requests that a model's server has."""
+        return self._residency.requests(name)
 
     def exit_status(self, name: str) -> int:
         """The status of the model's last process that ended by itself."""
@@ -131,11 +134,10 @@ class Fleet:
     def session_if_ready(self, name: str) -> aiohttp.ClientSession:
         """The same for a request that loads nothing. Raises `ApiError` where its model is not ready."""
         self._check_open()
-        session = self._models[name].session
-        if session is None or self.state(name) != "ready":
+        if self.state(name) != "ready":
             raise not_ready(f"The model '{name}' is not loaded.")
         self._residency.enter(name, self._loop.time())
-        return session
+        return self._models[name].session
 
     def leave(self, name: str) -> None:
         """A request that was entered has ended."""
@@ -144,7 +146,11 @@ class Fleet:
 
     def open_sessions(self) -> dict[str, aiohttp.ClientSession]:
         """The ways to those that are ready or have requests yet, for what the front door asks of all."""
-        return {name: model.session for name, model in self._models.items() if model.session is not None}
+        return {
+            name: model.session
+            for name, model in self._models.items()
+            if model.is_served and self.state(name) in {"ready", "draining"}
+        }
 
     async def stop(self) -> None:
         """Take no more requests, let those there are finish, and return when every process has ended."""
@@ -165,7 +171,7 @@ class Fleet:
                 process.signal(signal.SIGKILL)
                 await process.gone
         for model in self._models.values():
-            model.close_session()
+            await model.session.close()
 
     def hurry(self) -> None:
         """End what still runs, now that all are stopping."""
@@ -219,7 +225,6 @@ class Fleet:
         seconds = now - model.started_at
         _log.info("%s is ready after %.1f s", name, seconds)
         self._metrics.loaded(name, seconds)
-        model.session = open_session(model.path)
         for _ in range(self._waiting.let_in(name, model.session)):
             # Here, not when they wake up: before that, the model might be sent away for want of requests.
             self._residency.enter(name, now)
@@ -228,7 +233,6 @@ class Fleet:
 
     def _on_end(self, model: RunningModel, status: int) -> None:
         """Go on after the end of a process, whose workers may have the model's memory for a while yet."""
-        model.close_session()
         if self._stopping or self.state(model.name) == "draining":
             return
         _log.error("the server of %s ended with status %d", model.name, status)

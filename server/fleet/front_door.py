@@ -21,7 +21,7 @@ from numaserve.server.fleet.asking import Ask, Question, first_that_knows, gathe
 from numaserve.server.fleet.bodies import decoded
 from numaserve.server.fleet.cut_off import last_event
 from numaserve.server.fleet.own_routes import OwnRoutes
-from numaserve.server.fleet.passing import AnswerCutOff, Headers, pass_on
+from numaserve.server.fleet.passing import IDLE_CONNECTIONS, AnswerCutOff, Headers, pass_on
 from starlette.types import Receive, Scope, Send
 
 _log = logging.getLogger("numaserve.api")
@@ -102,7 +102,11 @@ class FrontDoor:
         left = record_of(request).time_left
         session = await fleet.session_of(name, len(body), left) if body else fleet.session_if_ready(name)
         try:
-            await pass_on(session, request.scope, send, body, _told(request, client))
+            told = _told(request, client)
+            if fleet.requests(name) > IDLE_CONNECTIONS:
+                # Else as many would stay open as were in use at once, at each model, beside those that are in use.
+                told.append((b"connection", b"close"))
+            await pass_on(session, request.scope, send, body, told)
         finally:
             fleet.leave(name)
 

@@ -23,6 +23,7 @@ _NOT_ANSWERED = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b
 # What aiohttp would add of its own.
 _NOT_ADDED = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
 _SLICE = 1 << 18
+IDLE_CONNECTIONS = 16  # of a model, which requests to come find open
 _SAFE = "/:@!$&'()*+,;=~-._"
 
 

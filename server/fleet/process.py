@@ -20,6 +20,7 @@ from numaserve.server.service.listen import BACKLOG
 MEMBER_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "numaserve.server.fleet.member")
 _NOT_INHERITED = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"})
 _MESSAGE_BYTES = 4096
+DESCRIPTORS = 3  # of a process, here
 # For the workers of a server that was killed: the kernel takes some seconds to have the memory of a large model back.
 _LEFTOVERS_S = 60.0
 

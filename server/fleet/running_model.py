@@ -1,4 +1,4 @@
-"""What the fleet keeps of one model: the process of its server, the way to it, and what has become of earlier ones."""
+"""What the fleet keeps of one model: the way to its server, the process of that, and what became of earlier ones."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,23 +10,30 @@ from numaserve.server.fleet.member import EXIT_MISTAKE
 from numaserve.server.fleet.process import ModelProcess
 from numaserve.server.fleet.resident import Resident
 from numaserve.server.supervisor.policy import RestartPolicy
+from numaserve.server.unix_session import open_session
 
 
 @dataclass
 class RunningModel:
-    """A model, whose server listens at `path` when there is one. Every method is called in the event loop."""
+    """A model, whose server listens at `path` when there is one. Everything is called in the event loop.
+
+    `session` is the way to each of its servers, one after the other, and is closed at the very end: whoever reads an
+    answer does not hear from aiohttp that its session was closed, while connections end by themselves with a process.
+    """
 
     resident: Resident
     path: Path
     process: ModelProcess | None = None
-    session: aiohttp.ClientSession | None = None
     started_at: float = 0.0
     status: int = 0  # of the last process that ended by itself
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # set, and new, at each change of state
+    is_served: bool = False  # by the process that there is
     _policy: RestartPolicy = field(default_factory=RestartPolicy)
     _timers: list[asyncio.TimerHandle] = field(default_factory=list)
-    _is_served: bool = False  # by the process that there is
     _was_served: bool = False  # by any
+
+    def __post_init__(self) -> None:
+        self.session: aiohttp.ClientSession = open_session(self.path)
 
     @property
     def name(self) -> str:
@@ -35,11 +42,11 @@ class RunningModel:
 
     def starts(self, now: float) -> None:
         """A process is about to be started."""
-        self.started_at, self._is_served = now, False
+        self.started_at, self.is_served = now, False
 
     def serves(self) -> None:
         """The process is ready."""
-        self._is_served = self._was_served = True
+        self.is_served = self._was_served = True
 
     def is_hopeless(self, now: float) -> bool:
         """Whether to start its server again, which has ended with `status`, would not help.
@@ -48,7 +55,7 @@ class RunningModel:
         what was there before, memory above all, and may find it a moment later.
         """
         is_wrong = self.status == EXIT_MISTAKE and not self._was_served
-        gives_up = is_wrong or self._policy.failed(now, was_ready=self._is_served)
+        gives_up = is_wrong or self._policy.failed(now, was_ready=self.is_served)
         if gives_up:
             self._policy = RestartPolicy()
         return gives_up
@@ -72,9 +79,3 @@ class RunningModel:
         """Wake up who waits for another state."""
         self.changed.set()
         self.changed = asyncio.Event()
-
-    def close_session(self) -> None:
-        """Have no way to its server any more."""
-        if self.session is not None:
-            asyncio.get_running_loop().create_task(self.session.close())
-            self.session = None

@@ -20,14 +20,15 @@ from numaserve.server.fleet.member import EXIT_MISTAKE
 from numaserve.server.fleet.metrics import FleetMetrics
 from numaserve.server.fleet.models_file import ModelsFile, read_models_file
 from numaserve.server.fleet.own_routes import OwnRoutes, Shown
+from numaserve.server.fleet.passing import IDLE_CONNECTIONS
 from numaserve.server.fleet.placement import Plan, plan_models
-from numaserve.server.fleet.process import MEMBER_COMMAND
+from numaserve.server.fleet.process import DESCRIPTORS, MEMBER_COMMAND
 from numaserve.server.fleet.resident import FleetOptions
 from numaserve.server.service.announce import announce
 from numaserve.server.service.app_server import AppServer
 from numaserve.server.service.bind import bind_listeners, warn_of_reach
 from numaserve.server.service.connection import ConnectionLimits
-from numaserve.server.service.descriptors import check_descriptors, max_connections
+from numaserve.server.service.descriptors import check_descriptors
 from numaserve.server.service.ending import end_process
 from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.listen import Listener
@@ -52,7 +53,7 @@ def run_fleet(path: Path, config: ServeConfig, command: Sequence[str] = MEMBER_C
     key_sources = KeySources(config.api_key_file)  # first: nothing else is to see the environment with a key in it
     set_up_logging(config.log_level)
     models = read_models_file(path)
-    check_descriptors(sum(each.config.max_running_requests for each in models.models.values()))
+    connections = _connections(models)
     with contextlib.ExitStack() as closing:
         listeners = [closing.enter_context(each) for each in bind_listeners(config)]
         if key_sources.keys is None:
@@ -61,7 +62,8 @@ def run_fleet(path: Path, config: ServeConfig, command: Sequence[str] = MEMBER_C
         folder = SocketDirectory(len(models.models))
         closing.callback(folder.remove)
         options = FleetOptions(folder.path, config.drain_seconds, models.load_wait_s, config.log_level, command)
-        life = _Life(config, models, plan, key_sources, listeners)
+        limits = ConnectionLimits(connections, keep_alive_seconds=config.keep_alive_seconds)
+        life = _Life(config, models, plan, key_sources, listeners, limits=limits)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             status = runner.run(life.run(options))
             closing.close()
@@ -78,12 +80,15 @@ class _Life:
         plan: Plan,
         key_sources: KeySources,
         listeners: Sequence[Listener],
+        *,
+        limits: ConnectionLimits,
     ) -> None:
         self._config = config
         self._models = models
         self._plan = plan
         self._key_sources = key_sources
         self._listeners = listeners
+        self._limits = limits
         self._service_manager = ServiceManager()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -136,8 +141,7 @@ class _Life:
         return AppServer(
             with_layers(front_door, browsers, config.root_path),
             [each.socket for each in self._listeners],
-            # Each may have another one, to the server of a model.
-            ConnectionLimits(max_connections() // 2, keep_alive_seconds=config.keep_alive_seconds),
+            self._limits,
             None if certificate is None else certificate.context,
             at_once=not any(each.kept_open for each in self._listeners),
         )
@@ -182,6 +186,14 @@ class _Life:
         if self._stop.is_set():
             self._hurry.set()
         self._stop.set()
+
+
+def _connections(models: ModelsFile) -> int:
+    """The connections that clients may have. Raises `OperatorError` where they are too few."""
+    running = sum(each.config.max_running_requests for each in models.models.values())
+    count = len(models.models)
+    # What is asked of all takes a connection to each model's server beside the client's.
+    return check_descriptors(running, 1 + count, count * (IDLE_CONNECTIONS + DESCRIPTORS))
 
 
 def _names(models: ModelsFile) -> dict[str, str]:

@@ -13,8 +13,9 @@ _MIN_CONNECTIONS = 16  # a few clients, their health probes and a scrape of the 
 _log = logging.getLogger(__name__)
 
 
-def max_connections() -> int:
-    """The connections that the limit on open files leaves room for, after raising it as far as this process may.
+def max_connections(each: int = 1, others: int = 0) -> int:
+    """The connections of clients that the limit on open files leaves room for, after raising it as far as this process
+    may, where one takes `each` descriptors, and `others` are kept for something else.
 
     Raises `OperatorError` when they are too few to serve anybody.
     """
@@ -22,18 +23,20 @@ def max_connections() -> int:
     wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    connections = wanted - _OTHER_DESCRIPTORS
+    others += _OTHER_DESCRIPTORS
+    connections = (wanted - others) // each
     if connections < _MIN_CONNECTIONS:
-        least = _OTHER_DESCRIPTORS + _MIN_CONNECTIONS
+        least = others + each * _MIN_CONNECTIONS
         raise OperatorError(
             f"this process may open {wanted} files and needs {least} or more: raise the limit (ulimit -n, LimitNOFILE=)"
         )
     return connections
 
 
-def check_descriptors(max_running_requests: int) -> None:
-    """Warn when fewer clients can connect than requests may run. Raises `OperatorError` as `max_connections` does."""
-    connections = max_connections()
+def check_descriptors(max_running_requests: int, each: int = 1, others: int = 0) -> int:
+    """The connections that there may be, as `max_connections` tells them; a warning when fewer clients can connect than
+    requests may run."""
+    connections = max_connections(each, others)
     if connections < max_running_requests:
         _log.warning(
             "the limit on open files leaves room for %d connections, fewer than the %d requests that may run: "
@@ -41,3 +44,4 @@ def check_descriptors(max_running_requests: int) -> None:
             connections,
             max_running_requests,
         )
+    return connections

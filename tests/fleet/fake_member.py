@@ -77,6 +77,9 @@ class FakeMember:
                     self.note("left")
                     break
                 await self.answer(path, line, headers, body, writer)
+                if ["connection", "close"] in headers:
+                    writer.close()
+                    break
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from typing import Any
 
 import httpx
@@ -14,6 +16,7 @@ from numaserve.server.api.passed_clients import PassedClient
 from numaserve.server.api.quota import KeyLimits
 from numaserve.server.api.ui_files import ui_files
 from numaserve.server.fleet import front_door
+from numaserve.server.fleet.passing import IDLE_CONNECTIONS
 from numaserve.server.supervisor.policy import RestartPolicy
 
 ONE: dict[str, dict[str, Any]] = {"a": {}}
@@ -180,6 +183,30 @@ async def test_a_server_that_dies_is_told_in_the_form_that_its_request_allows(
             await dies("/die-inside")
         with pytest.raises(httpx.RemoteProtocolError):
             await dies("/die-between")  # of no surface: in which form?
+
+
+async def test_a_client_that_reads_slowly_hears_that_its_server_has_died(opened: Open) -> None:
+    async with opened(ONE) as door, door.client.stream("POST", "/torrent", json={}) as stream:
+        pieces = stream.aiter_raw()
+        await anext(pieces)
+        await door.until(lambda: door.notes.with_suffix(".sent").exists())
+        os.kill(started(door, "a")[0], signal.SIGKILL)
+        await door.until(lambda: len(started(door, "a")) == 2 and door.fleet.is_ready())
+        with pytest.raises(httpx.RemoteProtocolError):
+            async for _ in pieces:
+                pass
+
+
+async def test_few_connections_stay_open_after_many_requests(opened: Open) -> None:
+    async with opened({"a": {"load": "request"}}) as door:
+        # They wait together for the model, and have it together.
+        answers = await asyncio.gather(*(door.client.post("/echo", json={"index": index}) for index in range(60)))
+        assert [json.loads(answer.json()["body"])["index"] for answer in answers] == list(range(60))
+        assert any(passed(answer).get("connection") == ["close"] for answer in answers)
+        (session,) = door.fleet.open_sessions().values()
+        kept = [each for pool in session.connector._conns.values() for each, _ in pool]  # type: ignore[union-attr]
+        await door.until(lambda: sum(each.is_connected() for each in kept) <= IDLE_CONNECTIONS)
+        assert "connection" not in passed(await door.client.post("/echo", json={}))
 
 
 async def test_metrics_of_all_models_are_one_text(opened: Open) -> None:

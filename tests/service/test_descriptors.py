@@ -39,6 +39,14 @@ def test_too_few_descriptors_to_serve_anybody_are_refused_with_the_remedy(limit:
         check_descriptors(1)
 
 
+def test_a_connection_may_take_several_descriptors_beside_what_is_kept(limit: Limit) -> None:
+    limit.pair = (1024, 1024)
+    assert max_connections(each=3, others=40) == (1024 - 128 - 40) // 3
+    limit.pair = (215, 215)
+    with pytest.raises(OperatorError, match="may open 215 files and needs 216 or more"):
+        max_connections(each=3, others=40)
+
+
 def test_fewer_connections_than_requests_may_run_are_warned_of(limit: Limit, caplog: pytest.LogCaptureFixture) -> None:
     limit.pair = (160, 160)
     check_descriptors(32)

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 from numaserve.server.cli.config_options import takes_keys
+from numaserve.server.cli.shared_options import MAX_LOADED, check_for_several
 from numaserve.server.config import KEYS, load_config
 from numaserve.server.config_file import read_config_file
 from numaserve.workers.errors import OperatorError
@@ -23,11 +24,13 @@ def serve(
     models: Annotated[
         Path | None, typer.Option(help="YAML file of several models, to serve them all in place of MODEL.")
     ] = None,
+    max_loaded: Annotated[int | None, MAX_LOADED] = None,
 ) -> None:
     """Serve MODEL over the OpenAI API."""
     if models is not None:
-        _serve_several(models, model, options, config)
+        _serve_several(models, model, options, config, max_loaded)
         return
+    check_for_several(max_loaded)
     serve_config = load_config(options | {"model": model}, config)
     # Mistakes in the options are told, and other commands run, without importing the engine.
     from numaserve.server.service.service import run_service  # noqa: PLC0415
@@ -35,7 +38,9 @@ def serve(
     run_service(serve_config)
 
 
-def _serve_several(models: Path, model: str | None, options: dict[str, Any], config: Path | None) -> None:
+def _serve_several(
+    models: Path, model: str | None, options: dict[str, Any], config: Path | None, max_loaded: int | None
+) -> None:
     from numaserve.server.fleet.models_file import FRONT_DOOR_KEYS  # noqa: PLC0415 nothing of it for one model
 
     if model is not None:
@@ -48,4 +53,4 @@ def _serve_several(models: Path, model: str | None, options: dict[str, Any], con
             raise OperatorError(f"'{key}' belongs to a model: set it in {models}, where each has its own")
     from numaserve.server.fleet.service import run_fleet  # noqa: PLC0415
 
-    run_fleet(models, serve_config)
+    run_fleet(models, serve_config, max_loaded)

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 
-def print_models(console: Console, path: Path, machine: Topology) -> None:
+def print_models(console: Console, path: Path, machine: Topology, max_loaded: int | None = None) -> None:
     """Print the part of the machine that each model has. Raises `OperatorError` for what cannot be loaded together."""
-    models = read_models_file(path)
+    models = read_models_file(path, max_loaded)
     plan = place_models(models, machine)
     table = Table(
         *("model", "node", "cores", "ranks", "weights", "KV cache", "scratch", "context", "loaded"),

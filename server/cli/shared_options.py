@@ -5,6 +5,13 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Any
 
+import typer
+from numaserve.workers.errors import OperatorError
+
+MAX_LOADED = typer.Option(
+    min=1, max=4096, help="With --models: models that are loaded at once; overrides the file's max-loaded."
+)
+
 
 def option(name: str, annotation: Any, default: object = None) -> Parameter:
     """The parameter of an option; `annotation` is a type with typer's description of it."""
@@ -30,3 +37,9 @@ def with_options(
 
     with_all.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return with_all
+
+
+def check_for_several(max_loaded: int | None) -> None:
+    """Refuse, where there is one model, what is for several. Raises `OperatorError`."""
+    if max_loaded is not None:
+        raise OperatorError("--max-loaded is for several models: give it with --models, or leave it out")

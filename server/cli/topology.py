@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 from numaserve.server.cli.config_options import takes_settings
+from numaserve.server.cli.shared_options import MAX_LOADED, check_for_several
 from numaserve.server.config import load_config
 from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.instruction_set import instruction_set
@@ -34,6 +35,7 @@ def topology(
     models: Annotated[
         Path | None, typer.Option(help="YAML file of several models: plan for them all, in place of MODEL.")
     ] = None,
+    max_loaded: Annotated[int | None, MAX_LOADED] = None,
 ) -> None:
     """Show what this process may use, and how ranks would share it."""
     config = load_config(options | {"model": model or "none"})
@@ -44,8 +46,9 @@ def topology(
     if models is not None:
         from numaserve.server.cli.several import print_models  # noqa: PLC0415 nothing of it for one model
 
-        print_models(console, models, machine)
+        print_models(console, models, machine, max_loaded)
         return
+    check_for_several(max_loaded)
     if model is None:
         placement = place_ranks(machine, config.tp, config.threads_per_worker, config.reserve_core)
         table = Table("rank", "node", "cores", title="Ranks (name a model to see memory)", title_justify="left")

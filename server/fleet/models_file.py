@@ -115,15 +115,16 @@ class ModelsFile:
     load_wait_s: float
 
 
-def read_models_file(path: Path) -> ModelsFile:
-    """Read it. Raises `OperatorError` with one line that names the model, the key and what it may be."""
+def read_models_file(path: Path, max_loaded: int | None = None) -> ModelsFile:
+    """Read it; `max_loaded` overrides its own. Raises `OperatorError` with one line that names the model, the key and
+    what it may be."""
     whole = _validated(Whole, read_config_file(path), f"{path}: ")
     models = {name: _spec(name, spelt, f"{path}: model '{name}'") for name, spelt in whole.models.items()}
     default = next(iter(models)) if whole.default is None else whole.default
     if default not in models:
         raise OperatorError(f"{path}: default is '{default}', and the models are {', '.join(models)}")
     _check_names(models, path)
-    return ModelsFile(models, default, whole.max_loaded, whole.load_wait_s)
+    return ModelsFile(models, default, max_loaded or whole.max_loaded, whole.load_wait_s)
 
 
 def _check_names(models: Mapping[str, ModelSpec], path: Path) -> None:

@@ -45,14 +45,17 @@ _POLL_S = 0.05
 _log = logging.getLogger(__name__)
 
 
-def run_fleet(path: Path, config: ServeConfig, command: Sequence[str] = MEMBER_COMMAND) -> NoReturn:
+def run_fleet(
+    path: Path, config: ServeConfig, max_loaded: int | None = None, command: Sequence[str] = MEMBER_COMMAND
+) -> NoReturn:
     """Serve the models of the file at `path` until told to stop, and end the process. Raises `OperatorError`.
 
-    Of `config` the front door's keys count. `command` is what is executed for a model's server.
+    Of `config` the front door's keys count; `max_loaded` overrides the file's. `command` is what is executed for a
+    model's server.
     """
     key_sources = KeySources(config.api_key_file)  # first: nothing else is to see the environment with a key in it
     set_up_logging(config.log_level)
-    models = read_models_file(path)
+    models = read_models_file(path, max_loaded)
     connections = _connections(models)
     with contextlib.ExitStack() as closing:
         listeners = [closing.enter_context(each) for each in bind_listeners(config)]

@@ -17,7 +17,7 @@ def main() -> int:
     options = dict(word.split("=", 1) for word in rest[:split])
     try:
         config = load_config({"model": file, "port": 0, **options})
-        run_fleet(Path(file), config, (sys.executable, str(MEMBER_FAKE), *rest[split + 1 :]))
+        run_fleet(Path(file), config, command=(sys.executable, str(MEMBER_FAKE), *rest[split + 1 :]))
     except OperatorError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_MISTAKE

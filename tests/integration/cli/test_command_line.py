@@ -150,3 +150,19 @@ def test_an_unsupported_architecture_is_named_with_those_that_are_supported(
     line = mistake(capsys, "serve", model, "--port", "0")
     assert "'MambaForCausalLM' is not supported" in line
     assert "LlamaForCausalLM" in line
+
+
+def test_as_many_models_are_loaded_at_once_as_the_option_says(
+    capsys: pytest.CaptureFixture[str], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("numaserve.server.cli.topology.read_topology", lambda: machine(2))
+    file = tmp_path / "models.yaml"
+    each = {name: {"model": model, "kv_cache_gib": 0.01, "cores": core} for core, name in enumerate("ab")}
+    file.write_text(json.dumps({"models": each, "max-loaded": 1}))
+    several = ("topology", "--models", str(file))
+    assert "max-loaded is 1, and 2 models are loaded at the start" in mistake(capsys, *several)
+    status, out, err = run(capsys, *several, "--max-loaded", "2")
+    assert (status, err) == (0, "")
+    assert "taken at the start" in out
+    for command in ("serve", "topology"):
+        assert "--max-loaded is for several models" in mistake(capsys, command, model, "--max-loaded", "2")

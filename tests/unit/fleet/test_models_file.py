@@ -22,6 +22,7 @@ def test_each_model_has_options_of_its_own_and_a_place(tmp_path: Path) -> None:
         )
     )
     assert (read.default, read.max_loaded, read.load_wait_s) == ("small", 2, 7.0)
+    assert read_models_file(tmp_path / "models.yaml", max_loaded=3).max_loaded == 3
     large, small = read.models["large"], read.models["small"]
     assert (large.config.model, large.config.tp) == ("/m/large", 2)
     assert (large.place.nodes, large.place.pinned) == ((0, 1), True)

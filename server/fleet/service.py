@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -33,7 +32,7 @@ from numaserve.server.service.ending import end_process
 from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.listen import Listener
 from numaserve.server.service.logs import set_up_logging
-from numaserve.server.service.reload import Reloader
+from numaserve.server.service.stop_signals import StopSignals
 from numaserve.server.service.systemd import ServiceManager
 from numaserve.server.version import installed_version
 from numaserve.workers.planning.topology import read_topology
@@ -74,7 +73,7 @@ def run_fleet(
 
 
 class _Life:
-    """The first SIGTERM or SIGINT drains, a second one ends what still runs. SIGHUP reads keys and certificate."""
+    """The fleet and its front door from start to end."""
 
     def __init__(
         self,
@@ -93,16 +92,12 @@ class _Life:
         self._listeners = listeners
         self._limits = limits
         self._service_manager = ServiceManager()
-        self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._signals = StopSignals()
 
     async def run(self, options: FleetOptions) -> int:
         """Serve until told to stop. Returns the exit status."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
-        reloader = Reloader(self._key_sources, self._listeners[0].certificate, self._on_signal)
-        loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
+        self._signals.handle(self._key_sources, self._listeners[0].certificate)
         self._service_manager.status("loading models")
         residents = self._plan.residents
         metrics = FleetMetrics(residents)
@@ -113,7 +108,7 @@ class _Life:
         fleet.start()
         try:
             status = await self._until_ready(fleet)
-            if status == EXIT_OK and not self._stop.is_set():
+            if status == EXIT_OK and not self._signals.stop.is_set():
                 await self._serve(http)
         finally:
             front_door.close()
@@ -151,13 +146,13 @@ class _Life:
 
     async def _until_ready(self, fleet: Fleet) -> int:
         """Wait for the models that are loaded at start. Returns the status of the first that cannot be served."""
-        while not self._stop.is_set() and not fleet.is_ready():
+        while not self._signals.stop.is_set() and not fleet.is_ready():
             failed = next((name for name in fleet.at_start if fleet.state(name) == "failed"), None)
             if failed is not None:
                 _log.critical("the model %s could not be started", failed)
                 return EXIT_MISTAKE if fleet.exit_status(failed) == EXIT_MISTAKE else EXIT_FAILED
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), _POLL_S)
+                await asyncio.wait_for(self._signals.stop.wait(), _POLL_S)
         return EXIT_OK
 
     async def _serve(self, http: AppServer) -> None:
@@ -167,7 +162,7 @@ class _Life:
         self._service_manager.ready(f"serving {len(self._models.models)} models at {listener.place}")
         announce(default, listener, needs_key=self._key_sources.keys is not None)
         watchdog = asyncio.get_running_loop().create_task(self._service_manager.feed_watchdog(lambda: True))
-        await self._stop.wait()
+        await self._signals.stop.wait()
         watchdog.cancel()
 
     async def _end(self, fleet: Fleet, http: AppServer, serving: asyncio.Task[None]) -> None:
@@ -175,7 +170,7 @@ class _Life:
         if self._listeners[0].kept_open:
             http.accept_no_more()
         stopping = asyncio.create_task(fleet.stop())
-        hurrying = asyncio.create_task(self._hurry.wait())
+        hurrying = asyncio.create_task(self._signals.hurry.wait())
         await asyncio.wait((stopping, hurrying), return_when=asyncio.FIRST_COMPLETED)
         if not stopping.done():
             fleet.hurry()
@@ -184,11 +179,6 @@ class _Life:
         http.stop()
         await serving
         self._service_manager.close()
-
-    def _on_signal(self) -> None:
-        if self._stop.is_set():
-            self._hurry.set()
-        self._stop.set()
 
 
 def _connections(models: ModelsFile) -> int:

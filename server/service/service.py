@@ -11,7 +11,6 @@ import contextlib
 import gc
 import logging
 import os
-import signal
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -36,10 +35,10 @@ from numaserve.server.service.listen import Listener
 from numaserve.server.service.loading import LoadingDisplay
 from numaserve.server.service.logs import set_up_logging
 from numaserve.server.service.pooling import check_pooling
-from numaserve.server.service.reload import Reloader
 from numaserve.server.service.reranker import find_judge
 from numaserve.server.service.sampling_defaults import read_sampling_defaults
 from numaserve.server.service.spans import open_spans
+from numaserve.server.service.stop_signals import StopSignals
 from numaserve.server.service.systemd import ServiceManager, watchdog_seconds
 from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
@@ -130,11 +129,7 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
 
 
 class Service:
-    """The engine and the HTTP server from start to end, and the signals between them.
-
-    The first SIGTERM or SIGINT drains: new requests get 503, running ones may finish. A second one ends those too.
-    SIGHUP reads keys and certificate again.
-    """
+    """The engine and the HTTP server from start to end, and the signals between them."""
 
     def __init__(
         self,
@@ -154,28 +149,24 @@ class Service:
         self._engine = make_engine(checked, callbacks, worker_command, kv_feed, trace, member=member)
         self._traced = trace is not None
         self._member = member
-        self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._signals = StopSignals()
         self._gave_up = asyncio.Event()
         self._preparing: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
         """Load, serve, drain. Returns the exit status."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
-        reloader = Reloader(self._checked.key_sources, self._listeners[0].certificate, self._on_signal)
-        loop.add_signal_handler(signal.SIGHUP, reloader.on_signal)
+        self._signals.handle(self._checked.key_sources, self._listeners[0].certificate)
         with self._display:
             starting = loop.create_task(self._engine.start())
             # Importing the HTTP side in a thread lets the event loop feed the workers meanwhile.
             parts = (self._checked, self._engine, self._listeners)
             http = await asyncio.to_thread(make_http_server, *parts, traced=self._traced, member=self._member)
             serving = loop.create_task(http.run_until_stopped())
-            await _first_of(starting, self._stop.wait(), asyncio.sleep(_QUICK_S))
-            if not starting.done() and not self._stop.is_set():
+            await _first_of(starting, self._signals.stop.wait(), asyncio.sleep(_QUICK_S))
+            if not starting.done() and not self._signals.stop.is_set():
                 self._prepare(http)
-            await _first_of(starting, self._stop.wait())
+            await _first_of(starting, self._signals.stop.wait())
         try:
             if starting.done():
                 starting.result()
@@ -205,7 +196,7 @@ class Service:
         self._prepare(http)
         watchdog = asyncio.get_running_loop().create_task(self._service_manager.feed_watchdog(self._makes_progress))
         try:
-            await _first_of(self._stop.wait(), self._gave_up.wait())
+            await _first_of(self._signals.stop.wait(), self._gave_up.wait())
         finally:
             watchdog.cancel()
 
@@ -221,24 +212,19 @@ class Service:
             return
         seconds = self._checked.config.drain_seconds
         _log.info("draining: running requests may finish for %g s", seconds)
-        await _first_of(self._engine.drain(seconds), self._hurry.wait())
+        await _first_of(self._engine.drain(seconds), self._signals.hurry.wait())
 
     async def _close(self, http: HttpServer, serving: asyncio.Task[None]) -> None:
         """End what still runs with an error, the workers, and the connections once they have been told."""
-        stopping = asyncio.ensure_future(self._engine.stop(at_once=self._hurry.is_set()))
+        stopping = asyncio.ensure_future(self._engine.stop(at_once=self._signals.hurry.is_set()))
         http.stop()
         both = asyncio.gather(stopping, serving)
-        await _first_of(both, self._hurry.wait())
-        if self._hurry.is_set():
+        await _first_of(both, self._signals.hurry.wait())
+        if self._signals.hurry.is_set():
             http.hurry()
             await self._engine.stop(at_once=True)
         await both
         self._service_manager.close()
-
-    def _on_signal(self) -> None:
-        if self._stop.is_set():
-            self._hurry.set()
-        self._stop.set()
 
     def _makes_progress(self) -> bool:
         return self._engine.is_alive() and self._engine.seconds_without_progress() < (watchdog_seconds() or 0)

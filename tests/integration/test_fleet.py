@@ -179,3 +179,22 @@ def test_a_running_stream_is_finished_at_sigterm(serve_fleet: ServeFleet) -> Non
         *_, done = lines
     assert done == "data: [DONE]"
     assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_running_streams_with_an_error(serve_fleet: ServeFleet, second: signal.Signals) -> None:
+    process = serve_fleet("drain_seconds=3600", "--", "--step-ms", "20", models={"a": {}, "b": {"load": "request"}})
+    with (
+        httpx.Client(base_url=announced_url(process), timeout=60) as client,
+        client.stream("POST", "/v1/completions", json=asked("a", 4000, stream=True)) as stream,
+    ):
+        payloads = (line.removeprefix("data: ") for line in stream.iter_lines() if line)
+        next(payloads)
+        process.send_signal(signal.SIGTERM)
+        until(lambda: client.get("/readyz").status_code == 503)
+        next(payloads)
+        process.send_signal(second)
+        *_, error, done = payloads
+    assert "shutting down" in json.loads(error)["error"]["message"]
+    assert done == "[DONE]"
+    assert process.wait(60) == 0

@@ -113,12 +113,12 @@ def local(worker: dict[str, Any], ranks: int) -> str:
     own = buffers(worker["pid"])
     there = by_node(own)
     kv = by_node(kv_cache(own, worker["kv_bytes"]))
-    ring = ring_part(worker["pid"], worker["rank"], ranks) if ranks > 1 else {worker["node"]: 0}
-    assert {*there} == {*kv} == {*ring} == {worker["node"]}, f"by node: {there}, KV cache: {kv}, ring: {ring}"
+    parts = {"KV": kv} | ({"ring": ring_part(worker["pid"], worker["rank"], ranks)} if ranks > 1 else {})
+    assert all({*part} == {worker["node"]} for part in (there, *parts.values())), f"by node: {there}, {parts}"
     (all_of_it,) = there.values()
     assert all_of_it >= worker["weight_bytes"], f"{all_of_it} bytes are there, the weights are {worker['weight_bytes']}"
-    parts = "".join(f", {sum(part.values()) / _MIB:.0f} MiB {name}" for name, part in (("KV", kv), ("ring", ring)))
-    return f"rank {worker['rank']}, node {worker['node']}: {all_of_it / _MIB:.0f} MiB{parts}, none elsewhere"
+    told = "".join(f", {sum(part.values()) / _MIB:.0f} MiB {name}" for name, part in parts.items())
+    return f"rank {worker['rank']}, node {worker['node']}: {all_of_it / _MIB:.0f} MiB{told}, none elsewhere"
 
 
 def cores_of(node: int) -> set[int]:

@@ -31,12 +31,15 @@ def chat(
     system: Annotated[str | None, typer.Option(help="Instructions for the model.")] = None,
     temperature: Annotated[float | None, typer.Option(help="0 is greedy. Default: the server's.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Of each answer. Default: what fits.")] = None,
+    model: Annotated[str | None, typer.Option(help="Of several that URL serves; the first unless set.")] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="File whose first key is sent.")] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file or preset for the server of MODEL.")] = None,
 ) -> None:
     """Talk to a server, or to a model: a server of its own is started for it and ended."""
     console = Console(highlight=False, soft_wrap=True)
-    fields: dict[str, object] = {"temperature": temperature, "max_tokens": max_tokens}
+    fields: dict[str, object] = {"temperature": temperature, "max_tokens": max_tokens, "model": model}
+    if model is not None and "://" not in target:
+        raise OperatorError(f"--model is for a URL that serves several: {target} is a model")
     given = {key: value for key, value in options.items() if value is not None}
     with _server(target, api_key_file, given, config, console) as remote:
         sent = {name: value for name, value in fields.items() if value is not None}
@@ -72,6 +75,8 @@ def _talk(console: Console, conversation: Conversation) -> None:
         try:
             text = input("> " if sys.stdin.isatty() else "").strip()
         except EOFError:
+            if sys.stdin.isatty():
+                console.print()  # else the shell goes on behind the prompt
             return
         except KeyboardInterrupt:
             console.print(f"\n{_HELP}", style="dim")
@@ -88,12 +93,21 @@ def _talk(console: Console, conversation: Conversation) -> None:
 
 
 def _answer(console: Console, conversation: Conversation, text: str) -> None:
+    waiting = console.status("")
+    was_thought = False
+
     def show(piece: str, is_thought: bool) -> None:
+        nonlocal was_thought
+        waiting.stop()
+        if was_thought and not is_thought:
+            console.print("\n")
+        was_thought = is_thought
         console.print(piece.translate(_CONTROLS), end="", markup=False, style="dim italic" if is_thought else None)
         console.file.flush()
 
     try:
-        figures = conversation.ask(text, show)
+        with waiting:  # of a prompt that is long, or a model that has to be loaded, nothing is there to show
+            figures = conversation.ask(text, show)
     except OperatorError as error:
         if not sys.stdin.isatty():
             raise

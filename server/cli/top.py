@@ -11,8 +11,10 @@ from numaserve.server.profiling.machine import Machine, Rates, rates_between
 from numaserve.server.profiling.machine_view import WIDTH, machine_view
 from numaserve.server.remote import RemoteServer
 from numaserve.server.service.key_sources import client_key
-from rich.console import Console
+from numaserve.workers.errors import OperatorError
+from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
 _URL = "http://127.0.0.1:8000"
 
@@ -33,12 +35,18 @@ def top(
     machine, _ = look.again()
     if once:
         time.sleep(seconds)
-        console.print(machine_view(url, *look.again()))
+        console.print(machine_view(url, *look.again(), console.width))
         return
-    with Live(machine_view(url, machine, None), console=console, screen=True, auto_refresh=False) as live:
+    view = machine_view(url, machine, None, console.width)
+    with Live(view, console=console, screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(seconds)
-            live.update(machine_view(url, *look.again()), refresh=True)
+            try:
+                view = machine_view(url, *look.again(), console.width)
+            except OperatorError as error:  # it may be there again the next time, or this model
+                live.update(Group(Text(str(error), "red"), Text("Before that:\n", "dim"), view), refresh=True)
+            else:
+                live.update(view, refresh=True)
 
 
 class _Look:

@@ -1,6 +1,8 @@
 """`numaserve chat URL`, over a server whose answers are given."""
 
 import io
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -55,7 +57,7 @@ def test_a_conversation_can_begin_anew_and_end(server: StandIn, talk) -> None:
 def test_a_thought_is_no_part_of_what_is_sent_back(server: StandIn, talk) -> None:
     server.engine.reply = "<think>Let me see.</think>Yes."
     _, out, _ = talk(server.url, "Is it?", "Sure?")
-    assert "Let me see." in out
+    assert "Let me see.\n\nYes.\n" in out
     assert server.template.messages[1]["content"] == "Yes."
 
 
@@ -73,6 +75,9 @@ def test_what_cannot_be_is_one_line_and_status_2(server: StandIn, talk) -> None:
         2,
         f"numaserve: --tp is for a server of one's own: name a MODEL in place of {server.url}\n",
     )
+    assert "serves several: m is a model" in talk("m", "hi", options=("--model", "x"))[2]
+    assert talk(server.url, "hi", options=("--model", "tiny/bytes"))[0] == 0
+    assert "answered 404" in talk(server.url, "hi", options=("--model", "another"))[2]
     server.engine.fail_after = 1
     status, _, err = talk(server.url, "hi")
     assert (status, "unused" in err) == (2, True)
@@ -102,6 +107,28 @@ def test_an_interrupt_ends_the_answer_and_not_the_conversation(server: StandIn) 
     assert "stopped" in rest
     assert "It goes on and on" in rest
     assert [message["content"] for message in server.template.messages] == ["Go on", "It go", "And?"]
+
+
+def test_a_terminal_gets_its_line_back_at_the_end(server: StandIn) -> None:
+    terminal, end = pty.openpty()
+    try:
+        command = [sys.executable, "-m", "numaserve.server.cli.main", "chat", server.url]
+        environment = os.environ | {"TERM": "dumb", "NO_COLOR": "1"}
+        with subprocess.Popen(command, stdin=end, stdout=end, stderr=end, env=environment) as process:
+            os.close(end)
+            shown = b""
+            # What is typed before the prompt is there comes to another mode of the terminal.
+            for prompts, typed in ((1, b"Go\n"), (2, b"\x04")):
+                while shown.count(b"> ") < prompts:
+                    shown += os.read(terminal, 4096)
+                os.write(terminal, typed)
+            assert process.wait(PATIENCE_S) == 0
+            shown += os.read(terminal, 4096)
+    finally:
+        os.close(terminal)
+    assert b", stop" in shown
+    assert shown.endswith(b"> \r\n")
+    assert b"\x1b[3m" not in shown
 
 
 def read(pipe, count: int) -> bytes:

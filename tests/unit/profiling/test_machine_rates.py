@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import pytest
 from numaserve.server.profiling.figures import RankFigures
 from numaserve.server.profiling.machine import Machine, rates_between
 from numaserve.server.profiling.machine_view import WIDTH, machine_view
@@ -16,8 +17,8 @@ def machine(*, generated: int, prompts: int, steps: int, ns: int) -> Machine:
     return Machine("1.2.3", "tiny", now, costs)
 
 
-def text_of(view: object) -> str:
-    console = Console(width=WIDTH, record=True, file=None)
+def text_of(view: object, width: int = WIDTH) -> str:
+    console = Console(width=width, record=True, file=None)
     with console.capture() as captured:
         console.print(view)
     return captured.get()
@@ -47,6 +48,16 @@ def test_a_view_shows_what_a_step_costs_and_fits_a_terminal() -> None:
     assert "1.000" in text  # ms of a step
     assert "50%" in text
     assert max(map(len, text.splitlines())) <= WIDTH
+
+
+@pytest.mark.parametrize(("width", "left_out"), [(WIDTH - 1, ["resident"]), (40, ["resident", "cores"])])
+def test_a_narrow_terminal_shows_fewer_figures_and_cuts_none_off(width: int, left_out: list[str]) -> None:
+    before = machine(generated=10, prompts=100, steps=5, ns=1_000_000)
+    after = machine(generated=30, prompts=100, steps=9, ns=9_000_000)
+    text = text_of(machine_view("http://127.0.0.1:8000", after, rates_between(before, after, 2.0), width), width)
+    assert "…" not in text
+    assert "misplaced" in text
+    assert not any(name in text for name in left_out)
 
 
 def test_the_first_view_has_totals_in_place_of_rates() -> None:

@@ -14,7 +14,6 @@ from numaserve.server.config import ServeConfig
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.traces import TraceSink
-from numaserve.server.kv_events.feed import KVFeed
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.reasoning.format import ReasoningFormat
 from numaserve.server.response_template.template import ResponseTemplate
@@ -34,6 +33,7 @@ from numaserve.shm_comm.segment import create_segment
 from numaserve.workers.planning.deployment import Deployment
 
 if TYPE_CHECKING:
+    from numaserve.server.kv_events.feed import KVFeed
     from numaserve.server.service.connection import ConnectionLimits
     from numaserve.server.service.http import HttpServer
 

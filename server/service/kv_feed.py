@@ -1,5 +1,7 @@
 """KV events as the options ask for them."""
 
+from __future__ import annotations
+
 import ipaddress
 import logging
 import os
@@ -8,16 +10,18 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import zmq
 from numaserve.server.config import ServeConfig
 from numaserve.server.dispatch.directory import MAX_SOCKET_PATH
-from numaserve.server.kv_events.feed import KVFeed
-from numaserve.server.kv_events.publisher import Publisher
 from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.service.unix_socket import NOT_FOR_OTHERS, remove_dead_socket
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.protocol import PAGE_SIZE
+
+if TYPE_CHECKING:
+    from numaserve.server.kv_events.feed import KVFeed
 
 _TCP = re.compile(r"tcp://(?P<host>\*|[\w.-]+|\[[\da-fA-F:.%\w]+\]):(?P<port>\d{1,5})", re.ASCII)
 
@@ -25,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def open_kv_feed(config: ServeConfig, model: str) -> KVFeed | None:
-    """What publishes the KV events of `model`; None where nobody asked for them.
+    """What publishes the KV events of `model`; None where nobody asked for them, and nothing is imported then.
 
     Raises `OperatorError` for an address that cannot be had, or that other machines reach without `kv_events_anywhere`.
     """
@@ -33,6 +37,9 @@ def open_kv_feed(config: ServeConfig, model: str) -> KVFeed | None:
         if config.kv_events_replay is not None:
             raise OperatorError("--kv-events-replay repeats what --kv-events publishes: give that too, or neither")
         return None
+    from numaserve.server.kv_events.feed import KVFeed  # noqa: PLC0415
+    from numaserve.server.kv_events.publisher import Publisher  # noqa: PLC0415
+
     topic = config.kv_events_topic or f"kv@{socket.gethostname()}@{model}"
     for endpoint in (config.kv_events, config.kv_events_replay):
         if endpoint is not None:

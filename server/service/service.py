@@ -19,7 +19,6 @@ from numaserve.server.api.sampling import Sampling
 from numaserve.server.config import ServeConfig
 from numaserve.server.engine.config import EngineCallbacks
 from numaserve.server.engine.traces import TraceSink
-from numaserve.server.kv_events.feed import KVFeed
 from numaserve.server.service.announce import announce
 from numaserve.server.service.answer_formats import reasoning_format, response_template, tool_format
 from numaserve.server.service.assembly import Checked, make_engine, make_http_server
@@ -49,6 +48,7 @@ from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.hub import resolve_model
 
 if TYPE_CHECKING:
+    from numaserve.server.kv_events.feed import KVFeed
     from numaserve.server.service.http import HttpServer
 
 EXIT_OK = 0

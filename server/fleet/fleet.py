@@ -102,11 +102,13 @@ class Fleet:
             await self._models[name].changed.wait()
         return self.state(name)
 
-    async def session_of(self, name: str, nbytes: int, time_left: float | None = None) -> aiohttp.ClientSession:
+    async def session_of(
+        self, name: str, client: bytes, nbytes: int, time_left: float | None = None
+    ) -> aiohttp.ClientSession:
         """The way to a model's server, for one request that was entered and must be left with `leave`.
 
-        Waits for a model that has to be loaded, for `time_left` seconds at most; `nbytes` are kept meanwhile. Raises
-        `ApiError`.
+        Waits for a model that has to be loaded, for `time_left` seconds at most; `nbytes` of this client are kept
+        meanwhile. Raises `ApiError`.
         """
         self._check_open()
         if self.state(name) == "ready":
@@ -115,7 +117,7 @@ class Fleet:
             raise not_ready(not_loadable(name))
         patience = self._options.load_wait_s
         try:
-            with self._waiting.place(name, nbytes) as place:
+            with self._waiting.place(name, client, nbytes) as place:
                 self._residency.want(name)
                 self._act()
                 try:

@@ -100,7 +100,7 @@ class FrontDoor:
         fleet, name = self.routes.fleet, await self._meant(request, body)
         # Who sends nothing wants to know something, which is no reason to load a model.
         left = record_of(request).time_left
-        session = await fleet.session_of(name, len(body), left) if body else fleet.session_if_ready(name)
+        session = await fleet.session_of(name, client, len(body), left) if body else fleet.session_if_ready(name)
         try:
             told = _told(request, client)
             if fleet.requests(name) > IDLE_CONNECTIONS:

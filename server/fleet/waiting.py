@@ -1,11 +1,13 @@
 """Requests that wait for models to be loaded: bounded in number and bytes over all models, and in time."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 import aiohttp
 from numaserve.server.api.errors import ApiError, not_ready, rate_limited
+from numaserve.server.engine.reserve import reserve_of
 
 MAX_WAITING = 1024
 MAX_BYTES = 64 << 20  # of their bodies
@@ -15,10 +17,16 @@ Place = asyncio.Future[aiohttp.ClientSession]
 
 
 class WaitingRoom:
-    """The places of those who wait, by model."""
+    """The places of those who wait, by model.
+
+    A client of whom nothing waits finds a reserve beyond both bounds: another one's flood fills the room, and cannot
+    keep others out of it. Whoever waits for a model is let in with all others who do; its server divides its work among
+    clients then.
+    """
 
     def __init__(self, names: Collection[str]) -> None:
         self._places: dict[str, list[Place]] = {name: [] for name in names}
+        self._clients: Counter[bytes] = Counter()
         self._bytes = 0
 
     def count(self, name: str) -> int:
@@ -26,18 +34,24 @@ class WaitingRoom:
         return len(self._places[name])
 
     @contextmanager
-    def place(self, name: str, nbytes: int) -> Iterator[Place]:
-        """A place for a request with a body of `nbytes`, which is told of the way to its model's server. Raises
-        `ApiError` where there is none left."""
-        if sum(map(len, self._places.values())) >= MAX_WAITING or self._bytes + nbytes > MAX_BYTES:
+    def place(self, name: str, client: bytes, nbytes: int) -> Iterator[Place]:
+        """A place for a client's request with a body of `nbytes`, which is told of the way to its model's server.
+        Raises `ApiError` where there is none left."""
+        is_new = client not in self._clients
+        most, most_bytes = MAX_WAITING + is_new * reserve_of(MAX_WAITING), MAX_BYTES + is_new * reserve_of(MAX_BYTES)
+        if self._clients.total() >= most or self._bytes + nbytes > most_bytes:
             raise rate_limited("As many requests wait for models to be loaded as may. Try again later.")
         place: Place = asyncio.get_running_loop().create_future()
         self._places[name].append(place)
         self._bytes += nbytes
+        self._clients[client] += 1
         try:
             yield place
         finally:
             self._bytes -= nbytes
+            self._clients[client] -= 1
+            if not self._clients[client]:
+                del self._clients[client]
             if place in self._places[name]:
                 self._places[name].remove(place)
 

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from fleet_door import Open, Opened, started
+from numaserve.server.api.key_file import ApiKey
 from numaserve.server.fleet import fleet as fleet_module
 from numaserve.server.fleet import waiting
 from numaserve.server.fleet.process import ModelProcess
@@ -70,6 +71,25 @@ async def test_requests_that_wait_are_bounded_in_number_and_bytes(
         await door.until(lambda: door.fleet.waiting("a") == 1)
         await door.fleet.stop()
         assert (await held[1]).status_code == 503
+
+
+async def test_one_client_s_requests_leave_room_for_another_s(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "MAX_WAITING", 2)
+    keys = [ApiKey("one", "one"), ApiKey("other", "other")]
+    async with opened({"a": {"how": "never"}}, keys=keys, load_wait_s=3600) as door:
+
+        def asked(key: str) -> asyncio.Task[httpx.Response]:
+            headers = {"Authorization": f"Bearer {key}"}
+            return asyncio.create_task(door.client.post("/echo", json={"model": "a"}, headers=headers))
+
+        held = [asked("one") for _ in range(2)]
+        await door.until(lambda: door.fleet.waiting("a") == 2)
+        assert (await asked("one")).status_code == 429
+        held.append(asked("other"))
+        await door.until(lambda: door.fleet.waiting("a") == 3)
+        assert (await asked("other")).status_code == 429
+        await door.fleet.stop()
+        assert {answer.status_code for answer in await asyncio.gather(*held)} == {503}
 
 
 async def test_a_request_waits_for_its_model_only_so_long(opened: Open) -> None:

@@ -33,7 +33,10 @@ PUBLISHERS = {"server/config.py", "server/service/kv_feed.py"}
 # models, which asks theirs, and the fetching of a model.
 ASKING = {"aiohttp", "httpx", "requests", "urllib.request", "http.client", "ftplib", "huggingface_hub", "socketserver"}
 ASKING |= {"opentelemetry.exporter.otlp.proto.http.trace_exporter"}
-ASKERS = ("server/loadtest/", "server/remote.py", "server/fleet/", "server/tracing/", "workers/weights/hub.py")
+ASKERS = (
+    *("server/loadtest/", "server/remote.py", "server/fleet/", "server/tracing/", "workers/weights/hub.py"),
+    "server/unix_session.py",  # of this host alone
+)
 
 
 def imported(tree: ast.AST) -> Iterator[str]:

@@ -52,7 +52,7 @@ async def first_that_knows(sessions: Iterable[aiohttp.ClientSession], question: 
 async def gathered(sessions: Iterable[aiohttp.ClientSession], question: Question, name: str) -> Response:
     """The lists called `name` in the answers of all, in the order of `sessions`, as one; of those who answer."""
     items: list[msgspec.Raw] = []
-    for answer in await _answers(sessions, question):
+    for answer in await answers(sessions, question):
         with contextlib.suppress(msgspec.DecodeError, KeyError):
             items += msgspec.json.decode(answer.body, type=dict[str, list[msgspec.Raw]])[name]
     return json_response({name: items})
@@ -61,7 +61,7 @@ async def gathered(sessions: Iterable[aiohttp.ClientSession], question: Question
 async def summed(sessions: Iterable[aiohttp.ClientSession], question: Question, name: str) -> Response:
     """The sum of the numbers called `name` in what all answer; or the first refusal, which is of the request itself."""
     total = 0
-    for answer in await _answers(sessions, question):
+    for answer in await answers(sessions, question):
         if answer.status_code in _NOT_HERE:
             continue
         if answer.status_code != 200:
@@ -70,7 +70,8 @@ async def summed(sessions: Iterable[aiohttp.ClientSession], question: Question, 
     return json_response({name: total})
 
 
-async def _answers(sessions: Iterable[aiohttp.ClientSession], question: Question) -> list[Response]:
+async def answers(sessions: Iterable[aiohttp.ClientSession], question: Question) -> list[Response]:
+    """What those say that answer, in the order of `sessions`."""
     async with _asked(sessions, question) as asked:
         return [answer for answer in await asyncio.gather(*asked) if answer is not None]
 

@@ -11,16 +11,36 @@ from fastapi import Request
 from fastapi.responses import Response
 from numaserve.server.api.auth import Callers
 from numaserve.server.api.disconnect import until_disconnect
-from numaserve.server.api.errors import ApiError, from_http, model_not_found
+from numaserve.server.api.errors import ApiError, from_http, model_not_found, not_ready
 from numaserve.server.api.streaming import json_response
 from numaserve.server.api.ui_files import ui_answer, ui_files
+from numaserve.server.fleet.asking import Question, answers
 from numaserve.server.fleet.bodies import decoded
+from numaserve.server.fleet.description import described
 from numaserve.server.fleet.fleet import Fleet
 from numaserve.server.fleet.metrics import FleetMetrics
 from numaserve.server.fleet.waiting import not_loadable
 
 Handler = Callable[[Request], Awaitable[Response]]
 _ONE_MODEL = "/v1/models/"
+_DOCUMENT = "/openapi.json"
+# Of no one model, by their names in the document.
+_OF_ALL = frozenset(
+    {
+        *(
+            "/health",
+            "/readyz",
+            "/livez",
+            "/ping",
+            "/version",
+            "/metrics",
+            "/v1/models",
+            "/v1/models/{name}",
+            "/api/version",
+        ),
+        *("/api/tags", "/api/ps", "/v1/responses/{response_id}", "/v1/responses/{response_id}/input_items"),
+    }
+)
 
 
 class Order(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,6 +76,7 @@ class OwnRoutes:
     metrics: FleetMetrics
     version: str
     ui: bool = True  # serve the page of GET /ui
+    root_path: str = ""  # under which a proxy shows the server
     created: int = field(default_factory=lambda: int(time.time()))
 
     def find(self, path: str) -> tuple[str, Handler] | None:
@@ -74,6 +95,7 @@ class OwnRoutes:
             "/models/load": ("POST", self._load),
             "/models/unload": ("POST", self._unload),
             "/metrics": ("GET", self._metrics),
+            _DOCUMENT: ("GET", self._document),
         }.get(path)
 
     async def _page(self, request: Request) -> Response:
@@ -100,6 +122,15 @@ class OwnRoutes:
             self.metrics.waiting(name, self.fleet.waiting(name))
         body, content_type = await self.metrics.render(self.fleet.open_sessions())
         return Response(body, media_type=content_type)
+
+    async def _document(self, request: Request) -> Response:
+        question = Question(request.scope, [])
+        found = await until_disconnect(request, answers(self.fleet.open_sessions().values(), question))
+        documents = [bytes(answer.body) for answer in found if answer.status_code == 200]
+        if not documents:
+            raise not_ready("A model that is loaded describes the routes, and none is.")
+        has_keys = self.keys is not None
+        return json_response(described(documents, _OF_ALL, has_keys=has_keys, root_path=self.root_path))
 
     async def _list(self, _: Request) -> Response:
         return json_response({"object": "list", "data": [self._described(name) for name in self.names]})

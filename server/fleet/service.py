@@ -125,6 +125,7 @@ class _Life:
             metrics=metrics,
             version=installed_version(),
             ui=self._config.ui,
+            root_path=self._config.root_path or "",
         )
         return FrontDoor(routes, self._models.default)
 

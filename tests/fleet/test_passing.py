@@ -79,7 +79,8 @@ async def test_the_page_is_open_to_those_who_read_it_and_loads_no_model(opened: 
             refused = await door.client.post(path, json={"model": "a"}, headers=with_key)
             assert (refused.status_code, refused.headers["allow"]) == (405, "GET")
         assert door.fleet.state("a") == "unloaded"
-    async with opened(ONE, ui=False) as door:
+    async with opened({"a": {"load": "request"}}, ui=False) as door:
+        assert (await door.client.get("/openapi.json")).status_code == 503  # nobody describes a model's routes
         assert (await door.client.get("/ui")).status_code == 404
 
 

@@ -82,6 +82,9 @@ def test_a_request_goes_to_the_model_that_it_names(serve_fleet: ServeFleet) -> N
             assert client.post(path, json={"model": "../a"}).status_code == 404
         assert client.post("/api/show", json={"model": "a:latest"}).status_code == 200
         assert client.get("/v1/models/c").status_code == 404
+        document = client.get("/openapi.json").json()
+        assert {"/v1/completions", "/models/load"} <= document["paths"].keys()
+        assert "security" not in document["paths"]["/v1/completions"]["post"]
         assert client.post("/v1/completions", content=b"{").status_code == 400
         assert client.post("/v1/completions", json={"model": 1}).status_code == 400
         assert client.get("/readyz").status_code == 200

@@ -1,0 +1,34 @@
+"""The OpenAPI document of a front door, made of those of its models' servers."""
+
+from typing import Any
+
+import pytest
+import schemathesis
+from fastapi.testclient import TestClient
+from numaserve.server.api.app import create_app
+from numaserve.server.fleet.description import described
+
+from tests.support.api_fakes import FakeEngine, make_context
+
+
+def document(**context: Any) -> bytes:
+    client = TestClient(create_app(make_context(FakeEngine(), **context)))
+    return client.get("/openapi.json", headers={"X-Api-Key": "key"}).content
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_the_document_of_a_front_door_has_the_routes_of_all_models_and_its_own(*, has_keys: bool) -> None:
+    servers = [document(keys=["key"]), document(keys=["key"], tokenizer_info=True)]
+    whole = described(servers, {"/v1/models"}, has_keys=has_keys, root_path="/llm")
+    assert all(each.ok() for each in schemathesis.openapi.from_dict(whole).get_all_operations())
+    paths = whole["paths"]
+    assert {"/v1/completions", "/tokenizer_info", "/models/load", "/models/unload"} <= paths.keys()
+    for path in ("/v1/completions", "/models/load"):
+        assert ("security" in paths[path]["post"]) == has_keys
+    assert whole["servers"] == [{"url": "/llm"}]
+    assert "state" in whole["components"]["schemas"]["Model"]["required"]
+
+    def names(path: str) -> list[str]:
+        return [each["name"] for each in paths[path]["get"].get("parameters", ())]
+
+    assert ("model" in names("/server_info"), "model" in names("/v1/models")) == (True, False)

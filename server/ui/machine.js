@@ -58,6 +58,7 @@ export class Machine {
         this.stop();
         this.refused(problem);
       }
+      this.looks = 0; // its state among the models is told with its first answer
       this.view.markOld(true);
       this.told(problem.status ? "not ready" : "does not answer"); // it may be, the next time
     } finally {

@@ -71,6 +71,11 @@ class Server:
         times = [process.cpu_times() for process in (front, *front.children(recursive=True))]
         return sum(time.user + time.system for time in times)
 
+    def front_cpu_seconds(self) -> float:
+        """Processor time of the front end's own process."""
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
+
     def samples(self) -> Samples:
         """What /metrics says, without the buckets of histograms."""
         text = httpx.get(f"{self.url}/metrics").text
@@ -81,9 +86,9 @@ class Server:
             if "le" not in sample.labels
         }
 
-    def load(self, concurrency: int, requests: int) -> Summary:
-        """What clients see of so many requests, so many at a time, after one that warms up."""
-        workload = Workload(num_prompts=requests, random_input_len=PROMPT_TOKENS, random_output_len=OUTPUT_TOKENS)
+    def load(self, concurrency: int, requests: int, tokens: int = OUTPUT_TOKENS) -> Summary:
+        """What clients see of so many requests of so many output tokens, so many at a time."""
+        workload = Workload(num_prompts=requests, random_input_len=PROMPT_TOKENS, random_output_len=tokens)
         return asyncio.run(self._load(workload, Traffic(max_concurrency=concurrency, warmup_requests=0)))
 
     async def _load(self, workload: Workload, traffic: Traffic) -> Summary:

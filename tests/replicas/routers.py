@@ -1,9 +1,9 @@
 """``python -m tests.replicas.routers [NAME ...]``: routers before several servers, each in an environment of its own.
 
-Prints a table: for each workload the part of the prompts that the servers found in their caches and the seconds that it
-took, with requests at random and where the router sees equal beginnings; then what became of requests when a server is
-killed, when all are full and when one drains. The exit status is 1 where a request failed that another server could
-have answered.
+Prints a table: for each workload the part of the prompts that the servers found in their caches and how much faster it
+was, where the router sees equal beginnings, than with requests at random; then what became of requests when a server is
+killed, when one drains, when the last one is slow and when all are full. The exit status is 1 where a request failed
+that another server could have answered.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -33,8 +34,8 @@ COMMANDS = {
     # It sends a request that was answered 429 again, and takes each of these answers for a sign of illness.
     "sglang-router": ["python", "-m", "sglang_router.launch_router", "--disable-circuit-breaker"],
     "vllm-router": ["vllm-router"],
-    # A server without a whole answer for three seconds, which a few long prompts take, gets no requests otherwise.
-    "smg": ["smg", "launch", "--worker-wedge-secs", "600"],
+    # Otherwise a server gets no requests that had no whole answer for three seconds, which a few long prompts take.
+    "smg": ["smg", "launch", "--worker-wedge-secs", "600", "--worker-stall-secs", "60"],
 }
 WORKLOADS = {"shared prefixes": shared_prefixes, "conversations": conversations}
 FEW = partial(shared_prefixes, questions=2)
@@ -42,6 +43,7 @@ SERVERS = 4
 OPTIONS = ("--tp", "1", "--threads-per-worker", "1", "--context-length", "1024", "--kv-cache-gib", "0.052")
 FULL = ("--max-running-requests", "1", "--max-queued-requests", "1")
 PATIENCE_S = 120.0
+SLOW, STANDSTILL_S = 20, 4  # longer than smg waits by default, and shorter than a server waits for a worker
 
 
 def main() -> int:
@@ -58,10 +60,11 @@ def main() -> int:
             rows[name] = asyncio.run(_compared(command, servers))
             said, lost = asyncio.run(_failover(command, servers))
             rows[name]["one is killed, one drains"] = said
+            rows[name]["one is killed, the other is slow"], ill = asyncio.run(_slow(command, servers[2:]))
         with ExitStack() as stack:
             servers = [stack.enter_context(_server(number, *FULL)) for number in range(2)]
             rows[name]["all are full"], tripped = asyncio.run(_full(command, servers))
-        failed |= lost or tripped
+        failed |= lost or ill or tripped
         print(name, rows[name], file=sys.stderr, flush=True)
     for what in next(iter(rows.values()), {}):
         print(f"| {what} |", " | ".join(rows[name][what] for name in names), "|")
@@ -114,6 +117,28 @@ async def _failover(command: Sequence[str], servers: Sequence[RealServer]) -> tu
         after = Tally()
         await FEW(asker(client, servers[0].model, after), seed=9)
     return f"{', '.join(told)}, then {after.failed} {dict(after.statuses)}", bool(after.failed)
+
+
+async def _slow(command: Sequence[str], servers: Sequence[RealServer]) -> tuple[str, bool]:
+    """One of two is killed, and then the workers of the other stand still while it is asked; whether that failed."""
+    async with _routed(command, "cache_aware", servers) as client:
+        slow, ask = Tally(), asker(client, servers[0].model, Tally())
+        await FEW(ask, seed=1)
+        servers[0].process.kill()
+        await FEW(ask, seed=2)
+        workers = servers[1].worker_pids()
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        ask = asker(client, servers[0].model, slow)
+        asked = []
+        for number in range(SLOW):
+            asked.append(asyncio.create_task(ask([{"role": "user", "content": f"Name the capital of land {number}."}])))
+            await asyncio.sleep(STANDSTILL_S / SLOW)
+        for worker in workers:
+            with contextlib.suppress(ProcessLookupError):  # its server may have replaced it
+                os.kill(worker, signal.SIGCONT)
+        await asyncio.gather(*asked)
+    return f"{slow.failed} of {slow.answered + slow.failed} failed {dict(slow.statuses)}", bool(slow.failed)
 
 
 async def _full(command: Sequence[str], servers: Sequence[RealServer]) -> tuple[str, bool]:

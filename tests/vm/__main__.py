@@ -7,6 +7,7 @@ failed, or where the machine ended before the last.
 import argparse
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def main() -> int:
     payload = make_payload(FOLDER, options.wheel, options.checks, tiny=model == "tiny")
     if accel == "tcg":
         base = install(FOLDER, base, payload)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as Ctrl-C: it leaves no machine behind
     failed = 0
     last = None
     print(f"=== processors are {'virtualized (KVM)' if accel == 'kvm' else 'emulated'}: {why}", flush=True)

@@ -15,8 +15,10 @@ def test_each_can_be_read(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.yaml"
         path.write_text(text)
         files.append(read_models_file(path))
-    demo, rag = files
+    demo, rag, tiny = files
     assert [each.place.cores for each in demo.models.values()] == [(0,), (1,)]
     assert [each.place.nodes for each in rag.models.values()] == [(0, 1, 2), (3,), (4,), (5,)]
-    assert [each.config.task for each in rag.models.values()] == ["generate", "embed", "score", "generate"]
-    assert all(each.place.pinned for each in rag.models.values())
+    assert [each.place.cores for each in tiny.models.values()] == [(0,), (1,), (2,), (3,)]
+    for four in (rag, tiny):
+        assert [each.config.task for each in four.models.values()] == ["generate", "embed", "score", "generate"]
+        assert all(each.place.pinned for each in four.models.values())

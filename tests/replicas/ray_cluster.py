@@ -19,6 +19,7 @@ from numaserve.ray.settings import Settings
 from ray import serve
 from ray.cluster_utils import Cluster
 from ray_checks import CHECKS, Bench
+from ray_costs import costs
 
 STORE_BYTES = 80 * 2**20
 NODES_OF_HEAD, NODES_OF_OTHER = 1, 2
@@ -80,7 +81,7 @@ def _free_port() -> int:
 async def _run(bench: Bench, names: list[str]) -> int:
     failed = 0
     async with bench:
-        for name, check in CHECKS.items():
+        for name, check in (CHECKS | {"costs": costs}).items():
             if names and name not in names:
                 continue
             try:

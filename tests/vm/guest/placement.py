@@ -58,11 +58,10 @@ def memory_max_is_kept() -> str:
         settings("memory")
     assert planned < _FRACTION * limit, f"{planned} bytes are planned of {limit}"
     assert events["oom_kill"] == "0" and used < limit
-    small = 800 * _MIB
-    most = _most_kv(small)
-    assert 0 < most < _FRACTION * small, f"a KV cache of {most} bytes would be planned in {small}"
+    most = _most_kv(limit)
+    assert 0 < most < _FRACTION * limit, f"a KV cache of {most} bytes would be planned in {limit}"
     told = f"{planned / _MIB:.0f} MiB planned, {used / _MIB:.0f} used of {limit / _MIB:.0f}"
-    return f"{told}; in {small / _MIB:.0f} there would be room for a KV cache of {most / _MIB:.0f}"
+    return f"{told}, where there would be room for a KV cache of {most / _MIB:.0f}"
 
 
 def _most_kv(limit: int) -> float:

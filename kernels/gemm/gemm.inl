@@ -22,6 +22,10 @@
 #include "kernels/simd/functions.h"
 #include "kernels/simd/prefetch.h"
 
+#if defined(__AVX512BF16__)
+#include "kernels/gemm/packed_rows_avx512.inl"
+#endif
+
 namespace numaserve {
 namespace {
 
@@ -109,38 +113,67 @@ inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t 
 template <class T>
 struct Plain {
   using Sum = typename SumOf<T>::type;
+  static constexpr int64_t kElements = kTileBytes / static_cast<int64_t>(sizeof(T));
   static int64_t unit(const PackedWeights&) { return kTileDepth<T>; }
-  static int64_t slab(const GemmArgs& g) { return g.blocking.slab_tiles; }
-  static void begin(const GemmArgs&, int64_t, int64_t, Range, GemmScratch&) {}
+  static int64_t slab(const GemmArgs& g, int64_t rows, bool streamed) {
+    const int64_t wanted = streamed ? g.b.depth : g.blocking.slab_tiles;
+    if constexpr (!kPacksRows) return wanted;
+    const int64_t room = packed_room(rows) / kLineBytes;
+    return room < wanted ? room : wanted;
+  }
+  static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range k, GemmScratch& scratch) {
+    if constexpr (kPacksRows) {
+      const T* a = static_cast<const T*>(g.a) + row * g.lda;
+      pack_rows(a, g.lda * static_cast<int64_t>(sizeof(T)), rows, {k.begin * kLines, k.end * kLines}, kMostTogether,
+                scratch);
+    }
+  }
 
   // Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or begins with them where that is `fresh`.
   static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, bool fresh, bool streamed,
-                  GemmScratch&, Sum* c) {
-    constexpr int64_t kElements = kTileBytes / static_cast<int64_t>(sizeof(T));
+                  GemmScratch& scratch, Sum* c) {
     const int64_t k_tiles = g.b.depth / kTileDepth<T>;
     const T* b = reinterpret_cast<const T*>(g.b.data) + tile_index(panel, 0, k_tiles) * kElements;
-    const int64_t depth = streamed ? k.end : g.blocking.block_tiles;
+    const int64_t depth = block_tiles(g, rows, k, streamed);
     int64_t kt = k.begin;
     do {  // once even where k is empty, so that the results are zero
       const int64_t count = k.end - kt < depth ? k.end - kt : depth;
       const T* block = b + kt * 2 * kElements;
-      const auto tile = [block](int64_t t) { return block + t * 2 * kElements; };
       const T* next = kt + count < k.end ? block + count * 2 * kElements : b + (k_tiles + k.begin) * 2 * kElements;
-      for (int64_t r = 0; r < rows; r += 32) {
-        const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>;
-        const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);
-        if (streamed) {
-          tile_gemm<true>(a, g.lda, tile, kElements, 2, count, c, 32, tile_rows, !fresh || kt > k.begin);
-        } else {
-          // A share of the next block of weights at each step: what comes from memory then waits in the second level.
-          const Range ahead = split(count * 2 * kLines, ceil_div(rows, 32), r / 32);
-          for (int64_t line = ahead.begin; line < ahead.end; ++line)
-            prefetch_line(next + line * kTileN * kLineDepth<T>);
-          tile_gemm<false>(a, g.lda, tile, kElements, 2, count, c + r * 32, 32, tile_rows, !fresh || kt > k.begin);
-        }
-      }
+      const bool accumulate = !fresh || kt > k.begin;
+      if constexpr (kPacksRows)
+        multiply_packed(scratch, rows, kt, block, count, next, c, accumulate);
+      else
+        multiply_in_place(g, row, rows, kt, block, count, next, streamed, c, accumulate);
       kt += count;
     } while (kt < k.end);
+  }
+
+ private:
+  // k tiles that all rows pass by before the next ones.
+  static int64_t block_tiles(const GemmArgs& g, int64_t rows, Range k, bool streamed) {
+    if constexpr (!kPacksRows) return streamed ? k.end : g.blocking.block_tiles;
+    // With few passes the next block is fetched while half of this one is still wanted.
+    return rows <= kMostTogether       ? k.end
+           : rows <= 3 * kMostTogether ? g.blocking.block_tiles / 2
+                                       : g.blocking.block_tiles;
+  }
+
+  static void multiply_in_place(const GemmArgs& g, int64_t row, int64_t rows, int64_t kt, const T* block, int64_t count,
+                                const T* next, bool streamed, Sum* c, bool accumulate) {
+    const auto tile = [block](int64_t t) { return block + t * 2 * kElements; };
+    for (int64_t r = 0; r < rows; r += 32) {
+      const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>;
+      const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);
+      if (streamed) {
+        tile_gemm<true>(a, g.lda, tile, kElements, 2, count, c, 32, tile_rows, accumulate);
+      } else {
+        // A share of the next block of weights at each step: what comes from memory then waits in the second level.
+        const Range ahead = split(count * 2 * kLines, ceil_div(rows, 32), r / 32);
+        for (int64_t line = ahead.begin; line < ahead.end; ++line) prefetch_line(next + line * kTileN * kLineDepth<T>);
+        tile_gemm<false>(a, g.lda, tile, kElements, 2, count, c + r * 32, 32, tile_rows, accumulate);
+      }
+    }
   }
 };
 
@@ -152,17 +185,12 @@ inline void add_part(const int32_t* part, int64_t rows, int32_t* c) {
   for (int64_t i = 0; i < rows * 32; ++i) c[i] += part[i];
 }
 
-template <class Weights>
-inline int64_t slab_of(const GemmArgs& g, bool streamed) {
-  return streamed ? kMostTotals / kStreamedRows : Weights::slab(g);
-}
-
 // One row block and one group of panels, all of k.
 template <class Weights>
 inline void gemm_block(const GemmArgs& g, int64_t row, int64_t rows, Range panels, bool streamed,
                        GemmScratch& scratch) {
   using Sum = typename Weights::Sum;
-  const int64_t units = ceil_div(g.b.depth, Weights::unit(g.b)), slab = slab_of<Weights>(g, streamed);
+  const int64_t units = ceil_div(g.b.depth, Weights::unit(g.b)), slab = Weights::slab(g, rows, streamed);
   const auto of = [&](float* results, int64_t panel) {
     return reinterpret_cast<Sum*>(results) + (panel - panels.begin) / 2 * kRowBlock * 32;
   };
@@ -190,8 +218,9 @@ inline void gemm_nest(const GemmArgs& g, const GemmShare& share, GemmScratch& sc
   for (int64_t row = share.rows.begin; row < share.rows.end; row += kRowBlock) {
     const int64_t rows = share.rows.end - row < kRowBlock ? share.rows.end - row : kRowBlock;
     const bool streamed = rows <= kStreamedRows;
-    if (slab_of<Weights>(g, streamed) >= units) Weights::begin(g, row, rows, {0, units}, scratch);
-    const int64_t group = streamed ? 2 : g.blocking.group_panels;
+    const bool whole = Weights::slab(g, rows, streamed) >= units;
+    if (whole) Weights::begin(g, row, rows, {0, units}, scratch);
+    const int64_t group = streamed && whole ? 2 : g.blocking.group_panels;
     for (int64_t first = share.panels.begin; first < share.panels.end; first += group) {
       const Range panels{first, share.panels.end - first < group ? share.panels.end : first + group};
       gemm_block<Weights>(g, row, rows, panels, streamed, scratch);

@@ -87,10 +87,13 @@ inline GroupColumns group_columns(const PackedWeights& b, const GroupLayout& lay
   }
 }
 
-inline GroupScale group_scale(const GemmArgs& g, int64_t row, int64_t group) {
+// Where a row of quantized activations has the scales of its groups, behind its values.
+inline const int8_t* group_scales(const GemmArgs& g, int64_t row) {
+  return static_cast<const int8_t*>(g.a) + row * g.lda + g.b.depth;
+}
+inline GroupScale group_scale(const int8_t* scales, int64_t group) {
   GroupScale x;
-  const int8_t* a = static_cast<const int8_t*>(g.a) + row * g.lda + g.b.depth;
-  __builtin_memcpy(&x, a + group * static_cast<int64_t>(sizeof(x)), sizeof(x));
+  __builtin_memcpy(&x, scales + group * static_cast<int64_t>(sizeof(x)), sizeof(x));
   return x;
 }
 
@@ -145,7 +148,7 @@ inline void add_scaled(const GemmArgs& g, const GroupLayout& layout, const std::
       float* to = c + r * 32 + half * kTileN;
       const F32x16 before = F32x16::load(to);
       if constexpr (kWholeNumbers<Codes>) {
-        const GroupScale x = group_scale(g, row + r, group);
+        const GroupScale x = group_scale(group_scales(g, row + r), group);
         // The number that a set's dot products have taken off the codes is a constant too.
         const int32_t zero = g.b.offsets == Offsets::kNone ? Codes::kZero : 0;
         const F32x16 sum = F32x16::convert_less(sums + at, (kCodeOffset - zero) / 8 * x.minus8);
@@ -157,19 +160,6 @@ inline void add_scaled(const GemmArgs& g, const GroupLayout& layout, const std::
     }
   }
 }
-
-// Some groups of a pair of panels, with their codes in tiles, and the block of rows that passes by them.
-template <class Codes>
-struct GroupedBlock {
-  const GemmArgs& g;
-  const GroupLayout& layout;
-  const std::byte* records;
-  const typename Codes::Element* tiles;  // [count][2] panels
-  int64_t panel_elements;
-  int64_t first, count;  // groups
-  int64_t row;           // that the block of rows begins with
-  const GemmScratch& scratch;
-};
 
 }  // namespace
 }  // namespace numaserve

@@ -14,19 +14,11 @@
 namespace numaserve {
 namespace {
 
-#if !defined(__AVX512VNNI__)
-template <class>
-inline bool add_groups_in_registers(const GemmArgs&, int64_t, int64_t, int64_t, Range, bool, const GemmScratch&,
-                                    float*) {
-  return false;
-}
-#endif
-
-// Adds groups [begin, end) of one pair of panels to `c` [rows][32], or begins with them where that is `fresh`. `kUsed`:
-// the lines of a tile that a group fills, all of them or, in int8 groups of 32, half.
+// Adds groups [begin, end) of one pair of panels to `c` [rows][32]. `kUsed`: the lines of a tile that a group fills,
+// all of them or, in int8 groups of 32, half.
 template <class Codes, int kUsed>
-inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, bool fresh,
-                       GemmScratch& scratch, float* c) {
+inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, GemmScratch& scratch,
+                       float* c) {
   using T = typename Codes::Element;
   constexpr int64_t kDepth = kUsed * kLineDepth<T>, kTileBytesHere = (kWholeTiles ? kLines : kUsed) * kLineBytes;
   const GroupLayout layout = group_layout(Codes::kFormat, g.b.group, g.b.offsets);
@@ -34,7 +26,6 @@ inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
   const int64_t panel_bytes = g.b.group / kDepth * kTileBytesHere;
   const int64_t block = kWidenedBytes / (2 * panel_bytes);
   const T* tiles = reinterpret_cast<const T*>(scratch.tiles);
-  if (fresh) __builtin_memset(c, 0, static_cast<size_t>(rows) * 32 * sizeof(float));
   for (int64_t first = groups.begin; first < groups.end; first += block) {
     const int64_t count = groups.end - first < block ? groups.end - first : block;
     for (int64_t i = 0; i < 2 * count; ++i) {
@@ -45,13 +36,8 @@ inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
       if constexpr (kTileBytesHere != kUsed * kLineBytes)
         __builtin_memset(out + kUsed * kLineBytes, 0, static_cast<size_t>(kTileBytesHere - kUsed * kLineBytes));
     }
-    if constexpr (kScalesInRegisters && !kWholeNumbers<Codes>) {
-      const int64_t panel_elements = panel_bytes / static_cast<int64_t>(sizeof(T));
-      const GroupedBlock<Codes> groups_of_block{g, layout, records, tiles, panel_elements, first, count, row, scratch};
-      if (g.b.group == 32)
-        multiply_scaled<Codes, 32>(groups_of_block, rows, c);
-      else
-        multiply_scaled<Codes, 0>(groups_of_block, rows, c);
+    if constexpr (kPacksRows && !kWholeNumbers<Codes>) {
+      multiply_scaled<Codes>(g, layout, row, rows, panel, {first, first + count}, scratch, c);
       continue;
     }
     for (int64_t r = 0; r < rows; r += 32) {
@@ -77,23 +63,43 @@ inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
 // The loop nest's view of a grouped format: its unit of k is a group.
 template <class Codes>
 struct Grouped {
+  using T = typename Codes::Element;
   using Sum = float;
+  static constexpr int64_t kBytes = sizeof(T);
   static int64_t unit(const PackedWeights& b) { return b.group; }
-  static int64_t slab(const GemmArgs& g) {
-    return g.blocking.slab_tiles * kTileDepth<typename Codes::Element> / g.b.group;
+  static int64_t slab(const GemmArgs& g, int64_t rows, bool streamed) {
+    const int64_t wanted = streamed ? kMostTotals / kStreamedRows : g.blocking.slab_tiles * kTileDepth<T> / g.b.group;
+    const int64_t room = packed_room(rows) / (g.b.group * kBytes);
+    return packs(rows) && room < wanted ? room : wanted;
   }
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {
     if constexpr (!kWholeNumbers<Codes>) sum_groups(g, row, rows, groups, scratch);
+    if constexpr (kMostPacked > 0) {
+      if (!packs(rows)) return;
+      const int64_t end = groups.end * g.b.group < g.b.depth ? groups.end * g.b.group : g.b.depth;
+      const T* a = static_cast<const T*>(g.a) + row * g.lda;
+      const Range words{groups.begin * g.b.group / kLineDepth<T>, end / kLineDepth<T>};
+      pack_rows(a, g.lda * kBytes, rows, words, most_together<Codes>(g), scratch);
+    }
   }
   static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, bool fresh, bool,
                   GemmScratch& scratch, float* c) {
     constexpr int kHalf = kWholeNumbers<Codes> ? kLines / 2 : kLines;
-    if (add_groups_in_registers<Codes>(g, row, rows, panel, groups, fresh, scratch, c)) return;
+    if (fresh) __builtin_memset(c, 0, static_cast<size_t>(rows) * 32 * sizeof(float));
+    if constexpr (kRowsInRegisters<T> > 0) {
+      // A group may be cut short by the padding of bf16 activations: lines of codes would then reach past them.
+      if (rows <= kRowsInRegisters<T> && groups.end * g.b.group <= g.b.depth)
+        return add_groups_in_registers<Codes>(g, row, rows, panel, groups, scratch, c);
+    }
     if (kHalf != kLines && g.b.group < kTileDepth<int8_t>)
-      add_groups<Codes, kHalf>(g, row, rows, panel, groups, fresh, scratch, c);
+      add_groups<Codes, kHalf>(g, row, rows, panel, groups, scratch, c);
     else
-      add_groups<Codes, kLines>(g, row, rows, panel, groups, fresh, scratch, c);
+      add_groups<Codes, kLines>(g, row, rows, panel, groups, scratch, c);
   }
+
+ private:
+  static constexpr int64_t kMostPacked = kPacksRows ? kRowBlock : kRowsInRegisters<T>;
+  static bool packs(int64_t rows) { return rows <= kMostPacked; }
 };
 
 }  // namespace

@@ -1,13 +1,16 @@
-// Products with grouped weights whose codes are widened in registers: what the avx512 set does with few rows, where
-// tiles in the cache would be written for one reading, and with any number of rows where widening takes next to
-// nothing. The bits are those of add_groups: sums inside a group are exact, or the same chain.
+// Products with grouped weights as the avx512 set does them, on packed rows. Codes are widened in registers with few
+// rows, where tiles in the cache would be written for one reading, and with any number of rows where widening takes
+// next to nothing; otherwise to tiles. The bits are those of add_groups: sums inside a group are exact, or the same
+// chain.
 #pragma once
 
 #include <immintrin.h>
 
 #include "kernels/gemm/group_codes.inl"
+#include "kernels/gemm/packed_rows_avx512.inl"
 #include "kernels/gemm/sums_avx512.h"
 #include "kernels/simd/prefetch.h"
+#include "kernels/simd/unrolled.h"
 
 namespace numaserve {
 namespace {
@@ -56,139 +59,207 @@ struct CodeLine<Int8GroupValues> {
   explicit CodeLine(__m512i codes) { widen_int8_values(codes, operand[0], operand[1]); }
 };
 
-// The sums of one group: they begin with what the constant zero of codes without offsets takes off.
-template <class Codes>
-inline typename SumsOf<typename Codes::Element>::type first_sums(const GemmArgs& g, const GroupScale& x) {
-  typename SumsOf<typename Codes::Element>::type sums;
-  if constexpr (kWholeNumbers<Codes>)
-    if (g.b.offsets == Offsets::kNone) sums.v = _mm512_set1_epi32(x.minus8 * (Codes::kZero / 8));
-  return sums;
+// A pass of some rows by the groups of a pair of panels.
+struct GroupPass {
+  const GemmArgs& g;
+  const GroupLayout& layout;
+  const GemmScratch& scratch;
+  const std::byte* records;
+  Range groups;
+  int64_t row, first, rows;  // the block's first row, the pass's first row in it, and the rows that are left
+  const int32_t* a;          // packed, from the first group on
+  const std::byte* ahead;    // what is fetched while this is multiplied
+
+  // Rows that fill up the height count as the last one.
+  int64_t row_of(int r) const { return first + (r < rows ? r : rows - 1); }
+};
+
+// The results of a pass: in registers, where sums leave some free, or in the first-level cache.
+template <int kRows>
+struct GroupResults {
+  static constexpr bool kInRegisters = kRows <= 6;
+  float* c;
+  F32x16 kept[kInRegisters ? kRows : 1][2];
+
+  explicit GroupResults(float* results) : c(results) {
+    if constexpr (kInRegisters) unrolled<2 * kRows>([&]<int i>() { kept[i / 2][i % 2] = F32x16::load(c + 16 * i); });
+  }
+  template <int r, int half, class Update>
+  void update(Update&& updated) {
+    if constexpr (kInRegisters)
+      kept[r][half] = updated(kept[r][half]);
+    else
+      updated(F32x16::load(c + r * 32 + half * kTileN)).store(c + r * 32 + half * kTileN);
+  }
+  void store() const {
+    if constexpr (kInRegisters) unrolled<2 * kRows>([&]<int i>() { kept[i / 2][i % 2].store(c + 16 * i); });
+  }
+};
+
+// What a group adds to the results.
+template <class Codes, Offsets kOffsets, int kRows, class Sums>
+inline void add_group(const GroupPass& p, int64_t group, const int8_t* const (&x)[kRows], const Sums (&sums)[kRows][2],
+                      GroupResults<kRows>& results) {
+  const std::byte* record = p.records + group * p.layout.bytes;
+  unrolled<2>([&]<int half>() {
+    const GroupColumns scales = group_columns<Codes>(p.g.b, p.layout, record, half);
+    unrolled<kRows>([&]<int r>() {
+      results.template update<r, half>([&](F32x16 before) {
+        if constexpr (kWholeNumbers<Codes>)
+          return with_group(kOffsets, scales, group_scale(x[r], group), {_mm512_cvtepi32_ps(sums[r][half].v)}, before);
+        else
+          return with_values(kOffsets, scales, Codes::kZero, group_total(p.g, p.scratch, p.row_of(r), group),
+                             {sums[r][half].v}, before);
+      });
+    });
+  });
 }
 
-// Rows first ... of the block that begins at `row`.
-template <class Codes, int kRows>
-inline void group_rows(const GemmArgs& g, int64_t row, int64_t first, int64_t panel, Range groups, bool fresh,
-                       const GemmScratch& scratch, float* c) {
-  using T = typename Codes::Element;
+// Calls `work` with the matrix's kind of offsets as a constant.
+template <class Codes, class Work>
+inline void with_offsets(Offsets offsets, Work&& work) {
+  if constexpr (may_have_offsets(Codes::kFormat)) {
+    if (offsets == Offsets::kZeros) return work.template operator()<Offsets::kZeros>();
+    if (offsets == Offsets::kMinima) return work.template operator()<Offsets::kMinima>();
+  }
+  work.template operator()<Offsets::kNone>();
+}
+
+// Codes are widened in registers. `kAhead`: as many bytes ahead of each group are fetched as it has.
+template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
+[[gnu::flatten, gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
   using Line = CodeLine<Codes>;
+  using Sums = typename SumsOf<typename Codes::Element>::type;
+  GroupResults<kRows> results(c);
+  const int8_t* x[kRows] = {};
+  if constexpr (kWholeNumbers<Codes>) unrolled<kRows>([&]<int r>() { x[r] = group_scales(p.g, p.row + p.row_of(r)); });
+  const int32_t* a = p.a;
+  const std::byte* ahead = p.ahead;
+  for (int64_t group = p.groups.begin; group < p.groups.end; ++group) {
+    const std::byte* record = p.records + group * p.layout.bytes;
+    Sums sums[kRows][2];
+    // They begin with what the constant zero of codes without offsets takes off.
+    if constexpr (kWholeNumbers<Codes> && kOffsets == Offsets::kNone)
+      unrolled<kRows>([&]<int r>() {
+        sums[r][0].v = sums[r][1].v = _mm512_set1_epi32(group_scale(x[r], group).minus8 * (Codes::kZero / 8));
+      });
+    // The two panels' lines lie side by side: in memory order, and two chains of sums at once with a single row.
+    for (int64_t line = 0; line < p.layout.lines; line += 2) {
+      unrolled<4>([&]<int step>() {
+        constexpr int half = step % 2, first = step / 2 * Line::kOperands;
+        const Line columns(_mm512_loadu_si512(record + (2 * line + step) * kLineBytes));
+        if constexpr (kAhead) prefetch_first(ahead + (2 * line + step) * kLineBytes);
+        unrolled<Line::kOperands>([&]<int i>() {
+          unrolled<kRows>([&]<int r>() { sums[r][half].add(a[(first + i) * kRows + r], columns.operand[i]); });
+        });
+      });
+      a += 2 * Line::kOperands * kRows;
+    }
+    if constexpr (kAhead) {
+      for (int64_t at = p.layout.scales; at < p.layout.bytes; at += kLineBytes) prefetch_first(ahead + at);
+      ahead += p.layout.bytes;
+    }
+    add_group<Codes, kOffsets, kRows>(p, group, x, sums, results);
+  }
+  results.store();
+}
+
+// Codes are in tiles, widened to bf16: [groups][2] panels. `kAhead`: a line is fetched each step.
+template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
+[[gnu::flatten, gnu::noinline]] void tile_pass(const GroupPass& p, const bf16* tiles, float* c) {
+  constexpr int64_t kLine = kTileN * kLineDepth<bf16>;
+  const int64_t panel = p.g.b.group / kLineDepth<bf16> * kLine;
+  GroupResults<kRows> results(c);
+  const int32_t* a = p.a;
+  const std::byte* ahead = p.ahead;
+  for (int64_t group = p.groups.begin; group < p.groups.end; ++group, tiles += 2 * panel) {
+    const int64_t k = group * p.g.b.group, left = p.g.b.depth - k < p.g.b.group ? p.g.b.depth - k : p.g.b.group;
+    Fp32Sums sums[kRows][2];
+    for (int64_t line = 0; line < left / kLineDepth<bf16>; line += kSteps) {
+      unrolled<kSteps>([&]<int i>() {
+        const __m512i first = _mm512_loadu_si512(tiles + (line + i) * kLine);
+        const __m512i second = _mm512_loadu_si512(tiles + panel + (line + i) * kLine);
+        if constexpr (kAhead) prefetch_first(ahead + (line + i) * kLineBytes);
+        unrolled<kRows>([&]<int r>() {
+          sums[r][0].add(a[i * kRows + r], first);
+          sums[r][1].add(a[i * kRows + r], second);
+        });
+      });
+      a += kSteps * kRows;
+    }
+    ahead += left / kLineDepth<bf16> * kLineBytes;
+    const int8_t* const none[kRows] = {};
+    add_group<Codes, kOffsets, kRows>(p, group, none, sums, results);
+  }
+  results.store();
+}
+
+// The most rows of a pass: as few, where groups end often or have much to scale, that results stay in registers with
+// the sums.
+template <class Codes>
+inline constexpr int kMostCodeRows = kWholeNumbers<Codes> ? 6 : kMostTogether;
+template <class Codes>
+inline int64_t most_together(const GemmArgs& g) {
+  return g.b.group <= 32 ? 6 : kMostCodeRows<Codes>;
+}
+
+// Calls `pass(height, GroupPass)` for the passes of all rows by some groups, with what each is to fetch: `next`, if
+// there is more than one pass, in the first of them.
+template <class Codes, class Pass>
+inline void for_passes(const GemmArgs& g, const GroupLayout& layout, int64_t row, int64_t rows, int64_t panel,
+                       Range groups, const std::byte* next, const GemmScratch& scratch, Pass&& pass) {
+  const int64_t word = groups.begin * g.b.group / kLineDepth<typename Codes::Element>;
+  const int together = scratch.together;
+  for (int64_t r = 0; r < rows; r += together) {
+    const int height = pass_height(rows, r, together);
+    pass(height, GroupPass{g, layout, scratch, pair_records(g.b, layout, panel), groups, row, r, rows - r,
+                           packed_pass(scratch, r, height, word), next});
+  }
+}
+
+// Adds groups [begin, end) of one pair of panels to `c` [rows][32].
+template <class Codes>
+inline void add_groups_in_registers(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups,
+                                    const GemmScratch& scratch, float* c) {
   const GroupLayout layout = group_layout(Codes::kFormat, g.b.group, g.b.offsets);
   const std::byte* records = pair_records(g.b, layout, panel);
-  F32x16 result[kRows][2];
-  for (int r = 0; r < kRows; ++r)
-    for (int half = 0; half < 2; ++half)
-      result[r][half] = fresh ? F32x16::zero() : F32x16::load(c + (first + r) * 32 + half * kTileN);
-  for (int64_t group = groups.begin; group < groups.end; ++group) {
-    const std::byte* record = records + group * layout.bytes;
-    const T* a = static_cast<const T*>(g.a) + (row + first) * g.lda + group * g.b.group;
-    GroupScale x[kRows] = {};
-    if constexpr (kWholeNumbers<Codes>)
-      for (int r = 0; r < kRows; ++r) x[r] = group_scale(g, row + first + r, group);
-    // The two panels' lines lie side by side: in memory order, and two chains of sums at once with a single row.
-    decltype(first_sums<Codes>(g, x[0])) sums[kRows][2];
-    for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = first_sums<Codes>(g, x[r]);
-#pragma GCC unroll 2
-    for (int64_t line = 0; line < layout.lines; ++line) {
-      for (int half = 0; half < 2; ++half) {
-        const Line columns(_mm512_loadu_si512(record + (2 * line + half) * kLineBytes));
-        for (int i = 0; i < Line::kOperands; ++i)
-          for (int r = 0; r < kRows; ++r) {
-            int bits;
-            __builtin_memcpy(&bits, a + r * g.lda + (line * Line::kOperands + i) * kLineDepth<T>, sizeof(bits));
-            sums[r][half].add(bits, columns.operand[i]);
-          }
-      }
-    }
-    for (int half = 0; half < 2; ++half) {
-      const GroupColumns scales = group_columns<Codes>(g.b, layout, record, half);
-      for (int r = 0; r < kRows; ++r) {
-        F32x16& to = result[r][half];
-        if constexpr (kWholeNumbers<Codes>)
-          to = with_group(g.b.offsets, scales, x[r], {_mm512_cvtepi32_ps(sums[r][half].v)}, to);
-        else
-          to = with_values(g.b.offsets, scales, Codes::kZero, group_total(g, scratch, first + r, group),
-                           {sums[r][half].v}, to);
-      }
-    }
-  }
-  for (int r = 0; r < kRows; ++r)
-    for (int half = 0; half < 2; ++half) result[r][half].store(c + (first + r) * 32 + half * kTileN);
-}
-
-// False where this is not the way to do it.
-template <class Codes>
-inline bool add_groups_in_registers(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups,
-                                    bool fresh, const GemmScratch& scratch, float* c) {
-  // A group may be cut short by the padding of bf16 activations. Without groups there would be nothing to begin `c`
-  // with.
-  if (rows > kRowsInRegisters<typename Codes::Element> || groups.end * g.b.group > g.b.depth) return false;
-  if (groups.begin == groups.end) return false;
+  const bool alone = rows <= scratch.together;
   // A block of weights stays in the first level while the rows pass by it.
-  const int64_t bytes = group_layout(Codes::kFormat, g.b.group, g.b.offsets).bytes;
-  const int64_t block = rows > 6 ? ceil_div(g.blocking.block_tiles * 2 * kTileBytes, bytes) : groups.end;
+  const int64_t wanted = ceil_div(g.blocking.block_tiles * kTileBytes, layout.bytes);
+  const int64_t block = alone ? groups.end - groups.begin : wanted;
   for (int64_t first = groups.begin; first < groups.end; first += block) {
     const Range some{first, groups.end - first < block ? groups.end : first + block};
-    const auto pass = [&]<int kRows>(int64_t r) {
-      group_rows<Codes, kRows>(g, row, r, panel, some, fresh && first == groups.begin, scratch, c);
-      return kRows;
-    };
-    int64_t r = 0;
-    while (rows - r >= 6) r += pass.template operator()<6>(r);
-    if (rows - r >= 4) r += pass.template operator()<4>(r);
-    if (rows - r >= 2) r += pass.template operator()<2>(r);
-    if (rows - r >= 1) pass.template operator()<1>(r);
+    const std::byte* next = records + some.begin * layout.bytes + (alone ? kAheadBytes : block * layout.bytes);
+    for_passes<Codes>(g, layout, row, rows, panel, some, next, scratch, [&](int height, const GroupPass& pass) {
+      with_height<kMostCodeRows<Codes>>(height, [&]<int kRows>() {
+        with_offsets<Codes>(g.b.offsets, [&]<Offsets kOffsets>() {
+          // Few rows read their weights as fast as a plain read loop; the first pass fetches the next block.
+          if (kRows > 4 && pass.first == 0)
+            code_pass<Codes, kRows, (kRows > 4), kOffsets>(pass, c + pass.first * 32);
+          else
+            code_pass<Codes, kRows, false, kOffsets>(pass, c + pass.first * 32);
+        });
+      });
+    });
   }
-  return true;
 }
 
-// A block of groups whose codes are in tiles by some rows: sums and results stay in registers. Through memory, as in
-// other sets, groups of 32 would take a third longer. `kGroup`: 0 if the group's size is not known beforehand; it is
-// for the smallest, whose loop is then unrolled.
-template <class Codes, int kGroup, int kRows>
-inline void scaled_tile_rows(const GroupedBlock<Codes>& b, int64_t first, float* c) {
-  using T = typename Codes::Element;
-  const GemmArgs& g = b.g;
-  F32x16 result[kRows][2];
-  for (int r = 0; r < kRows; ++r)
-    for (int half = 0; half < 2; ++half) result[r][half] = F32x16::load(c + (first + r) * 32 + half * kTileN);
-  for (int64_t i = 0; i < b.count; ++i) {
-    const int64_t group = b.first + i, k = group * g.b.group;
-    const int64_t left = kGroup > 0 ? kGroup : g.b.depth - k < g.b.group ? g.b.depth - k : g.b.group;
-    const T* a = static_cast<const T*>(g.a) + (b.row + first) * g.lda + k;
-    const T* tiles = b.tiles + 2 * i * b.panel_elements;
-    Fp32Sums sums[kRows][2];
-#pragma GCC unroll 4
-    for (int64_t line = 0; line < left / kLineDepth<T>; ++line) {
-      const __m512i columns[2] = {_mm512_loadu_si512(tiles + line * kTileN * kLineDepth<T>),
-                                  _mm512_loadu_si512(tiles + b.panel_elements + line * kTileN * kLineDepth<T>)};
-      for (int r = 0; r < kRows; ++r) {
-        int bits;
-        __builtin_memcpy(&bits, a + r * g.lda + line * kLineDepth<T>, sizeof(bits));
-        for (int half = 0; half < 2; ++half) sums[r][half].add(bits, columns[half]);
-      }
-    }
-    for (int half = 0; half < 2; ++half) {
-      const GroupColumns scales = group_columns<Codes>(g.b, b.layout, b.records + group * b.layout.bytes, half);
-      for (int r = 0; r < kRows; ++r) {
-        F32x16& to = result[r][half];
-        const float total = group_total(g, b.scratch, first + r, group);
-        to = with_values(g.b.offsets, scales, Codes::kZero, total, {sums[r][half].v}, to);
-      }
-    }
-  }
-  for (int r = 0; r < kRows; ++r)
-    for (int half = 0; half < 2; ++half) result[r][half].store(c + (first + r) * 32 + half * kTileN);
-}
-
-template <class Codes, int kGroup>
-inline void multiply_scaled(const GroupedBlock<Codes>& b, int64_t rows, float* c) {
-  const auto pass = [&]<int kRows>(int64_t r) {
-    scaled_tile_rows<Codes, kGroup, kRows>(b, r, c);
-    return kRows;
-  };
-  int64_t r = 0;
-  while (rows - r >= 6) r += pass.template operator()<6>(r);
-  while (rows - r >= 2) r += pass.template operator()<2>(r);
-  if (rows - r == 1) pass.template operator()<1>(r);
+// The same of a block of groups whose codes are in tiles.
+template <class Codes>
+inline void multiply_scaled(const GemmArgs& g, const GroupLayout& layout, int64_t row, int64_t rows, int64_t panel,
+                            Range groups, const GemmScratch& scratch, float* c) {
+  const auto* tiles = reinterpret_cast<const bf16*>(scratch.tiles);
+  const std::byte* next = pair_records(g.b, layout, panel) + groups.end * layout.bytes;
+  for_passes<Codes>(g, layout, row, rows, panel, groups, next, scratch, [&](int height, const GroupPass& pass) {
+    with_height(height, [&]<int kRows>() {
+      with_offsets<Codes>(g.b.offsets, [&]<Offsets kOffsets>() {
+        if (kRows > 4 && pass.first == 0)
+          tile_pass<Codes, kRows, (kRows > 4), kOffsets>(pass, tiles, c + pass.first * 32);
+        else
+          tile_pass<Codes, kRows, false, kOffsets>(pass, tiles, c + pass.first * 32);
+      });
+    });
+  });
 }
 
 }  // namespace

@@ -6,8 +6,12 @@
 namespace numaserve {
 namespace {
 
-inline constexpr int64_t kMostTotals = 64 << 10;    // no slab has more groups times rows
-inline constexpr int64_t kWidenedBytes = 16 << 10;  // a block of widened codes of two panels: half an L1 cache
+inline constexpr int64_t kMostTotals = 64 << 10;     // no slab has more groups times rows
+inline constexpr int64_t kWidenedBytes = 16 << 10;   // a block of widened codes of two panels: half an L1 cache
+inline constexpr int kMostTogether = 12;             // packed rows of a pass by two panels: 24 registers of sums
+inline constexpr int64_t kPackedRowBytes = 1 << 20;  // of a row block's activations in a slab
+// How many of them a row may have: the height of a last pass may be one more than the rows that are left.
+inline constexpr int64_t packed_room(int64_t rows) { return kPackedRowBytes / (rows + 1); }
 
 // The type that a format's products are summed in.
 template <class T>
@@ -31,6 +35,12 @@ struct GemmScratch {
   // Totals of the activations of a slab of groups, [groups][rows]; see sum_groups.
   alignas(64) float totals[kMostTotals];
   int64_t first_group, total_rows;
+  // Activations as micro-tiles that pack them read them: words [first_word, first_word + words) of k; see
+  // packed_rows_avx512.inl.
+  alignas(64) std::byte rows[kPackedRowBytes + 16 * kLineBytes];  // see pack_pass
+  const int32_t* packed;
+  int64_t first_word, words;
+  int together;  // rows of a pass
 };
 
 }  // namespace

@@ -26,7 +26,7 @@ inline constexpr int kActivationOffset = 0;  // TDPBSSD takes both operands sign
 inline constexpr int kCodeOffset = 0;        // TDPBSUD takes the second one unsigned
 inline constexpr bool kWholeTiles = true;
 inline constexpr int kKvRowsInRegisters = 0;
-inline constexpr bool kScalesInRegisters = false;
+inline constexpr bool kPacksRows = false;
 // Tiles cost the same up to 16 rows; fewer vector instructions than that are spent on this many. TDPBF16PS rounds
 // otherwise than VDPBF16PS: all rows of bf16 go through tiles, so that the bits are the same in any batch.
 template <class Element>

@@ -1,5 +1,5 @@
 // The GEMM micro-tile of the avx512 set: VDPBF16PS or VPDPBUSD with four bytes of activations broadcast from memory.
-// The contract of `tile_gemm` is that of tile_portable.h.
+// The contract of `tile_gemm` is that of tile_portable.h. It serves attention; products take packed_rows_avx512.inl.
 #pragma once
 
 #include <immintrin.h>
@@ -15,25 +15,23 @@ namespace {
 inline constexpr int kActivationOffset = 128;
 inline constexpr int kCodeOffset = 0;  // codes of groups are unsigned: they are the first operand
 inline constexpr bool kWholeTiles = false;
-inline constexpr bool kScalesInRegisters = true;  // see grouped_avx512.inl
+inline constexpr bool kPacksRows = true;  // see packed_rows_avx512.inl
 // Up to how many rows meet a KV cache that is widened in registers (kv_tiles_avx512.inl).
 inline constexpr int kKvRowsInRegisters = 8;
 // Up to how many rows meet weights that are widened in registers (grouped_avx512.inl).
 template <class Element>
-inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? kRowBlock : 6;
+inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? kRowBlock : 12;
 
-template <bool kStreamed, int kUsed, int kRows, class T, class TileAt, class Sum>
+template <int kUsed, int kRows, class T, class TileAt, class Sum>
 inline void avx512_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
                         bool accumulate) {
   typename SumsOf<T>::type acc[kRows][2];
   if (accumulate)
     for (int r = 0; r < kRows; ++r)
       for (int p = 0; p < 2; ++p) acc[r][p].load(c + r * ldc + p * kTileN);
-  // Streamed weights are read strictly in order, tile by tile: the hardware prefetcher then reaches the bandwidth of a
-  // plain read loop, where two panels side by side reach a third of it, and with software prefetch three quarters.
-  // Weights in the cache go side by side, one broadcast activation for both; but not int8, where gcc 12 then copies
-  // registers and two thirds of the speed are left. An element's sum is the same chain.
-  constexpr int kTogether = kStreamed || sizeof(T) == sizeof(int8_t) ? 1 : 2;
+  // Two panels go side by side, one broadcast activation for both; but not int8, where gcc 12 then copies registers and
+  // two thirds of the speed are left. An element's sum is the same chain.
+  constexpr int kTogether = sizeof(T) == sizeof(int8_t) ? 1 : 2;
   for (int64_t kt = 0; kt < k_tiles; ++kt) {
     for (int first = 0; first < 2; first += kTogether) {
       const T* tile = b(kt) + first * panel_stride;
@@ -54,7 +52,7 @@ inline void avx512_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride,
     for (int p = 0; p < 2; ++p) acc[r][p].store(c + r * ldc + p * kTileN);
 }
 
-template <bool kStreamed, int kUsed = kLines, class T, class TileAt, class Sum>
+template <bool, int kUsed = kLines, class T, class TileAt, class Sum>
 inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, Sum* c,
                       int64_t ldc, int rows, bool accumulate) {
   for (int panel = 0; panel < panels; panel += 2) {
@@ -62,8 +60,7 @@ inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, i
     Sum* out = c + panel * kTileN;
     // Twelve rows by two panels fill the registers; fewer rows go in one pass too, so that weights are read once.
     const auto pass = [&]<int kRows>(int r) {
-      avx512_rows<kStreamed, kUsed, kRows>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc,
-                                           accumulate);
+      avx512_rows<kUsed, kRows>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc, accumulate);
       return kRows;
     };
     int r = 0;

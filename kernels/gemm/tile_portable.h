@@ -13,7 +13,9 @@ inline constexpr int kActivationOffset = 0;
 inline constexpr int kCodeOffset = 128;  // taken off unsigned codes, see CodeDot
 inline constexpr bool kWholeTiles = false;
 inline constexpr int kKvRowsInRegisters = 0;
-inline constexpr bool kScalesInRegisters = false;
+inline constexpr bool kPacksRows = false;
+template <class>
+inline constexpr int64_t kRowsInRegisters = 0;
 
 // How four bytes of activations meet eight columns of a line: bf16 widened to fp32, or int8 summed in int32.
 struct Bf16Dot {

@@ -53,6 +53,17 @@ def test_a_row_has_the_same_bits_alone_and_in_any_batch(isa: str, rng: np.random
     np.testing.assert_array_equal(kernel_ops.gemm(isa, a[100:177], b), alone[100:177])
 
 
+@pytest.mark.parametrize(("weights", "group"), [("bf16", 0), ("int8", 0), ("int4", 32), ("fp8", 128)])
+def test_rows_that_are_too_deep_for_one_slab_have_the_same_bits_alone(
+    isa: str, rng: np.random.Generator, weights: str, group: int
+) -> None:
+    a, b = _bf16(rng, 32, 17024), _bf16(rng, 64, 17024)
+    weight = kernel_ops.packed(b, weights=weights, group=group)
+    together = kernel_ops.multiply(isa, a, weight)
+    for row in (0, 13, 31):
+        np.testing.assert_array_equal(kernel_ops.multiply(isa, a[row : row + 1], weight), together[row : row + 1])
+
+
 @pytest.mark.parametrize("m", [1, 40, 200, 600])
 def test_the_number_of_threads_does_not_change_a_bit(isa: str, rng: np.random.Generator, m: int) -> None:
     a, b = _bf16(rng, m, 640), _bf16(rng, 170, 640)

@@ -1,0 +1,177 @@
+// Activations of a product in the order in which the avx512 set broadcasts them: rows that share a pass side by side,
+// word by word (four bytes of k). Read where they lie, rows whose width is a power of two fall into the same set of the
+// first-level cache and evict each other; side by side they are one stream. A pass then does a multiply-add of every
+// two panels a cycle for each pipe, and fetches its weights ahead itself, a line or two each step: the hardware's
+// prefetcher falls behind where a line meets many rows.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/gemm/scratch.inl"
+#include "kernels/gemm/sums_avx512.h"
+#include "kernels/include/kernel_table.h"
+#include "kernels/simd/prefetch.h"
+#include "kernels/simd/unrolled.h"
+
+namespace numaserve {
+namespace {
+
+inline constexpr int kSteps = 4;  // lines that are unrolled
+// How far ahead of a single pass its weights are fetched to the first level.
+inline constexpr int64_t kAheadBytes = 8 << 10;
+
+// The rows of each pass but the last: as even as the heights that there are allow.
+inline int rows_together(int64_t rows, int64_t most) {
+  const int64_t passes = ceil_div(rows, most), each = ceil_div(rows, passes);
+  return static_cast<int>(each <= 2 ? each : round_up(each, 2));
+}
+// The height of the pass that begins at row `first`.
+inline int pass_height(int64_t rows, int64_t first, int together) {
+  return rows - first >= together ? together : rows_together(rows - first, together);
+}
+
+// 16 rows of 16 words, transposed.
+inline void transpose_16(__m512i (&v)[16]) {
+  __m512i w[16];
+  for (int i = 0; i < 16; i += 2) {
+    w[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+    w[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4)
+    for (int j = 0; j < 2; ++j) {
+      v[i + 2 * j] = _mm512_unpacklo_epi64(w[i + j], w[i + j + 2]);
+      v[i + 2 * j + 1] = _mm512_unpackhi_epi64(w[i + j], w[i + j + 2]);
+    }
+  for (int i = 0; i < 4; ++i) {
+    w[i] = _mm512_shuffle_i32x4(v[i], v[i + 4], 0x88);
+    w[i + 4] = _mm512_shuffle_i32x4(v[i], v[i + 4], 0xdd);
+    w[i + 8] = _mm512_shuffle_i32x4(v[i + 8], v[i + 12], 0x88);
+    w[i + 12] = _mm512_shuffle_i32x4(v[i + 8], v[i + 12], 0xdd);
+  }
+  for (int i = 0; i < 8; ++i) {
+    v[i] = _mm512_shuffle_i32x4(w[i], w[i + 8], 0x88);
+    v[i + 8] = _mm512_shuffle_i32x4(w[i], w[i + 8], 0xdd);
+  }
+}
+
+// Rows of `lines` words to [lines][kRows]; a stride in words. Writes what 15 more words would take, and 15 words.
+template <int kRows>
+inline void pack_pass(const int32_t* a, int64_t stride, int64_t rows, int64_t lines, int32_t* out) {
+  for (int64_t line = 0; line < lines; line += 16) {
+    __m512i v[16] = {};
+    // Rows that fill up the height are the last one again: nothing is read past it.
+    const auto some = static_cast<__mmask16>(lines - line < 16 ? (1 << (lines - line)) - 1 : -1);
+    unrolled<kRows>(
+        [&]<int r>() { v[r] = _mm512_maskz_loadu_epi32(some, a + (r < rows ? r : rows - 1) * stride + line); });
+    transpose_16(v);
+    unrolled<16>([&]<int i>() { _mm512_storeu_si512(out + (line + i) * kRows, v[i]); });
+  }
+}
+
+// Calls `work` with the height of a pass, at most `kMost`, as a constant.
+template <int kMost = kMostTogether, class Work>
+inline void with_height(int height, Work&& work) {
+  if constexpr (kMost > 2) {
+    constexpr int kNext = kMost > 4 ? kMost - 2 : 2;
+    if (height < kMost) return with_height<kNext>(height, work);
+  } else if constexpr (kMost == 2) {
+    if (height == 1) return work.template operator()<1>();
+  }
+  work.template operator()<kMost>();
+}
+
+// Packs words [begin, end) of some rows to `scratch.rows`, for passes of `most` rows; a single row lies as it should
+// already.
+inline void pack_rows(const void* a, int64_t row_bytes, int64_t rows, Range words, int64_t most, GemmScratch& scratch) {
+  const auto* from = static_cast<const int32_t*>(a) + words.begin;
+  const int64_t stride = row_bytes / static_cast<int64_t>(sizeof(int32_t)), lines = words.end - words.begin;
+  scratch.first_word = words.begin;
+  scratch.words = lines;
+  const int together = rows_together(rows, most);
+  scratch.together = together;
+  if (together == 1) {
+    scratch.packed = from;
+    return;
+  }
+  auto* to = reinterpret_cast<int32_t*>(scratch.rows);
+  scratch.packed = to;
+  for (int64_t first = 0; first < rows; first += together)
+    with_height(pass_height(rows, first, together), [&]<int kRows>() {
+      pack_pass<kRows>(from + first * stride, stride, rows - first, lines, to + first * lines);
+    });
+}
+
+// The words of the pass of `height` rows that begins at row `first`, from word `word` of the activations on.
+inline const int32_t* packed_pass(const GemmScratch& scratch, int64_t first, int height, int64_t word) {
+  return scratch.packed + first * scratch.words + (word - scratch.first_word) * height;
+}
+
+// Some tiles of two panels by the rows of a pass. `kAhead`: lines from `ahead` on that each step fetches.
+template <int kRows, int kAhead, class T, class Sum>
+[[gnu::flatten, gnu::noinline]] void multiply_pass(const int32_t* a, const T* b, int64_t tiles, const T* ahead, Sum* c,
+                                                   bool accumulate) {
+  constexpr int64_t kLine = kTileN * kLineDepth<T>, kPanel = kLines * kLine;
+  typename SumsOf<T>::type sums[kRows][2];
+  unrolled<kRows>([&]<int r>() {
+    if (accumulate) sums[r][0].load(c + r * 32), sums[r][1].load(c + r * 32 + kTileN);
+  });
+  for (int64_t t = 0; t < tiles; ++t) {
+    if constexpr (kRows <= 4) {
+      // Few rows read their weights strictly in order, tile by tile, as fast as a plain read loop.
+      unrolled<2>([&]<int p>() {
+        for (int line = 0; line < kLines; line += kSteps)
+          unrolled<kSteps>([&]<int i>() {
+            const __m512i columns = _mm512_loadu_si512(b + p * kPanel + (line + i) * kLine);
+            unrolled<kRows>([&]<int r>() { sums[r][p].add(a[(line + i) * kRows + r], columns); });
+          });
+      });
+    } else {
+      for (int line = 0; line < kLines; line += kSteps)
+        unrolled<kSteps>([&]<int i>() {
+          const __m512i first = _mm512_loadu_si512(b + (line + i) * kLine);
+          const __m512i second = _mm512_loadu_si512(b + kPanel + (line + i) * kLine);
+          unrolled<kAhead>([&]<int j>() { prefetch_first(ahead + ((line + i) * kAhead + j) * kLine); });
+          unrolled<kRows>([&]<int r>() {
+            sums[r][0].add(a[(line + i) * kRows + r], first);
+            sums[r][1].add(a[(line + i) * kRows + r], second);
+          });
+        });
+    }
+    a += kLines * kRows;
+    b += 2 * kPanel;
+    ahead += kAhead * kPanel;
+  }
+  unrolled<kRows>([&]<int r>() {
+    sums[r][0].store(c + r * 32);
+    sums[r][1].store(c + r * 32 + kTileN);
+  });
+}
+
+// k tiles [first, first + count) of two panels at `b` by all rows; c is [rows][32]. `next`: the tiles that will be
+// wanted after these.
+template <class T, class Sum>
+inline void multiply_packed(const GemmScratch& scratch, int64_t rows, int64_t first, const T* b, int64_t count,
+                            const T* next, Sum* c, bool accumulate) {
+  constexpr int64_t kLine = kTileN * kLineDepth<T>;
+  const int together = scratch.together;
+  const bool alone = rows <= together;
+  int pass = 0;
+  for (int64_t r = 0; r < rows; r += together, ++pass) {
+    const int height = pass_height(rows, r, together);
+    const int32_t* a = packed_pass(scratch, r, height, first * kLines);
+    Sum* out = c + r * 32;
+    with_height(height, [&]<int kRows>() {
+      if constexpr (kRows <= 4)
+        multiply_pass<kRows, 0>(a, b, count, b, out, accumulate);
+      else if (alone)
+        multiply_pass<kRows, 2>(a, b, count, b + kAheadBytes / kLineBytes * kLine, out, accumulate);
+      else if (pass < 2)  // of the next block each takes half
+        multiply_pass<kRows, 1>(a, b, count, next + pass * count * kLines * kLine, out, accumulate);
+      else
+        multiply_pass<kRows, 0>(a, b, count, next, out, accumulate);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace numaserve

@@ -67,7 +67,7 @@ struct GroupPass {
   const std::byte* records;
   Range groups;
   int64_t row, first, rows;  // the block's first row, the pass's first row in it, and the rows that are left
-  const int32_t* a;          // packed, from the first group on
+  const ActivationWord* a;   // packed, from the first group on
   const std::byte* ahead;    // what is fetched while this is multiplied
 
   // Rows that fill up the height count as the last one.
@@ -133,7 +133,7 @@ template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
   GroupResults<kRows> results(c);
   const int8_t* x[kRows] = {};
   if constexpr (kWholeNumbers<Codes>) unrolled<kRows>([&]<int r>() { x[r] = group_scales(p.g, p.row + p.row_of(r)); });
-  const int32_t* a = p.a;
+  const ActivationWord* a = p.a;
   const std::byte* ahead = p.ahead;
   for (int64_t group = p.groups.begin; group < p.groups.end; ++group) {
     const std::byte* record = p.records + group * p.layout.bytes;
@@ -170,7 +170,7 @@ template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
   constexpr int64_t kLine = kTileN * kLineDepth<bf16>;
   const int64_t panel = p.g.b.group / kLineDepth<bf16> * kLine;
   GroupResults<kRows> results(c);
-  const int32_t* a = p.a;
+  const ActivationWord* a = p.a;
   const std::byte* ahead = p.ahead;
   for (int64_t group = p.groups.begin; group < p.groups.end; ++group, tiles += 2 * panel) {
     const int64_t k = group * p.g.b.group, left = p.g.b.depth - k < p.g.b.group ? p.g.b.depth - k : p.g.b.group;

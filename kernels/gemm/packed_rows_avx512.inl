@@ -56,7 +56,7 @@ inline void transpose_16(__m512i (&v)[16]) {
 
 // Rows of `lines` words to [lines][kRows]; a stride in words. Writes what 15 more words would take, and 15 words.
 template <int kRows>
-inline void pack_pass(const int32_t* a, int64_t stride, int64_t rows, int64_t lines, int32_t* out) {
+inline void pack_pass(const ActivationWord* a, int64_t stride, int64_t rows, int64_t lines, ActivationWord* out) {
   for (int64_t line = 0; line < lines; line += 16) {
     __m512i v[16] = {};
     // Rows that fill up the height are the last one again: nothing is read past it.
@@ -83,8 +83,8 @@ inline void with_height(int height, Work&& work) {
 // Packs words [begin, end) of some rows to `scratch.rows`, for passes of `most` rows; a single row lies as it should
 // already.
 inline void pack_rows(const void* a, int64_t row_bytes, int64_t rows, Range words, int64_t most, GemmScratch& scratch) {
-  const auto* from = static_cast<const int32_t*>(a) + words.begin;
-  const int64_t stride = row_bytes / static_cast<int64_t>(sizeof(int32_t)), lines = words.end - words.begin;
+  const auto* from = static_cast<const ActivationWord*>(a) + words.begin;
+  const int64_t stride = row_bytes / static_cast<int64_t>(sizeof(ActivationWord)), lines = words.end - words.begin;
   scratch.first_word = words.begin;
   scratch.words = lines;
   const int together = rows_together(rows, most);
@@ -93,7 +93,7 @@ inline void pack_rows(const void* a, int64_t row_bytes, int64_t rows, Range word
     scratch.packed = from;
     return;
   }
-  auto* to = reinterpret_cast<int32_t*>(scratch.rows);
+  auto* to = reinterpret_cast<ActivationWord*>(scratch.rows);
   scratch.packed = to;
   for (int64_t first = 0; first < rows; first += together)
     with_height(pass_height(rows, first, together), [&]<int kRows>() {
@@ -102,14 +102,14 @@ inline void pack_rows(const void* a, int64_t row_bytes, int64_t rows, Range word
 }
 
 // The words of the pass of `height` rows that begins at row `first`, from word `word` of the activations on.
-inline const int32_t* packed_pass(const GemmScratch& scratch, int64_t first, int height, int64_t word) {
+inline const ActivationWord* packed_pass(const GemmScratch& scratch, int64_t first, int height, int64_t word) {
   return scratch.packed + first * scratch.words + (word - scratch.first_word) * height;
 }
 
 // Some tiles of two panels by the rows of a pass. `kAhead`: lines from `ahead` on that each step fetches.
 template <int kRows, int kAhead, class T, class Sum>
-[[gnu::flatten, gnu::noinline]] void multiply_pass(const int32_t* a, const T* b, int64_t tiles, const T* ahead, Sum* c,
-                                                   bool accumulate) {
+[[gnu::flatten, gnu::noinline]] void multiply_pass(const ActivationWord* a, const T* b, int64_t tiles, const T* ahead,
+                                                   Sum* c, bool accumulate) {
   constexpr int64_t kLine = kTileN * kLineDepth<T>, kPanel = kLines * kLine;
   typename SumsOf<T>::type sums[kRows][2];
   unrolled<kRows>([&]<int r>() {
@@ -158,7 +158,7 @@ inline void multiply_packed(const GemmScratch& scratch, int64_t rows, int64_t fi
   int pass = 0;
   for (int64_t r = 0; r < rows; r += together, ++pass) {
     const int height = pass_height(rows, r, together);
-    const int32_t* a = packed_pass(scratch, r, height, first * kLines);
+    const ActivationWord* a = packed_pass(scratch, r, height, first * kLines);
     Sum* out = c + r * 32;
     with_height(height, [&]<int kRows>() {
       if constexpr (kRows <= 4)

@@ -27,6 +27,9 @@ struct SumOf<uint8_t> {  // codes without a sign, by signed activations
   using type = int32_t;
 };
 
+// Four bytes of activations of any type.
+typedef int32_t ActivationWord __attribute__((may_alias));
+
 struct GemmScratch {
   alignas(64) float c[kMostPanels / 2 * kRowBlock * 32];     // results of a block, fp32 or int32
   alignas(64) float part[kMostPanels / 2 * kRowBlock * 32];  // of a part of k after the first
@@ -38,7 +41,7 @@ struct GemmScratch {
   // Activations as micro-tiles that pack them read them: words [first_word, first_word + words) of k; see
   // packed_rows_avx512.inl.
   alignas(64) std::byte rows[kPackedRowBytes + 16 * kLineBytes];  // see pack_pass
-  const int32_t* packed;
+  const ActivationWord* packed;
   int64_t first_word, words;
   int together;  // rows of a pass
 };

@@ -31,8 +31,14 @@ from tests.support.real_server import RealServer
 
 ENVIRONMENTS = Path(__file__).resolve().parents[2] / "build" / "clients"
 COMMANDS = {
-    # It sends a request that was answered 429 again, and takes each of these answers for a sign of illness.
-    "sglang-router": ["python", "-m", "sglang_router.launch_router", "--disable-circuit-breaker"],
+    # It sends a request that was answered 429 again, and takes each of these answers for a sign of illness. Without
+    # breakers its health checks alone tell of a dead server, of which they take three minutes by default, and it sends
+    # a request again to where its beginning was sent before: retries have to last longer than a check takes.
+    "sglang-router": [
+        *("python", "-m", "sglang_router.launch_router", "--disable-circuit-breaker"),
+        *("--health-check-interval-secs", "1", "--health-failure-threshold", "1"),
+        *("--retry-max-retries", "10", "--retry-max-backoff-ms", "500"),
+    ],
     "vllm-router": ["vllm-router"],
     # Otherwise a server gets no requests that had no whole answer for three seconds, which a few long prompts take.
     "smg": ["smg", "launch", "--worker-wedge-secs", "600", "--worker-stall-secs", "60"],

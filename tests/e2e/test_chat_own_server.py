@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.living import lives
+
 PATIENCE_S = 60.0
 OPTIONS = ("--tp", "1", "--threads-per-worker", "1", "--kv-cache-gib", "0.05", "--temperature", "0")
 
@@ -41,7 +43,7 @@ def test_a_model_is_talked_to_and_its_server_ends_with_the_command(folder: Path,
         process.stdin.close()
         process.wait(PATIENCE_S)
     end = time.monotonic() + PATIENCE_S
-    while any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family):
+    while any(lives(each) for each in family):
         assert time.monotonic() < end
         time.sleep(0.05)
     assert list(folder.iterdir()) == []

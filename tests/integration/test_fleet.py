@@ -16,6 +16,8 @@ import pytest
 from numaserve.workers.planning.topology import read_topology
 from served import announced_url, completion
 
+from tests.support.living import lives
+
 SERVE_FLEET = Path(__file__).with_name("serve_fleet.py")
 CORES = [cpu for node in read_topology().nodes for cpu in node.cpus]
 pytestmark = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
@@ -154,7 +156,7 @@ def test_a_server_is_started_again_when_its_old_workers_have_ended(serve_fleet: 
         assert log.read_text().count('"message": "loading a"') == 1
         worker.resume()
         assert client.post("/v1/completions", json=asked("a", 3)).status_code == 200
-        assert not worker.is_running()
+        assert not lives(worker)
 
 
 def test_servers_and_workers_end_with_a_front_door_that_is_killed(serve_fleet: ServeFleet) -> None:
@@ -165,7 +167,7 @@ def test_servers_and_workers_end_with_a_front_door_that_is_killed(serve_fleet: S
     os.kill(process.pid, signal.SIGKILL)
     process.wait(60)
     psutil.wait_procs(family, timeout=60)
-    assert [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
+    assert [each for each in family if lives(each)] == []
 
 
 def test_a_running_stream_is_finished_at_sigterm(serve_fleet: ServeFleet) -> None:

@@ -20,6 +20,8 @@ import psutil
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from tests.support.living import lives
+
 PATIENCE_S = 60.0
 # A client reads the certificates of all authorities when it is made, which takes longer than what is asked with it:
 # none of these asks over TLS.
@@ -120,11 +122,11 @@ class RealServer:
     def cpu_seconds(self) -> float:
         """What the server and its children have used so far."""
         self._remember_family()
-        return sum(sum(process.cpu_times()[:2]) for process in self._family.values() if _lives(process))
+        return sum(sum(process.cpu_times()[:2]) for process in self._family.values() if lives(process))
 
     def orphans(self) -> list[psutil.Process]:
         """Processes that the server started and that outlive it."""
-        return [each for pid, each in self._family.items() if pid != self.process.pid and _lives(each)]
+        return [each for pid, each in self._family.items() if pid != self.process.pid and lives(each)]
 
     def terminate(self) -> int:
         """SIGTERM, and the exit status."""
@@ -165,14 +167,6 @@ def metrics_of(text: str) -> dict[str, float]:
 def _short(sample: Sample) -> str:
     values = [value for label, value in sample.labels.items() if label != "model_name"]
     return " ".join([sample.name.removeprefix("numaserve_"), *values])
-
-
-def _lives(process: psutil.Process) -> bool:
-    # In a container the first process may not reap: what has ended then stays, without memory or files.
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def completion(prompt: str | list[int], count: int, **more: Any) -> dict[str, Any]:

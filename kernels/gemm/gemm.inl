@@ -1,5 +1,5 @@
-// The one GEMM loop nest. Only `tile_gemm` differs between the instruction sets, and between the formats only what four
-// bytes of a line mean and how a finished sum is read.
+// The one GEMM loop nest. How rows pass by weights differs between the instruction sets (`tile_gemm`, or packed rows),
+// and between the formats only what four bytes of a line mean and how a finished sum is read.
 //
 // With many rows, for a thread's share of rows and panels:
 //   rows in blocks of 256                     weights are read from memory once a block: 256 operations a byte
@@ -7,7 +7,7 @@
 //       k in slabs                            the block of A for a slab stays in L2 while the group passes by it
 //         panels in pairs
 //           k in blocks                       a pair's block of weights stays in L1 while the rows pass by it
-//             rows in tiles of 32
+//             rows in tiles of 32, or packed in passes of up to 12
 // The sizes follow from the processor's caches (blocking_for). Results are carried between slabs and blocks of k in
 // fp32 or int32, which is exact: the bits do not depend on the blocking. For formats in groups (grouped.inl) a slab and
 // a block are as many groups. With up to 32 rows there is nothing to reuse, and every panel pair is read once, from its

@@ -54,7 +54,8 @@ inline void transpose_16(__m512i (&v)[16]) {
   }
 }
 
-// Rows of `lines` words to [lines][kRows]; a stride in words. Writes what 15 more words would take, and 15 words.
+// Rows of `lines` words to [lines][kRows]; a stride in words. It stores 16 words for each of up to 15 lines too many:
+// what follows is packed afterwards, or is the end of `rows`, which has room for that.
 template <int kRows>
 inline void pack_pass(const ActivationWord* a, int64_t stride, int64_t rows, int64_t lines, ActivationWord* out) {
   for (int64_t line = 0; line < lines; line += 16) {

@@ -27,18 +27,9 @@ _DOCUMENT = "/openapi.json"
 # Of no one model, by their names in the document.
 _OF_ALL = frozenset(
     {
-        *(
-            "/health",
-            "/readyz",
-            "/livez",
-            "/ping",
-            "/version",
-            "/metrics",
-            "/v1/models",
-            "/v1/models/{name}",
-            "/api/version",
-        ),
-        *("/api/tags", "/api/ps", "/v1/responses/{response_id}", "/v1/responses/{response_id}/input_items"),
+        *("/health", "/readyz", "/livez", "/ping", "/version", "/metrics"),
+        *("/v1/models", "/v1/models/{name}", "/api/version", "/api/tags", "/api/ps"),
+        *("/v1/responses/{response_id}", "/v1/responses/{response_id}/input_items"),
     }
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+
+from tests.clients.scripts.processes import free_port
 
 PODMAN = shutil.which("podman") or "podman"
 PODMAN_PROFILE = Path("/usr/share/containers/seccomp.json")
@@ -36,7 +37,7 @@ class Image:
 
         Its root is read-only, it has no capabilities, and a seccomp profile filters what it calls.
         """
-        port = _free_port()
+        port = free_port()
         name = f"numaserve-test-{port}"
         command = (
             *(PODMAN, "--runtime", self.runtime, "run", "--rm", "--name", name, "--network=host", "--read-only"),
@@ -94,8 +95,3 @@ class Container:
 def podman(*words: str) -> str:
     """What podman answers. Raises `CalledProcessError`."""
     return subprocess.run((PODMAN, *words), check=True, capture_output=True, text=True).stdout.strip()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])

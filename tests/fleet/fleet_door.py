@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ class Opened:
 def started(door: Opened, name: str) -> list[int]:
     """Process ids of the model's servers so far."""
     return [int(line.split()[2]) for line in door.noted() if line.startswith(f"{name} starts")]
+
+
+def kill(door: Opened, name: str) -> None:
+    """Kill the first server of a model."""
+    os.kill(started(door, name)[0], signal.SIGKILL)
 
 
 Open = Callable[..., AbstractAsyncContextManager[Opened]]

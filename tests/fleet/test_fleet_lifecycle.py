@@ -1,13 +1,11 @@
 """Models loaded, unloaded, restarted and given up, over processes that are stand-ins for their servers."""
 
 import asyncio
-import os
-import signal
 from typing import Any
 
 import httpx
 import pytest
-from fleet_door import Open, Opened, started
+from fleet_door import Open, Opened, kill, started
 from numaserve.server.api.key_file import ApiKey
 from numaserve.server.fleet import fleet as fleet_module
 from numaserve.server.fleet import waiting
@@ -143,14 +141,19 @@ async def test_a_mistake_is_not_tried_again_until_somebody_orders_it(opened: Ope
         assert (await echoed(door, "a")).status_code == 200
 
 
+async def killed_when_ready(door: Opened, *, servers: int) -> None:
+    """Kill the server of `a`, and wait until there have been so many of it."""
+    await door.until(door.fleet.is_ready)
+    kill(door, "a")
+    await door.until(lambda: len(started(door, "a")) == servers)
+
+
 async def test_a_mistake_of_a_server_that_was_ready_before_is_tried_again(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("numaserve.server.supervisor.policy._FIRST_PAUSE_S", 0.01)
     async with opened({"a": {"how": "relapses"}}) as door:
-        await door.until(door.fleet.is_ready)
-        os.kill(started(door, "a")[0], signal.SIGKILL)
-        await door.until(lambda: len(started(door, "a")) == 3)
+        await killed_when_ready(door, servers=3)
         assert (await echoed(door, "a")).status_code == 200
         assert door.fleet.exit_status("a") == 2
 
@@ -162,7 +165,7 @@ async def test_nothing_takes_the_place_of_a_server_whose_workers_still_end(opene
         if unloaded:
             order = asyncio.create_task(door.fleet.unload("a"))
         else:
-            os.kill(started(door, "a")[0], signal.SIGKILL)
+            kill(door, "a")
             await door.until(lambda: door.fleet.state("a") == "loading")
         waits = asyncio.create_task(echoed(door, "b" if unloaded else "a"))
         await door.until(lambda: door.fleet.waiting("b" if unloaded else "a") == 1)
@@ -180,9 +183,7 @@ async def test_workers_that_do_not_end_are_waited_for_only_so_long(
 ) -> None:
     monkeypatch.setattr("numaserve.server.fleet.process._LEFTOVERS_S", 0.05)
     async with opened({"a": {"how": "parent"}}) as door:
-        await door.until(door.fleet.is_ready)
-        os.kill(started(door, "a")[0], signal.SIGKILL)
-        await door.until(lambda: len(started(door, "a")) == 2)
+        await killed_when_ready(door, servers=2)
         door.notes.with_suffix(".end").touch()
 
 
@@ -226,7 +227,7 @@ async def test_a_server_that_is_killed_is_started_again_unless_it_was_to_end(ope
             await door.until(lambda: door.fleet._residency.requests("a") == 1)
             unloading = asyncio.create_task(door.fleet.unload("a"))
             await door.until(lambda: door.fleet.state("a") == "draining")
-        os.kill(started(door, "a")[0], signal.SIGKILL)
+        kill(door, "a")
         if state == "draining":
             assert await unloading == "unloaded"
             assert len(started(door, "a")) == 1

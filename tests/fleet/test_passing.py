@@ -2,15 +2,13 @@
 
 import asyncio
 import json
-import os
-import signal
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
 from fake_member import BLOB
-from fleet_door import Open, Opened, started
+from fleet_door import Open, Opened, kill, started
 from numaserve.server.api.key_file import ApiKey
 from numaserve.server.api.passed_clients import PassedClient
 from numaserve.server.api.quota import KeyLimits
@@ -191,7 +189,7 @@ async def test_a_client_that_reads_slowly_hears_that_its_server_has_died(opened:
         pieces = stream.aiter_raw()
         await anext(pieces)
         await door.until(lambda: door.notes.with_suffix(".sent").exists())
-        os.kill(started(door, "a")[0], signal.SIGKILL)
+        kill(door, "a")
         await door.until(lambda: len(started(door, "a")) == 2 and door.fleet.is_ready())
         with pytest.raises(httpx.RemoteProtocolError):
             async for _ in pieces:

@@ -14,18 +14,45 @@
 namespace numaserve {
 namespace {
 
+// The bytes of a widened tile of which a group fills `kUsed` lines.
+template <int kUsed>
+inline constexpr int64_t kWidenedTileBytes = (kWholeTiles ? kLines : kUsed) * kLineBytes;
+
+// Adds groups whose codes are in tiles, one after the other for each panel, to `c` [rows][32]; see add_groups.
+template <class Codes, int kUsed>
+inline void multiply_tiles(const GemmArgs& g, const GroupLayout& layout, int64_t row, int64_t rows, int64_t panel,
+                           Range groups, GemmScratch& scratch, float* c) {
+  using T = typename Codes::Element;
+  constexpr int64_t kDepth = kUsed * kLineDepth<T>, kTile = kWidenedTileBytes<kUsed> / static_cast<int64_t>(sizeof(T));
+  const int64_t panel_tiles = g.b.group / kDepth * kTile;
+  const std::byte* records = pair_records(g.b, layout, panel);
+  for (int64_t r = 0; r < rows; r += 32) {
+    const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);
+    const T* tiles = reinterpret_cast<const T*>(scratch.tiles);
+    for (int64_t group = groups.begin; group < groups.end; ++group, tiles += 2 * panel_tiles) {
+      const int64_t k = group * g.b.group;
+      const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + k;
+      const int64_t left = g.b.depth - k < g.b.group ? g.b.depth - k : g.b.group;
+      auto* sums = reinterpret_cast<typename SumOf<T>::type*>(scratch.sums);
+      tile_gemm<false, kUsed>(
+          a, g.lda, [tiles](int64_t kt) { return tiles + kt * kTile; }, panel_tiles, 2, left / kDepth, sums, 32,
+          tile_rows, false);
+      add_scaled<Codes>(g, layout, records + group * layout.bytes, group, row, r, tile_rows, sums, scratch, c);
+    }
+  }
+}
+
 // Adds groups [begin, end) of one pair of panels to `c` [rows][32]. `kUsed`: the lines of a tile that a group fills,
 // all of them or, in int8 groups of 32, half.
 template <class Codes, int kUsed>
 inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, GemmScratch& scratch,
                        float* c) {
   using T = typename Codes::Element;
-  constexpr int64_t kDepth = kUsed * kLineDepth<T>, kTileBytesHere = (kWholeTiles ? kLines : kUsed) * kLineBytes;
+  constexpr int64_t kDepth = kUsed * kLineDepth<T>;
   const GroupLayout layout = group_layout(Codes::kFormat, g.b.group, g.b.offsets);
   const std::byte* records = pair_records(g.b, layout, panel);
-  const int64_t panel_bytes = g.b.group / kDepth * kTileBytesHere;
+  const int64_t panel_bytes = g.b.group / kDepth * kWidenedTileBytes<kUsed>;
   const int64_t block = kWidenedBytes / (2 * panel_bytes);
-  const T* tiles = reinterpret_cast<const T*>(scratch.tiles);
   for (int64_t first = groups.begin; first < groups.end; first += block) {
     const int64_t count = groups.end - first < block ? groups.end - first : block;
     for (int64_t i = 0; i < 2 * count; ++i) {
@@ -33,30 +60,15 @@ inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
       std::byte* out = scratch.tiles + i * panel_bytes;
       for (int64_t line = 0; line < layout.lines; ++line)
         Codes::widen(codes + line * 2 * kLineBytes, out + line * Codes::kLinesPerCode * kLineBytes);
-      if constexpr (kTileBytesHere != kUsed * kLineBytes)
-        __builtin_memset(out + kUsed * kLineBytes, 0, static_cast<size_t>(kTileBytesHere - kUsed * kLineBytes));
+      if constexpr (kWidenedTileBytes<kUsed> != kUsed * kLineBytes)
+        __builtin_memset(out + kUsed * kLineBytes, 0,
+                         static_cast<size_t>(kWidenedTileBytes<kUsed> - kUsed * kLineBytes));
     }
-    if constexpr (kPacksRows && !kWholeNumbers<Codes>) {
-      multiply_scaled<Codes>(g, layout, row, rows, panel, {first, first + count}, scratch, c);
-      continue;
-    }
-    for (int64_t r = 0; r < rows; r += 32) {
-      const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);
-      for (int64_t i = 0; i < count; ++i) {
-        const int64_t k = (first + i) * g.b.group;
-        const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + k;
-        const int64_t left = g.b.depth - k < g.b.group ? g.b.depth - k : g.b.group;
-        const T* group_tiles = tiles + 2 * i * panel_bytes / static_cast<int64_t>(sizeof(T));
-        const auto tile = [group_tiles](int64_t kt) {
-          return group_tiles + kt * (kTileBytesHere / static_cast<int64_t>(sizeof(T)));
-        };
-        auto* sums = reinterpret_cast<typename SumOf<T>::type*>(scratch.sums);
-        tile_gemm<false, kUsed>(a, g.lda, tile, panel_bytes / static_cast<int64_t>(sizeof(T)), 2, left / kDepth, sums,
-                                32, tile_rows, false);
-        add_scaled<Codes>(g, layout, records + (first + i) * layout.bytes, first + i, row, r, tile_rows, sums, scratch,
-                          c);
-      }
-    }
+    const Range some{first, first + count};
+    if constexpr (kPacksRows)
+      multiply_scaled<Codes>(g, layout, row, rows, panel, some, scratch, c);
+    else
+      multiply_tiles<Codes, kUsed>(g, layout, row, rows, panel, some, scratch, c);
   }
 }
 
@@ -84,8 +96,20 @@ struct Grouped {
   }
   static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, bool fresh, bool,
                   GemmScratch& scratch, float* c) {
-    constexpr int kHalf = kWholeNumbers<Codes> ? kLines / 2 : kLines;
     if (fresh) __builtin_memset(c, 0, static_cast<size_t>(rows) * 32 * sizeof(float));
+    if constexpr (kWholeNumbers<Codes> && kRowsInRegisters<T> >= kRowBlock)
+      add_groups_in_registers<Codes>(g, row, rows, panel, groups, scratch, c);
+    else
+      add_few_or_many(g, row, rows, panel, groups, scratch, c);
+  }
+
+ private:
+  static constexpr int64_t kMostPacked = kPacksRows ? kRowBlock : kRowsInRegisters<T>;
+  static bool packs(int64_t rows) { return rows <= kMostPacked; }
+
+  static void add_few_or_many(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups,
+                              GemmScratch& scratch, float* c) {
+    constexpr int kHalf = kWholeNumbers<Codes> ? kLines / 2 : kLines;
     if constexpr (kRowsInRegisters<T> > 0) {
       // A group may be cut short by the padding of bf16 activations: lines of codes would then reach past them.
       if (rows <= kRowsInRegisters<T> && groups.end * g.b.group <= g.b.depth)
@@ -96,10 +120,6 @@ struct Grouped {
     else
       add_groups<Codes, kLines>(g, row, rows, panel, groups, scratch, c);
   }
-
- private:
-  static constexpr int64_t kMostPacked = kPacksRows ? kRowBlock : kRowsInRegisters<T>;
-  static bool packs(int64_t rows) { return rows <= kMostPacked; }
 };
 
 }  // namespace

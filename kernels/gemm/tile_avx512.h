@@ -1,9 +1,11 @@
 // The GEMM micro-tile of the avx512 set: VDPBF16PS or VPDPBUSD with four bytes of activations broadcast from memory.
-// The contract of `tile_gemm` is that of tile_portable.h. It serves attention; products take packed_rows_avx512.inl.
+// The contract of `tile_gemm` is that of tile_portable.h. It serves attention, bf16; products take
+// packed_rows_avx512.inl.
 #pragma once
 
 #include <immintrin.h>
 
+#include "kernels/gemm/scratch.inl"
 #include "kernels/gemm/sums_avx512.h"
 #include "kernels/include/types.h"
 #include "kernels/simd/prefetch.h"
@@ -20,31 +22,27 @@ inline constexpr bool kPacksRows = true;  // see packed_rows_avx512.inl
 inline constexpr int kKvRowsInRegisters = 8;
 // Up to how many rows meet weights that are widened in registers (grouped_avx512.inl).
 template <class Element>
-inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? kRowBlock : 12;
+inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? kRowBlock : kMostTogether;
 
-template <int kUsed, int kRows, class T, class TileAt, class Sum>
-inline void avx512_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
-                        bool accumulate) {
-  typename SumsOf<T>::type acc[kRows][2];
+template <int kRows, class TileAt>
+inline void avx512_rows(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, float* c,
+                        int64_t ldc, bool accumulate) {
+  constexpr int kDepth = kLineDepth<bf16>;
+  Fp32Sums acc[kRows][2];
   if (accumulate)
     for (int r = 0; r < kRows; ++r)
       for (int p = 0; p < 2; ++p) acc[r][p].load(c + r * ldc + p * kTileN);
-  // Two panels go side by side, one broadcast activation for both; but not int8, where gcc 12 then copies registers and
-  // two thirds of the speed are left. An element's sum is the same chain.
-  constexpr int kTogether = sizeof(T) == sizeof(int8_t) ? 1 : 2;
+  // Two panels go side by side, one broadcast activation for both.
   for (int64_t kt = 0; kt < k_tiles; ++kt) {
-    for (int first = 0; first < 2; first += kTogether) {
-      const T* tile = b(kt) + first * panel_stride;
+    const bf16* tile = b(kt);
 #pragma GCC unroll 4
-      for (int line = 0; line < kUsed; ++line) {
-        __m512i columns[kTogether];
-        for (int p = 0; p < kTogether; ++p)
-          columns[p] = _mm512_loadu_si512(tile + p * panel_stride + line * kTileN * kLineDepth<T>);
-        for (int r = 0; r < kRows; ++r) {
-          int bits;
-          __builtin_memcpy(&bits, a + r * lda + (kt * kUsed + line) * kLineDepth<T>, sizeof(bits));
-          for (int p = 0; p < kTogether; ++p) acc[r][first + p].add(bits, columns[p]);
-        }
+    for (int line = 0; line < kLines; ++line) {
+      __m512i columns[2];
+      for (int p = 0; p < 2; ++p) columns[p] = _mm512_loadu_si512(tile + p * panel_stride + line * kTileN * kDepth);
+      for (int r = 0; r < kRows; ++r) {
+        int bits;
+        __builtin_memcpy(&bits, a + r * lda + (kt * kLines + line) * kDepth, sizeof(bits));
+        for (int p = 0; p < 2; ++p) acc[r][p].add(bits, columns[p]);
       }
     }
   }
@@ -52,15 +50,15 @@ inline void avx512_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride,
     for (int p = 0; p < 2; ++p) acc[r][p].store(c + r * ldc + p * kTileN);
 }
 
-template <bool, int kUsed = kLines, class T, class TileAt, class Sum>
-inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, Sum* c,
+template <bool, class TileAt>
+inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, float* c,
                       int64_t ldc, int rows, bool accumulate) {
   for (int panel = 0; panel < panels; panel += 2) {
     const auto tile = [&](int64_t kt) { return b(kt) + panel * panel_stride; };
-    Sum* out = c + panel * kTileN;
+    float* out = c + panel * kTileN;
     // Twelve rows by two panels fill the registers; fewer rows go in one pass too, so that weights are read once.
     const auto pass = [&]<int kRows>(int r) {
-      avx512_rows<kUsed, kRows>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc, accumulate);
+      avx512_rows<kRows>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc, accumulate);
       return kRows;
     };
     int r = 0;

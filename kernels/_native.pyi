@@ -230,6 +230,13 @@ class Program:
         waiting for masks.
         Raises ValueError for a batch that cannot be run, RingError when a peer is gone.
         """
+    @property
+    def blocking(self) -> tuple[int, int, int]:
+        """How much of a product is done at a time, by the instruction set and the caches: panels of a group, k tiles of
+        a slab, and of a block. Another one changes no bit; setting it raises ValueError where there is no room for it.
+        """
+    @blocking.setter
+    def blocking(self, to: tuple[int, int, int]) -> None: ...
     def profile(self) -> list[tuple[str, str, int, int, int, int, int]]:
         """A row for each node: name, the format of what it multiplies, nanoseconds, those of waiting for other ranks,
         bytes of its weights, bytes read and operations. All but the bytes of its weights grow from step to step."""

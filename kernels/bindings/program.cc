@@ -193,6 +193,16 @@ void bind_program(nb::module_& m) {
       .def_prop_ro("pooled", &pooled)
       .def("token_logprobs", [](Program& self, int64_t slot) { return self.slots().at(slot).named_logprobs; })
       .def("step", &step, nb::arg("sequences"), nb::arg("tokens"), nb::arg("targets"), nb::arg("step_id") = 0)
+      .def_prop_rw(
+          "blocking",
+          [](const Program& self) {
+            const Blocking& b = self.blocking();
+            return std::make_tuple(b.group_panels, b.slab_tiles, b.block_tiles);
+          },
+          [](Program& self, const std::tuple<int64_t, int64_t, int64_t>& to) {
+            self.set_blocking(
+                {.group_panels = std::get<0>(to), .slab_tiles = std::get<1>(to), .block_tiles = std::get<2>(to)});
+          })
       .def("profile",
            [](const Program& self) {
              std::vector<std::tuple<std::string, std::string, int64_t, int64_t, int64_t, int64_t, int64_t>> rows;

@@ -8,10 +8,10 @@
 //         panels in pairs
 //           k in blocks                       a pair's block of weights stays in L1 while the rows pass by it
 //             rows in tiles of 32, or packed in passes of up to 12
-// The sizes follow from the processor's caches (blocking_for). Results are carried between slabs and blocks of k in
-// fp32 or int32, which is exact: the bits do not depend on the blocking. For formats in groups (grouped.inl) a slab and
-// a block are as many groups. With up to 32 rows there is nothing to reuse, and every panel pair is read once, from its
-// first tile to its last.
+// The sizes follow from the set and the processor's caches (kernels/blocking.h). Results are carried between slabs and
+// blocks of k in fp32 or int32, which is exact: the bits do not depend on the blocking. For formats in groups
+// (grouped.inl) a slab and a block are as many groups. With up to 32 rows there is nothing to reuse, and every panel
+// pair is read once, from its first tile to its last.
 #pragma once
 
 #include "kernels/gemm/grouped.inl"

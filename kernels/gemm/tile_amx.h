@@ -25,6 +25,10 @@ namespace {
 inline constexpr int kActivationOffset = 0;  // TDPBSSD takes both operands signed
 inline constexpr int kCodeOffset = 0;        // TDPBSUD takes the second one unsigned
 inline constexpr bool kWholeTiles = true;
+// Two panels of weights, 32 rows of activations and their results: with 48 KiB eight k tiles. Measured with AMX, of the
+// peak of bf16 and with activations in the second level: 65 % with 8, 55 % with 16.
+inline constexpr FirstLevelUse kFirstLevelUse = {
+    .quarters = 3, .tile_bytes = 4 * kTileBytes, .other_bytes = 32 * 32 * 4};
 inline constexpr int kKvRowsInRegisters = 0;
 inline constexpr bool kPacksRows = false;
 // Tiles cost the same up to 16 rows; fewer vector instructions than that are spent on this many. TDPBF16PS rounds

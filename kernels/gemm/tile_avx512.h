@@ -17,6 +17,8 @@ namespace {
 inline constexpr int kActivationOffset = 128;
 inline constexpr int kCodeOffset = 0;  // codes of groups are unsigned: they are the first operand
 inline constexpr bool kWholeTiles = false;
+// Weights alone: activations are a stream beside them.
+inline constexpr FirstLevelUse kFirstLevelUse = {.quarters = 2, .tile_bytes = 2 * kTileBytes, .other_bytes = 0};
 inline constexpr bool kPacksRows = true;  // see packed_rows_avx512.inl
 // Up to how many rows meet a KV cache that is widened in registers (kv_tiles_avx512.inl).
 inline constexpr int kKvRowsInRegisters = 8;

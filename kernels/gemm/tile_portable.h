@@ -12,6 +12,8 @@ namespace {
 inline constexpr int kActivationOffset = 0;
 inline constexpr int kCodeOffset = 128;  // taken off unsigned codes, see CodeDot
 inline constexpr bool kWholeTiles = false;
+// Weights alone: activations are a stream beside them.
+inline constexpr FirstLevelUse kFirstLevelUse = {.quarters = 2, .tile_bytes = 2 * kTileBytes, .other_bytes = 0};
 inline constexpr int kKvRowsInRegisters = 0;
 inline constexpr bool kPacksRows = false;
 template <class>

@@ -91,6 +91,13 @@ struct Blocking {
   int64_t block_tiles;   // k tiles of two panels of weights that stay in the first
 };
 
+// What a set's products keep in the first level while rows pass by a block of weights, and how much of it that may be.
+struct FirstLevelUse {
+  int64_t quarters;     // of the cache
+  int64_t tile_bytes;   // for each k tile of the block
+  int64_t other_bytes;  // besides
+};
+
 inline constexpr int kPageTokens = 32;       // tokens in a page of KV cache
 inline constexpr int kAttentionBlock = 256;  // tokens whose softmax is computed at once; blocks are merged in order
 inline constexpr int kAttentionRows = 32;    // query rows (token, head of the group) in a work item at most
@@ -126,17 +133,6 @@ struct GroupScale {
   const int64_t scales = group == 0 ? static_cast<int64_t>(sizeof(float))
                                     : ceil_div(cols, group) * static_cast<int64_t>(sizeof(GroupScale));
   return quantized_depth(cols, group) + scales;
-}
-
-// Results may take a whole second level: they are streamed, once a slab. Half of the second level is for activations,
-// half of the first for weights.
-[[gnu::always_inline]] constexpr Blocking blocking_for(int64_t l1_bytes, int64_t l2_bytes) {
-  const auto within = [](int64_t value, int64_t least, int64_t most) {
-    return value < least ? least : value > most ? most : value;
-  };
-  const int64_t panel_bytes = kRowBlock * kTileN * 4, row_bytes = kRowBlock * kLineBytes;
-  return {within(l2_bytes / panel_bytes / 2 * 2, 2, kMostPanels), within(l2_bytes / 2 / row_bytes, 8, 256),
-          within(l1_bytes / 2 / (2 * kTileBytes), 4, 32)};
 }
 
 struct Range {

@@ -51,6 +51,7 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .gemm_share = gemm_share,
     .gemm_parts = gemm_parts,
     .gemm_finish = gemm_finish,
+    .first_level = kFirstLevelUse,
     .gemm_scratch = sizeof(GemmScratch),
     .quantize = quantize,
     .rms_norm = rms_norm,

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/blocking.h"
 #include "kernels/runtime/nodes.h"
 
 namespace numaserve {
@@ -60,6 +61,11 @@ class Program {
   void pool_to(const Place& place, int64_t columns);
   // The board outlives the Program. Throws std::invalid_argument for one with too few rows or bits.
   void use_masks(const Masks& masks);
+
+  // How much of a product is done at a time: by the caches, until another is set. The bits are the same. Throws
+  // std::invalid_argument for one that there is no room for.
+  const Blocking& blocking() const { return blocking_; }
+  void set_blocking(const Blocking& blocking) { blocking_ = checked(blocking); }
 
   // Runs every node on a batch, and makes the slots' changes before it final. Masks are awaited for the step of that
   // id. Throws std::invalid_argument for a plan

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/blocking.h"
 #include "kernels/runtime/memory.h"
 #include "kernels/runtime/operations.h"
 #include "kernels/runtime/packed_matrix.h"
@@ -76,7 +77,7 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
                       .lda = x.ld,
                       .b = weights,
                       .widened = widened,
-                      .blocking = blocking_for(l1_bytes, l2_bytes),
+                      .blocking = blocking_for(table, {.l1d = l1_bytes, .l2 = l2_bytes}),
                       .m = m,
                       .bias = data_or_null(bias),
                       .activation = act,
@@ -95,6 +96,12 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
   play_threads(table, threads,
                [&](int thread) { table.gemm_parts(args, sums.data(), scratch.data(), thread, threads); });
   play_threads(table, threads, [&](int thread) { table.gemm_finish(args, sums.data(), thread, threads); });
+}
+
+// (panels of a group, k tiles of a slab, k tiles of a block)
+nb::tuple blocking(const std::string& isa, int64_t l1_bytes, int64_t l2_bytes) {
+  const Blocking found = blocking_for(*table_by_name(isa), {.l1d = l1_bytes, .l2 = l2_bytes});
+  return nb::make_tuple(found.group_panels, found.slab_tiles, found.block_tiles);
 }
 
 // `quantized` [rows, bytes]: what is normalised also in int8, by the same call if `fused`.
@@ -273,6 +280,7 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
           "out_bf16"_a.none(), "limit"_a, "widened"_a, "accumulate"_a, "in_parts"_a, "threads"_a, "l1_bytes"_a,
           "l2_bytes"_a);
+  ops.def("blocking", &blocking, "isa"_a, "l1_bytes"_a, "l2_bytes"_a);
   ops.def("pool", &pool, "isa"_a, "x"_a, "rows"_a, "weight"_a, "eps"_a, "out"_a, "threads"_a);
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "quantized"_a.none(), "group"_a,
           "fused"_a, "threads"_a);

@@ -1,0 +1,33 @@
+#include "kernels/blocking.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace numaserve {
+namespace {
+
+// A slab holds whole groups of weights, and the totals of its groups have room; a block may be halved.
+constexpr int64_t kLeastSlab = 8, kMostSlab = 256, kLeastBlock = 4, kMostBlock = 32;
+
+}  // namespace
+
+Blocking blocking_for(const KernelTable& table, const CacheSizes& caches) {
+  constexpr int64_t kPanelBytes = kRowBlock * kTileN * 4, kRowBytes = kRowBlock * kLineBytes;
+  const FirstLevelUse& use = table.first_level;
+  const int64_t room = caches.l1d * use.quarters / 4 - use.other_bytes;
+  return {.group_panels = std::clamp<int64_t>(caches.l2 / kPanelBytes / 2 * 2, 2, kMostPanels),
+          .slab_tiles = std::clamp<int64_t>(caches.l2 / 2 / kRowBytes, kLeastSlab, kMostSlab),
+          .block_tiles = std::clamp<int64_t>(room / use.tile_bytes, kLeastBlock, kMostBlock)};
+}
+
+const Blocking& checked(const Blocking& blocking) {
+  const auto between = [](int64_t value, int64_t least, int64_t most) { return least <= value && value <= most; };
+  if (!between(blocking.group_panels, 2, kMostPanels) || blocking.group_panels % 2 != 0)
+    throw std::invalid_argument("panels of a group are even, 2 to " + std::to_string(kMostPanels));
+  if (!between(blocking.slab_tiles, kLeastSlab, kMostSlab) || !between(blocking.block_tiles, kLeastBlock, kMostBlock))
+    throw std::invalid_argument("k tiles of a slab are 8 to 256, of a block 4 to 32");
+  return blocking;
+}
+
+}  // namespace numaserve

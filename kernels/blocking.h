@@ -1,0 +1,16 @@
+// How much of a product is done at a time, by instruction set and caches.
+#pragma once
+
+#include "kernels/cpu_features.h"
+#include "kernels/include/kernel_table.h"
+
+namespace numaserve {
+
+// Results may take a whole second level: they are streamed, once a slab. Half of the second level is for activations,
+// and of the first what the set's products ask for.
+Blocking blocking_for(const KernelTable& table, const CacheSizes& caches);
+
+// Throws std::invalid_argument for one that the loop nest has no room for.
+const Blocking& checked(const Blocking& blocking);
+
+}  // namespace numaserve

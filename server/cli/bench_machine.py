@@ -22,6 +22,10 @@ def bench_kernels(
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Default: one on each core of the first node.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer sizes, each for a shorter time.")] = False,
+    sweep: Annotated[
+        bool,
+        typer.Option("--sweep", help="How much of a product to do at a time: what is chosen, and others."),
+    ] = False,
     json: Json = None,
 ) -> None:
     """Measure the operations of a step one by one, beside what the cores of a rank can read and compute."""
@@ -33,7 +37,9 @@ def bench_kernels(
 
     isa = instruction_set()
     sizes = kernels.QUICK if quick else kernels.Sizes()
-    cases = kernels.make_cases(op or [], format or [], sizes)
+    if sweep and op:
+        raise OperatorError("--sweep is of matrix products alone: leave --op out")
+    cases = kernels.sweep_cases(format or [], sizes) if sweep else kernels.make_cases(op or [], format or [], sizes)
     with MachineReport("kernels", json) as report:
         team, cores = kernels.enter_node(threads)
         report.console.print(f"{isa}, {team.size} threads; times are of one operation", highlight=False)

@@ -14,6 +14,7 @@ from numaserve.workers.bench.latent import LatentCase, bench_latent
 from numaserve.workers.bench.programs import FORMATS, Format
 from numaserve.workers.bench.rows import Effort, Rows
 from numaserve.workers.bench.small_ops import bench_pool, bench_rows, bench_sampler
+from numaserve.workers.bench.sweep import PRODUCTS, Product, bench_sweep
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.planning.placement import RankCores, place_ranks
 from numaserve.workers.planning.topology import read_topology
@@ -43,6 +44,8 @@ class Sizes:
     prefill: int = 4096
     decode: int = 8192
     tokens: Sequence[int] = (1, 16, 512)
+    sweep: Sequence[Product] = PRODUCTS
+    sweep_m: Sequence[int] = (64, 512)
     effort: Effort = field(default_factory=Effort)
 
 
@@ -54,6 +57,7 @@ QUICK = Sizes(
     expert_tokens=(1, 512),
     latent=(LatentCase(16, 8192),),
     tokens=(1, 512),
+    sweep_m=(512,),
     effort=Effort(seconds=0.3, most=50),
 )
 
@@ -69,16 +73,34 @@ class Case:
 def make_cases(operations: Sequence[str], formats: Sequence[str], sizes: Sizes) -> list[Case]:
     """The cases of some operations, all of them when none is named. Raises `OperatorError` for a name that is none."""
     _check("--op", operations, OPERATIONS)
-    _check("--format", formats, list(dict.fromkeys(each.name for each in FORMATS)))
+    chosen = _chosen_formats(formats)
     makers: dict[str, Callable[[], Iterator[Case]]] = {
-        "gemm": lambda: _gemm_cases([each for each in FORMATS if each.name in formats or not formats], sizes),
-        "experts": lambda: _expert_cases([each for each in FORMATS if each.name in formats or not formats], sizes),
+        "gemm": lambda: _gemm_cases(chosen, sizes),
+        "experts": lambda: _expert_cases(chosen, sizes),
         "attention": lambda: _attention_cases(sizes),
         "latent": lambda: _latent_cases(sizes),
         "small": lambda: _small_cases(sizes),
         "barrier": lambda: iter([Case("barrier", bench_barrier)]),
     }
     return [case for name in OPERATIONS if name in operations or not operations for case in makers[name]()]
+
+
+def sweep_cases(formats: Sequence[str], sizes: Sizes) -> list[Case]:
+    """The sweeps of some formats, all of them when none is named. Raises `OperatorError` for a name that is none."""
+    return [
+        _case(
+            f"sweep {format} {product.name}",
+            partial(bench_sweep, product=product, format=format, m_values=sizes.sweep_m),
+            sizes,
+        )
+        for format in _chosen_formats(formats)
+        for product in sizes.sweep
+    ]
+
+
+def _chosen_formats(names: Sequence[str]) -> list[Format]:
+    _check("--format", names, list(dict.fromkeys(each.name for each in FORMATS)))
+    return [each for each in FORMATS if each.name in names or not names]
 
 
 def enter_node(threads: int | None) -> tuple[Team, RankCores]:

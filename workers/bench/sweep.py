@@ -1,0 +1,130 @@
+"""How much of a product is done at a time: each choice beside the others, by turns, and the best beside the table's.
+
+Only the time differs between choices, never a bit of the result.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from numaserve.kernels import Program, Team
+from numaserve.workers.bench.programs import (
+    Format,
+    begin,
+    built,
+    make_builder,
+    random_matrix,
+    start_slot,
+    timed_step,
+)
+from numaserve.workers.bench.rows import Ceiling, Effort, Row, Rows, Times, Work, timed_row
+from numaserve.workers.planning.ceilings import rank_ceilings
+from numaserve.workers.protocol import PAGE_SIZE
+
+
+class Blocking(NamedTuple):
+    """`Program.blocking`."""
+
+    group_panels: int
+    slab_tiles: int
+    block_tiles: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """A weight [n, k] of a model."""
+
+    name: str
+    n: int
+    k: int
+
+
+PRODUCTS = (
+    Product("llama-1b gate_up", 16384, 2048),
+    Product("llama-1b down", 2048, 8192),
+    Product("deepseek-v3 expert's gate_up", 4096, 7168),
+)
+VALUES: dict[str, Sequence[int]] = {
+    "group_panels": (16, 32, 64, 128),
+    "slab_tiles": (16, 32, 64, 128, 256),
+    "block_tiles": (4, 6, 8, 12, 16, 24, 32),
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A blocking, what it changes, its times, and the best of them over that of what is chosen without a sweep."""
+
+    change: str
+    blocking: Blocking
+    times: Times
+    of_chosen: float
+
+
+def bench_sweep(
+    team: Team,
+    effort: Effort,
+    *,
+    product: Product,
+    format: Format,
+    m_values: Sequence[int],
+    values: dict[str, Sequence[int]] = VALUES,
+) -> Rows:
+    """Rows for M of `m_values`: what is chosen without a sweep, each option's other values, and the best of all options
+    together. `effort` is for each choice."""
+    program, nbytes = _program(team, product, format, max(m_values))
+    for m in m_values:
+        work = Work(nbytes, 2.0 * m * product.n * product.k, format.name)
+        with Ceiling(partial(rank_ceilings, team, [format.name])) as ceiling:
+            choices = _choices(program, m, effort, values)
+        for choice in choices:
+            what: dict[str, str | int] = {"product": product.name, "N": product.n, "K": product.k, "M": m}
+            what |= {"change": choice.change, **choice.blocking._asdict()}
+            row = timed_row(f"sweep, {format}", what, choice.times, work, ceiling.best)
+            yield Row(row.table, row.what, row.figures | {"of_chosen_time": choice.of_chosen})
+
+
+def _program(team: Team, product: Product, format: Format, rows: int) -> tuple[Program, int]:
+    """One product, and the bytes of its weight."""
+    matrix = random_matrix(team, product.n, product.k, format)
+    b = make_builder(team, hidden=product.k, step_tokens=rows, context=rows)
+    _, x = begin(b, team)
+    b.linear(x, matrix)
+    program = built(b, team)
+    start_slot(program, 0, range(-(-rows // PAGE_SIZE)))
+    return program, matrix.nbytes
+
+
+def _choices(program: Program, m: int, effort: Effort, values: dict[str, Sequence[int]]) -> list[Choice]:
+    chosen = Blocking(*program.blocking)
+    changes = {"": chosen} | {
+        f"{option} {value}": chosen._replace(**{option: value})
+        for option, several in values.items()
+        for value in several
+        if value != getattr(chosen, option)
+    }
+    times = dict(zip(changes, _by_turns(program, m, list(changes.values()), effort), strict=True))
+    best = chosen
+    for option, several in values.items():
+        of_option = ["", *(f"{option} {value}" for value in several if f"{option} {value}" in changes)]
+        fastest = min(of_option, key=lambda change: times[change].best)
+        best = best._replace(**{option: getattr(changes[fastest], option)})
+    found = [Choice(each, changes[each], times[each], times[each].best / times[""].best) for each in changes]
+    # The best of many is so by luck too: it is measured once more, beside the chosen one alone.
+    again, together = _by_turns(program, m, [chosen, best], effort)
+    return [*found, Choice("best of all", best, together, together.best / again.best)]
+
+
+def _by_turns(program: Program, m: int, blockings: Sequence[Blocking], effort: Effort) -> Iterator[Times]:
+    """Times of each, which take turns; the program's own stands afterwards."""
+    before = program.blocking
+    samples: list[list[float]] = [[] for _ in blockings]
+    end = time.perf_counter() + effort.seconds * len(blockings)
+    while len(samples[0]) < effort.least or (time.perf_counter() < end and len(samples[0]) < effort.most):
+        for blocking, seconds in zip(blockings, samples, strict=True):
+            program.blocking = blocking
+            seconds.append(timed_step(program, "linear", [(0, 0, m, 0)]))
+    program.blocking = before
+    return map(Times.of, samples)

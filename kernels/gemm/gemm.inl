@@ -122,6 +122,7 @@ struct Plain {
     return room < wanted ? room : wanted;
   }
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range k, GemmScratch& scratch) {
+    tile_begin(rows);
     if constexpr (kPacksRows) {
       const T* a = static_cast<const T*>(g.a) + row * g.lda;
       pack_rows(a, g.lda * static_cast<int64_t>(sizeof(T)), rows, {k.begin * kLines, k.end * kLines}, kMostTogether,
@@ -162,17 +163,19 @@ struct Plain {
   static void multiply_in_place(const GemmArgs& g, int64_t row, int64_t rows, int64_t kt, const T* block, int64_t count,
                                 const T* next, bool streamed, Sum* c, bool accumulate) {
     const auto tile = [block](int64_t t) { return block + t * 2 * kElements; };
-    for (int64_t r = 0; r < rows; r += 32) {
+    int64_t r = 0;
+    for (int64_t step = 0, steps = ceil_div(rows, 32); step < steps; ++step) {
       const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>;
-      const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);
+      const int tile_rows = rows_at_once(rows - r);
       if (streamed) {
         tile_gemm<true>(a, g.lda, tile, kElements, 2, count, c, 32, tile_rows, accumulate);
       } else {
         // A share of the next block of weights at each step: what comes from memory then waits in the second level.
-        const Range ahead = split(count * 2 * kLines, ceil_div(rows, 32), r / 32);
+        const Range ahead = split(count * 2 * kLines, steps, step);
         for (int64_t line = ahead.begin; line < ahead.end; ++line) prefetch_line(next + line * kTileN * kLineDepth<T>);
         tile_gemm<false>(a, g.lda, tile, kElements, 2, count, c + r * 32, 32, tile_rows, accumulate);
       }
+      r += tile_rows;
     }
   }
 };

@@ -26,8 +26,8 @@ inline void multiply_tiles(const GemmArgs& g, const GroupLayout& layout, int64_t
   constexpr int64_t kDepth = kUsed * kLineDepth<T>, kTile = kWidenedTileBytes<kUsed> / static_cast<int64_t>(sizeof(T));
   const int64_t panel_tiles = g.b.group / kDepth * kTile;
   const std::byte* records = pair_records(g.b, layout, panel);
-  for (int64_t r = 0; r < rows; r += 32) {
-    const int tile_rows = static_cast<int>(rows - r < 32 ? rows - r : 32);
+  for (int64_t r = 0; r < rows;) {
+    const int tile_rows = rows_at_once(rows - r);
     const T* tiles = reinterpret_cast<const T*>(scratch.tiles);
     for (int64_t group = groups.begin; group < groups.end; ++group, tiles += 2 * panel_tiles) {
       const int64_t k = group * g.b.group;
@@ -39,6 +39,7 @@ inline void multiply_tiles(const GemmArgs& g, const GroupLayout& layout, int64_t
           tile_rows, false);
       add_scaled<Codes>(g, layout, records + group * layout.bytes, group, row, r, tile_rows, sums, scratch, c);
     }
+    r += tile_rows;
   }
 }
 
@@ -86,8 +87,8 @@ struct Grouped {
   }
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {
     if constexpr (!kWholeNumbers<Codes>) sum_groups(g, row, rows, groups, scratch);
+    if (!packs(rows)) return tile_begin(rows);
     if constexpr (kMostPacked > 0) {
-      if (!packs(rows)) return;
       const int64_t end = groups.end * g.b.group < g.b.depth ? groups.end * g.b.group : g.b.depth;
       const T* a = static_cast<const T*>(g.a) + row * g.lda;
       const Range words{groups.begin * g.b.group / kLineDepth<T>, end / kLineDepth<T>};

@@ -1,11 +1,12 @@
-// The GEMM micro-tile of the amx set: 1 or 2 by 2 tiles of 16 x 16 results. The contract of `tile_gemm` is that of
-// tile_portable.h. Tile registers: 0-3 results (row tile * 2 + panel), 4-5 activations, 6-7 weights.
+// The GEMM micro-tile of the amx set: 1 or 2 by 2 tiles of up to 16 x 16 results. The contract of `tile_gemm` is that
+// of tile_portable.h. Tile registers: 0-3 results (row tile * 2 + panel), 4-5 activations, 6-7 weights.
 //
 // Weight tiles are loaded in the order in which they lie in memory, streamed or not, which is what the hardware
 // prefetcher wants; software prefetch would only compete with the tile loads.
 //
-// A row tile is always 16 rows: a tile of one row costs nothing next to streaming the weights, and one tile
-// configuration serves the whole life of a thread (changing it costs more than the rows it would save).
+// Fewer than 16 rows have a tile configuration of their own, so that no more of them are read, multiplied and written.
+// LDTILECFG takes some 200 cycles (Intel's Optimization Reference Manual, throughput of AMX instructions), so that it
+// is loaded once a product or item (`tile_begin`), and the last of more rows overlap those before them instead.
 #pragma once
 
 #include <immintrin.h>
@@ -36,6 +37,16 @@ inline constexpr bool kPacksRows = false;
 template <class Element>
 inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? 4 : 0;
 
+// How many of `left` rows products take at once: 32, and of what is left at the end no fewer than 16.
+inline int rows_at_once(int64_t left) {
+  if (left <= 2 * kTileRows) return static_cast<int>(left);
+  return left < 3 * kTileRows ? kTileRows : 2 * kTileRows;
+}
+
+inline void tile_begin(int64_t rows) {
+  NUMASERVE_TILE_CONFIGURE(static_cast<int>(rows < kTileRows ? rows : kTileRows));
+}
+
 // Not functions: tile numbers are part of the instruction.
 #define NUMASERVE_TILE_DOT(T, c, a, b)         \
   do {                                         \
@@ -48,13 +59,14 @@ inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? 4 : 0;
     }                                          \
   } while (false)
 
+// `rows` of activations: 1 to 16 in one tile, or to 32 in two, the second of which ends with the last row.
 template <int kUsed, int kRowTiles, class T, class TileAt, class Sum>
 inline void amx_block(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
-                      bool accumulate) {
+                      int rows, bool accumulate) {
   const int64_t a_bytes = lda * static_cast<int64_t>(sizeof(T));
   const int64_t c_bytes = ldc * static_cast<int64_t>(sizeof(Sum));
-  const T* a1 = a + 16 * lda;
-  Sum* c1 = c + 16 * ldc;
+  const T* a1 = kRowTiles == 2 ? a + (rows - kTileRows) * lda : a;
+  Sum* c1 = kRowTiles == 2 ? c + (rows - kTileRows) * ldc : c;
   // gcc's tile loads do not say that they read memory: without this, stores to `a` or `c` could sink below them.
   __asm__ volatile("" ::: "memory");
   if (accumulate) {
@@ -65,8 +77,8 @@ inline void amx_block(const T* a, int64_t lda, TileAt b, int64_t panel_stride, i
   } else {
     NUMASERVE_TILE_ZERO(0);
     NUMASERVE_TILE_ZERO(1);
-    NUMASERVE_TILE_ZERO(2);
-    NUMASERVE_TILE_ZERO(3);
+    if constexpr (kRowTiles == 2) NUMASERVE_TILE_ZERO(2);
+    if constexpr (kRowTiles == 2) NUMASERVE_TILE_ZERO(3);
   }
   for (int64_t kt = 0; kt < k_tiles; ++kt) {
     const T* tile = b(kt);
@@ -91,19 +103,18 @@ inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, i
   for (int panel = 0; panel < panels; panel += 2) {
     const auto tile = [&](int64_t kt) { return b(kt) + panel * panel_stride; };
     Sum* out = c + panel * kTileN;
-    int r = 0;
-    for (; r + 16 < rows; r += 32)
-      amx_block<kUsed, 2>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc, accumulate);
-    if (r < rows) amx_block<kUsed, 1>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc, accumulate);
+    if (rows > kTileRows)
+      amx_block<kUsed, 2>(a, lda, tile, panel_stride, k_tiles, out, ldc, rows, accumulate);
+    else
+      amx_block<kUsed, 1>(a, lda, tile, panel_stride, k_tiles, out, ldc, rows, accumulate);
   }
 }
-
-inline void tile_begin() { NUMASERVE_TILE_CONFIGURE(); }
 
 // As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.
 template <class T>
 inline int64_t tile_peak(int64_t rounds) {
   alignas(64) static const std::byte kZeros[kTileBytes] = {};
+  tile_begin(kTileRows);
   NUMASERVE_TILE_ZERO(0);
   NUMASERVE_TILE_ZERO(1);
   NUMASERVE_TILE_ZERO(2);
@@ -118,7 +129,7 @@ inline int64_t tile_peak(int64_t rounds) {
     NUMASERVE_TILE_DOT(T, 2, 5, 6);
     NUMASERVE_TILE_DOT(T, 3, 5, 7);
   }
-  return rounds * 4 * 2 * 16 * 16 * kTileDepth<T>;
+  return rounds * 4 * 2 * kTileRows * kTileN * kTileDepth<T>;
 }
 
 }  // namespace

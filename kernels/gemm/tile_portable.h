@@ -75,7 +75,8 @@ struct DotOf<uint8_t> {
 // c[rows, panels * 16] (+)= a[rows, k] · B, where b(kt) is the tile of the first panel for k-tile kt and each further
 // panel's lies `panel_stride` elements on; `panels` is even. bf16 is summed in fp32: each element is one chain of fused
 // multiply-adds in k order, whatever `rows` is, which is what makes a row's bits independent of its batch. int8 is
-// summed in int32, exactly. Rows of `a` and `c` beyond `rows`, up to a multiple of 32, may be read and written.
+// summed in int32, exactly. `rows` is what `rows_at_once` says of the rows that are left of those that this thread has
+// named to `tile_begin`, for this product or before it; rows beyond them are neither read nor written.
 // `kStreamed` says that the tiles come from memory, one after the other, and not from the cache. Of each tile the first
 // `kUsed` lines count; where `kWholeTiles` says so the others are there, as zeros, otherwise they are left out.
 template <int kUsed, int kRows, int kPanels, class T, class TileAt, class Sum>
@@ -129,7 +130,8 @@ inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, i
   }
 }
 
-inline void tile_begin() {}
+inline void tile_begin(int64_t) {}
+inline int rows_at_once(int64_t left) { return static_cast<int>(left < 32 ? left : 32); }
 
 // As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.
 template <class T>

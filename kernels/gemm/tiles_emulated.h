@@ -10,25 +10,36 @@
 namespace numaserve {
 namespace {
 
+inline constexpr int kTileRows = 16;  // of results and activations, at most
+
+// Rows beyond those that are configured are zero.
 struct EmulatedTile {
-  alignas(64) unsigned char row[16][64];
+  alignas(64) unsigned char row[kTileRows][64];
 };
 thread_local EmulatedTile emulated_tiles[8];
-thread_local bool emulated_tiles_configured = false;
+thread_local int emulated_rows = 0;  // of results and activations; 0: not configured
 
 inline void emulated_require() {
-  if (!emulated_tiles_configured) __builtin_trap();  // what the processor does: #UD
+  if (emulated_rows == 0) __builtin_trap();  // what the processor does: #UD
 }
+
+inline void emulated_configure(int rows) {
+  emulated_rows = rows;
+  __builtin_memset(emulated_tiles, 0, sizeof(emulated_tiles));
+}
+
+inline int emulated_rows_of(int t) { return t < 6 ? emulated_rows : kLines; }
 
 inline void emulated_load(int t, const void* base, int64_t stride) {
   emulated_require();
-  for (int r = 0; r < 16; ++r)
+  for (int r = 0; r < emulated_rows_of(t); ++r)
     __builtin_memcpy(emulated_tiles[t].row[r], static_cast<const char*>(base) + r * stride, 64);
 }
 
 inline void emulated_store(int t, void* base, int64_t stride) {
   emulated_require();
-  for (int r = 0; r < 16; ++r) __builtin_memcpy(static_cast<char*>(base) + r * stride, emulated_tiles[t].row[r], 64);
+  for (int r = 0; r < emulated_rows_of(t); ++r)
+    __builtin_memcpy(static_cast<char*>(base) + r * stride, emulated_tiles[t].row[r], 64);
 }
 
 inline void emulated_zero(int t) {
@@ -41,7 +52,7 @@ inline void emulated_dpbf16(int c, int a, int b) {
   const unsigned mode = _mm_getcsr();
   _mm_setcsr(0x9fc0);  // nearest even, all exceptions masked, subnormals are zero on both sides
   const __m512i odd_mask = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-  for (int m = 0; m < 16; ++m) {
+  for (int m = 0; m < emulated_rows; ++m) {
     __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
     for (int pair = 0; pair < 16; ++pair) {
       int bits;
@@ -62,7 +73,7 @@ inline void emulated_dpbssd(int c, int a, int b) {
   emulated_require();
   // The instruction at hand takes its first operand unsigned: 128 is added to it, and 128 times the other taken off.
   const __m512i offset = _mm512_set1_epi8(static_cast<char>(0x80));
-  for (int m = 0; m < 16; ++m) {
+  for (int m = 0; m < emulated_rows; ++m) {
     __m512i acc = _mm512_load_si512(emulated_tiles[c].row[m]);
     for (int line = 0; line < 16; ++line) {
       int bits;
@@ -78,7 +89,7 @@ inline void emulated_dpbssd(int c, int a, int b) {
 
 inline void emulated_dpbsud(int c, int a, int b) {
   emulated_require();
-  for (int m = 0; m < 16; ++m) {
+  for (int m = 0; m < emulated_rows; ++m) {
     __m512i acc = _mm512_load_si512(emulated_tiles[c].row[m]);
     for (int line = 0; line < 16; ++line) {
       int bits;
@@ -89,7 +100,7 @@ inline void emulated_dpbsud(int c, int a, int b) {
   }
 }
 
-#define NUMASERVE_TILE_CONFIGURE() (emulated_tiles_configured = true)
+#define NUMASERVE_TILE_CONFIGURE(rows) emulated_configure(rows)
 #define NUMASERVE_TILE_ZERO(t) emulated_zero(t)
 #define NUMASERVE_TILE_LOAD(t, base, stride) emulated_load(t, base, stride)
 #define NUMASERVE_TILE_STORE(t, base, stride) emulated_store(t, base, stride)

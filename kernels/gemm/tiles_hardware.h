@@ -8,20 +8,29 @@
 namespace numaserve {
 namespace {
 
+inline constexpr int kTileRows = 16;  // of results and activations, at most
+
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
   uint16_t column_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  uint8_t rows[16] = {};
 };
 
-// Not _tile_loadconfig: gcc 12 declares its operand as 8 bytes, so that the optimiser may drop the stores of
-// column_bytes and rows before it. The operand here is the whole structure.
-inline void load_tile_config() {
-  const TileConfig config;
-  __asm__ volatile("ldtilecfg %0" ::"m"(config));
-}
+// By the rows of results and activations, from 1 on; weights have all lines of a tile.
+struct TileConfigs {
+  TileConfig of_rows[kTileRows + 1];
+  constexpr TileConfigs() : of_rows{} {
+    for (int rows = 1; rows <= kTileRows; ++rows)
+      for (int tile = 0; tile < 8; ++tile) of_rows[rows].rows[tile] = static_cast<uint8_t>(tile < 6 ? rows : kLines);
+  }
+};
+constexpr TileConfigs kTileConfigs;
 
-#define NUMASERVE_TILE_CONFIGURE() load_tile_config()
+// Not _tile_loadconfig: gcc 12 declares its operand as 8 bytes, so that the optimiser may drop stores to the others
+// before it. The operand here is the whole structure, and a constant.
+inline void load_tile_config(int rows) { __asm__ volatile("ldtilecfg %0" ::"m"(kTileConfigs.of_rows[rows])); }
+
+#define NUMASERVE_TILE_CONFIGURE(rows) load_tile_config(rows)
 #define NUMASERVE_TILE_ZERO(t) _tile_zero(t)
 #define NUMASERVE_TILE_LOAD(t, base, stride) _tile_loadd(t, base, stride)
 #define NUMASERVE_TILE_STORE(t, base, stride) _tile_stored(t, base, stride)

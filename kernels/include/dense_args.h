@@ -27,7 +27,7 @@ struct PackedWeights {
 
 // out[m, n] = a[m, k] · b[n, k]ᵀ (+ bias).
 struct GemmArgs {
-  const void* a;  // [rows padded to kPad, b.depth]: bf16, or int8 as `quantize` writes it
+  const void* a;  // [m, b.depth]: bf16, or int8 as `quantize` writes it
   int64_t lda;    // in elements
   PackedWeights b;
   bool widened;  // of groups but fp8: `a` is bf16, to which the codes are widened, and `depth` whole tiles

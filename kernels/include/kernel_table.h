@@ -53,7 +53,6 @@ struct KernelTable {
   // For benchmarks: does nothing but multiply-adds of a format, returns how many operations.
   int64_t (*peak)(WeightFormat, int64_t rounds);
   void (*read)(const std::byte* data, int64_t bytes);  // for benchmarks: reads memory, a multiple of 256 bytes
-  void (*thread_begin)();  // once on each thread of a team, before anything else (AMX: the tile configuration)
 };
 
 extern const KernelTable kPortableTable;

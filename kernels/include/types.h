@@ -78,7 +78,7 @@ struct GroupLayout {
 }
 
 // Rows and columns of every matrix are padded to this, so that no kernel has a tail in N or K: padded weights are
-// zero, padded activation columns are written as zero, padded activation rows are computed and never read.
+// zero, padded activation columns are written as zero. Padded activation rows are neither read nor written.
 inline constexpr int kPad = 32;
 
 inline constexpr int64_t kRowBlock = 256;    // rows that a GEMM takes through the weights together

@@ -77,7 +77,6 @@ const KernelTable NUMASERVE_ISA_TABLE = {
     .token_logprobs = token_logprobs,
     .peak = gemm_peak,
     .read = read_memory,
-    .thread_begin = tile_begin,
 };
 
 }  // namespace numaserve

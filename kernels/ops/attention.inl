@@ -254,6 +254,7 @@ inline void attention_item(const AttentionArgs& a, const AttentionItem& item, co
                            void* scratch) {
   AttentionScratch& w = *static_cast<AttentionScratch*>(scratch);
   const int32_t padded = a.head_tiles * kTileK;
+  tile_begin(item.num_rows);
   gather_q(a, item, w);
   if (item.block >= 0) {
     KvAhead ahead = ahead_of(a, item, item.block, item.block + 1, next);

@@ -166,10 +166,10 @@ inline void latent_rows(const AttentionArgs& a, const AttentionItem& part, int32
 inline void latent_block(const AttentionArgs& a, const AttentionItem& item, int32_t block, KvAhead& ahead,
                          LatentScratch& w) {
   turn_values(a, a.sequences[item.sequence].pages + block * kBlockPages, visible_pages(a, item, block), w.v);
-  for (int32_t row = 0; row < item.num_rows; row += kAttentionRows) {
-    AttentionItem part = item;
-    part.first_row += row;
-    part.num_rows = item.num_rows - row < kAttentionRows ? item.num_rows - row : kAttentionRows;
+  AttentionItem part = item;
+  for (int32_t row = 0; row < item.num_rows; row += part.num_rows) {
+    part.first_row = item.first_row + row;
+    part.num_rows = rows_at_once(item.num_rows - row);
     const bf16* q = w.q + row * latent_stride(a.head_tiles);
     if (row_limits(a, part, part.num_rows - 1).high <= block * kAttentionBlock) {
       for (int32_t r = 0; r < part.num_rows; ++r) w.m[r] = w.l[r] = 0.0f;
@@ -230,6 +230,7 @@ inline void latent_attention_item(const AttentionArgs& a, const AttentionItem& i
                                   void* scratch) {
   LatentScratch& w = *static_cast<LatentScratch*>(scratch);
   const int64_t width = a.head_tiles * kTileK;
+  tile_begin(item.num_rows);
   for (int32_t r = 0; r < item.num_rows; ++r)
     __builtin_memcpy(w.q + r * latent_stride(a.head_tiles), a.q + query_row(a, item, r) * width,
                      static_cast<size_t>(width) * sizeof(bf16));

@@ -38,12 +38,8 @@ double peak_flops(const KernelTable& table, Team& team, WeightFormat format) {
   std::vector<int64_t> done(static_cast<size_t>(team.size()));
   double best = 0.0;
   for (int pass = 0; pass < kPasses; ++pass) {
-    const double time = seconds([&] {
-      team.parallel([&](int thread) {
-        table.thread_begin();
-        done[static_cast<size_t>(thread)] = table.peak(format, kRounds);
-      });
-    });
+    const double time = seconds(
+        [&] { team.parallel([&](int thread) { done[static_cast<size_t>(thread)] = table.peak(format, kRounds); }); });
     best = std::max(best, static_cast<double>(done[0]) * team.size() / time);
   }
   return best;

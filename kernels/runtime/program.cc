@@ -88,7 +88,6 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const L
       sampled_(static_cast<size_t>(2 * limits.max_logit_rows)) {
   if (ring != nullptr && ring->lanes() > team.size())
     throw std::invalid_argument("the ring has more lanes than the team has threads");
-  team.parallel([&](int) { table_.thread_begin(); });
 }
 
 void Program::use_masks(const Masks& masks) {

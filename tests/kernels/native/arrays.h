@@ -47,9 +47,8 @@ auto data_or_null(const std::optional<A>& array) -> decltype(array->data()) {
 }
 
 template <class Body>
-void play_threads(const KernelTable& table, int threads, Body body) {
+void play_threads(int threads, Body body) {
   require(threads >= 1, "a team has at least one thread");
-  table.thread_begin();
   for (int thread = 0; thread < threads; ++thread) body(thread);
 }
 

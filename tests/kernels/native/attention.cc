@@ -67,7 +67,7 @@ void rope_store(const std::string& isa, Array<const float, 2> qkv, int32_t q_hea
                            .kv = kv_layer(k_cache, v_cache, kv_dtype_name, kv_heads, head_dim),
                            .runs = page_runs.data(),
                            .num_runs = static_cast<int64_t>(page_runs.size())};
-  play_threads(table, threads, [&](int thread) { table.rope_store(args, thread, threads); });
+  play_threads(threads, [&](int thread) { table.rope_store(args, thread, threads); });
 }
 
 // All work of one block of query rows: in one item, or in an item for each block of KV that it sees and a merge.
@@ -120,7 +120,6 @@ void attend_all(const KernelTable& table, const AttentionArgs& args, int64_t num
                 bool by_blocks) {
   const bool latent = args.value_dim > 0;
   const LargeBuffer scratch(static_cast<size_t>(latent ? table.latent_attention_scratch : table.attention_scratch));
-  table.thread_begin();
   for (int32_t i = 0; i < static_cast<int32_t>(num_sequences); ++i) {
     const int32_t rows = args.sequences[i].q_len * (args.q_heads / args.kv_heads);
     for (int32_t head = 0; head < args.kv_heads; ++head)

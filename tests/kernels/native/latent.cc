@@ -65,7 +65,7 @@ void latent_store(const std::string& isa, Array<const float, 2> q, Array<const f
                              .kv_layer = latent_layer(cache, value_dim + rope_dim),
                              .runs = page_runs.data(),
                              .num_runs = static_cast<int64_t>(page_runs.size())};
-  play_threads(table, threads, [&](int thread) { table.latent_store(args, thread, threads); });
+  play_threads(threads, [&](int thread) { table.latent_store(args, thread, threads); });
 }
 
 void latent_attention(const std::string& isa, Array<const bf16, 3> q, int32_t value_dim, Pages cache,

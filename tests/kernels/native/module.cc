@@ -52,7 +52,7 @@ Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t
   result.data = result.quantized.as<int8_t>();
   const QuantizeArgs args =
       quantize_args(a.data(), size(a, 1), result.quantized.as<int8_t>(), ld, m, packed.k(), packed.group());
-  play_threads(table, threads, [&](int thread) { table.quantize(args, thread, threads); });
+  play_threads(threads, [&](int thread) { table.quantize(args, thread, threads); });
   return result;
 }
 
@@ -63,7 +63,7 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
   const Activation act = activation_of(activation);
   const bool gated = act != Activation::kNone;
   const int64_t columns = gated ? packed.padded_n() / 2 : packed.padded_n();
-  require(m >= 1 && size(a, 0) >= round_up(m, kPad) && size(a, 1) >= round_up(packed.k(), kPad), "a is not padded");
+  require(m >= 1 && size(a, 0) >= m && size(a, 1) >= round_up(packed.k(), kPad), "a is not padded");
   require(out_f32.has_value() != out_bf16.has_value() && !(gated && out_f32), "one output: bf16 with an activation");
   require(!accumulate || out_f32, "only fp32 is accumulated");
   require(!bias || size(*bias, 0) >= packed.padded_n(), "bias is not padded");
@@ -88,14 +88,13 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
                       .limit = limit};
   const LargeBuffer scratch(static_cast<size_t>(table.gemm_scratch));
   if (!in_parts) {
-    play_threads(table, threads, [&](int thread) { table.gemm(args, scratch.data(), thread, threads); });
+    play_threads(threads, [&](int thread) { table.gemm(args, scratch.data(), thread, threads); });
     return;
   }
   require(m <= kStreamedRows, "parts of k are divided for few rows only");
   const LargeBuffer sums(kPartSums * sizeof(float));
-  play_threads(table, threads,
-               [&](int thread) { table.gemm_parts(args, sums.data(), scratch.data(), thread, threads); });
-  play_threads(table, threads, [&](int thread) { table.gemm_finish(args, sums.data(), thread, threads); });
+  play_threads(threads, [&](int thread) { table.gemm_parts(args, sums.data(), scratch.data(), thread, threads); });
+  play_threads(threads, [&](int thread) { table.gemm_finish(args, sums.data(), thread, threads); });
 }
 
 // (panels of a group, k tiles of a slab, k tiles of a block)
@@ -121,12 +120,12 @@ void rms_norm(const std::string& isa, Array<const float, 2> x, Array<const float
                       .rows = rows,
                       .cols = cols,
                       .eps = eps};
-  if (!quantized || !fused) play_threads(table, threads, [&](int thread) { table.rms_norm(args, thread, threads); });
+  if (!quantized || !fused) play_threads(threads, [&](int thread) { table.rms_norm(args, thread, threads); });
   if (!quantized) return;
   const QuantizeArgs also =
       quantize_args(out.data(), size(out, 1), quantized->data(), size(*quantized, 1), rows, cols, group);
   const LargeBuffer scratch(static_cast<size_t>(size(out, 1)) * sizeof(bf16));
-  play_threads(table, threads, [&](int thread) {
+  play_threads(threads, [&](int thread) {
     if (fused)
       table.rms_norm_quantize(args, also, scratch.data(), thread, threads);
     else
@@ -151,7 +150,7 @@ void pool(const std::string& isa, Array<const float, 2> x, Array<const int32_t, 
                       .ldo = size(out, 1),
                       .cols = cols,
                       .eps = eps};
-  play_threads(table, threads, [&](int thread) { table.pool(args, thread, threads); });
+  play_threads(threads, [&](int thread) { table.pool(args, thread, threads); });
 }
 
 void add_reduced(const std::string& isa, Array<const float, 3> parts, Array<float, 2> residual, int64_t cols,
@@ -175,8 +174,8 @@ void add_reduced(const std::string& isa, Array<const float, 3> parts, Array<floa
                         .sum = sum.as<float>(),
                         .eps = eps,
                         .assign = assign};
-  play_threads(table, threads, [&](int thread) { table.reduce_add(args, thread, threads); });
-  if (post_norm) play_threads(table, threads, [&](int thread) { table.post_norm_add(args, thread, threads); });
+  play_threads(threads, [&](int thread) { table.reduce_add(args, thread, threads); });
+  if (post_norm) play_threads(threads, [&](int thread) { table.post_norm_add(args, thread, threads); });
 }
 
 void embed(const std::string& isa, Array<const int32_t, 1> tokens, const PackedMatrix& packed, int64_t first_row,
@@ -193,7 +192,7 @@ void embed(const std::string& isa, Array<const int32_t, 1> tokens, const PackedM
                        .out = out.data(),
                        .ld = size(out, 1),
                        .rows = size(tokens, 0)};
-  play_threads(table, threads, [&](int thread) { table.embed(args, thread, threads); });
+  play_threads(threads, [&](int thread) { table.embed(args, thread, threads); });
 }
 
 void softcap(const std::string& isa, Array<float, 1> x, float cap) {

@@ -71,7 +71,7 @@ void combine(const std::string& isa, Array<const float, 2> y, Array<const int32_
                          .ldo = size(out, 1),
                          .tokens = tokens,
                          .accumulate = accumulate};
-  play_threads(table, threads, [&](int thread) { table.combine(args, thread, threads); });
+  play_threads(threads, [&](int thread) { table.combine(args, thread, threads); });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "kernels/blocking.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -9,6 +10,15 @@ namespace {
 
 // A slab holds whole groups of weights, and the totals of its groups have room; a block may be halved.
 constexpr int64_t kLeastSlab = 8, kMostSlab = 256, kLeastBlock = 4, kMostBlock = 32;
+
+constexpr const char *kLoads[] = {"before", "between", "streamed"}, *kPackings[] = {"never", "by_stride", "always"};
+
+template <class Enum, size_t kCount>
+Enum by_name(const char* const (&names)[kCount], std::string_view name) {
+  const auto found = std::find(std::begin(names), std::end(names), name);
+  if (found == std::end(names)) throw std::invalid_argument("there is no " + std::string(name) + " of tiles");
+  return static_cast<Enum>(found - std::begin(names));
+}
 
 }  // namespace
 
@@ -20,6 +30,11 @@ Blocking blocking_for(const KernelTable& table, const CacheSizes& caches) {
           .slab_tiles = std::clamp<int64_t>(caches.l2 / 2 / kRowBytes, kLeastSlab, kMostSlab),
           .block_tiles = std::clamp<int64_t>(room / use.tile_bytes, kLeastBlock, kMostBlock)};
 }
+
+TileLoads tile_loads(std::string_view name) { return by_name<TileLoads>(kLoads, name); }
+TilePacking tile_packing(std::string_view name) { return by_name<TilePacking>(kPackings, name); }
+const char* name_of(TileLoads loads) { return kLoads[static_cast<size_t>(loads)]; }
+const char* name_of(TilePacking packing) { return kPackings[static_cast<size_t>(packing)]; }
 
 const Blocking& checked(const Blocking& blocking) {
   const auto between = [](int64_t value, int64_t least, int64_t most) { return least <= value && value <= most; };

@@ -1,6 +1,8 @@
 // How much of a product is done at a time, by instruction set and caches.
 #pragma once
 
+#include <string_view>
+
 #include "kernels/cpu_features.h"
 #include "kernels/include/kernel_table.h"
 
@@ -9,6 +11,12 @@ namespace numaserve {
 // Results may take a whole second level: they are streamed, once a slab. Half of the second level is for activations,
 // and of the first what the set's products ask for.
 Blocking blocking_for(const KernelTable& table, const CacheSizes& caches);
+
+// By their names: before, between, streamed; never, by_stride, always. Throws std::invalid_argument for another.
+TileLoads tile_loads(std::string_view name);
+TilePacking tile_packing(std::string_view name);
+const char* name_of(TileLoads loads);
+const char* name_of(TilePacking packing);
 
 // Throws std::invalid_argument for one that the loop nest has no room for.
 const Blocking& checked(const Blocking& blocking);

@@ -197,11 +197,16 @@ void bind_program(nb::module_& m) {
           "blocking",
           [](const Program& self) {
             const Blocking& b = self.blocking();
-            return std::make_tuple(b.group_panels, b.slab_tiles, b.block_tiles);
+            return std::make_tuple(b.group_panels, b.slab_tiles, b.block_tiles, std::string(name_of(b.tile_loads)),
+                                   std::string(name_of(b.tile_packing)));
           },
-          [](Program& self, const std::tuple<int64_t, int64_t, int64_t>& to) {
-            self.set_blocking(
-                {.group_panels = std::get<0>(to), .slab_tiles = std::get<1>(to), .block_tiles = std::get<2>(to)});
+          [](Program& self, const std::tuple<int64_t, int64_t, int64_t, std::string, std::string>& to) {
+            const auto& [group, slab, block, loads, packing] = to;
+            self.set_blocking({.group_panels = group,
+                               .slab_tiles = slab,
+                               .block_tiles = block,
+                               .tile_loads = tile_loads(loads),
+                               .tile_packing = tile_packing(packing)});
           })
       .def("profile",
            [](const Program& self) {

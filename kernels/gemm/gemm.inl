@@ -15,16 +15,12 @@
 #pragma once
 
 #include "kernels/gemm/grouped.inl"
+#include "kernels/gemm/plain.inl"
 #include "kernels/gemm/scratch.inl"
 #include "kernels/gemm/tile.h"
 #include "kernels/include/kernel_table.h"
 #include "kernels/simd/f32x16.h"
 #include "kernels/simd/functions.h"
-#include "kernels/simd/prefetch.h"
-
-#if defined(__AVX512BF16__)
-#include "kernels/gemm/packed_rows_avx512.inl"
-#endif
 
 namespace numaserve {
 namespace {
@@ -108,77 +104,6 @@ inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t 
     }
   }
 }
-
-// The loop nest's view of formats whose tiles lie in memory as the dot products take them: its unit of k is a tile.
-template <class T>
-struct Plain {
-  using Sum = typename SumOf<T>::type;
-  static constexpr int64_t kElements = kTileBytes / static_cast<int64_t>(sizeof(T));
-  static int64_t unit(const PackedWeights&) { return kTileDepth<T>; }
-  static int64_t slab(const GemmArgs& g, int64_t rows, bool streamed) {
-    const int64_t wanted = streamed ? g.b.depth : g.blocking.slab_tiles;
-    if constexpr (!kPacksRows) return wanted;
-    const int64_t room = packed_room(rows) / kLineBytes;
-    return room < wanted ? room : wanted;
-  }
-  static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range k, GemmScratch& scratch) {
-    tile_begin(rows);
-    if constexpr (kPacksRows) {
-      const T* a = static_cast<const T*>(g.a) + row * g.lda;
-      pack_rows(a, g.lda * static_cast<int64_t>(sizeof(T)), rows, {k.begin * kLines, k.end * kLines}, kMostTogether,
-                scratch);
-    }
-  }
-
-  // Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or begins with them where that is `fresh`.
-  static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, bool fresh, bool streamed,
-                  GemmScratch& scratch, Sum* c) {
-    const int64_t k_tiles = g.b.depth / kTileDepth<T>;
-    const T* b = reinterpret_cast<const T*>(g.b.data) + tile_index(panel, 0, k_tiles) * kElements;
-    const int64_t depth = block_tiles(g, rows, k, streamed);
-    int64_t kt = k.begin;
-    do {  // once even where k is empty, so that the results are zero
-      const int64_t count = k.end - kt < depth ? k.end - kt : depth;
-      const T* block = b + kt * 2 * kElements;
-      const T* next = kt + count < k.end ? block + count * 2 * kElements : b + (k_tiles + k.begin) * 2 * kElements;
-      const bool accumulate = !fresh || kt > k.begin;
-      if constexpr (kPacksRows)
-        multiply_packed(scratch, rows, kt, block, count, next, c, accumulate);
-      else
-        multiply_in_place(g, row, rows, kt, block, count, next, streamed, c, accumulate);
-      kt += count;
-    } while (kt < k.end);
-  }
-
- private:
-  // k tiles that all rows pass by before the next ones.
-  static int64_t block_tiles(const GemmArgs& g, int64_t rows, Range k, bool streamed) {
-    if constexpr (!kPacksRows) return streamed ? k.end : g.blocking.block_tiles;
-    // With few passes the next block is fetched while half of this one is still wanted.
-    return rows <= kMostTogether       ? k.end
-           : rows <= 3 * kMostTogether ? g.blocking.block_tiles / 2
-                                       : g.blocking.block_tiles;
-  }
-
-  static void multiply_in_place(const GemmArgs& g, int64_t row, int64_t rows, int64_t kt, const T* block, int64_t count,
-                                const T* next, bool streamed, Sum* c, bool accumulate) {
-    const auto tile = [block](int64_t t) { return block + t * 2 * kElements; };
-    int64_t r = 0;
-    for (int64_t step = 0, steps = ceil_div(rows, 32); step < steps; ++step) {
-      const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>;
-      const int tile_rows = rows_at_once(rows - r);
-      if (streamed) {
-        tile_gemm<true>(a, g.lda, tile, kElements, 2, count, c, 32, tile_rows, accumulate);
-      } else {
-        // A share of the next block of weights at each step: what comes from memory then waits in the second level.
-        const Range ahead = split(count * 2 * kLines, steps, step);
-        for (int64_t line = ahead.begin; line < ahead.end; ++line) prefetch_line(next + line * kTileN * kLineDepth<T>);
-        tile_gemm<false>(a, g.lda, tile, kElements, 2, count, c + r * 32, 32, tile_rows, accumulate);
-      }
-      r += tile_rows;
-    }
-  }
-};
 
 // c += part, for `rows` rows of two panels.
 inline void add_part(const float* part, int64_t rows, float* c) {

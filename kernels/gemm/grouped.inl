@@ -34,7 +34,7 @@ inline void multiply_tiles(const GemmArgs& g, const GroupLayout& layout, int64_t
       const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + k;
       const int64_t left = g.b.depth - k < g.b.group ? g.b.depth - k : g.b.group;
       auto* sums = reinterpret_cast<typename SumOf<T>::type*>(scratch.sums);
-      tile_gemm<false, kUsed>(
+      tile_gemm<kUsed>(
           a, g.lda, [tiles](int64_t kt) { return tiles + kt * kTile; }, panel_tiles, 2, left / kDepth, sums, 32,
           tile_rows, false);
       add_scaled<Codes>(g, layout, records + group * layout.bytes, group, row, r, tile_rows, sums, scratch, c);

@@ -195,9 +195,12 @@ template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
 }
 
 // The most rows of a pass: as few, where groups end often or have much to scale, that results stay in registers with
-// the sums.
+// the sums; and no more than the set gives them.
 template <class Codes>
-inline constexpr int kMostCodeRows = kWholeNumbers<Codes> ? 6 : kMostTogether;
+inline constexpr int kMostCodeRows =
+    kRowsInRegisters<typename Codes::Element> < 6 ? kRowsInRegisters<typename Codes::Element>
+    : kWholeNumbers<Codes>                        ? 6
+                                                  : kMostTogether;
 template <class Codes>
 inline int64_t most_together(const GemmArgs& g) {
   return g.b.group <= 32 ? 6 : kMostCodeRows<Codes>;

@@ -12,6 +12,8 @@ inline constexpr int kMostTogether = 12;             // packed rows of a pass by
 inline constexpr int64_t kPackedRowBytes = 1 << 20;  // of a row block's activations in a slab
 // How many of them a row may have: the height of a last pass may be one more than the rows that are left.
 inline constexpr int64_t packed_room(int64_t rows) { return kPackedRowBytes / (rows + 1); }
+// How many k tiles of them, in whole row tiles.
+inline constexpr int64_t packed_tiles_room(int64_t rows) { return kPackedRowBytes / (round_up(rows, 16) * kLineBytes); }
 
 // The type that a format's products are summed in.
 template <class T>
@@ -39,7 +41,7 @@ struct GemmScratch {
   alignas(64) float totals[kMostTotals];
   int64_t first_group, total_rows;
   // Activations as micro-tiles that pack them read them: words [first_word, first_word + words) of k; see
-  // packed_rows_avx512.inl.
+  // packed_rows_avx512.inl and packed_tiles_amx.inl.
   alignas(64) std::byte rows[kPackedRowBytes + 16 * kLineBytes];  // see pack_pass
   const ActivationWord* packed;
   int64_t first_word, words;

@@ -2,7 +2,9 @@
 // of tile_portable.h. Tile registers: 0-3 results (row tile * 2 + panel), 4-5 activations, 6-7 weights.
 //
 // Weight tiles are loaded in the order in which they lie in memory, streamed or not, which is what the hardware
-// prefetcher wants; software prefetch would only compete with the tile loads.
+// prefetcher wants; software prefetch would only compete with the tile loads. A tile is loaded just before the first
+// product that takes it, activations first, which is oneDNN's order (jit_brgemm_amx_uker.cpp). TILELOADDT1 is a choice
+// for sweeps: the manual has it at 33 cycles where TILELOADD takes 8.
 //
 // Fewer than 16 rows have a tile configuration of their own, so that no more of them are read, multiplied and written.
 // LDTILECFG takes some 200 cycles (Intel's Optimization Reference Manual, throughput of AMX instructions), so that it
@@ -32,6 +34,7 @@ inline constexpr FirstLevelUse kFirstLevelUse = {
     .quarters = 3, .tile_bytes = 4 * kTileBytes, .other_bytes = 32 * 32 * 4};
 inline constexpr int kKvRowsInRegisters = 0;
 inline constexpr bool kPacksRows = false;
+inline constexpr bool kPacksTiles = true;  // see packed_tiles_amx.inl
 // Tiles cost the same up to 16 rows; fewer vector instructions than that are spent on this many. TDPBF16PS rounds
 // otherwise than VDPBF16PS: all rows of bf16 go through tiles, so that the bits are the same in any batch.
 template <class Element>
@@ -59,13 +62,23 @@ inline void tile_begin(int64_t rows) {
     }                                          \
   } while (false)
 
-// `rows` of activations: 1 to 16 in one tile, or to 32 in two, the second of which ends with the last row.
-template <int kUsed, int kRowTiles, class T, class TileAt, class Sum>
-inline void amx_block(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
+// Where the activations of up to 32 rows are, in elements: the first tile of both row tiles, and how far it is to the
+// next k tile and to the next row. The second row tile ends with the last row.
+template <class T>
+struct RowTiles {
+  const T *first, *second;
+  int64_t k_tile, row;
+};
+template <int kUsed, class T>
+inline RowTiles<T> tiles_in_place(const T* a, int64_t lda, int rows) {
+  return {a, rows > kTileRows ? a + (rows - kTileRows) * lda : a, kUsed * kLineDepth<T>, lda};
+}
+
+template <int kRowTiles, TileLoads kLoads, class T, class TileAt, class Sum>
+inline void amx_block(const RowTiles<T>& a, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
                       int rows, bool accumulate) {
-  const int64_t a_bytes = lda * static_cast<int64_t>(sizeof(T));
+  const int64_t a_bytes = a.row * static_cast<int64_t>(sizeof(T));
   const int64_t c_bytes = ldc * static_cast<int64_t>(sizeof(Sum));
-  const T* a1 = kRowTiles == 2 ? a + (rows - kTileRows) * lda : a;
   Sum* c1 = kRowTiles == 2 ? c + (rows - kTileRows) * ldc : c;
   // gcc's tile loads do not say that they read memory: without this, stores to `a` or `c` could sink below them.
   __asm__ volatile("" ::: "memory");
@@ -82,13 +95,19 @@ inline void amx_block(const T* a, int64_t lda, TileAt b, int64_t panel_stride, i
   }
   for (int64_t kt = 0; kt < k_tiles; ++kt) {
     const T* tile = b(kt);
-    NUMASERVE_TILE_LOAD(6, tile, 64);
-    NUMASERVE_TILE_LOAD(7, tile + panel_stride, 64);
-    NUMASERVE_TILE_LOAD(4, a + kt * kUsed * kLineDepth<T>, a_bytes);
-    if constexpr (kRowTiles == 2) NUMASERVE_TILE_LOAD(5, a1 + kt * kUsed * kLineDepth<T>, a_bytes);
+    if constexpr (kLoads == TileLoads::kBefore) {
+      NUMASERVE_TILE_LOAD(6, tile, 64);
+      NUMASERVE_TILE_LOAD(7, tile + panel_stride, 64);
+    }
+    NUMASERVE_TILE_LOAD(4, a.first + kt * a.k_tile, a_bytes);
+    if constexpr (kRowTiles == 2) NUMASERVE_TILE_LOAD(5, a.second + kt * a.k_tile, a_bytes);
+    if constexpr (kLoads == TileLoads::kBetween) NUMASERVE_TILE_LOAD(6, tile, 64);
+    if constexpr (kLoads == TileLoads::kStreamed) NUMASERVE_TILE_STREAM(6, tile, 64);
     NUMASERVE_TILE_DOT(T, 0, 4, 6);
-    NUMASERVE_TILE_DOT(T, 1, 4, 7);
     if constexpr (kRowTiles == 2) NUMASERVE_TILE_DOT(T, 2, 5, 6);
+    if constexpr (kLoads == TileLoads::kBetween) NUMASERVE_TILE_LOAD(7, tile + panel_stride, 64);
+    if constexpr (kLoads == TileLoads::kStreamed) NUMASERVE_TILE_STREAM(7, tile + panel_stride, 64);
+    NUMASERVE_TILE_DOT(T, 1, 4, 7);
     if constexpr (kRowTiles == 2) NUMASERVE_TILE_DOT(T, 3, 5, 7);
   }
   NUMASERVE_TILE_STORE(0, c, c_bytes);
@@ -97,16 +116,22 @@ inline void amx_block(const T* a, int64_t lda, TileAt b, int64_t panel_stride, i
   if constexpr (kRowTiles == 2) NUMASERVE_TILE_STORE(3, c1 + kTileN, c_bytes);
 }
 
-template <bool, int kUsed = kLines, class T, class TileAt, class Sum>
+template <TileLoads kLoads = TileLoads::kBetween, class T, class TileAt, class Sum>
+inline void multiply_row_tiles(const RowTiles<T>& a, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c,
+                               int64_t ldc, int rows, bool accumulate) {
+  if (rows > kTileRows)
+    amx_block<2, kLoads>(a, b, panel_stride, k_tiles, c, ldc, rows, accumulate);
+  else
+    amx_block<1, kLoads>(a, b, panel_stride, k_tiles, c, ldc, rows, accumulate);
+}
+
+template <int kUsed = kLines, class T, class TileAt, class Sum>
 inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, Sum* c,
                       int64_t ldc, int rows, bool accumulate) {
+  const RowTiles<T> tiles = tiles_in_place<kUsed>(a, lda, rows);
   for (int panel = 0; panel < panels; panel += 2) {
     const auto tile = [&](int64_t kt) { return b(kt) + panel * panel_stride; };
-    Sum* out = c + panel * kTileN;
-    if (rows > kTileRows)
-      amx_block<kUsed, 2>(a, lda, tile, panel_stride, k_tiles, out, ldc, rows, accumulate);
-    else
-      amx_block<kUsed, 1>(a, lda, tile, panel_stride, k_tiles, out, ldc, rows, accumulate);
+    multiply_row_tiles(tiles, tile, panel_stride, k_tiles, c + panel * kTileN, ldc, rows, accumulate);
   }
 }
 

@@ -20,6 +20,7 @@ inline constexpr bool kWholeTiles = false;
 // Weights alone: activations are a stream beside them.
 inline constexpr FirstLevelUse kFirstLevelUse = {.quarters = 2, .tile_bytes = 2 * kTileBytes, .other_bytes = 0};
 inline constexpr bool kPacksRows = true;  // see packed_rows_avx512.inl
+inline constexpr bool kPacksTiles = false;
 // Up to how many rows meet a KV cache that is widened in registers (kv_tiles_avx512.inl).
 inline constexpr int kKvRowsInRegisters = 8;
 // Up to how many rows meet weights that are widened in registers (grouped_avx512.inl).
@@ -52,7 +53,7 @@ inline void avx512_rows(const bf16* a, int64_t lda, TileAt b, int64_t panel_stri
     for (int p = 0; p < 2; ++p) acc[r][p].store(c + r * ldc + p * kTileN);
 }
 
-template <bool, class TileAt>
+template <class TileAt>
 inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, float* c,
                       int64_t ldc, int rows, bool accumulate) {
   for (int panel = 0; panel < panels; panel += 2) {

@@ -14,6 +14,7 @@ inline constexpr int kCodeOffset = 128;  // taken off unsigned codes, see CodeDo
 inline constexpr bool kWholeTiles = false;
 // Weights alone: activations are a stream beside them.
 inline constexpr FirstLevelUse kFirstLevelUse = {.quarters = 2, .tile_bytes = 2 * kTileBytes, .other_bytes = 0};
+inline constexpr bool kPacksTiles = false;
 inline constexpr int kKvRowsInRegisters = 0;
 inline constexpr bool kPacksRows = false;
 template <class>
@@ -77,8 +78,8 @@ struct DotOf<uint8_t> {
 // multiply-adds in k order, whatever `rows` is, which is what makes a row's bits independent of its batch. int8 is
 // summed in int32, exactly. `rows` is what `rows_at_once` says of the rows that are left of those that this thread has
 // named to `tile_begin`, for this product or before it; rows beyond them are neither read nor written.
-// `kStreamed` says that the tiles come from memory, one after the other, and not from the cache. Of each tile the first
-// `kUsed` lines count; where `kWholeTiles` says so the others are there, as zeros, otherwise they are left out.
+// Of each tile the first `kUsed` lines count; where `kWholeTiles` says so the others are there, as zeros, otherwise
+// they are left out.
 template <int kUsed, int kRows, int kPanels, class T, class TileAt, class Sum>
 inline void portable_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
                           bool accumulate) {
@@ -113,7 +114,7 @@ inline void portable_rows(const T* a, int64_t lda, TileAt b, int64_t panel_strid
 }
 
 // Four rows by one panel fill the registers. One row takes two panels, whose tiles lie side by side in memory.
-template <bool, int kUsed = kLines, class T, class TileAt, class Sum>
+template <int kUsed = kLines, class T, class TileAt, class Sum>
 inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, Sum* c,
                       int64_t ldc, int rows, bool accumulate) {
   for (int p = 0; p < panels; p += 2) {

@@ -111,13 +111,13 @@ inline void block_scores(const AttentionArgs& a, const AttentionItem& item, cons
                                        s, kAttentionBlock, item.num_rows))
         continue;
       const bf16* k = widen_tiles<Codes, kAhead>(a, half, ahead, w);
-      tile_gemm<false>(
+      tile_gemm(
           w.q, padded, [k](int64_t kt) { return k + kt * kTileElements; }, a.head_tiles * kTileElements, 2,
           a.head_tiles, s, kAttentionBlock, item.num_rows, false);
     } else {
       const auto elements = [&tile](int64_t kt) { return reinterpret_cast<const bf16*>(tile(kt)); };
-      tile_gemm<false>(w.q, padded, elements, a.head_tiles * kTileElements, 2, a.head_tiles, s, kAttentionBlock,
-                       item.num_rows, false);
+      tile_gemm(w.q, padded, elements, a.head_tiles * kTileElements, 2, a.head_tiles, s, kAttentionBlock, item.num_rows,
+                false);
     }
   }
 }
@@ -137,14 +137,14 @@ inline void block_outputs(const AttentionArgs& a, const AttentionItem& item, con
       return;
     for (int32_t page = 0; page < pages; ++page) {
       const bf16* v = widen_tiles<Codes, kAhead>(a, half_page(a, item, a.kv.v, table[page]), ahead, w);
-      tile_gemm<false>(
+      tile_gemm(
           w.p + page * kPageTokens, kAttentionBlock, [v](int64_t) { return v; }, kTileElements, a.head_tiles * 2, 1,
           w.o, padded, item.num_rows, page > 0);
     }
   } else {
     const auto elements = [&tile](int64_t kt) { return reinterpret_cast<const bf16*>(tile(kt)); };
-    tile_gemm<false>(w.p, kAttentionBlock, elements, kTileElements, a.head_tiles * 2, pages, w.o, padded, item.num_rows,
-                     false);
+    tile_gemm(w.p, kAttentionBlock, elements, kTileElements, a.head_tiles * 2, pages, w.o, padded, item.num_rows,
+              false);
   }
 }
 

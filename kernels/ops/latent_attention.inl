@@ -142,8 +142,8 @@ inline void latent_rows(const AttentionArgs& a, const AttentionItem& part, int32
       if constexpr (kAhead) advance(ahead, kTileLines);
       return keys + kt * kTileElements;
     };
-    tile_gemm<false>(q, latent_stride(a.head_tiles), tile, a.head_tiles * kTileElements, 2, a.head_tiles,
-                     w.s + page * kPageTokens, kAttentionBlock, part.num_rows, false);
+    tile_gemm(q, latent_stride(a.head_tiles), tile, a.head_tiles * kTileElements, 2, a.head_tiles,
+              w.s + page * kPageTokens, kAttentionBlock, part.num_rows, false);
   }
   for (int32_t r = 0; r < part.num_rows; ++r) {
     if constexpr (!kAhead) advance(ahead, ahead.row_lines);
@@ -157,8 +157,7 @@ inline void latent_rows(const AttentionArgs& a, const AttentionItem& part, int32
       if constexpr (kAhead) advance(ahead, kTileLines);
       return values + kt * 2 * kTileElements;
     };
-    tile_gemm<false>(w.p, kAttentionBlock, tile, kTileElements, 2, pages, w.o + t * kTileK, a.value_dim, part.num_rows,
-                     false);
+    tile_gemm(w.p, kAttentionBlock, tile, kTileElements, 2, pages, w.o + t * kTileK, a.value_dim, part.num_rows, false);
   }
 }
 

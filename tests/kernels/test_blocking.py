@@ -1,6 +1,9 @@
 """How much of a product is done at a time: by the instruction set and the caches."""
 
+import kernel_ops
+import kernel_reference as reference
 import numaserve_kernel_tests as ops
+import numpy as np
 import pytest
 from kernel_ops import ONE_THREAD
 from numaserve.workers.bench.programs import begin, built, make_builder
@@ -30,9 +33,34 @@ def test_a_program_takes_another_blocking_and_refuses_one_without_room() -> None
     b = make_builder(ONE_THREAD, hidden=64, step_tokens=1)
     begin(b, ONE_THREAD)
     program = built(b, ONE_THREAD)
-    program.blocking = (2, 8, 4)
-    assert program.blocking == (2, 8, 4)
+    tiles = ("streamed", "always")
+    program.blocking = (2, 8, 4, *tiles)
+    assert program.blocking == (2, 8, 4, *tiles)
     for blocking in ((3, 8, 4), (0, 8, 4), (130, 8, 4), (2, 7, 4), (2, 257, 4), (2, 8, 3), (2, 8, 33)):
         with pytest.raises(ValueError, match=r"panels of a group are even|k tiles of a slab are"):
-            program.blocking = blocking
-    assert program.blocking == (2, 8, 4)
+            program.blocking = (*blocking, *tiles)
+    for names in (("after", "never"), ("before", "sometimes")):
+        with pytest.raises(ValueError, match=r"there is no (after|sometimes) of tiles"):
+            program.blocking = (2, 8, 4, *names)
+    assert program.blocking == (2, 8, 4, *tiles)
+
+
+# A row of 1024 columns of bf16 is 2 KiB: tiles of such rows are copied by their stride.
+@pytest.mark.parametrize("weights", ["bf16", "int8"])
+@pytest.mark.parametrize("k", [1024, 2048, 1000])
+def test_how_tiles_are_loaded_and_copied_changes_no_bit(
+    isa: str, rng: np.random.Generator, weights: str, k: int
+) -> None:
+    a, b = (reference.to_bf16(rng.standard_normal((n, k))) for n in (81, 96))
+    weight = kernel_ops.packed(b, weights=weights)
+    caches = (8 << 10, 256 << 10)  # several slabs, and blocks of a slab
+    for m in (1, 16, 31, 33, 47, 81):
+        results = [
+            kernel_ops.multiply(isa, a[:m], weight, caches=caches, tiles=(loads, packing))
+            for loads in ("before", "between", "streamed")
+            for packing in ("never", "by_stride", "always")
+        ]
+        for result in results[1:]:
+            np.testing.assert_array_equal(result, results[0])
+        alone = kernel_ops.multiply(isa, a[m - 1 : m], weight)
+        np.testing.assert_array_equal(results[0][m - 1], alone[0])

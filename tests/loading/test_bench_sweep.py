@@ -13,7 +13,8 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.protocol import Ceilings
 
 TINY = Product("tiny", 64, 96)
-VALUES = {"slab_tiles": (8, 16), "block_tiles": (4, 5)}
+VALUES = {"slab_tiles": (8, 16), "block_tiles": (4, 5), "tile_loads": ("before", "between")}
+TILES = ("between", "by_stride")
 
 
 @pytest.fixture(autouse=True)
@@ -23,11 +24,11 @@ def fixed_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows(effort: Effort) -> list[Row]:
-    return list(bench_sweep(Team([-1]), effort, product=TINY, format=BF16, m_values=(3, 40), values=VALUES))
+    return list(bench_sweep(Team([-1]), effort, product=TINY, format=BF16, m_values=(3, 40), values=lambda _: VALUES))
 
 
 def blocking(row: Row) -> Blocking:
-    return Blocking(*(int(row.what[option]) for option in Blocking._fields))
+    return Blocking(**{option: row.what[option] for option in Blocking._fields})
 
 
 def test_every_option_is_changed_alone_and_the_best_together() -> None:
@@ -56,8 +57,30 @@ def test_the_fastest_value_of_each_option_is_in_the_best(monkeypatch: pytest.Mon
 def test_a_program_keeps_its_blocking() -> None:
     program, _ = sweep._program(Team([-1]), TINY, BF16, 1)
     before = program.blocking
-    list(sweep._by_turns(program, 1, [Blocking(2, 8, 4), Blocking(4, 16, 8)], Effort(seconds=0, least=1)))
+    list(
+        sweep._by_turns(program, 1, [Blocking(2, 8, 4, *TILES), Blocking(4, 16, 8, *TILES)], Effort(seconds=0, least=1))
+    )
     assert program.blocking == before
+
+
+@pytest.mark.parametrize("name", ["avx512", "amx"])
+def test_tile_registers_have_more_to_choose(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(sweep, "isa", lambda: name)
+    tiles = [] if name == "avx512" else ["tile_loads", "tile_packing"]
+    assert [*sweep.values_for(1)] == tiles
+    assert [*sweep.values_for(16)] == ["group_panels", "slab_tiles", "block_tiles", *tiles]
+
+
+def test_rows_without_a_choice_are_left_out() -> None:
+    found = bench_sweep(
+        Team([-1]),
+        Effort(seconds=0, least=1),
+        product=TINY,
+        format=BF16,
+        m_values=(1, 16),
+        values=lambda m: VALUES if m > 1 else {},
+    )
+    assert {row.what["M"] for row in found} == {16}
 
 
 def test_what_is_swept_has_a_name() -> None:

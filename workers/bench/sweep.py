@@ -4,12 +4,12 @@ Only the time differs between choices, never a bit of the result.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from numaserve.kernels import Program, Team
+from numaserve.kernels import Program, Team, isa
 from numaserve.workers.bench.programs import (
     Format,
     begin,
@@ -30,6 +30,8 @@ class Blocking(NamedTuple):
     group_panels: int
     slab_tiles: int
     block_tiles: int
+    tile_loads: str
+    tile_packing: str
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,22 @@ PRODUCTS = (
     Product("llama-1b down", 2048, 8192),
     Product("deepseek-v3 expert's gate_up", 4096, 7168),
 )
-VALUES: dict[str, Sequence[int]] = {
+Values = Mapping[str, Sequence[int | str]]  # of options of a blocking, by their names
+SIZES: Values = {
     "group_panels": (16, 32, 64, 128),
     "slab_tiles": (16, 32, 64, 128, 256),
     "block_tiles": (4, 6, 8, 12, 16, 24, 32),
 }
+TILE_REGISTERS: Values = {
+    "tile_loads": ("before", "between", "streamed"),
+    "tile_packing": ("never", "by_stride", "always"),
+}
+
+
+def values_for(m: int) -> Values:
+    """What there is to choose for M rows by this processor's instruction set: a single row passes by whole panels."""
+    sizes = SIZES if m > 1 else {}
+    return {**sizes, **TILE_REGISTERS} if isa().startswith("amx") else sizes
 
 
 @dataclass(frozen=True)
@@ -70,15 +83,17 @@ def bench_sweep(
     product: Product,
     format: Format,
     m_values: Sequence[int],
-    values: dict[str, Sequence[int]] = VALUES,
+    values: Callable[[int], Values] = values_for,
 ) -> Rows:
     """Rows for M of `m_values`: what is chosen without a sweep, each option's other values, and the best of all options
     together. `effort` is for each choice."""
     program, nbytes = _program(team, product, format, max(m_values))
     for m in m_values:
+        if not values(m):
+            continue
         work = Work(nbytes, 2.0 * m * product.n * product.k, format.name)
         with Ceiling(partial(rank_ceilings, team, [format.name])) as ceiling:
-            choices = _choices(program, m, effort, values)
+            choices = _choices(program, m, effort, values(m))
         for choice in choices:
             what: dict[str, str | int] = {"product": product.name, "N": product.n, "K": product.k, "M": m}
             what |= {"change": choice.change, **choice.blocking._asdict()}
@@ -97,10 +112,10 @@ def _program(team: Team, product: Product, format: Format, rows: int) -> tuple[P
     return program, matrix.nbytes
 
 
-def _choices(program: Program, m: int, effort: Effort, values: dict[str, Sequence[int]]) -> list[Choice]:
+def _choices(program: Program, m: int, effort: Effort, values: Values) -> list[Choice]:
     chosen = Blocking(*program.blocking)
     changes = {"": chosen} | {
-        f"{option} {value}": chosen._replace(**{option: value})
+        f"{option} {value}": Blocking(**chosen._asdict() | {option: value})
         for option, several in values.items()
         for value in several
         if value != getattr(chosen, option)
@@ -110,7 +125,7 @@ def _choices(program: Program, m: int, effort: Effort, values: dict[str, Sequenc
     for option, several in values.items():
         of_option = ["", *(f"{option} {value}" for value in several if f"{option} {value}" in changes)]
         fastest = min(of_option, key=lambda change: times[change].best)
-        best = best._replace(**{option: getattr(changes[fastest], option)})
+        best = Blocking(**best._asdict() | {option: getattr(changes[fastest], option)})
     found = [Choice(each, changes[each], times[each], times[each].best / times[""].best) for each in changes]
     # The best of many is so by luck too: it is measured once more, beside the chosen one alone.
     again, together = _by_turns(program, m, [chosen, best], effort)

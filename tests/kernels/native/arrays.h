@@ -24,6 +24,9 @@ void bind_attention(nanobind::module_& ops);
 // Adds route and combine.
 void bind_moe(nanobind::module_& ops);
 
+// Adds sample, token_logprobs and what tells whether a row of logits is usable.
+void bind_sampling(nanobind::module_& ops);
+
 // Adds the store and the attention of multi-head latent attention.
 void bind_latent(nanobind::module_& ops);
 

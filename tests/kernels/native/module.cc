@@ -4,7 +4,6 @@
 // A call plays all threads of a team one after the other on the calling thread: the parts of an operation are
 // independent between two barriers, so the result is that of a real team. Arrays come padded as the kernels want
 // them; results are written to arrays of the caller.
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -58,7 +57,8 @@ Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t
 
 void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const PackedMatrix& packed,
           Maybe<const float, 1> bias, const std::string& activation, Maybe<float, 2> out_f32, Maybe<bf16, 2> out_bf16,
-          float limit, bool widened, bool accumulate, bool in_parts, int threads, int64_t l1_bytes, int64_t l2_bytes) {
+          float limit, bool widened, bool accumulate, bool in_parts, int threads, int64_t l1_bytes, int64_t l2_bytes,
+          const std::string& loads, const std::string& packing) {
   const KernelTable& table = *table_by_name(isa);
   const Activation act = activation_of(activation);
   const bool gated = act != Activation::kNone;
@@ -73,11 +73,14 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
   const Operand x = operand(table, a, m, packed, widened, threads);
   PackedWeights weights = packed.view();
   if (widened) weights.depth = round_up(packed.k(), kTileK);
+  Blocking blocking = blocking_for(table, {.l1d = l1_bytes, .l2 = l2_bytes});
+  blocking.tile_loads = tile_loads(loads);
+  blocking.tile_packing = tile_packing(packing);
   const GemmArgs args{.a = x.data,
                       .lda = x.ld,
                       .b = weights,
                       .widened = widened,
-                      .blocking = blocking_for(table, {.l1d = l1_bytes, .l2 = l2_bytes}),
+                      .blocking = blocking,
                       .m = m,
                       .bias = data_or_null(bias),
                       .activation = act,
@@ -199,78 +202,6 @@ void softcap(const std::string& isa, Array<float, 1> x, float cap) {
   table_by_name(isa)->softcap(x.data(), size(x, 0), cap);
 }
 
-// (token, logprob, top ids, top logprobs)
-nb::tuple row_of(const SampledRow& row) {
-  const std::vector<int32_t> ids(row.top_ids, row.top_ids + row.num_top);
-  const std::vector<float> logprobs(row.top_logprobs, row.top_logprobs + row.num_top);
-  return nb::make_tuple(row.token, row.logprob, ids, logprobs);
-}
-
-// The row, whether it is dropped, log-probabilities of the named tokens.
-nb::tuple sample(const std::string& isa, Array<const float, 1> logits, int64_t position, float temperature,
-                 int32_t top_k, float top_p, float min_p, float repetition_penalty, float presence_penalty,
-                 float frequency_penalty, uint64_t seed, const std::vector<int32_t>& bias_ids,
-                 const std::vector<float>& bias_values, const std::vector<int32_t>& suppress, int32_t min_position,
-                 int32_t logprobs, Maybe<const int32_t, 1> prompt_counts, Maybe<const int32_t, 1> output_counts,
-                 Maybe<const uint32_t, 1> mask, const std::vector<int32_t>& named) {
-  const int64_t vocab = size(logits, 0);
-  require(vocab >= 1 && bias_ids.size() == bias_values.size(), "a bias has an id and a value");
-  require(prompt_counts.has_value() == output_counts.has_value(), "counts come in pairs");
-  require(!prompt_counts || (size(*prompt_counts, 0) == vocab && size(*output_counts, 0) == vocab),
-          "counts are too short");
-  require(!mask || size(*mask, 0) >= ceil_div(vocab, 32), "the mask is too short");
-  std::vector<float> named_logprobs(named.size());
-  const SamplingState state{.temperature = temperature,
-                            .top_p = top_p,
-                            .min_p = min_p,
-                            .top_k = top_k,
-                            .repetition_penalty = repetition_penalty,
-                            .presence_penalty = presence_penalty,
-                            .frequency_penalty = frequency_penalty,
-                            .seed = seed,
-                            .bias_ids = bias_ids.data(),
-                            .bias_values = bias_values.data(),
-                            .num_bias = static_cast<int32_t>(bias_ids.size()),
-                            .suppress_ids = suppress.data(),
-                            .num_suppress = static_cast<int32_t>(suppress.size()),
-                            .min_position = min_position,
-                            .num_logprobs = logprobs,
-                            .prompt_counts = data_or_null(prompt_counts),
-                            .output_counts = data_or_null(output_counts),
-                            .named_ids = named.data(),
-                            .named_logprobs = named_logprobs.data(),
-                            .num_named = static_cast<int32_t>(named.size())};
-  std::vector<int32_t> scratch(static_cast<size_t>(3 * vocab));
-  SampledRow row{};
-  table_by_name(isa)->sample(logits.data(), vocab, position, state, data_or_null(mask), scratch.data(), &row);
-  return nb::make_tuple(row_of(row), row.dropped, named_logprobs);
-}
-
-nb::tuple token_logprobs(const std::string& isa, Array<const float, 1> logits, int32_t token, int32_t num_top) {
-  require(token >= 0 && token < size(logits, 0), "the token is not in the vocabulary");
-  SampledRow row{};
-  table_by_name(isa)->token_logprobs(logits.data(), size(logits, 0), token, num_top, &row);
-  return row_of(row);
-}
-
-// Whether the row that `sample` (greedily, with a bias on token 0) and the one that `token_logprobs` gives are usable.
-std::pair<bool, bool> usable(const std::string& isa, Array<const float, 1> logits, float bias) {
-  const KernelTable& table = *table_by_name(isa);
-  const int64_t vocab = size(logits, 0);
-  require(vocab >= 1, "there are no logits");
-  const int32_t first = 0;
-  SamplingState state{};
-  state.bias_ids = &first;
-  state.bias_values = &bias;
-  state.num_bias = bias != 0.0f;
-  state.num_logprobs = -1;
-  std::vector<int32_t> scratch(static_cast<size_t>(3 * vocab));
-  SampledRow sampled{}, target{};
-  table.sample(logits.data(), vocab, 0, state, nullptr, scratch.data(), &sampled);
-  table.token_logprobs(logits.data(), vocab, 0, 0, &target);
-  return {sampled.usable, target.usable};
-}
-
 }  // namespace
 
 NB_MODULE(numaserve_kernel_tests, ops) {
@@ -278,7 +209,7 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   nb::module_::import_("numaserve.kernels");
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
           "out_bf16"_a.none(), "limit"_a, "widened"_a, "accumulate"_a, "in_parts"_a, "threads"_a, "l1_bytes"_a,
-          "l2_bytes"_a);
+          "l2_bytes"_a, "loads"_a = "between", "packing"_a = "by_stride");
   ops.def("blocking", &blocking, "isa"_a, "l1_bytes"_a, "l2_bytes"_a);
   ops.def("pool", &pool, "isa"_a, "x"_a, "rows"_a, "weight"_a, "eps"_a, "out"_a, "threads"_a);
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "quantized"_a.none(), "group"_a,
@@ -287,16 +218,11 @@ NB_MODULE(numaserve_kernel_tests, ops) {
           "post_norm"_a.none(), "eps"_a, "assign"_a, "threads"_a);
   ops.def("embed", &embed, "isa"_a, "tokens"_a, "table"_a, "first_row"_a, "scale"_a, "out"_a, "threads"_a);
   ops.def("softcap", &softcap, "isa"_a, "x"_a, "cap"_a);
-  ops.def("sample", &sample, "isa"_a, "logits"_a, "position"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a,
-          "repetition_penalty"_a, "presence_penalty"_a, "frequency_penalty"_a, "seed"_a, "bias_ids"_a, "bias_values"_a,
-          "suppress"_a, "min_position"_a, "logprobs"_a, "prompt_counts"_a.none(), "output_counts"_a.none(),
-          "mask"_a.none(), "named"_a);
-  ops.def("usable", &usable, "isa"_a, "logits"_a, "bias"_a);
-  ops.def("token_logprobs", &token_logprobs, "isa"_a, "logits"_a, "token"_a, "num_top"_a);
   bind_amx(ops);
   bind_attention(ops);
   bind_latent(ops);
   bind_moe(ops);
+  bind_sampling(ops);
 }
 
 }  // namespace numaserve

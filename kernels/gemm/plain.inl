@@ -1,0 +1,98 @@
+// Products with weights that are not in groups, bf16 and int8: what happens inside the loop nest of gemm.inl to a block
+// of k tiles.
+#pragma once
+
+#include "kernels/gemm/scratch.inl"
+#include "kernels/gemm/tile.h"
+#include "kernels/include/kernel_table.h"
+#include "kernels/simd/prefetch.h"
+
+#if defined(__AVX512BF16__)
+#include "kernels/gemm/packed_rows_avx512.inl"
+#endif
+#if defined(NUMASERVE_TILES_HEADER)
+#include "kernels/gemm/packed_tiles_amx.inl"
+#endif
+
+namespace numaserve {
+namespace {
+
+// The loop nest's view of formats whose tiles lie in memory as the dot products take them: its unit of k is a tile.
+template <class T>
+struct Plain {
+  using Sum = typename SumOf<T>::type;
+  static constexpr int64_t kElements = kTileBytes / static_cast<int64_t>(sizeof(T));
+  static int64_t unit(const PackedWeights&) { return kTileDepth<T>; }
+  static int64_t slab(const GemmArgs& g, int64_t rows, bool streamed) {
+    const int64_t wanted = streamed ? g.b.depth : g.blocking.slab_tiles;
+    if (!kPacksRows && (!kPacksTiles || streamed)) return wanted;
+    const int64_t room = kPacksTiles ? packed_tiles_room(rows) : packed_room(rows) / kLineBytes;
+    return room < wanted ? room : wanted;
+  }
+  static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range k, GemmScratch& scratch) {
+    tile_begin(rows);
+    if constexpr (kPacksTiles) pack_tiles<T>(g, row, rows, k, scratch);
+    if constexpr (kPacksRows) {
+      const T* a = static_cast<const T*>(g.a) + row * g.lda;
+      pack_rows(a, g.lda * static_cast<int64_t>(sizeof(T)), rows, {k.begin * kLines, k.end * kLines}, kMostTogether,
+                scratch);
+    }
+  }
+
+  // Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or begins with them where that is `fresh`.
+  static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, bool fresh, bool streamed,
+                  GemmScratch& scratch, Sum* c) {
+    const int64_t k_tiles = g.b.depth / kTileDepth<T>;
+    const T* b = reinterpret_cast<const T*>(g.b.data) + tile_index(panel, 0, k_tiles) * kElements;
+    const int64_t depth = block_tiles(g, rows, k, streamed);
+    int64_t kt = k.begin;
+    do {  // once even where k is empty, so that the results are zero
+      const int64_t count = k.end - kt < depth ? k.end - kt : depth;
+      const T* block = b + kt * 2 * kElements;
+      const T* next = kt + count < k.end ? block + count * 2 * kElements : b + (k_tiles + k.begin) * 2 * kElements;
+      const bool accumulate = !fresh || kt > k.begin;
+      if constexpr (kPacksRows)
+        multiply_packed(scratch, rows, kt, block, count, next, c, accumulate);
+      else
+        multiply_tile_by_tile(g, scratch, row, rows, kt, block, count, next, streamed, c, accumulate);
+      kt += count;
+    } while (kt < k.end);
+  }
+
+ private:
+  // k tiles that all rows pass by before the next ones.
+  static int64_t block_tiles(const GemmArgs& g, int64_t rows, Range k, bool streamed) {
+    if constexpr (!kPacksRows) return streamed ? k.end : g.blocking.block_tiles;
+    // With few passes the next block is fetched while half of this one is still wanted.
+    return rows <= kMostTogether       ? k.end
+           : rows <= 3 * kMostTogether ? g.blocking.block_tiles / 2
+                                       : g.blocking.block_tiles;
+  }
+
+  static void multiply_tile_by_tile(const GemmArgs& g, const GemmScratch& scratch, int64_t row, int64_t rows,
+                                    int64_t kt, const T* block, int64_t count, const T* next, bool streamed, Sum* c,
+                                    bool accumulate) {
+    int64_t r = 0;
+    for (int64_t step = 0, steps = ceil_div(rows, 32); step < steps; ++step) {
+      const int tile_rows = rows_at_once(rows - r);
+      if (!streamed) {
+        // A share of the next block of weights at each step: what comes from memory then waits in the second level.
+        const Range ahead = split(count * 2 * kLines, steps, step);
+        for (int64_t line = ahead.begin; line < ahead.end; ++line) prefetch_line(next + line * kTileN * kLineDepth<T>);
+      }
+      Sum* out = c + r * 32;
+      if constexpr (kPacksTiles) {
+        const auto a = tiles_of<T>(g, scratch, row, r, tile_rows, kt);
+        multiply_with_loads(g, a, block, count, streamed, out, tile_rows, accumulate);
+      } else {
+        const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>;
+        const auto tile = [block](int64_t t) { return block + t * 2 * kElements; };
+        tile_gemm(a, g.lda, tile, kElements, 2, count, out, 32, tile_rows, accumulate);
+      }
+      r += tile_rows;
+    }
+  }
+};
+
+}  // namespace
+}  // namespace numaserve

@@ -1,6 +1,6 @@
 """``python -m tests.bench [NAME ...]``: runs the benchmarks, or those named, in turn; JSON goes to bench-results/.
 
-All but the last three are commands of ``numaserve bench``.
+All but the last four are commands of ``numaserve bench``.
 """
 
 import argparse
@@ -14,6 +14,7 @@ NUMASERVE = [sys.executable, "-m", "numaserve.server.cli.main", "bench"]
 STEPS = [*NUMASERVE, "offline", "--tp", "1", "--tp", "2", "--batch-size", "1", "--batch-size", "16", "--no-operations"]
 EXPANDED = ["--quantization", "bf16"]
 INT8 = ["--quantization", "int8", "--quantize-lm-head"]
+AMX = "amx"  # measures again what others do, and runs only where it is named
 COMMANDS = {
     "kernels": [[*NUMASERVE, "kernels"]],
     "ring": [[*NUMASERVE, "ring"]],
@@ -26,6 +27,7 @@ COMMANDS = {
     "serving": [[sys.executable, str(Path(__file__).with_name("bench_serving.py"))]],
     "front-door": [[sys.executable, str(Path(__file__).with_name("bench_front_door.py"))]],
     "spans": [[sys.executable, str(Path(__file__).with_name("bench_spans.py"))]],
+    AMX: [[sys.executable, str(Path(__file__).with_name("bench_amx.py"))]],
 }
 
 
@@ -33,7 +35,7 @@ def main() -> int:
     """Run each in a process of its own; the worst exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*COMMANDS, []], metavar="NAME", help=", ".join(COMMANDS))
-    names = parser.parse_args().names or list(COMMANDS)
+    names = parser.parse_args().names or [name for name in COMMANDS if name != AMX]
     RESULTS.mkdir(exist_ok=True)
     at = time.strftime("%Y%m%d-%H%M%S")
     return max(

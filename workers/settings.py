@@ -14,6 +14,7 @@ import msgspec
 
 WeightFormat = Literal["bf16", "int8", "int4", "int8_group", "fp8"]
 ActivationDtype = Literal["int8", "bf16"]
+ActivationChoice = Literal["auto", ActivationDtype]
 KvCacheDtype = Literal["bf16", "int8", "fp8_e4m3"]
 Backend = Literal["native", "reference"]
 
@@ -32,12 +33,13 @@ class WeightFormats(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Formats in which weights are kept; None: as the checkpoint has them. The embedding is always bf16.
 
     `activations`: what weights of 4 or 8 bits in groups are multiplied by. int8 has a scale for each token and group;
-    bf16 takes such weights at their exact values.
+    bf16 takes such weights at their exact values; auto is the one of both that the engine multiplies by whose format
+    they are published in (workers/layers/stored.py).
     """
 
     linear: WeightFormat | None = None
     lm_head: WeightFormat | None = None
-    activations: ActivationDtype = "bf16"
+    activations: ActivationChoice = "auto"
 
 
 AS_PUBLISHED = WeightFormats()
@@ -88,12 +90,13 @@ class WeightOptions(msgspec.Struct, frozen=True, kw_only=True):
         False
     )
     activation_dtype: Annotated[
-        ActivationDtype,
+        ActivationChoice,
         Option(
             "What 4-bit and 8-bit weights in groups are multiplied by: `bf16`, or `int8`, rounded for each token and "
-            "group, which is faster in prefill."
+            "group, which is faster. `auto`: as the engine does whose format they are in, `int8` for those of GGUF "
+            "files but MXFP4, `bf16` for all others."
         ),
-    ] = "bf16"
+    ] = "auto"
 
     def formats(self) -> WeightFormats:
         """The formats that are asked for."""

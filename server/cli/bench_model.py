@@ -55,7 +55,7 @@ def about(name: str, deployment: Deployment) -> dict[str, str | int]:
     formats = settings.formats
     names = [str(each or "as published") for each in (formats.linear, formats.lm_head)]
     weights = names[0] if names[0] == names[1] else f"{names[0]}, head {names[1]}"
-    by = ", times int8" if formats.activations == "int8" else ""
+    by = ", times int8" if "int8" in deployment.multiplied_by else ""
     row: dict[str, str | int] = {"model": name, "weights": weights + by, "kv": settings.kv_cache_dtype}
     row["tp"] = len(deployment.launches)
     if settings.expert_parallel:

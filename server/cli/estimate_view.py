@@ -5,6 +5,7 @@ from typing import Any
 
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.options import DeploymentOptions
+from numaserve.workers.planning.products import products_text
 from numaserve.workers.planning.roofline.efficiency import Efficiencies
 from numaserve.workers.planning.roofline.estimate import Estimate, Load
 from numaserve.workers.planning.roofline.memory import NodeMemory
@@ -21,9 +22,11 @@ _BOUNDS = {"read": "memory", "flops": "computing", "cores": "cores", "ranks": "o
 def estimate_view(name: str, options: DeploymentOptions, estimate: Estimate, efficiencies: Efficiencies) -> Group:
     """Tables of memory and of both phases, and their totals."""
     load, settings, ranks = estimate.load, options.settings, len(estimate.cores)
-    weights = f"weights {settings.formats.linear or 'as published'}, KV cache {settings.kv_cache_dtype}"
+    products = products_text(estimate.multiplied_by)
+    weights = f"weights {settings.formats.linear or 'as published'}{products and f' ({products})'}"
+    formats = f"{weights}, KV cache {settings.kv_cache_dtype}"
     heading = Text(
-        f"{name} on {estimate.machine.name}: {weights}, {ranks} rank{'s' if ranks > 1 else ''};"
+        f"{name} on {estimate.machine.name}: {formats}, {ranks} rank{'s' if ranks > 1 else ''};"
         f" {load.batch} x {_tokens(load)} tokens"
     )
     phases = [_phase_table(phase) for phase in (estimate.prefill, estimate.decode) if phase is not None]
@@ -45,6 +48,7 @@ def estimate_record(
     return {
         "model": name,
         "weights": options.settings.formats.linear or "as published",
+        "multiplied_by": estimate.multiplied_by,
         "kv_cache": options.settings.kv_cache_dtype,
         "machine": estimate.machine.model_dump(),
         "efficiencies": efficiencies.source,

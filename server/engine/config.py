@@ -1,7 +1,9 @@
 """What the engine is made with."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from numaserve.workers.settings import ActivationDtype
 
 
 @dataclass(frozen=True)
@@ -16,6 +18,8 @@ class EngineConfig:
     overlap: bool = True  # plan one step ahead
     beat_s: float | None = 5.0  # without a step after which workers must show that they live; None: they need not
     resume_timeout_s: float = 300.0  # how long requests wait for new workers
+    # Formats of weights in groups, by the activations that these are multiplied by.
+    multiplied_by: Mapping[ActivationDtype, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ class Engine:
             "overlap": self._config.overlap,
             **limits_info(self._scheduler.config),
             "backend": self._launches[0].backend,
-            **settings_info(self._launches[0].settings),
+            **settings_info(self._launches[0].settings, self._config.multiplied_by),
             "workers": self._ranks.info(self._supervisor.pids),
             "restarts": self._supervisor.restarts,
             "dropped_frames": self._supervisor.garbage_frames,

@@ -7,7 +7,7 @@ from numaserve.server.engine.types import Load
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.workers.protocol import Launch, Ready
-from numaserve.workers.settings import ModelSettings
+from numaserve.workers.settings import ActivationDtype, ModelSettings
 
 
 def limits_info(limits: SchedulerConfig) -> dict[str, object]:
@@ -22,10 +22,10 @@ def limits_info(limits: SchedulerConfig) -> dict[str, object]:
     }
 
 
-def settings_info(settings: ModelSettings) -> dict[str, object]:
-    """The model's settings, by their names."""
+def settings_info(settings: ModelSettings, multiplied_by: Mapping[ActivationDtype, Sequence[str]]) -> dict[str, object]:
+    """The model's settings, by their names, and what became of the one for activations."""
     shown: dict[str, object] = msgspec.to_builtins(settings)
-    return shown
+    return shown | {"multiplied_by": multiplied_by}
 
 
 def load_of(scheduler: Scheduler) -> Load:

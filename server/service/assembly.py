@@ -113,6 +113,7 @@ def make_engine(
             step_deadline_s=config.step_deadline_seconds,
             overlap=config.overlap,
             resume_timeout_s=config.resume_timeout,
+            multiplied_by=deployment.multiplied_by,
         ),
         Supervisor(spec),
         scheduler,

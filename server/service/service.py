@@ -43,6 +43,7 @@ from numaserve.server.supervisor.group import GroupFailed
 from numaserve.server.supervisor.process import DEFAULT_COMMAND
 from numaserve.workers.models.load import open_model, read_config
 from numaserve.workers.planning.deployment import make_deployment
+from numaserve.workers.planning.products import products_text
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.checkpoint import check_checkpoint
 from numaserve.workers.weights.hub import resolve_model
@@ -105,6 +106,8 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     check_checkpoint(files, model)
     for note in deployment.notes:
         _log.warning("%s", note)
+    if products := products_text(deployment.multiplied_by):
+        _log.info("weights in %s", products)
     if deployment.front_end_cpus:
         os.sched_setaffinity(0, deployment.front_end_cpus)  # before a child is started, which inherits them
     tokenizer = load_tokenizer_with(path, config.chat_template)

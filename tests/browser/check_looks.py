@@ -14,7 +14,7 @@ from tests.support.stand_in import StandIn
 
 NAMED = {"button", "textbox", "combobox", "checkbox", "link", "dialog", "image", "region", "complementary", "log"}
 NARROW = {"width": 360, "height": 720}
-QUESTION = "What is the capital of France?"
+QUESTION = "Name the capital of France."
 
 
 def picture(page: Page, name: str) -> None:

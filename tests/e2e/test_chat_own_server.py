@@ -31,7 +31,7 @@ def test_a_model_is_talked_to_and_its_server_ends_with_the_command(folder: Path,
     with subprocess.Popen(command, text=True, env=os.environ | {"TMPDIR": str(folder)}, **pipes) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write("What is the capital of France?\n")
+        process.stdin.write("Name the capital of France.\n")
         process.stdin.flush()
         assert "Paris" in process.stdout.readline()
         family = psutil.Process(process.pid).children(recursive=True)

@@ -6,7 +6,9 @@ import numaserve_kernel_tests as ops
 import numpy as np
 from kernel_reference import F32, U16, Routing, from_bf16
 from numaserve.kernels import PackedMatrix, Team
+from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.protocol import SamplingParams, TokenLogprobs
+from numaserve.workers.settings import ActivationDtype
 from numpy.typing import NDArray
 
 PAD = 32
@@ -25,10 +27,11 @@ def pad_columns(x: NDArray, columns: int | None = None) -> NDArray:
     return np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, (columns or padded(x.shape[-1])) - x.shape[-1])])
 
 
-def packed(*parts: U16, weights: str = "bf16", group: int = 0) -> PackedMatrix:
+def packed(*parts: U16, weights: str = "bf16", group: int = 0, activations: ActivationDtype = "bf16") -> PackedMatrix:
     """Parts [rows, k] in the format `weights`; of several, which have a multiple of 16 rows, the panels in turn."""
     n, k = sum(len(part) for part in parts), parts[0].shape[1]
-    matrix = PackedMatrix(n, k, weights, group)
+    matrix = GivenMatrix(n, k, weights, group)
+    matrix.activations = activations
     for index, part in enumerate(parts):
         data = np.ascontiguousarray(part).view(np.uint8).reshape(-1)
         rows = np.arange(len(part), dtype=np.int32)

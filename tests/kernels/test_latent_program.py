@@ -10,9 +10,10 @@ import operation_fields
 import pytest
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
 from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
-from numaserve.workers.settings import ActivationDtype, ModelSettings, WeightFormats
+from numaserve.workers.settings import ActivationDtype, ModelSettings
 
 PAGE = reference.PAGE
 HIDDEN, VOCAB, NOPE, ROPE, LATENT, VALUES = 64, 16, 64, 32, 128, 32
@@ -32,7 +33,9 @@ class Format:
 
     def packed(self, weight: reference.U16) -> PackedMatrix:
         """Rows of all heads below each other."""
-        return kernel_ops.packed(weight.reshape(-1, weight.shape[-1]), weights=self.weights, group=self.group)
+        return kernel_ops.packed(
+            weight.reshape(-1, weight.shape[-1]), weights=self.weights, group=self.group, activations=self.activations
+        )
 
     def values(self, weight: reference.U16) -> reference.F64:
         """What the format makes of them."""
@@ -90,7 +93,6 @@ class Model:
             RankShape(self.heads, 1, LATENT + ROPE, 1, HIDDEN, [0, VOCAB], value_dim=LATENT),
             ProgramLimits(512, 64, SLOTS, CONTEXT // PAGE, SLOTS * CONTEXT // PAGE),
             Ranks((threads,)),
-            ModelSettings(formats=WeightFormats(activations=self.format.activations)),
         )
         b = ProgramBuilder(setup)
         layer = self.layer
@@ -232,7 +234,6 @@ def test_a_rank_without_heads_takes_part_with_nothing(format: Format, rng: np.ra
         RankShape(0, 0, LATENT + ROPE, 1, HIDDEN, [0, VOCAB], value_dim=LATENT),
         ProgramLimits(64, 64, 1, 2, 2),
         Ranks((2,)),
-        ModelSettings(formats=WeightFormats(activations=format.activations)),
     )
     b, model = ProgramBuilder(setup), make_model(rng, 1)
     x = b.rms_norm(b.embed(kernel_ops.packed(model.embedding), first_row=0), _ones(HIDDEN), EPS)
@@ -241,7 +242,9 @@ def test_a_rank_without_heads_takes_part_with_nothing(format: Format, rng: np.ra
     angles = np.zeros((64, ROPE // 2), np.float32)
     w_uk, w_uv, rope, norm = PackedMatrix(0, NOPE), PackedMatrix(0, LATENT), RopeTable(angles, angles), _ones(LATENT)
     out = b.latent_attention(q, kv, w_uk, w_uv, layer=0, rope=rope, norm=norm, eps=EPS, scale=SCALE)
-    b.sample(b.lm_head(out, PackedMatrix(VOCAB, 0, format.weights, format.group)))
+    head = GivenMatrix(VOCAB, 0, format.weights, format.group)
+    head.activations = format.activations
+    b.sample(b.lm_head(out, head))
     program = make_program(setup, b.fused(), Team([-1, -1]))
     assert program.kv_memory[1] == 0
     begin(program, 0, [0, 1])

@@ -18,7 +18,7 @@ from numaserve.workers.program.native import make_program
 from numaserve.workers.program.ops.base import Operation
 from numaserve.workers.program.ops.experts import MultiplyExperts, Routing
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
-from numaserve.workers.settings import ActivationDtype, ModelSettings, WeightFormats
+from numaserve.workers.settings import ActivationDtype
 
 HIDDEN, VOCAB, EXPERTS, INNER, SHARED = 64, 16, 5, 32, 96
 PROMPT = [token % VOCAB for token in range(23)]
@@ -75,7 +75,6 @@ class Model:
             RankShape(1, 1, 32, 1, HIDDEN, [0, VOCAB]),
             ProgramLimits(32, 16, 1, 1, 1),
             Ranks((threads,)),
-            ModelSettings(formats=WeightFormats(activations=format.activations)),
         )
         b = ProgramBuilder(setup)
         norm = Vector(np.ones(HIDDEN, np.float32))
@@ -101,7 +100,8 @@ def _mlp(
     """Gate and up, and down."""
 
     def packed(*parts: reference.U16) -> PackedMatrix:
-        return kernel_ops.packed(*parts, weights=format.weights, group=format.group)
+        made = {"weights": format.weights, "group": format.group, "activations": format.activations}
+        return kernel_ops.packed(*parts, **made)
 
     return packed(*parts[:2]), packed(parts[2])
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numaserve.kernels import PackedMatrix, Program, RopeTable, Team, Vector
 from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.program.ops.base import Operation
 from numaserve.workers.program.reference.numbers import Numbers
 from numaserve.workers.program.reference.program import ReferenceProgram
@@ -49,7 +50,8 @@ class RandomWeights(Shapes):
 def packed(team: Team, values: np.ndarray, format: str = "bf16", group: int = 0) -> PackedMatrix:
     """Values [n, k] in a format."""
     data, (n, k) = values.astype(np.float32).view(np.uint8).reshape(-1), values.shape
-    matrix = PackedMatrix(n, k, format, group)
+    matrix = GivenMatrix(n, k, format, group)
+    matrix.activations = "int8"
     matrix.pack(team, data, "f32", source_cols=k, rows=np.arange(n, dtype=np.int32), dst_row=0)
     return matrix
 

@@ -70,7 +70,7 @@ def play(model: hf.PreTrainedModel, formats: WeightFormats) -> hf.PreTrainedMode
     """Give the layers of an fp32 model weights and inputs as a format of `--quantization` has them. The output head
     stays as it is."""
     round_weight, round_input = _ROUNDING[str(formats.linear)]
-    if formats.linear == "int4" and formats.activations == "bf16":
+    if formats.linear == "int4" and formats.activations != "int8":
         round_input = _unchanged
     for name, layer in model.named_modules():
         if name.endswith("kv_b_proj"):

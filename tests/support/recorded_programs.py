@@ -8,11 +8,10 @@ from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.experts import ExpertMatrices, Router
 from numaserve.workers.program.ops.experts import Routing
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
-from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings, WeightFormats
+from numaserve.workers.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
 
 HIDDEN, VOCAB, EPS = 64, 96, 1e-5
 LIMITS = ProgramLimits(max_step_tokens=64, max_logit_rows=64, max_slots=4, pages_per_slot=16, num_pages=40)
-INT8 = ModelSettings(formats=WeightFormats(activations="int8"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +23,7 @@ class MatrixShape:
     format: str = "bf16"
     group: int = 0
     offsets: str = "none"
+    activations: ActivationDtype = "int8"  # of groups
 
     @property
     def nbytes(self) -> int:
@@ -156,7 +156,6 @@ def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
     for format in ("bf16", "int8"):
         for make in (dense, latent, mixture):
             found[f"{make.__name__}, {format}, {part.world}"] = make(part, format=format)
-    grouped = Part(part.world, part.rank, part.weights, INT8)
     found[f"norms after, {part.world}"] = dense(part, post_norm=True)
-    found[f"in groups, {part.world}"] = dense(grouped, format="int4", group=32)
+    found[f"in groups, {part.world}"] = dense(part, format="int4", group=32)
     return found

@@ -6,7 +6,7 @@ Quantizing x is an operation of its own and not counted.
 from collections.abc import Sequence
 from functools import partial
 
-from numaserve.kernels import PackedMatrix, Program, Team
+from numaserve.kernels import Program, Team
 from numaserve.workers.bench.programs import (
     Format,
     begin,
@@ -21,13 +21,14 @@ from numaserve.workers.bench.programs import (
 from numaserve.workers.bench.rows import Ceiling, Effort, Rows, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES, Shape
 from numaserve.workers.planning.ceilings import rank_ceilings
+from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.protocol import PAGE_SIZE
 
 # Up to so many rows, reading the weights is what takes the time, so that each product has to find its own in memory.
 # Beyond, one product is as good as many, and done sooner.
 _FEW_ROWS = 64
 
-Products = list[tuple[PackedMatrix, ...]]  # of the nodes in `_NODES`, as often as a program repeats them
+Products = list[tuple[GivenMatrix, ...]]  # of the nodes in `_NODES`, as often as a program repeats them
 
 _NODES = {
     "qkv": {"linear": "qkv"},
@@ -60,7 +61,7 @@ def bench_gemm(team: Team, effort: Effort, *, model: str, part: str, format: For
                 yield timed_row(f"gemm, {format}", what, times, work, ceiling.best)
 
 
-def _products(team: Team, shape: Shape, part: str, format: Format) -> tuple[PackedMatrix, ...]:
+def _products(team: Team, shape: Shape, part: str, format: Format) -> tuple[GivenMatrix, ...]:
     width = shape.heads * shape.head_dim
     sizes = {
         "qkv": [(width + 2 * shape.kv_heads * shape.head_dim, shape.hidden)],

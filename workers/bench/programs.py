@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numaserve.kernels import PackedMatrix, Program, Team, Vector
+from numaserve.kernels import Program, Team, Vector
 from numaserve.workers.planning.ceilings import MIN_READ_BYTES, last_level_cache_bytes
 from numaserve.workers.program.buffers import Operand, Residual
 from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.program.native import make_program
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 from numaserve.workers.program.slots import slot_settings
@@ -62,10 +63,10 @@ def copies_beyond_caches(nbytes: int) -> int:
     return -(-max(MIN_READ_BYTES, 4 * last_level_cache_bytes()) // nbytes)
 
 
-def random_matrix(team: Team, n: int, k: int, format: Format = BF16) -> PackedMatrix:
+def random_matrix(team: Team, n: int, k: int, format: Format = BF16) -> GivenMatrix:
     """A matrix of random numbers. They repeat after a million: what is computed with them does not matter."""
     random, rows = np.random.default_rng(0), np.arange(n, dtype=np.int32)
-    matrix = PackedMatrix(n, k, format.name, format.group)
+    matrix = GivenMatrix(n, k, format.name, format.group)
     if format.group == 0:
         numbers = random.standard_normal(_RANDOM_VALUES, np.float32).view(np.uint32) >> 16
         data = np.resize(numbers.astype(np.uint16), n * k).view(np.uint8)
@@ -80,9 +81,9 @@ def random_matrix(team: Team, n: int, k: int, format: Format = BF16) -> PackedMa
     return matrix
 
 
-def same_matrices(matrix: PackedMatrix, count: int) -> tuple[PackedMatrix, ...]:
+def same_matrices(matrix: GivenMatrix, count: int) -> tuple[GivenMatrix, ...]:
     """`count` matrices of the same numbers, each in memory of its own: sooner made than random ones."""
-    made = [PackedMatrix(matrix.n, matrix.k, matrix.format, matrix.group) for _ in range(count)]
+    made = [GivenMatrix(matrix.n, matrix.k, matrix.format, matrix.group) for _ in range(count)]
     for each in made:
         each.buffer()[:] = matrix.buffer()
     return tuple(made)
@@ -121,7 +122,7 @@ def make_builder(
     return ProgramBuilder(ProgramSetup(shape, limits, Ranks((team.size,)), settings))
 
 
-def begin(b: ProgramBuilder, team: Team, embedding: PackedMatrix | None = None) -> tuple[Residual, Operand]:
+def begin(b: ProgramBuilder, team: Team, embedding: GivenMatrix | None = None) -> tuple[Residual, Operand]:
     """The embedding and a norm, with which every program begins."""
     hidden = b.shape.hidden_size
     residual = b.embed(embedding or random_matrix(team, VOCAB, hidden), first_row=0)

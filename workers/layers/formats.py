@@ -6,11 +6,12 @@ and bf16 takes anything else that does not agree.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.parameters import MatrixParameter, Parameter
 from numaserve.workers.layers.stored import ROW, Stored, StoredMatrices
-from numaserve.workers.program.handles import BF16, MatrixFormat, Offsets
+from numaserve.workers.program.handles import BF16, INTEGER_GROUPS, MatrixFormat, Offsets
 from numaserve.workers.settings import WeightFormat, WeightFormats
 
 StoredKinds = tuple[Stored | None, ...]
@@ -34,6 +35,16 @@ def format_of(
     Those of all units of its `each` are of one format: they are one product of one operand. Raises `OperatorError`
     where a checkpoint that `is_quantized` is wanted in another format than it has.
     """
+    made = _kept_in(parameter, found, formats, first_col, is_quantized=is_quantized)
+    if formats.activations == "auto" or made.format not in INTEGER_GROUPS:
+        return made
+    return replace(made, activations=formats.activations)
+
+
+def _kept_in(
+    parameter: MatrixParameter, found: StoredKinds, formats: WeightFormats, first_col: int, *, is_quantized: bool
+) -> MatrixFormat:
+    """The format, and what it is multiplied by where the operator leaves that open."""
     if parameter.rule == "bf16":
         return BF16
     if parameter.rule == "head":
@@ -117,7 +128,9 @@ def _published(stored: Sequence[Stored | None], first_col: int) -> MatrixFormat:
     if group == 0:
         return BF16
     native = "int8_group" if mixed else parts[0].native
-    return MatrixFormat(native, group, _offsets(parts, mixed and "int4" in natives))
+    by_int8 = all(part.activations == "int8" for part in parts)
+    offsets = _offsets(parts, mixed and "int4" in natives)
+    return MatrixFormat(native, group, offsets, "int8" if by_int8 else "bf16")
 
 
 def _group(group: int, first_col: int, most: int = GROUPS[0]) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, groupby
 
 from numaserve.workers.layers.axes import Axis
 from numaserve.workers.layers.formats import StoredKinds, cut_of, format_of, kinds_of
 from numaserve.workers.layers.parameters import Declaring, MatrixParameter, Parameter, Part, Rows, VectorParameter
 from numaserve.workers.layers.stored import StoredMatrices
 from numaserve.workers.program.handles import (
+    INTEGER_GROUPS,
     MATRIX_PAD,
     TILE_COLUMNS,
     Matrix,
@@ -22,7 +23,7 @@ from numaserve.workers.program.handles import (
     round_up,
 )
 from numaserve.workers.program.rope import RopeConfig
-from numaserve.workers.settings import ModelSettings
+from numaserve.workers.settings import ActivationDtype, ModelSettings
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +62,13 @@ class Partition:
     def ranks(self) -> list[RankPart]:
         """The part of each rank."""
         return [RankPart(self, rank) for rank in range(len(self.shares))]
+
+    def multiplied_by(self) -> dict[ActivationDtype, list[str]]:
+        """The formats in which weights of any rank are kept in groups of whole numbers, by what these are multiplied
+        by."""
+        made = {rank.format(each) for rank in self.ranks for each in rank.distinct()}
+        pairs = sorted({(each.activations, each.format) for each in made if each.format in INTEGER_GROUPS})
+        return {by: [format for _, format in found] for by, found in groupby(pairs, lambda pair: pair[0])}
 
     def _cut(self, axis: Axis) -> int:
         """The unit at whose multiples matrices with columns along `axis` are best divided."""

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
+
+from numaserve.workers.settings import ActivationDtype
 
 # GGUF's.
 BlockLayout = Literal[
@@ -33,6 +36,7 @@ class Stored:
     source_group: int = ROW  # where it is `reordered`: the columns of a group in the file
     block_rows: int = 1  # rows that have a scale in common
     scale: str = "weight_scale"  # the name of the scales of compressed-tensors and fp8
+    activations: ActivationDtype = "bf16"  # what weights in groups are multiplied by where the operator leaves it open
 
     @property
     def has_minima(self) -> bool:
@@ -50,18 +54,20 @@ StoredMatrices = Mapping[str, Stored]  # by the name of the module without what 
 
 # GGUF's block formats (ggml-common.h of llama.cpp): 32 columns to a scale, Q2_K and Q6_K 16. So has Q3_K, but its
 # scales are whole numbers times one of 256 columns, and their products with its codes are codes of 8 bits.
+# llama.cpp multiplies them by activations of 8 bits, with a scale for 32 columns, or 256 of the K kinds.
+_by_int8 = partial(Stored, activations="int8")
 GGUF_BLOCKS: dict[str, Stored] = {
-    "q8_0": Stored("q8_0", "int8_group", 32),
-    "q4_0": Stored("q4_0", "int4", 32, bits=4),
-    "q4_1": Stored("q4_1", "int4", 32, bits=4, symmetric=False),
-    "q5_0": Stored("q5_0", "int8_group", 32, bits=5),
-    "q5_1": Stored("q5_1", "int8_group", 32, bits=5, symmetric=False),
-    "q2_k": Stored("q2_k", "int8_group", REQUANTIZED_GROUP, bits=2),
-    "q3_k": Stored("q3_k", "int8_group", 256, bits=3),
-    "q4_k": Stored("q4_k", "int4", 32, bits=4, symmetric=False),
-    "q5_k": Stored("q5_k", "int8_group", 32, bits=5, symmetric=False),
-    "q6_k": Stored("q6_k", "int8_group", REQUANTIZED_GROUP, bits=6),
-    "iq4_nl": Stored("iq4_nl", "iq4", 32, bits=4),
-    "iq4_xs": Stored("iq4_xs", "iq4", 32, bits=4),
+    "q8_0": _by_int8("q8_0", "int8_group", 32),
+    "q4_0": _by_int8("q4_0", "int4", 32, bits=4),
+    "q4_1": _by_int8("q4_1", "int4", 32, bits=4, symmetric=False),
+    "q5_0": _by_int8("q5_0", "int8_group", 32, bits=5),
+    "q5_1": _by_int8("q5_1", "int8_group", 32, bits=5, symmetric=False),
+    "q2_k": _by_int8("q2_k", "int8_group", REQUANTIZED_GROUP, bits=2),
+    "q3_k": _by_int8("q3_k", "int8_group", 256, bits=3),
+    "q4_k": _by_int8("q4_k", "int4", 32, bits=4, symmetric=False),
+    "q5_k": _by_int8("q5_k", "int8_group", 32, bits=5, symmetric=False),
+    "q6_k": _by_int8("q6_k", "int8_group", REQUANTIZED_GROUP, bits=6),
+    "iq4_nl": _by_int8("iq4_nl", "iq4", 32, bits=4),
+    "iq4_xs": _by_int8("iq4_xs", "iq4", 32, bits=4),
     "mxfp4": Stored("mxfp4", "mxfp4", 32, bits=4),
 }

@@ -4,6 +4,7 @@ It needs only the model's configuration and the machine's topology, so that an i
 once.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from numaserve.workers.errors import OperatorError
@@ -22,6 +23,7 @@ from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import Placement, place_ranks
 from numaserve.workers.planning.topology import Topology
 from numaserve.workers.protocol import PAGE_SIZE, Launch
+from numaserve.workers.settings import ActivationDtype
 
 USEFUL_CONTEXT = 1024  # a default context is not reduced below this
 
@@ -50,6 +52,7 @@ class Deployment:
     context_length: int
     max_step_tokens: int
     max_logit_rows: int  # positions of one step whose logits are computed, or that are pooled
+    multiplied_by: Mapping[ActivationDtype, Sequence[str]]  # formats of weights in groups, by what multiplies them
     front_end_cpus: tuple[int, ...]  # kept for the front end; empty without a reserved core
     notes: tuple[str, ...]  # sentences for the operator about the choices made
 
@@ -109,6 +112,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
         context_length=context,
         max_step_tokens=tokens,
         max_logit_rows=max_logit_rows(options.max_running_requests),
+        multiplied_by=partition.multiplied_by(),
         front_end_cpus=placement.front_end_cpus,
         notes=(*model.notes, *placement.notes, *context_notes),
     )

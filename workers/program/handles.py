@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from numaserve.workers.program.rope import RopeConfig
-from numaserve.workers.settings import WeightFormat
+from numaserve.workers.settings import ActivationDtype, WeightFormat
 
 Offsets = Literal["none", "zeros", "minima"]
 KeptFormat = WeightFormat | Literal["mxfp4", "iq4"]  # nothing is quantized to these while loading
@@ -22,11 +22,13 @@ BF16_BYTES = 2
 
 @dataclass(frozen=True)
 class MatrixFormat:
-    """The format of a packed matrix; `group` is 0 for formats without groups."""
+    """The format of a packed matrix; `group` is 0 for formats without groups. `activations`: what codes of
+    `INTEGER_GROUPS` are multiplied by, which shows in no byte; other formats leave no choice."""
 
     format: KeptFormat = "bf16"
     group: int = 0
     offsets: Offsets = "none"
+    activations: ActivationDtype = "bf16"
 
 
 BF16 = MatrixFormat()
@@ -81,6 +83,11 @@ class Matrix:
     def offsets(self) -> str:
         """The kind of its offsets: none, zeros or minima."""
         return self.made.offsets
+
+    @property
+    def activations(self) -> ActivationDtype:
+        """What codes in groups of whole numbers are multiplied by."""
+        return self.made.activations
 
     @property
     def nbytes(self) -> int:

@@ -73,7 +73,7 @@ class Recorder:
     def _taken(self, weight: Matrix) -> tuple[bool, bool]:
         """Whether activations are quantized for `weight`, and whether its codes are widened to bf16 ones."""
         groups = weight.format in INTEGER_GROUPS
-        widened = groups and self.setup.settings.formats.activations == "bf16"
+        widened = groups and weight.activations == "bf16"
         return (groups or weight.format == "int8") and not widened, widened
 
     def _in_int8(self, x: Operand, weight: Matrix, logits: bool) -> Quantized:

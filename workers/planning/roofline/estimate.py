@@ -1,6 +1,6 @@
 """The whole estimate of a model on a host: memory of its nodes, and what its steps take."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.errors import OperatorError
@@ -14,6 +14,7 @@ from numaserve.workers.planning.roofline.phases import PhaseEstimate, RankMachin
 from numaserve.workers.planning.roofline.ranks import rank_operations
 from numaserve.workers.planning.topology import Topology
 from numaserve.workers.protocol import Launch
+from numaserve.workers.settings import ActivationDtype
 
 STEP_S = 150e-6  # of a step: its plan is decoded and laid out, its result told; measured with `numaserve bench offline`
 
@@ -46,6 +47,7 @@ class Estimate:
     prefill: PhaseEstimate
     decode: PhaseEstimate | None
     notes: tuple[str, ...]
+    multiplied_by: Mapping[ActivationDtype, Sequence[str]]  # formats of weights in groups, by what multiplies them
 
     @property
     def fits(self) -> bool:
@@ -119,4 +121,5 @@ def make_estimate(
         roofline.phase("prefill", prefill),
         None if decode is None else roofline.phase("decode", decode),
         (*config.notes, *placement.notes),
+        partition.multiplied_by(),
     )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar, get_type_hints
 from numaserve.workers.program.buffers import Buffer
 from numaserve.workers.program.cost import OperationCost
 from numaserve.workers.program.setup import ProgramSetup
+from numaserve.workers.settings import ActivationDtype
 
 _T = TypeVar("_T")
 
@@ -34,6 +35,10 @@ class Matrix(Protocol):
     @property
     def offsets(self) -> str:
         """The offsets that groups have beside scales: none, zeros or minima."""
+
+    @property
+    def activations(self) -> ActivationDtype:
+        """What codes in groups of whole numbers are multiplied by."""
 
     @property
     def nbytes(self) -> int:

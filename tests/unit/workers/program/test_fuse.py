@@ -15,7 +15,6 @@ from numaserve.workers.program.ops.rows import Embed, Quantize, RmsNorm
 from tests.support.recorded_programs import (
     EPS,
     HIDDEN,
-    INT8,
     MatrixShape,
     Part,
     VectorShape,
@@ -83,7 +82,7 @@ def test_a_residual_stream_that_is_read_in_between_keeps_its_sum() -> None:
 
 
 def test_a_norm_writes_the_first_layout_that_is_wanted_of_it_in_int8() -> None:
-    b = dense(Part(settings=INT8))
+    b = dense()
     x = of(RmsNorm, b.operations)[0].out
     for group in (32, 64, 32):
         b.linear(x, MatrixShape(32, HIDDEN, "int4", group))

@@ -1,6 +1,7 @@
 """What each matrix is kept in, from what the checkpoint and the operator say."""
 
 from dataclasses import dataclass
+from typing import get_args
 
 import pytest
 from numaserve.workers.errors import OperatorError
@@ -11,10 +12,10 @@ from numaserve.workers.layers.experts import Experts
 from numaserve.workers.layers.formats import cut_of
 from numaserve.workers.layers.mlp import Mlp
 from numaserve.workers.layers.partition import RankPart
-from numaserve.workers.layers.stored import GGUF_BLOCKS, ROW, Stored
+from numaserve.workers.layers.stored import GGUF_BLOCKS, ROW, CodeFormat, Layout, Stored
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.program.handles import BF16, MatrixFormat
-from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, ModelSettings, WeightFormats
+from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, ActivationDtype, ModelSettings, WeightFormats
 
 from tests.support.configured import configured, with_experts
 
@@ -81,6 +82,11 @@ def all_of(made: MatrixFormat) -> LayerFormats:
     return LayerFormats(made, made, MlpFormats(made, made))
 
 
+def activations_of(made: LayerFormats) -> set[ActivationDtype]:
+    """What the matrices of a layer are multiplied by."""
+    return {each.activations for each in (made.qkv, made.o, made.mlp.gate_up, made.mlp.down)}
+
+
 @pytest.mark.parametrize(
     ("stored", "expected"),
     [
@@ -91,11 +97,11 @@ def all_of(made: MatrixFormat) -> LayerFormats:
         (Stored("fp8", "fp8", ROW), MatrixFormat("fp8", 128)),
         (Stored("gptq", "int4", 96, bits=4), MatrixFormat("int4", 32)),
         (Stored("gptq", "int4", 256, bits=4), MatrixFormat("int4", 128)),
-        (GGUF_BLOCKS["q4_k"], MatrixFormat("int4", 32, "minima")),
-        (GGUF_BLOCKS["q2_k"], MatrixFormat("int8_group", 32)),
-        (GGUF_BLOCKS["q3_k"], MatrixFormat("int8_group", 128)),
-        (GGUF_BLOCKS["q6_k"], MatrixFormat("int8_group", 32)),
-        (GGUF_BLOCKS["iq4_xs"], MatrixFormat("iq4", 32)),
+        (GGUF_BLOCKS["q4_k"], MatrixFormat("int4", 32, "minima", "int8")),
+        (GGUF_BLOCKS["q2_k"], MatrixFormat("int8_group", 32, activations="int8")),
+        (GGUF_BLOCKS["q3_k"], MatrixFormat("int8_group", 128, activations="int8")),
+        (GGUF_BLOCKS["q6_k"], MatrixFormat("int8_group", 32, activations="int8")),
+        (GGUF_BLOCKS["iq4_xs"], MatrixFormat("iq4", 32, activations="int8")),
     ],
 )
 def test_a_matrix_takes_the_largest_group_that_fits(stored: Stored, expected: MatrixFormat) -> None:
@@ -112,16 +118,58 @@ def test_a_rank_that_begins_inside_a_group_takes_a_smaller_one() -> None:
 def test_parts_of_one_matrix_meet_in_the_format_that_holds_all() -> None:
     eight, k_quant = GGUF_BLOCKS["q8_0"], GGUF_BLOCKS["q4_k"]
     assert formats_of(INT4, v_proj=eight).qkv == MatrixFormat("int8_group", 32, "zeros")
-    assert formats_of(k_quant, v_proj=GGUF_BLOCKS["q6_k"]).qkv == MatrixFormat("int8_group", 32, "minima")
+    assert formats_of(k_quant, v_proj=GGUF_BLOCKS["q6_k"]).qkv == MatrixFormat("int8_group", 32, "minima", "int8")
     iq4 = GGUF_BLOCKS["iq4_nl"]
-    assert formats_of(iq4, v_proj=eight).qkv == MatrixFormat("int8_group", 32)
-    assert formats_of(iq4, v_proj=GGUF_BLOCKS["q5_k"]).qkv == MatrixFormat("int8_group", 32, "minima")
+    assert formats_of(iq4, v_proj=eight).qkv == MatrixFormat("int8_group", 32, activations="int8")
+    assert formats_of(iq4, v_proj=GGUF_BLOCKS["q5_k"]).qkv == MatrixFormat("int8_group", 32, "minima", "int8")
     assert formats_of(iq4, v_proj=INT4).qkv == MatrixFormat("int8_group", 32, "zeros")
     assert formats_of(INT4, v_proj=ZEROS).qkv == MatrixFormat("int4", 64, "zeros")
     assert formats_of(INT4, v_proj=None).qkv == BF16
     assert formats_of(INT4, up_proj=INT8).mlp == MlpFormats(BF16, MatrixFormat("int4", 128))
     assert formats_of(INT4, up_proj=FP8).mlp == MlpFormats(BF16, MatrixFormat("int4", 128))
     assert formats_of(INT4, v_proj=None).o == MatrixFormat("int4", 128)
+
+
+@pytest.mark.parametrize("kind", GGUF_BLOCKS)
+def test_a_gguf_file_s_whole_numbers_are_multiplied_by_int8_activations(kind: str) -> None:
+    expected = "bf16" if kind == "mxfp4" else "int8"
+    assert activations_of(formats_of(GGUF_BLOCKS[kind])) == {expected}
+
+
+@pytest.mark.parametrize("layout", ["gptq", "gptq_v2", "awq", "packed", "gpt_oss", "mxfp4_packed"])
+@pytest.mark.parametrize("native", ["int4", "int8_group", "mxfp4"])
+def test_what_other_engines_publish_is_multiplied_by_bf16_activations(layout: Layout, native: CodeFormat) -> None:
+    assert activations_of(formats_of(Stored(layout, native, 32))) == {"bf16"}
+
+
+@pytest.mark.parametrize("asked", get_args(ActivationDtype))
+@pytest.mark.parametrize("stored", [INT4, ZEROS, *GGUF_BLOCKS.values()], ids=lambda each: each.layout)
+def test_the_operator_may_name_the_activations_of_any(stored: Stored, asked: ActivationDtype) -> None:
+    assert activations_of(formats_of(stored, WeightFormats(activations=asked))) == {asked}
+
+
+def test_what_leaves_no_choice_of_activations_is_the_same_whatever_is_asked_for() -> None:
+    for stored in (INT8, FP8):
+        assert formats_of(stored, WeightFormats(activations="int8")) == formats_of(stored)
+
+
+def test_parts_of_one_matrix_from_two_engines_are_multiplied_by_bf16() -> None:
+    assert formats_of(INT4, v_proj=GGUF_BLOCKS["q8_0"]).qkv.activations == "bf16"
+
+
+def test_what_is_quantized_while_loading_is_multiplied_by_bf16() -> None:
+    assert activations_of(layer_formats(part_of(configured(), WeightFormats("int4")))) == {"bf16"}
+
+
+def test_a_partition_says_what_its_formats_are_multiplied_by() -> None:
+    stored = {"layers.0.self_attn.o_proj": GGUF_BLOCKS["q4_0"], "layers.1.mlp.down_proj": GGUF_BLOCKS["q8_0"]}
+    stored |= {"layers.2.self_attn.o_proj": GGUF_BLOCKS["mxfp4"], "layers.2.mlp.down_proj": GGUF_BLOCKS["iq4_nl"]}
+    model = configured(stored=stored)
+    by = model.partition([2, 1], ModelSettings()).multiplied_by()
+    assert by == {"bf16": ["mxfp4"], "int8": ["int4", "int8_group", "iq4"]}
+    by = model.partition([2, 1], ModelSettings(formats=WeightFormats(activations="bf16"))).multiplied_by()
+    assert by == {"bf16": ["int4", "int8_group", "iq4", "mxfp4"]}
+    assert configured().partition([1], ModelSettings()).multiplied_by() == {}
 
 
 def test_the_operator_may_expand_a_quantized_checkpoint_or_name_what_it_is() -> None:
@@ -145,7 +193,7 @@ def test_a_checkpoint_that_is_not_quantized_takes_any_format(asked: str, group: 
 def test_a_tied_head_is_kept_quantized_beside_the_embedding() -> None:
     model = configured(stored={"embed_tokens": GGUF_BLOCKS["q8_0"]})
     assert has_own_head(model, AS_PUBLISHED)
-    assert head_format(model, AS_PUBLISHED) == MatrixFormat("int8_group", 32)
+    assert head_format(model, AS_PUBLISHED) == MatrixFormat("int8_group", 32, activations="int8")
     assert not has_own_head(model, BF16_WEIGHTS)
     assert not has_own_head(configured(), AS_PUBLISHED)
 
@@ -194,7 +242,7 @@ def test_the_routed_experts_of_a_layer_are_of_one_format_and_the_shared_one_has_
     same = MlpFormats(int4, int4)
     assert experts_of() == (same, same)
     assert experts_of(e1_down_proj=GGUF_BLOCKS["q8_0"]) == (MlpFormats(int4, wide), same)
-    mixed = MlpFormats(wide, MatrixFormat("int8_group", 32))
+    mixed = MlpFormats(wide, MatrixFormat("int8_group", 32, activations="int8"))
     assert experts_of(s_up_proj=GGUF_BLOCKS["q8_0"], s_down_proj=GGUF_BLOCKS["q8_0"]) == (same, mixed)
     assert experts_of(e2_gate_proj=None, s_down_proj=None) == (MlpFormats(BF16, int4), MlpFormats(int4, BF16))
     assert experts_of(BF16_WEIGHTS) == (MlpFormats(BF16, BF16), MlpFormats(BF16, BF16))

@@ -1,0 +1,10 @@
+"""What weights in groups are multiplied by, told to the operator."""
+
+from collections.abc import Mapping, Sequence
+
+from numaserve.workers.settings import ActivationDtype
+
+
+def products_text(multiplied_by: Mapping[ActivationDtype, Sequence[str]]) -> str:
+    """The formats of weights, by the activations that they are multiplied by, in words; empty without any."""
+    return "; ".join(f"{', '.join(kept)} times {by} activations" for by, kept in multiplied_by.items())

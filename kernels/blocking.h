@@ -8,9 +8,10 @@
 
 namespace numaserve {
 
-// Results may take a whole second level: they are streamed, once a slab. Half of the second level is for activations,
-// and of the first what the set's products ask for.
-Blocking blocking_for(const KernelTable& table, const CacheSizes& caches);
+// What a sweep has found for a family of processors, or what follows from the caches: results may take a whole second
+// level, as they are streamed, once a slab; half of the second level is for activations, and of the first what the
+// set's products ask for.
+Blocking blocking_for(const KernelTable& table, const CacheSizes& caches, const Processor& processor);
 
 // By their names: before, between, streamed; never, by_stride, always. Throws std::invalid_argument for another.
 TileLoads tile_loads(std::string_view name);

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <stdexcept>
+#include <utility>
 
 namespace numaserve {
 namespace {
@@ -103,6 +104,18 @@ const KernelTable* default_table() {
   const std::vector<std::string> names = available_isas();
   if (names.empty()) throw std::runtime_error("numaserve needs a processor with AVX2, FMA and F16C");
   return table_by_name(names.front());
+}
+
+const Processor& processor() {
+  static const Processor found = [] {
+    const CpuidLeaf leaf0(0, 0), leaf1(1, 0);
+    std::string vendor;
+    for (const unsigned part : {leaf0.ebx, leaf0.edx, leaf0.ecx})
+      for (int byte = 0; byte < 4; ++byte) vendor += static_cast<char>(part >> 8 * byte & 0xff);
+    const unsigned base = leaf1.eax >> 8 & 0xf, extended = leaf1.eax >> 20 & 0xff;
+    return Processor{std::move(vendor), base == 0xf ? base + extended : base};
+  }();
+  return found;
 }
 
 const CacheSizes& cache_sizes() {

@@ -20,6 +20,13 @@ const KernelTable* table_by_name(std::string_view name);
 // The best table, or the one that NUMASERVE_ISA names; throws like `table_by_name`.
 const KernelTable* default_table();
 
+// Who made the processor that this runs on, and its family, as CPUID tells them.
+struct Processor {
+  std::string vendor;
+  unsigned family;
+};
+const Processor& processor();
+
 // Cache sizes of the processor this runs on, in bytes; conservative defaults where sysfs does not tell.
 struct CacheSizes {
   int64_t l1d, l2;

@@ -197,14 +197,17 @@ void bind_program(nb::module_& m) {
           "blocking",
           [](const Program& self) {
             const Blocking& b = self.blocking();
-            return std::make_tuple(b.group_panels, b.slab_tiles, b.block_tiles, std::string(name_of(b.tile_loads)),
-                                   std::string(name_of(b.tile_packing)));
+            return std::make_tuple(b.group_panels, b.slab_tiles, b.block_tiles, b.few_tiles, b.few_rows,
+                                   std::string(name_of(b.tile_loads)), std::string(name_of(b.tile_packing)));
           },
-          [](Program& self, const std::tuple<int64_t, int64_t, int64_t, std::string, std::string>& to) {
-            const auto& [group, slab, block, loads, packing] = to;
+          [](Program& self,
+             const std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, std::string, std::string>& to) {
+            const auto& [group, slab, block, few, few_rows, loads, packing] = to;
             self.set_blocking({.group_panels = group,
                                .slab_tiles = slab,
                                .block_tiles = block,
+                               .few_tiles = few,
+                               .few_rows = few_rows,
                                .tile_loads = tile_loads(loads),
                                .tile_packing = tile_packing(packing)});
           })

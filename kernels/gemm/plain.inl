@@ -63,10 +63,8 @@ struct Plain {
   // k tiles that all rows pass by before the next ones.
   static int64_t block_tiles(const GemmArgs& g, int64_t rows, Range k, bool streamed) {
     if constexpr (!kPacksRows) return streamed ? k.end : g.blocking.block_tiles;
-    // With few passes the next block is fetched while half of this one is still wanted.
-    return rows <= kMostTogether       ? k.end
-           : rows <= 3 * kMostTogether ? g.blocking.block_tiles / 2
-                                       : g.blocking.block_tiles;
+    if (rows <= kMostTogether) return k.end;
+    return rows <= g.blocking.few_rows ? g.blocking.few_tiles : g.blocking.block_tiles;
   }
 
   static void multiply_tile_by_tile(const GemmArgs& g, const GemmScratch& scratch, int64_t row, int64_t rows,

@@ -95,6 +95,8 @@ struct Blocking {
   int64_t group_panels;  // whose results for a row block stay in the second level; even, at most kMostPanels
   int64_t slab_tiles;    // k tiles of a row block's activations that stay in the second level
   int64_t block_tiles;   // k tiles of two panels of weights that stay in the first
+  int64_t few_tiles;     // the same with so few rows that the next block is fetched while half of one is still wanted
+  int64_t few_rows;      // up to how many those are
   TileLoads tile_loads = TileLoads::kBetween;
   TilePacking tile_packing = TilePacking::kByStride;
 };

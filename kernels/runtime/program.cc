@@ -81,7 +81,7 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const L
       step_(limits, heads, parallel, team.size()),
       kv_(layers, limits.num_pages, heads, dtype),
       arena_(static_cast<size_t>(arena_bytes)),
-      blocking_(blocking_for(table, cache_sizes())),
+      blocking_(blocking_for(table, cache_sizes(), processor())),
       thread_scratch_bytes_(scratch_for(table, heads, limits.vocabulary)),
       thread_scratch_(static_cast<size_t>(thread_scratch_bytes_ * team.size())),
       part_sums_(kPartSums * sizeof(float)),

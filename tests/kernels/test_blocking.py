@@ -20,6 +20,14 @@ def test_a_block_leaves_room_for_what_the_set_keeps_beside_it(isa: str) -> None:
     assert {kib: ops.blocking(isa, kib << 10, L2)[2] for kib in expected} == expected
 
 
+def test_what_a_sweep_has_found_stands_for_its_family_and_set_alone(isa: str) -> None:
+    caches, by_caches = (32 << 10, 1 << 20), ops.blocking(isa, 32 << 10, 1 << 20)
+    assert by_caches[3:] == (by_caches[2] // 2, 36)
+    assert ops.blocking(isa, *caches, "AuthenticAMD", 26) == ops.blocking(isa, *caches, "GenuineIntel", 25) == by_caches
+    zen4 = ops.blocking(isa, *caches, "AuthenticAMD", 25)
+    assert zen4 == (*by_caches[:2], *((32, 4, 16) if isa == "avx512" else by_caches[2:]))
+
+
 def test_groups_and_slabs_share_the_second_level(isa: str) -> None:
     assert [ops.blocking(isa, 32 << 10, kib << 10)[:2] for kib in (16, 1024, 2048, 1 << 20)] == [
         (2, 8),
@@ -34,15 +42,19 @@ def test_a_program_takes_another_blocking_and_refuses_one_without_room() -> None
     begin(b, ONE_THREAD)
     program = built(b, ONE_THREAD)
     tiles = ("streamed", "always")
-    program.blocking = (2, 8, 4, *tiles)
-    assert program.blocking == (2, 8, 4, *tiles)
+    few = (2, 16)
+    program.blocking = (2, 8, 4, *few, *tiles)
+    assert program.blocking == (2, 8, 4, *few, *tiles)
     for blocking in ((3, 8, 4), (0, 8, 4), (130, 8, 4), (2, 7, 4), (2, 257, 4), (2, 8, 3), (2, 8, 33)):
         with pytest.raises(ValueError, match=r"panels of a group are even|k tiles of a slab are"):
-            program.blocking = (*blocking, *tiles)
+            program.blocking = (*blocking, *few, *tiles)
     for names in (("after", "never"), ("before", "sometimes")):
         with pytest.raises(ValueError, match=r"there is no (after|sometimes) of tiles"):
-            program.blocking = (2, 8, 4, *names)
-    assert program.blocking == (2, 8, 4, *tiles)
+            program.blocking = (2, 8, 4, *few, *names)
+    for rows in ((1, 16), (33, 16), (2, -1), (2, 257)):
+        with pytest.raises(ValueError, match=r"few rows are up to 256"):
+            program.blocking = (2, 8, 4, *rows, *tiles)
+    assert program.blocking == (2, 8, 4, *few, *tiles)
 
 
 # A row of 1024 columns of bf16 is 2 KiB: tiles of such rows are copied by their stride.

@@ -58,7 +58,12 @@ def test_a_program_keeps_its_blocking() -> None:
     program, _ = sweep._program(Team([-1]), TINY, BF16, 1)
     before = program.blocking
     list(
-        sweep._by_turns(program, 1, [Blocking(2, 8, 4, *TILES), Blocking(4, 16, 8, *TILES)], Effort(seconds=0, least=1))
+        sweep._by_turns(
+            program,
+            1,
+            [Blocking(2, 8, 4, 2, 36, *TILES), Blocking(4, 16, 8, 4, 16, *TILES)],
+            Effort(seconds=0, least=1),
+        )
     )
     assert program.blocking == before
 
@@ -68,7 +73,7 @@ def test_tile_registers_have_more_to_choose(monkeypatch: pytest.MonkeyPatch, nam
     monkeypatch.setattr(sweep, "isa", lambda: name)
     tiles = [] if name == "avx512" else ["tile_loads", "tile_packing"]
     assert [*sweep.values_for(1)] == tiles
-    assert [*sweep.values_for(16)] == ["group_panels", "slab_tiles", "block_tiles", *tiles]
+    assert [*sweep.values_for(16)] == [*sweep.SIZES, *tiles]
 
 
 def test_rows_without_a_choice_are_left_out() -> None:

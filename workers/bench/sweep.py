@@ -30,6 +30,8 @@ class Blocking(NamedTuple):
     group_panels: int
     slab_tiles: int
     block_tiles: int
+    few_tiles: int
+    few_rows: int
     tile_loads: str
     tile_packing: str
 
@@ -53,6 +55,8 @@ SIZES: Values = {
     "group_panels": (16, 32, 64, 128),
     "slab_tiles": (16, 32, 64, 128, 256),
     "block_tiles": (4, 6, 8, 12, 16, 24, 32),
+    "few_tiles": (2, 4, 6, 8, 16),
+    "few_rows": (16, 24, 36),
 }
 TILE_REGISTERS: Values = {
     "tile_loads": ("before", "between", "streamed"),

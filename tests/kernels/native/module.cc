@@ -73,7 +73,7 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
   const Operand x = operand(table, a, m, packed, widened, threads);
   PackedWeights weights = packed.view();
   if (widened) weights.depth = round_up(packed.k(), kTileK);
-  Blocking blocking = blocking_for(table, {.l1d = l1_bytes, .l2 = l2_bytes});
+  Blocking blocking = blocking_for(table, {.l1d = l1_bytes, .l2 = l2_bytes}, {});
   blocking.tile_loads = tile_loads(loads);
   blocking.tile_packing = tile_packing(packing);
   const GemmArgs args{.a = x.data,
@@ -100,10 +100,11 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
   play_threads(threads, [&](int thread) { table.gemm_finish(args, sums.data(), thread, threads); });
 }
 
-// (panels of a group, k tiles of a slab, k tiles of a block)
-nb::tuple blocking(const std::string& isa, int64_t l1_bytes, int64_t l2_bytes) {
-  const Blocking found = blocking_for(*table_by_name(isa), {.l1d = l1_bytes, .l2 = l2_bytes});
-  return nb::make_tuple(found.group_panels, found.slab_tiles, found.block_tiles);
+// (panels of a group, k tiles of a slab, of a block, and of one with few rows, how many rows are few)
+nb::tuple blocking(const std::string& isa, int64_t l1_bytes, int64_t l2_bytes, const std::string& vendor,
+                   unsigned family) {
+  const Blocking found = blocking_for(*table_by_name(isa), {.l1d = l1_bytes, .l2 = l2_bytes}, {vendor, family});
+  return nb::make_tuple(found.group_panels, found.slab_tiles, found.block_tiles, found.few_tiles, found.few_rows);
 }
 
 // `quantized` [rows, bytes]: what is normalised also in int8, by the same call if `fused`.
@@ -210,7 +211,7 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
           "out_bf16"_a.none(), "limit"_a, "widened"_a, "accumulate"_a, "in_parts"_a, "threads"_a, "l1_bytes"_a,
           "l2_bytes"_a, "loads"_a = "between", "packing"_a = "by_stride");
-  ops.def("blocking", &blocking, "isa"_a, "l1_bytes"_a, "l2_bytes"_a);
+  ops.def("blocking", &blocking, "isa"_a, "l1_bytes"_a, "l2_bytes"_a, "vendor"_a = "", "family"_a = 0);
   ops.def("pool", &pool, "isa"_a, "x"_a, "rows"_a, "weight"_a, "eps"_a, "out"_a, "threads"_a);
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "quantized"_a.none(), "group"_a,
           "fused"_a, "threads"_a);

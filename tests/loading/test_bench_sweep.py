@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from numaserve.kernels import Team
+from numaserve.kernels import Team, available_isas
 from numaserve.workers.bench import sweep
 from numaserve.workers.bench.kernels import QUICK, Sizes, sweep_cases
 from numaserve.workers.bench.programs import BF16
@@ -27,22 +27,22 @@ def rows(effort: Effort) -> list[Row]:
     return list(bench_sweep(Team([-1]), effort, product=TINY, format=BF16, m_values=(3, 40), values=lambda _: VALUES))
 
 
-def blocking(row: Row) -> Blocking:
-    return Blocking(**{option: row.what[option] for option in Blocking._fields})
+def changed_options(row: Row) -> dict[str, str | int]:
+    return {option: row.what[option] for option in VALUES}
 
 
 def test_every_option_is_changed_alone_and_the_best_together() -> None:
     for _, group in itertools.groupby(rows(Effort(seconds=0, least=1)), key=lambda row: row.what["M"]):
         first, *changed, best = group
-        chosen = blocking(first)
+        chosen = changed_options(first)
         assert (first.what["change"], best.what["change"]) == ("", "best of all")
         expected = {
-            f"{option} {value}": chosen._replace(**{option: value})
+            f"{option} {value}": chosen | {option: value}
             for option, values in VALUES.items()
             for value in values
-            if value != getattr(chosen, option)
+            if value != chosen[option]
         }
-        assert {str(row.what["change"]): blocking(row) for row in changed} == expected
+        assert {str(row.what["change"]): changed_options(row) for row in changed} == expected
         assert all(float(row.figures["of_ceiling"] or 0) > 0 for row in (first, *changed, best))
 
 
@@ -50,7 +50,7 @@ def test_the_fastest_value_of_each_option_is_in_the_best(monkeypatch: pytest.Mon
     # 5 tiles of a block are twice as fast as any other number of them, whatever else there is.
     monkeypatch.setattr(sweep, "timed_step", lambda program, *_: 1.0 if program.blocking[2] == 5 else 2.0)
     *_, best = rows(Effort(seconds=0, least=2))
-    assert blocking(best).block_tiles == 5
+    assert best.what["block_tiles"] == 5
     assert best.figures["of_chosen_time"] == 0.5
 
 
@@ -73,7 +73,17 @@ def test_tile_registers_have_more_to_choose(monkeypatch: pytest.MonkeyPatch, nam
     monkeypatch.setattr(sweep, "isa", lambda: name)
     tiles = [] if name == "avx512" else ["tile_loads", "tile_packing"]
     assert [*sweep.values_for(1)] == tiles
-    assert [*sweep.values_for(16)] == [*sweep.SIZES, *tiles]
+    assert [*sweep.values_for(16)] == [*sweep.SIZES, *sweep.SIZES_OF_FEW, *tiles]
+    assert [*sweep.values_for(64)] == [*sweep.SIZES, *tiles]
+
+
+@pytest.mark.skipif("amx_emulated" not in available_isas(), reason="needs AVX-512")
+def test_tile_registers_are_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMASERVE_ISA", "amx_emulated")
+    effort = Effort(seconds=0, least=1)
+    found = list(bench_sweep(Team([-1]), effort, product=TINY, format=BF16, m_values=(1,)))
+    changes = ["", "tile_loads before", "tile_loads streamed", "tile_packing never", "tile_packing always"]
+    assert [row.what["change"] for row in found] == [*changes, "best of all"]
 
 
 def test_rows_without_a_choice_are_left_out() -> None:

@@ -45,7 +45,7 @@ class Sizes:
     decode: int = 8192
     tokens: Sequence[int] = (1, 16, 512)
     sweep: Sequence[Product] = PRODUCTS
-    sweep_m: Sequence[int] = (1, 16, 64, 512)
+    sweep_m: Sequence[int] = (1, 16, 24, 64, 512)
     effort: Effort = field(default_factory=Effort)
 
 

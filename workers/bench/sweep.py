@@ -19,9 +19,9 @@ from numaserve.workers.bench.programs import (
     start_slot,
     timed_step,
 )
-from numaserve.workers.bench.rows import Ceiling, Effort, Row, Rows, Times, Work, timed_row
+from numaserve.workers.bench.rows import Ceiling, Effort, Figure, Row, Rows, Times, Work
 from numaserve.workers.planning.ceilings import rank_ceilings
-from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.protocol import PAGE_SIZE, Ceilings
 
 
 class Blocking(NamedTuple):
@@ -48,16 +48,16 @@ class Product:
 PRODUCTS = (
     Product("llama-1b gate_up", 16384, 2048),
     Product("llama-1b down", 2048, 8192),
-    Product("deepseek-v3 expert's gate_up", 4096, 7168),
+    Product("deepseek-v3 expert", 4096, 7168),
 )
 Values = Mapping[str, Sequence[int | str]]  # of options of a blocking, by their names
 SIZES: Values = {
     "group_panels": (16, 32, 64, 128),
     "slab_tiles": (16, 32, 64, 128, 256),
     "block_tiles": (4, 6, 8, 12, 16, 24, 32),
-    "few_tiles": (2, 4, 6, 8, 16),
-    "few_rows": (16, 24, 36),
 }
+SIZES_OF_FEW: Values = {"few_tiles": (2, 4, 6, 8, 16), "few_rows": (0, 16, 36)}
+_MOST_FEW_ROWS = 36
 TILE_REGISTERS: Values = {
     "tile_loads": ("before", "between", "streamed"),
     "tile_packing": ("never", "by_stride", "always"),
@@ -66,7 +66,7 @@ TILE_REGISTERS: Values = {
 
 def values_for(m: int) -> Values:
     """What there is to choose for M rows by this processor's instruction set: a single row passes by whole panels."""
-    sizes = SIZES if m > 1 else {}
+    sizes = {} if m == 1 else {**SIZES, **SIZES_OF_FEW} if m <= _MOST_FEW_ROWS else SIZES
     return {**sizes, **TILE_REGISTERS} if isa().startswith("amx") else sizes
 
 
@@ -100,9 +100,22 @@ def bench_sweep(
             choices = _choices(program, m, effort, values(m))
         for choice in choices:
             what: dict[str, str | int] = {"product": product.name, "N": product.n, "K": product.k, "M": m}
-            what |= {"change": choice.change, **choice.blocking._asdict()}
-            row = timed_row(f"sweep, {format}", what, choice.times, work, ceiling.best)
-            yield Row(row.table, row.what, row.figures | {"of_chosen_time": choice.of_chosen})
+            what |= {"change": choice.change}
+            what |= {option: value for option, value in choice.blocking._asdict().items() if option in values(m)}
+            yield Row(f"sweep, {format}", what, _figures(choice, work, ceiling.best))
+
+
+def _figures(choice: Choice, work: Work, ceilings: Ceilings) -> dict[str, Figure]:
+    bound, ceiling = work.bound(ceilings)
+    times = choice.times
+    return {
+        "best_us": times.best * 1e6,
+        "median_us": times.median * 1e6,
+        "ceiling": ceiling,
+        "of_ceiling": bound / times.best,
+        "of_ceiling_median": bound / times.median,
+        "of_chosen_time": choice.of_chosen,
+    }
 
 
 def _program(team: Team, product: Product, format: Format, rows: int) -> tuple[Program, int]:

@@ -2,7 +2,7 @@
 # Ninja come as wheels.
 #
 #   make serve [MODEL=...] [TP=...] [PORT=...]    make test    make test-amx    make test-slow    make test-clients    make test-kv-events
-#   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make bench-amx    make asan    make tsan
+#   make test-ray    make test-routers    make test-ui    make test-monitoring    make test-templates    make test-engines    make chaos [SEED=...] [SECONDS=...]    make fuzz [SECONDS=...]    make lint    make bench    make bench-amx    make asan    make tsan
 #   make docs    make docs-serve    make audit    make lock    make vm-test [CHECKS=...] [SERVICE_WHEEL=...]    make container    make test-container    make test-kubernetes
 
 MODEL ?= demo
@@ -36,7 +36,7 @@ REQUIREMENTS = $(BIN)/python -c 'import sys, tomllib; t = tomllib.load(open("pyp
 	extras = p["optional-dependencies"] | {"run": p["dependencies"], "build": t["build-system"]["requires"]}; \
 	print(*extras[sys.argv[1]], sep="\n")'
 
-.PHONY: serve install test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
+.PHONY: serve install test test-amx test-slow test-clients test-kv-events test-ray test-routers test-ui test-monitoring test-templates test-engines chaos fuzz lint format bench bench-amx asan tsan docs docs-site docs-serve \
 	audit lock vm-test service-wheel install-service uninstall-service container test-container test-kubernetes clean
 .DELETE_ON_ERROR:
 
@@ -84,6 +84,10 @@ test-routers: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
 # Chat templates of real models, which llama-cpp-python's source distribution carries; see build/templates.
 test-templates: $(STAMPS)/install $(STAMPS)/test
 	$(BIN)/python -m tests.templates
+
+# The distance from fp32 of llama.cpp and of numaserve on the same GGUF files; llama.cpp is built in build/engines.
+test-engines: $(STAMPS)/install $(STAMPS)/test $(STAMPS)/demo
+	$(BIN)/python -m tests.engines $(KINDS)
 
 # Faults upon faults before a server under load: whether a request failed, or was answered otherwise than without them.
 SECONDS ?= 30

@@ -94,7 +94,7 @@ class WeightOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             "What 4-bit and 8-bit weights in groups are multiplied by: `bf16`, or `int8`, rounded for each token and "
             "group, which is faster. `auto`: as the engine does whose format they are in, `int8` for those of GGUF "
-            "files but MXFP4, `bf16` for all others."
+            "files but Q8_0 and MXFP4, `bf16` for all others."
         ),
     ] = "auto"
 

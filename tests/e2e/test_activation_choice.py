@@ -23,7 +23,8 @@ def _save(published: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("published", "chosen"), [("Q4_0", "int8"), ("Q6_K", "int8"), ("MXFP4", "bf16"), ("awq", "bf16"), ("gptq", "bf16")]
+    ("published", "chosen"),
+    [("Q4_0", "int8"), ("Q6_K", "int8"), ("Q8_0", "bf16"), ("MXFP4", "bf16"), ("awq", "bf16"), ("gptq", "bf16")],
 )
 def test_the_default_has_the_bits_of_what_it_chooses(published: str, chosen: ActivationDtype, tmp_path: Path) -> None:
     path = _save(published, tmp_path)

@@ -120,7 +120,7 @@ def test_parts_of_one_matrix_meet_in_the_format_that_holds_all() -> None:
     assert formats_of(INT4, v_proj=eight).qkv == MatrixFormat("int8_group", 32, "zeros")
     assert formats_of(k_quant, v_proj=GGUF_BLOCKS["q6_k"]).qkv == MatrixFormat("int8_group", 32, "minima", "int8")
     iq4 = GGUF_BLOCKS["iq4_nl"]
-    assert formats_of(iq4, v_proj=eight).qkv == MatrixFormat("int8_group", 32, activations="int8")
+    assert formats_of(iq4, v_proj=eight).qkv == MatrixFormat("int8_group", 32)
     assert formats_of(iq4, v_proj=GGUF_BLOCKS["q5_k"]).qkv == MatrixFormat("int8_group", 32, "minima", "int8")
     assert formats_of(iq4, v_proj=INT4).qkv == MatrixFormat("int8_group", 32, "zeros")
     assert formats_of(INT4, v_proj=ZEROS).qkv == MatrixFormat("int4", 64, "zeros")
@@ -131,8 +131,8 @@ def test_parts_of_one_matrix_meet_in_the_format_that_holds_all() -> None:
 
 
 @pytest.mark.parametrize("kind", GGUF_BLOCKS)
-def test_a_gguf_file_s_whole_numbers_are_multiplied_by_int8_activations(kind: str) -> None:
-    expected = "bf16" if kind == "mxfp4" else "int8"
+def test_the_kinds_of_gguf_files_are_multiplied_by_int8_activations_but_for_two(kind: str) -> None:
+    expected = "bf16" if kind in ("q8_0", "mxfp4") else "int8"
     assert activations_of(formats_of(GGUF_BLOCKS[kind])) == {expected}
 
 
@@ -153,8 +153,9 @@ def test_what_leaves_no_choice_of_activations_is_the_same_whatever_is_asked_for(
         assert formats_of(stored, WeightFormats(activations="int8")) == formats_of(stored)
 
 
-def test_parts_of_one_matrix_from_two_engines_are_multiplied_by_bf16() -> None:
-    assert formats_of(INT4, v_proj=GGUF_BLOCKS["q8_0"]).qkv.activations == "bf16"
+def test_parts_of_one_matrix_that_differ_in_activations_are_multiplied_by_bf16() -> None:
+    assert formats_of(INT4, v_proj=GGUF_BLOCKS["q6_k"]).qkv.activations == "bf16"
+    assert formats_of(GGUF_BLOCKS["q5_0"], v_proj=GGUF_BLOCKS["q8_0"]).qkv.activations == "bf16"
 
 
 def test_what_is_quantized_while_loading_is_multiplied_by_bf16() -> None:
@@ -162,7 +163,7 @@ def test_what_is_quantized_while_loading_is_multiplied_by_bf16() -> None:
 
 
 def test_a_partition_says_what_its_formats_are_multiplied_by() -> None:
-    stored = {"layers.0.self_attn.o_proj": GGUF_BLOCKS["q4_0"], "layers.1.mlp.down_proj": GGUF_BLOCKS["q8_0"]}
+    stored = {"layers.0.self_attn.o_proj": GGUF_BLOCKS["q4_0"], "layers.1.mlp.down_proj": GGUF_BLOCKS["q6_k"]}
     stored |= {"layers.2.self_attn.o_proj": GGUF_BLOCKS["mxfp4"], "layers.2.mlp.down_proj": GGUF_BLOCKS["iq4_nl"]}
     model = configured(stored=stored)
     by = model.partition([2, 1], ModelSettings()).multiplied_by()
@@ -193,7 +194,7 @@ def test_a_checkpoint_that_is_not_quantized_takes_any_format(asked: str, group: 
 def test_a_tied_head_is_kept_quantized_beside_the_embedding() -> None:
     model = configured(stored={"embed_tokens": GGUF_BLOCKS["q8_0"]})
     assert has_own_head(model, AS_PUBLISHED)
-    assert head_format(model, AS_PUBLISHED) == MatrixFormat("int8_group", 32, activations="int8")
+    assert head_format(model, AS_PUBLISHED) == MatrixFormat("int8_group", 32)
     assert not has_own_head(model, BF16_WEIGHTS)
     assert not has_own_head(configured(), AS_PUBLISHED)
 
@@ -242,7 +243,7 @@ def test_the_routed_experts_of_a_layer_are_of_one_format_and_the_shared_one_has_
     same = MlpFormats(int4, int4)
     assert experts_of() == (same, same)
     assert experts_of(e1_down_proj=GGUF_BLOCKS["q8_0"]) == (MlpFormats(int4, wide), same)
-    mixed = MlpFormats(wide, MatrixFormat("int8_group", 32, activations="int8"))
+    mixed = MlpFormats(wide, MatrixFormat("int8_group", 32))
     assert experts_of(s_up_proj=GGUF_BLOCKS["q8_0"], s_down_proj=GGUF_BLOCKS["q8_0"]) == (same, mixed)
     assert experts_of(e2_gate_proj=None, s_down_proj=None) == (MlpFormats(BF16, int4), MlpFormats(int4, BF16))
     assert experts_of(BF16_WEIGHTS) == (MlpFormats(BF16, BF16), MlpFormats(BF16, BF16))

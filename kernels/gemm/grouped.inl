@@ -14,16 +14,12 @@
 namespace numaserve {
 namespace {
 
-// The bytes of a widened tile of which a group fills `kUsed` lines.
-template <int kUsed>
-inline constexpr int64_t kWidenedTileBytes = (kWholeTiles ? kLines : kUsed) * kLineBytes;
-
 // Adds groups whose codes are in tiles, one after the other for each panel, to `c` [rows][32]; see add_groups.
 template <class Codes, int kUsed>
 inline void multiply_tiles(const GemmArgs& g, const GroupLayout& layout, int64_t row, int64_t rows, int64_t panel,
                            Range groups, GemmScratch& scratch, float* c) {
   using T = typename Codes::Element;
-  constexpr int64_t kDepth = kUsed * kLineDepth<T>, kTile = kWidenedTileBytes<kUsed> / static_cast<int64_t>(sizeof(T));
+  constexpr int64_t kDepth = kUsed * kLineDepth<T>, kTile = kUsed * kLineBytes / static_cast<int64_t>(sizeof(T));
   const int64_t panel_tiles = g.b.group / kDepth * kTile;
   const std::byte* records = pair_records(g.b, layout, panel);
   for (int64_t r = 0; r < rows;) {
@@ -52,7 +48,7 @@ inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
   constexpr int64_t kDepth = kUsed * kLineDepth<T>;
   const GroupLayout layout = group_layout(Codes::kFormat, g.b.group, g.b.offsets);
   const std::byte* records = pair_records(g.b, layout, panel);
-  const int64_t panel_bytes = g.b.group / kDepth * kWidenedTileBytes<kUsed>;
+  const int64_t panel_bytes = g.b.group / kDepth * kUsed * kLineBytes;
   const int64_t block = kWidenedBytes / (2 * panel_bytes);
   for (int64_t first = groups.begin; first < groups.end; first += block) {
     const int64_t count = groups.end - first < block ? groups.end - first : block;
@@ -61,9 +57,6 @@ inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t pan
       std::byte* out = scratch.tiles + i * panel_bytes;
       for (int64_t line = 0; line < layout.lines; ++line)
         Codes::widen(codes + line * 2 * kLineBytes, out + line * Codes::kLinesPerCode * kLineBytes);
-      if constexpr (kWidenedTileBytes<kUsed> != kUsed * kLineBytes)
-        __builtin_memset(out + kUsed * kLineBytes, 0,
-                         static_cast<size_t>(kWidenedTileBytes<kUsed> - kUsed * kLineBytes));
     }
     const Range some{first, first + count};
     if constexpr (kPacksRows)
@@ -87,7 +80,7 @@ struct Grouped {
   }
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {
     if constexpr (!kWholeNumbers<Codes>) sum_groups(g, row, rows, groups, scratch);
-    if (!packs(rows)) return tile_begin(rows);
+    if (!packs(rows)) return tile_begin(rows, lines_of(g));
     if constexpr (kMostPacked > 0) {
       const int64_t end = groups.end * g.b.group < g.b.depth ? groups.end * g.b.group : g.b.depth;
       const T* a = static_cast<const T*>(g.a) + row * g.lda;
@@ -108,15 +101,18 @@ struct Grouped {
   static constexpr int64_t kMostPacked = kPacksRows ? kRowBlock : kRowsInRegisters<T>;
   static bool packs(int64_t rows) { return rows <= kMostPacked; }
 
+  // Those of a tile, of which a group of 32 in int8 has half.
+  static constexpr int kHalf = kWholeNumbers<Codes> ? kLines / 2 : kLines;
+  static int lines_of(const GemmArgs& g) { return g.b.group < kTileDepth<T> ? kHalf : kLines; }
+
   static void add_few_or_many(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups,
                               GemmScratch& scratch, float* c) {
-    constexpr int kHalf = kWholeNumbers<Codes> ? kLines / 2 : kLines;
     if constexpr (kRowsInRegisters<T> > 0) {
       // A group may be cut short by the padding of bf16 activations: lines of codes would then reach past them.
       if (rows <= kRowsInRegisters<T> && groups.end * g.b.group <= g.b.depth)
         return add_groups_in_registers<Codes>(g, row, rows, panel, groups, scratch, c);
     }
-    if (kHalf != kLines && g.b.group < kTileDepth<int8_t>)
+    if (lines_of(g) < kLines)
       add_groups<Codes, kHalf>(g, row, rows, panel, groups, scratch, c);
     else
       add_groups<Codes, kLines>(g, row, rows, panel, groups, scratch, c);

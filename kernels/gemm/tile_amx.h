@@ -27,7 +27,6 @@ namespace {
 
 inline constexpr int kActivationOffset = 0;  // TDPBSSD takes both operands signed
 inline constexpr int kCodeOffset = 0;        // TDPBSUD takes the second one unsigned
-inline constexpr bool kWholeTiles = true;
 // Two panels of weights, 32 rows of activations and their results: with 48 KiB eight k tiles. Measured with AMX, of the
 // peak of bf16 and with activations in the second level: 65 % with 8, 55 % with 16.
 inline constexpr FirstLevelUse kFirstLevelUse = {
@@ -46,8 +45,8 @@ inline int rows_at_once(int64_t left) {
   return left < 3 * kTileRows ? kTileRows : 2 * kTileRows;
 }
 
-inline void tile_begin(int64_t rows) {
-  NUMASERVE_TILE_CONFIGURE(static_cast<int>(rows < kTileRows ? rows : kTileRows));
+inline void tile_begin(int64_t rows, int lines = kLines) {
+  NUMASERVE_TILE_CONFIGURE(static_cast<int>(rows < kTileRows ? rows : kTileRows), lines);
 }
 
 // Not functions: tile numbers are part of the instruction.

@@ -16,7 +16,6 @@ namespace {
 // VPDPBUSD wants its first operand unsigned: activations are stored with this added, and the results corrected.
 inline constexpr int kActivationOffset = 128;
 inline constexpr int kCodeOffset = 0;  // codes of groups are unsigned: they are the first operand
-inline constexpr bool kWholeTiles = false;
 // Weights alone: activations are a stream beside them.
 inline constexpr FirstLevelUse kFirstLevelUse = {.quarters = 2, .tile_bytes = 2 * kTileBytes, .other_bytes = 0};
 inline constexpr bool kPacksRows = true;  // see packed_rows_avx512.inl
@@ -74,7 +73,7 @@ inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
   }
 }
 
-inline void tile_begin(int64_t) {}
+inline void tile_begin(int64_t, int = kLines) {}
 inline int rows_at_once(int64_t left) { return static_cast<int>(left < 32 ? left : 32); }
 
 // As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.

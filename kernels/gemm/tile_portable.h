@@ -11,7 +11,6 @@ namespace {
 
 inline constexpr int kActivationOffset = 0;
 inline constexpr int kCodeOffset = 128;  // taken off unsigned codes, see CodeDot
-inline constexpr bool kWholeTiles = false;
 // Weights alone: activations are a stream beside them.
 inline constexpr FirstLevelUse kFirstLevelUse = {.quarters = 2, .tile_bytes = 2 * kTileBytes, .other_bytes = 0};
 inline constexpr bool kPacksTiles = false;
@@ -78,8 +77,7 @@ struct DotOf<uint8_t> {
 // multiply-adds in k order, whatever `rows` is, which is what makes a row's bits independent of its batch. int8 is
 // summed in int32, exactly. `rows` is what `rows_at_once` says of the rows that are left of those that this thread has
 // named to `tile_begin`, for this product or before it; rows beyond them are neither read nor written.
-// Of each tile the first `kUsed` lines count; where `kWholeTiles` says so the others are there, as zeros, otherwise
-// they are left out.
+// A tile has `kUsed` lines, which `tile_begin` was told too.
 template <int kUsed, int kRows, int kPanels, class T, class TileAt, class Sum>
 inline void portable_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
                           bool accumulate) {
@@ -131,7 +129,7 @@ inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, i
   }
 }
 
-inline void tile_begin(int64_t) {}
+inline void tile_begin(int64_t, int = kLines) {}
 inline int rows_at_once(int64_t left) { return static_cast<int>(left < 32 ? left : 32); }
 
 // As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.

@@ -17,23 +17,26 @@ struct EmulatedTile {
   alignas(64) unsigned char row[kTileRows][64];
 };
 thread_local EmulatedTile emulated_tiles[8];
-thread_local int emulated_rows = 0;  // of results and activations; 0: not configured
+thread_local int emulated_rows = 0;   // of results and activations; 0: not configured
+thread_local int emulated_lines = 0;  // of weights, and words of activations
 
 inline void emulated_require() {
   if (emulated_rows == 0) __builtin_trap();  // what the processor does: #UD
 }
 
-inline void emulated_configure(int rows) {
+inline void emulated_configure(int rows, int lines) {
   emulated_rows = rows;
+  emulated_lines = lines;
   __builtin_memset(emulated_tiles, 0, sizeof(emulated_tiles));
 }
 
-inline int emulated_rows_of(int t) { return t < 6 ? emulated_rows : kLines; }
+inline int emulated_rows_of(int t) { return t < 6 ? emulated_rows : emulated_lines; }
+inline size_t emulated_bytes_of(int t) { return t == 4 || t == 5 ? static_cast<size_t>(4 * emulated_lines) : 64; }
 
 inline void emulated_load(int t, const void* base, int64_t stride) {
   emulated_require();
   for (int r = 0; r < emulated_rows_of(t); ++r)
-    __builtin_memcpy(emulated_tiles[t].row[r], static_cast<const char*>(base) + r * stride, 64);
+    __builtin_memcpy(emulated_tiles[t].row[r], static_cast<const char*>(base) + r * stride, emulated_bytes_of(t));
 }
 
 inline void emulated_store(int t, void* base, int64_t stride) {
@@ -54,7 +57,7 @@ inline void emulated_dpbf16(int c, int a, int b) {
   const __m512i odd_mask = _mm512_set1_epi32(static_cast<int>(0xffff0000));
   for (int m = 0; m < emulated_rows; ++m) {
     __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
-    for (int pair = 0; pair < 16; ++pair) {
+    for (int pair = 0; pair < emulated_lines; ++pair) {
       int bits;
       __builtin_memcpy(&bits, emulated_tiles[a].row[m] + 4 * pair, sizeof(bits));
       const __m512i both = _mm512_set1_epi32(bits), columns = _mm512_load_si512(emulated_tiles[b].row[pair]);
@@ -75,7 +78,7 @@ inline void emulated_dpbssd(int c, int a, int b) {
   const __m512i offset = _mm512_set1_epi8(static_cast<char>(0x80));
   for (int m = 0; m < emulated_rows; ++m) {
     __m512i acc = _mm512_load_si512(emulated_tiles[c].row[m]);
-    for (int line = 0; line < 16; ++line) {
+    for (int line = 0; line < emulated_lines; ++line) {
       int bits;
       __builtin_memcpy(&bits, emulated_tiles[a].row[m] + 4 * line, sizeof(bits));
       const __m512i shifted = _mm512_xor_si512(_mm512_set1_epi32(bits), offset);
@@ -91,7 +94,7 @@ inline void emulated_dpbsud(int c, int a, int b) {
   emulated_require();
   for (int m = 0; m < emulated_rows; ++m) {
     __m512i acc = _mm512_load_si512(emulated_tiles[c].row[m]);
-    for (int line = 0; line < 16; ++line) {
+    for (int line = 0; line < emulated_lines; ++line) {
       int bits;
       __builtin_memcpy(&bits, emulated_tiles[a].row[m] + 4 * line, sizeof(bits));
       acc = _mm512_dpbusd_epi32(acc, _mm512_load_si512(emulated_tiles[b].row[line]), _mm512_set1_epi32(bits));
@@ -100,7 +103,7 @@ inline void emulated_dpbsud(int c, int a, int b) {
   }
 }
 
-#define NUMASERVE_TILE_CONFIGURE(rows) emulated_configure(rows)
+#define NUMASERVE_TILE_CONFIGURE(rows, lines) emulated_configure(rows, lines)
 #define NUMASERVE_TILE_ZERO(t) emulated_zero(t)
 #define NUMASERVE_TILE_LOAD(t, base, stride) emulated_load(t, base, stride)
 #define NUMASERVE_TILE_STREAM(t, base, stride) emulated_load(t, base, stride)

@@ -45,7 +45,7 @@ struct Operand {
 Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t m, const PackedMatrix& packed,
                 bool widened, int threads) {
   if (widened || !takes_int8(packed.format())) return {a.data(), size(a, 1), LargeBuffer()};
-  // Rows of a tile are read whole, also where a group fills only half of it.
+  // Rows begin on cache lines, as those of a Program do.
   const int64_t ld = round_up(quantized_bytes(packed.k(), packed.group()), kLineBytes);
   Operand result{nullptr, ld, LargeBuffer(static_cast<size_t>(round_up(m, kPad) * ld))};
   result.data = result.quantized.as<int8_t>();

@@ -127,7 +127,7 @@ inline void with_offsets(Offsets offsets, Work&& work) {
 
 // Codes are widened in registers. `kAhead`: as many bytes ahead of each group are fetched as it has.
 template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
-[[gnu::flatten, gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
+NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
   using Line = CodeLine<Codes>;
   using Sums = typename SumsOf<typename Codes::Element>::type;
   GroupResults<kRows> results(c);
@@ -166,7 +166,7 @@ template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
 
 // Codes are in tiles, widened to bf16: [groups][2] panels. `kAhead`: a line is fetched each step.
 template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
-[[gnu::flatten, gnu::noinline]] void tile_pass(const GroupPass& p, const bf16* tiles, float* c) {
+NUMASERVE_FLAT [[gnu::noinline]] void tile_pass(const GroupPass& p, const bf16* tiles, float* c) {
   constexpr int64_t kLine = kTileN * kLineDepth<bf16>;
   const int64_t panel = p.g.b.group / kLineDepth<bf16> * kLine;
   GroupResults<kRows> results(c);

@@ -109,8 +109,8 @@ inline const ActivationWord* packed_pass(const GemmScratch& scratch, int64_t fir
 
 // Some tiles of two panels by the rows of a pass. `kAhead`: lines from `ahead` on that each step fetches.
 template <int kRows, int kAhead, class T, class Sum>
-[[gnu::flatten, gnu::noinline]] void multiply_pass(const ActivationWord* a, const T* b, int64_t tiles, const T* ahead,
-                                                   Sum* c, bool accumulate) {
+NUMASERVE_FLAT [[gnu::noinline]] void multiply_pass(const ActivationWord* a, const T* b, int64_t tiles, const T* ahead,
+                                                    Sum* c, bool accumulate) {
   constexpr int64_t kLine = kTileN * kLineDepth<T>, kPanel = kLines * kLine;
   typename SumsOf<T>::type sums[kRows][2];
   unrolled<kRows>([&]<int r>() {

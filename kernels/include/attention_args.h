@@ -87,6 +87,12 @@ struct AttentionArgs {
   // [rows, q_heads, value_dim + kPartialExtra] instead.
   int32_t block_groups = 1, block_group = -1;
   float* group_out = nullptr;
+  // With this, items rotate their queries, and store those new keys and values that their blocks have, themselves; `q`
+  // is not read. Not for latents.
+  const RopeStoreArgs* rope = nullptr;
+  // What comes after all items of this thread: memory to be fetched while its last one is computed.
+  const std::byte* after = nullptr;
+  int64_t after_lines = 0;
 };
 
 // Floats that follow a partial result: its maximum, its sum, and what rounds them up to a cache line.

@@ -14,6 +14,7 @@
 #include "kernels/gemm/tile.h"
 #include "kernels/include/kernel_table.h"
 #include "kernels/ops/kv_ahead.inl"
+#include "kernels/ops/rope_store.inl"
 #include "kernels/ops/softmax.inl"
 #include "kernels/simd/f32x16.h"
 #include "kernels/simd/functions.h"
@@ -44,11 +45,45 @@ inline int64_t query_row(const AttentionArgs& a, const AttentionItem& item, int3
          index % group;
 }
 
+// The queries of an item.
 inline void gather_q(const AttentionArgs& a, const AttentionItem& item, AttentionScratch& w) {
   const int32_t padded = a.head_tiles * kTileK;
+  if (a.rope != nullptr) {
+    const AttentionSequence& s = a.sequences[item.sequence];
+    for (int32_t r = 0; r < item.num_rows; ++r) {
+      const int64_t index = query_row(a, item, r), row = index / a.q_heads;
+      rotate_query(*a.rope, row, static_cast<int32_t>(index % a.q_heads), s.start + static_cast<int32_t>(row) - s.row,
+                   w.q + r * padded);
+    }
+    return;
+  }
   for (int32_t r = 0; r < item.num_rows; ++r)
     __builtin_memcpy(w.q + r * padded, a.q + query_row(a, item, r) * padded,
                      static_cast<size_t>(padded) * sizeof(bf16));
+}
+
+// Stores the new keys and values of an item's head that its blocks have: no other item sees them (see
+// AttentionWork::can_store).
+inline void store_new(const AttentionArgs& a, const AttentionItem& item) {
+  const AttentionSequence& s = a.sequences[item.sequence];
+  int32_t position = s.start, end = s.start + s.q_len;
+  if (item.block >= 0) {
+    const int32_t first = item.block * kAttentionBlock, last = first + kAttentionBlock;
+    position = position > first ? position : first;
+    end = end < last ? end : last;
+  }
+  while (position < end) {
+    const int32_t room = kPageTokens - position % kPageTokens, left = end - position;
+    const PageRun run{.row = s.row + position - s.start,
+                      .count = left < room ? left : room,
+                      .position = position,
+                      .page = s.pages[position / kPageTokens]};
+    with_codes(a.kv.dtype, [&]<class Codes>(Codes) {
+      rope_store_run<Codes>(*a.rope, run, a.q_heads + item.kv_head);
+      rope_store_run<Codes>(*a.rope, run, a.q_heads + a.kv_heads + item.kv_head);
+    });
+    position += run.count;
+  }
 }
 
 // Half a page of one head, K or V.
@@ -241,12 +276,13 @@ inline int32_t first_block(const AttentionArgs& a, const AttentionItem& item) {
   return item.block >= 0 ? item.block : row_limits(a, item, 0).low / kAttentionBlock;
 }
 
-// The block to prefetch while one is computed: the block after it, or else the first of the item that comes next.
+// The block to prefetch while one is computed: the block after it, or else the first of the item that comes next, or
+// what comes after all items.
 inline KvAhead ahead_of(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t end,
                         const AttentionItem* next) {
   if (block + 1 < end) return kv_ahead(a, item, block + 1, item.num_rows);
   if (next != nullptr) return kv_ahead(a, *next, first_block(a, *next), item.num_rows);
-  return {};
+  return after_ahead(a, item.num_rows);
 }
 
 // `next` is what this thread will probably compute next, or null.
@@ -256,6 +292,7 @@ inline void attention_item(const AttentionArgs& a, const AttentionItem& item, co
   const int32_t padded = a.head_tiles * kTileK;
   tile_begin(item.num_rows);
   gather_q(a, item, w);
+  if (a.rope != nullptr) store_new(a, item);
   if (item.block >= 0) {
     KvAhead ahead = ahead_of(a, item, item.block, item.block + 1, next);
     attention_block(a, item, item.block, ahead, w);

@@ -58,6 +58,15 @@ inline KvAhead kv_ahead(const AttentionArgs& a, const AttentionItem& item, int32
           .row_lines = ceil_div(2 * half_lines * kAttentionBlock / kPageTokens, rows)};
 }
 
+// The same of what comes after all items.
+inline KvAhead after_ahead(const AttentionArgs& a, int32_t rows) {
+  const int64_t half_lines = kv_half_bytes(a.kv.dtype, a.head_tiles) / kLineBytes;
+  return {.next = a.after,
+          .lines = a.after_lines,
+          .vector_lines = ceil_div(half_lines, 4 * rows),
+          .row_lines = ceil_div(2 * half_lines * kAttentionBlock / kPageTokens, rows)};
+}
+
 // Whether there is anything left; goes on to the next half page where one is done.
 inline bool open_half_page(KvAhead& ahead) {
   if (ahead.lines > 0) return true;

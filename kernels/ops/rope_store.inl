@@ -108,6 +108,13 @@ inline void fill(float* x, int32_t count, float value) {
   for (int32_t i = 0; i < count; ++i) x[i] = value;
 }
 
+// A head of a new token's queries, [head_tiles * 32], as attention reads it.
+inline void rotate_query(const RopeStoreArgs& a, int64_t row, int32_t head, int32_t position, bf16* out) {
+  alignas(64) float x[kMaxHeadDim];
+  prepare_head(a, a.qkv + row * a.ld + head * a.head_dim, a.q_norm, position, x);
+  round_head(x, a.head_tiles * kTileK, out);
+}
+
 // A run of tokens of one head. A page's first token clears it: what an earlier sequence left is never read, not
 // even multiplied by a zero probability (it could be a NaN).
 template <class Codes>
@@ -127,8 +134,8 @@ inline void rope_store_run(const RopeStoreArgs& a, const PageRun& run, int32_t h
     const float* source = a.qkv + (run.row + t) * a.ld + head * a.head_dim;
     const int32_t position = run.position + t;
     if (is_q) {
-      prepare_head(a, source, a.q_norm, position, x);
-      round_head(x, padded, a.q + (static_cast<int64_t>(run.row + t) * a.q_heads + head) * padded);
+      const int64_t row = run.row + t;
+      rotate_query(a, row, head, position, a.q + (row * a.q_heads + head) * padded);
       continue;
     }
     if (!has_values(a, a.qkv + (run.row + t) * a.ld, kv_head))

@@ -20,6 +20,13 @@ int32_t all_blocks(const AttentionSequence& s) {
 
 }  // namespace
 
+Range AttentionWork::first_pages(const AttentionSequence& s, const AttentionItem& item, int32_t group) const {
+  const int32_t last = s.start + (item.first_row + item.num_rows - 1) / group;
+  const int32_t block = item.block >= 0 ? item.block : first_block(window, s.start + item.first_row / group);
+  const int64_t begin = block * (kAttentionBlock / kPageTokens);
+  return {begin, std::min<int64_t>(begin + kAttentionBlock / kPageTokens, last / kPageTokens + 1)};
+}
+
 int64_t AttentionPlanner::partial_rows(int64_t pages_per_slot) {
   return kPartialSequences * kAttentionRows * ceil_div(pages_per_slot * kPageTokens, kAttentionBlock);
 }
@@ -104,6 +111,7 @@ void AttentionPlanner::add_rows(AttentionItem item, Range blocks, bool cut, int6
 void AttentionPlanner::plan(Sequences sequences, AttentionWork& work) const {
   work.items.clear();
   work.merges.clear();
+  work.can_store = !heads_.latent();
   if (heads_.kv_heads > 0 && !sequences.empty()) {
     const int32_t group = heads_.q_heads / heads_.kv_heads;
     const Cut cut = heads_.latent() ? cut_latent(sequences) : cut_heads(sequences, work.window);
@@ -111,6 +119,7 @@ void AttentionPlanner::plan(Sequences sequences, AttentionWork& work) const {
     for (size_t i = 0; i < sequences.size(); ++i) {
       const AttentionSequence& s = sequences[i];
       const int32_t rows = s.q_len * group;
+      work.can_store &= rows <= cut.rows;
       for (int32_t row = 0; row < rows; row += cut.rows) {
         const int32_t num_rows = std::min(rows - row, cut.rows);
         const Range blocks{first_block(work.window, s.start + row / group),

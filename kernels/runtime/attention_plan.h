@@ -50,6 +50,13 @@ struct AttentionWork {
     int64_t stride;
   };
   std::vector<Merge> merges;
+  // Whether items may rotate their queries and store their new keys and values themselves: all rows of a KV head that
+  // see a block are in one item, so that nobody else waits for what that has stored.
+  bool can_store = false;
+  // The pages of `s` that `item` reads first: those of its only block, or of its first one. `group`: query heads of a
+  // KV head.
+  Range first_pages(const AttentionSequence& s, const AttentionItem& item, int32_t group) const;
+
   // Counts of all steps: positions of the KV cache that had to be read, and pairs of a new token and one it sees.
   int64_t positions = 0, pairs = 0;
 };

@@ -26,26 +26,27 @@ void GatherQueriesNode::run(Run& run, int thread) const {
 
 void DividedAttentionNode::run(Run& run, int thread) const {
   const Step::Divided& divided = run.step.divided;
+  // Without sequences too: its turn is taken.
+  attend(run,
+         {.q = run.at<bf16>(q),
+          .q_heads = all_heads.q_heads,
+          .kv_heads = all_heads.kv_heads,
+          .head_dim = all_heads.head_dim,
+          .head_tiles = all_heads.head_tiles(),
+          .scale = scale,
+          .softcap = 0.0f,
+          .window = 0,
+          .kv = kv,
+          .sequences = divided.sequences.data(),
+          .out = nullptr,
+          .ldo = 0,
+          .partial = run.at<float>(partial),
+          .value_dim = all_heads.value_dim,
+          .block_groups = run.world(),
+          .block_group = run.ring->rank(),
+          .group_out = run.at<float>(message)},
+         divided.work, turn, thread);
   if (!divided.rows.empty()) {
-    attend(run,
-           {.q = run.at<bf16>(q),
-            .q_heads = all_heads.q_heads,
-            .kv_heads = all_heads.kv_heads,
-            .head_dim = all_heads.head_dim,
-            .head_tiles = all_heads.head_tiles(),
-            .scale = scale,
-            .softcap = 0.0f,
-            .window = 0,
-            .kv = kv,
-            .sequences = divided.sequences.data(),
-            .out = nullptr,
-            .ldo = 0,
-            .partial = run.at<float>(partial),
-            .value_dim = all_heads.value_dim,
-            .block_groups = run.world(),
-            .block_group = run.ring->rank(),
-            .group_out = run.at<float>(message)},
-           divided.work, thread);
     run.team.barrier(thread);
     if (meet(run, message, thread)) merge_groups(run, thread);
   }

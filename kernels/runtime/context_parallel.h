@@ -39,7 +39,7 @@ struct GatherQueriesNode : Node {
 
 struct DividedAttentionNode : Node {
   DividedAttentionNode(Place q_in, Place message_in, Place out_in, Place partial_in, HeadGeometry all_heads_in,
-                       KvLayer kv_in, std::vector<int32_t> head_bounds_in)
+                       KvLayer kv_in, std::vector<int32_t> head_bounds_in, int turn_in)
       : Node("divided_attention"),
         q(q_in),
         message(message_in),
@@ -47,6 +47,7 @@ struct DividedAttentionNode : Node {
         partial(partial_in),
         all_heads(all_heads_in),
         kv(kv_in),
+        turn(turn_in),
         head_bounds(std::move(head_bounds_in)) {}
   void run(Run& run, int thread) const override;
   Cost cost(const Step& step) const override;
@@ -56,6 +57,7 @@ struct DividedAttentionNode : Node {
   Place partial;
   HeadGeometry all_heads;
   KvLayer kv;
+  int turn;  // see `attend`
   float scale = 1.0f;
   std::vector<int32_t> head_bounds;
 

@@ -81,8 +81,8 @@ void add(Program& p, const DividedAttention& f) {
               f.partial.ld >= all.value_dim + kPartialExtra,
           f.kKind, "the matrices do not have the width of the heads");
   require(f.scale > 0.0f, f.kKind, "the scale must be above 0");
-  auto node =
-      std::make_unique<DividedAttentionNode>(f.q, f.message, f.out, f.partial, all, p.kv().layer(f.layer), bounds);
+  auto node = std::make_unique<DividedAttentionNode>(f.q, f.message, f.out, f.partial, all, p.kv().layer(f.layer),
+                                                     bounds, p.next_turn());
   node->scale = f.scale;
   p.add(std::move(node));
 }

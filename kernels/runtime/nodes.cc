@@ -1,5 +1,6 @@
 #include "kernels/runtime/nodes.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace numaserve {
@@ -56,20 +57,34 @@ void EmbedNode::run(Run& run, int thread) const {
                   thread, run.team.size());
 }
 
-void NormNode::run(Run& run, int thread) const {
+// The rows of `out` are those of a step's most tokens: few rows leave room for a copy on each thread.
+bool NormNode::joins_next(const Run& run) const {
+  const int64_t rows = run.step.num_tokens();
+  return has_product && rows <= kJoinedRows && rows * run.team.size() + kPad <= run.step.max_tokens();
+}
+
+void NormNode::run(Run& run, int thread) const { norm(run, 0, thread, run.team.size(), thread); }
+
+int64_t NormNode::run_alone(Run& run, int thread) const {
+  const int64_t first_row = thread * run.step.num_tokens();
+  norm(run, first_row, 0, 1, thread);
+  return first_row;
+}
+
+void NormNode::norm(Run& run, int64_t first_row, int part, int parts, int thread) const {
   const NormArgs args{.x = run.at<float>(x),
                       .ldx = x.ld,
                       .weight = weight.data(),
-                      .out = run.at<bf16>(out),
+                      .out = run.at<bf16>(out) + first_row * out.ld,
                       .ldo = out.ld,
                       .rows = run.step.num_tokens(),
                       .cols = static_cast<int64_t>(weight.size()),
                       .eps = eps};
-  if (quantized)
-    run.table.rms_norm_quantize(args, quantize_args(run, out, *quantized, args.rows), run.scratch<void>(thread), thread,
-                                run.team.size());
-  else
-    run.table.rms_norm(args, thread, run.team.size());
+  if (!quantized) return run.table.rms_norm(args, part, parts);
+  QuantizeArgs codes = quantize_args(run, out, *quantized, args.rows);
+  codes.x = args.out;
+  codes.out += first_row * codes.ldo;
+  run.table.rms_norm_quantize(args, codes, run.scratch<void>(thread), part, parts);
 }
 
 LinearNode::LinearNode(std::string node_name, Place x_in, const PackedMatrix& weight_in, Place out_in)
@@ -77,23 +92,41 @@ LinearNode::LinearNode(std::string node_name, Place x_in, const PackedMatrix& we
   bytes = weight.bytes();
 }
 
-void LinearNode::run(Run& run, int thread) const {
+GemmArgs LinearNode::arguments(const Run& run) const {
   PackedWeights packed = weight.view();
   if (widened) packed.depth = round_up(weight.k(), kTileK);
-  const int64_t rows = logits ? static_cast<int64_t>(run.step.logit_rows.size()) : run.step.num_tokens();
   const bool narrow = activation != Activation::kNone;
-  const GemmArgs args{.a = run.at<std::byte>(x),
-                      .lda = x.ld,
-                      .b = packed,
-                      .widened = widened,
-                      .blocking = run.blocking,
-                      .m = rows,
-                      .bias = bias,
-                      .activation = activation,
-                      .accumulate = accumulate,
-                      .out_f32 = narrow ? nullptr : run.at<float>(out),
-                      .out_bf16 = narrow ? run.at<bf16>(out) : nullptr,
-                      .ldo = out.ld};
+  return {.a = run.at<std::byte>(x),
+          .lda = x.ld,
+          .b = packed,
+          .widened = widened,
+          .blocking = run.blocking,
+          .m = logits ? static_cast<int64_t>(run.step.logit_rows.size()) : run.step.num_tokens(),
+          .bias = bias,
+          .activation = activation,
+          .accumulate = accumulate,
+          .out_f32 = narrow ? nullptr : run.at<float>(out),
+          .out_bf16 = narrow ? run.at<bf16>(out) : nullptr,
+          .ldo = out.ld};
+}
+
+// Few rows: a thread's share of the panels lies in one piece. Where k is divided, pieces are as equal.
+std::span<const std::byte> LinearNode::reads_first(const Run& run, int thread, int64_t index) const {
+  const GemmArgs args = arguments(run);
+  if (index > 0 || args.m == 0 || args.m > kStreamedRows) return {};
+  const int threads = run.team.size();
+  const int64_t pairs = args.b.n_panels / 2;
+  const Range mine = split(divides_k(args, threads) ? pairs * args.b.k_parts : pairs, threads, thread);
+  const int64_t unit = weight.bytes() / std::max<int64_t>(divides_k(args, threads) ? pairs * args.b.k_parts : pairs, 1);
+  return {args.b.data + mine.begin * unit, static_cast<size_t>((mine.end - mine.begin) * unit)};
+}
+
+void LinearNode::run(Run& run, int thread) const {
+  GemmArgs args = arguments(run);
+  if (norm != nullptr && norm->joins_next(run)) {
+    const int64_t item_bytes = norm->quantized ? 1 : static_cast<int64_t>(sizeof(bf16));
+    args.a = run.at<std::byte>(x) + norm->run_alone(run, thread) * x.ld * item_bytes;
+  }
   const int threads = run.team.size();
   if (!divides_k(args, threads)) return run.table.gemm(args, run.scratch<void>(thread), thread, threads);
   run.table.gemm_parts(args, run.part_sums, run.scratch<void>(thread), thread, threads);
@@ -184,26 +217,31 @@ void ReduceNode::scatter_gather(Run& run, int thread) const {
   }
 }
 
-void RopeStoreNode::run(Run& run, int thread) const {
-  run.table.rope_store({.qkv = run.at<float>(qkv),
-                        .ld = qkv.ld,
-                        .q_heads = heads.q_heads,
-                        .kv_heads = heads.kv_heads,
-                        .head_dim = heads.head_dim,
-                        .head_tiles = heads.head_tiles(),
-                        .cos = cos,
-                        .sin = sin,
-                        .rot_dim = rot_dim,
-                        .q_norm = q_norm,
-                        .k_norm = k_norm,
-                        .eps = eps,
-                        .norm_rotated = norm_rotated,
-                        .q = run.at<bf16>(q),
-                        .kv = kv,
-                        .runs = run.step.runs.data(),
-                        .num_runs = static_cast<int64_t>(run.step.runs.size())},
-                       thread, run.team.size());
+bool RopeStoreNode::joins_next(const Run& run) const {
+  return attention >= 0 && run.step.attention[static_cast<size_t>(attention)].can_store;
 }
+
+RopeStoreArgs RopeStoreNode::arguments(const Run& run) const {
+  return {.qkv = run.at<float>(qkv),
+          .ld = qkv.ld,
+          .q_heads = heads.q_heads,
+          .kv_heads = heads.kv_heads,
+          .head_dim = heads.head_dim,
+          .head_tiles = heads.head_tiles(),
+          .cos = cos,
+          .sin = sin,
+          .rot_dim = rot_dim,
+          .q_norm = q_norm,
+          .k_norm = k_norm,
+          .eps = eps,
+          .norm_rotated = norm_rotated,
+          .q = run.at<bf16>(q),
+          .kv = kv,
+          .runs = run.step.runs.data(),
+          .num_runs = static_cast<int64_t>(run.step.runs.size())};
+}
+
+void RopeStoreNode::run(Run& run, int thread) const { run.table.rope_store(arguments(run), thread, run.team.size()); }
 
 void GatherNode::run(Run& run, int thread) const {
   const std::vector<LogitRow>& rows = run.step.logit_rows;

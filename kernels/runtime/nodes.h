@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,8 +57,8 @@ struct Run {
   // meet at its barriers; it is the last one: to write the next collective's slot could spoil what a peer still reads.
   std::atomic<ring::Status> status{ring::Status::ok};
   std::atomic<size_t> last_node{std::numeric_limits<size_t>::max()};
-  int64_t all_reduce_ns = 0;  // waiting for other ranks, on thread 0
-  std::atomic<int64_t> next_item{0};
+  int64_t all_reduce_ns = 0;            // waiting for other ranks, on thread 0
+  std::atomic<int64_t> next_item[2]{};  // of attention, whose turns take them one after the other; see attend
 
   int world() const { return ring == nullptr ? 1 : ring->world(); }
   int lanes() const { return ring == nullptr ? team.size() : ring->lanes(); }
@@ -99,8 +100,15 @@ class Node {
   explicit Node(std::string node_name) : name(std::move(node_name)) {}
   virtual ~Node() = default;
   virtual void run(Run& run, int thread) const = 0;
+  // Whether the next node does this one's work in this step, each thread what it needs of it: then there is no barrier
+  // between them. Every thread gets the same answer.
+  virtual bool joins_next(const Run&) const { return false; }
+  // The `index`-th piece of memory that a thread reads first in this node, and that no node of a step writes: worth to
+  // be fetched before the node begins. Empty: there is none.
+  virtual std::span<const std::byte> reads_first(const Run&, int /*thread*/, int64_t /*index*/) const { return {}; }
   virtual Cost cost(const Step&) const { return {}; }
   const std::string name;
+  const Node* next_node = nullptr;
   int64_t bytes = 0;  // of weights read by a run, for the profile
 };
 
@@ -121,15 +129,25 @@ struct Quantized {
   int64_t group;  // 0: none
 };
 
+// Rows that each thread of a product norms for itself, where a norm of their shares would take a barrier more.
+inline constexpr int64_t kJoinedRows = 4;
+
 struct NormNode : Node {
   NormNode(Place x_in, const Vector& weight_in, Place out_in, float eps_in)
       : Node("rms_norm"), x(x_in), weight(weight_in), out(out_in), eps(eps_in) {}
   void run(Run& run, int thread) const override;
+  bool joins_next(const Run& run) const override;
+  // All rows, by one thread, to rows of `out` that are its own; returns the first of these.
+  int64_t run_alone(Run& run, int thread) const;
   Place x;
   const Vector& weight;
   Place out;
   float eps;
   std::optional<Quantized> quantized;  // the result, in addition to `out`
+  bool has_product = false;            // the next node alone reads the result, and is a LinearNode
+
+ private:
+  void norm(Run& run, int64_t first_row, int part, int parts, int thread) const;
 };
 
 // `logits` as for LinearNode.
@@ -148,14 +166,19 @@ struct QuantizeNode : Node {
 struct LinearNode : Node {
   LinearNode(std::string node_name, Place x_in, const PackedMatrix& weight_in, Place out_in);
   void run(Run& run, int thread) const override;
+  std::span<const std::byte> reads_first(const Run& run, int thread, int64_t index) const override;
   Cost cost(const Step& step) const override;
   Place x;
   const PackedMatrix& weight;
   Place out;
+  const NormNode* norm = nullptr;  // the node before, which may join this one
   const float* bias = nullptr;
   Activation activation = Activation::kNone;  // with one, `out` is bf16
   bool widened = false, accumulate = false;   // see GemmArgs
   bool logits = false;
+
+ private:
+  GemmArgs arguments(const Run& run) const;
 };
 
 // Beyond this, with more than two ranks, each rank sums a share and the others fetch it: every rank then reads each
@@ -184,6 +207,8 @@ struct RopeStoreNode : Node {
   RopeStoreNode(Place qkv_in, Place q_in, HeadGeometry heads_in, KvLayer kv_in)
       : Node("rope_store"), qkv(qkv_in), q(q_in), heads(heads_in), kv(kv_in) {}
   void run(Run& run, int thread) const override;
+  bool joins_next(const Run& run) const override;
+  RopeStoreArgs arguments(const Run& run) const;
   Place qkv, q;
   HeadGeometry heads;
   KvLayer kv;
@@ -192,6 +217,7 @@ struct RopeStoreNode : Node {
   const float *q_norm = nullptr, *k_norm = nullptr;
   float eps = 0.0f;
   bool norm_rotated = false;
+  int attention = -1;  // index in Step::attention of the next node, an AttentionNode that alone reads `q`; or -1
 };
 
 struct GatherNode : Node {

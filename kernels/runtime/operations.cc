@@ -26,6 +26,22 @@ void require_quantized(const std::string& node, const Place& x, const Quantized&
   require(to.out.ld >= quantized_bytes(to.cols, to.group), node, "the output is too narrow");
 }
 
+// Joins a node with the one before it.
+void join(LinearNode& product, NormNode* norm) {
+  require(norm != nullptr && !product.logits, product.name, "only a norm before it can be joined with a product");
+  const Place& made = norm->quantized ? norm->quantized->out : norm->out;
+  require(made.offset == product.x.offset && made.ld == product.x.ld, product.name,
+          "the norm before it is of another input");
+  norm->has_product = true;
+  product.norm = norm;
+}
+void join(AttentionNode& attention, RopeStoreNode* rope) {
+  require(rope != nullptr && rope->kv.k == attention.kv.k && rope->q.offset == attention.q.offset, attention.name,
+          "only what stores its layer's keys and values can be joined with attention");
+  rope->attention = attention.work;
+  attention.rope = rope;
+}
+
 }  // namespace
 
 void require(bool holds, const std::string& node, const char* what) {
@@ -76,6 +92,7 @@ void add(Program& p, const Linear& f) {
   node->widened = f.widened;
   node->accumulate = f.accumulate;
   node->logits = f.logits;
+  if (f.joins_before) join(*node, p.last<NormNode>());
   p.add(std::move(node));
 }
 
@@ -115,12 +132,13 @@ void add(Program& p, const Attention& f) {
           f.kKind, "the matrices do not have the width of the heads");
   require(f.scale > 0.0f, f.kKind, "the scale must be above 0");
   require_size(f.sinks, heads.q_heads, f.kKind);
-  auto node = std::make_unique<AttentionNode>(f.q, f.out, f.partial, heads, p.kv().layer(f.layer));
+  auto node = std::make_unique<AttentionNode>(f.q, f.out, f.partial, heads, p.kv().layer(f.layer), p.next_turn());
   node->scale = f.scale;
   node->softcap = f.softcap;
   node->sinks = data_or_null(f.sinks);
   node->block_groups = p.context_parallel().world;
   node->work = p.step().add_window(f.window);
+  if (f.joins_before) join(*node, p.last<RopeStoreNode>());
   p.add(std::move(node));
 }
 

@@ -64,9 +64,11 @@ struct Linear {
   Activation activation;
   bool widened, accumulate, logits;
   Place out;
+  bool joins_before;  // the operation before is a norm whose result this one alone reads
   void visit(auto&& field) {
     field("name", name), field("x", x), field("weight", weight), field("bias", bias), field("activation", activation);
     field("widened", widened), field("accumulate", accumulate), field("logits", logits), field("out", out);
+    field("joins_before", joins_before);
   }
 };
 
@@ -105,9 +107,11 @@ struct Attention {
   int32_t window;
   float softcap;
   std::optional<const PaddedVector*> sinks;
+  bool joins_before;  // the operation before stores this layer's keys and values, and makes the queries of this one
+                      // alone
   void visit(auto&& field) {
     field("q", q), field("out", out), field("partial", partial), field("layer", layer), field("scale", scale);
-    field("window", window), field("softcap", softcap), field("sinks", sinks);
+    field("window", window), field("softcap", softcap), field("sinks", sinks), field("joins_before", joins_before);
   }
 };
 

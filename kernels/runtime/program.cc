@@ -7,9 +7,14 @@
 #include <stdexcept>
 
 #include "kernels/cpu_features.h"
+#include "kernels/runtime/ahead.h"
 
 namespace numaserve {
 namespace {
+
+// Weights and keys to be fetched ahead: at most half of the second-level cache, and no more than memory delivers while
+// threads wait for each other.
+constexpr int64_t kMostAhead = 512 << 10;
 
 int64_t scratch_for(const KernelTable& table, const HeadGeometry& heads, int64_t vocabulary) {
   const int64_t attention = heads.latent() ? table.latent_attention_scratch : table.attention_scratch;
@@ -85,9 +90,15 @@ Program::Program(const KernelTable& table, Team& team, ring::Ring* ring, const L
       thread_scratch_bytes_(scratch_for(table, heads, limits.vocabulary)),
       thread_scratch_(static_cast<size_t>(thread_scratch_bytes_ * team.size())),
       part_sums_(kPartSums * sizeof(float)),
+      most_ahead_(std::min<int64_t>(kMostAhead, cache_sizes().l2 / 2)),
       sampled_(static_cast<size_t>(2 * limits.max_logit_rows)) {
   if (ring != nullptr && ring->lanes() > team.size())
     throw std::invalid_argument("the ring has more lanes than the team has threads");
+}
+
+void Program::add(std::unique_ptr<Node> node) {
+  if (!nodes_.empty()) nodes_.back()->next_node = node.get();
+  nodes_.push_back(std::move(node));
 }
 
 void Program::use_masks(const Masks& masks) {
@@ -175,12 +186,14 @@ std::vector<int32_t> Program::dropped_sequences() const {
 
 void Program::run_nodes(Run& run, int thread) {
   int64_t last = thread == 0 ? now_ns() : 0, waited = 0;
+  Ahead ahead(run, nodes_, thread, most_ahead_);
   for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i]->joins_next(run)) continue;
     nodes_[i]->run(run, thread);
     // Said before the barrier, so that all threads stop after the same node: one that is quicker than the others
     // may fail in the next node before they have asked whether this was the last one.
     if (run.failed()) run.last_node.store(i, std::memory_order_relaxed);
-    team_.barrier(thread);
+    team_.barrier(thread, ahead.until(i + 1));
     if (thread == 0) {
       const int64_t now = now_ns();
       if (step_.counts()) {

@@ -52,11 +52,18 @@ class Program {
   Program(const KernelTable& table, Team& team, ring::Ring* ring, const Limits& limits, const HeadGeometry& heads,
           const ContextParallel& parallel, int64_t layers, KvDtype dtype, int64_t arena_bytes);
 
-  void add(std::unique_ptr<Node> node) { nodes_.push_back(std::move(node)); }
+  void add(std::unique_ptr<Node> node);
   // Lives as long as the Program, whose nodes point into it.
   void keep(std::shared_ptr<const void> object) { kept_.push_back(std::move(object)); }
   // To be called once, after the last `add`: how many collectives a step has.
   void set_collectives(int64_t count) { collectives_ = static_cast<uint64_t>(count); }
+  // The turn of an attention node that is to be added; see `attend`.
+  int next_turn() { return turns_++ % 2; }
+  // The node that was added last, if it is of that kind; or null.
+  template <class Kind>
+  Kind* last() const {
+    return nodes_.empty() ? nullptr : dynamic_cast<Kind*>(nodes_.back().get());
+  }
   // Where a node puts the results of pooling, `columns` of each.
   void pool_to(const Place& place, int64_t columns);
   // The board outlives the Program. Throws std::invalid_argument for one with too few rows or bits.
@@ -111,10 +118,12 @@ class Program {
   Blocking blocking_;
   int64_t thread_scratch_bytes_;
   LargeBuffer thread_scratch_, part_sums_;
+  int64_t most_ahead_;
   std::vector<SampledRow> sampled_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<int64_t> node_ns_, node_wait_ns_;
   int64_t native_ns_ = 0;
+  int turns_ = 0;
   uint64_t collectives_ = 0;
   Masks masks_;
   Place pooled_{.offset = 0, .ld = 0, .collective = -1};

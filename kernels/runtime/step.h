@@ -61,6 +61,7 @@ class Step {
              SlotTable& slots);
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t max_tokens() const { return limits_.max_tokens; }
 
   // Whether totals and times count it. A step of nothing, by which workers show that they live, would make the others
   // look cheaper.

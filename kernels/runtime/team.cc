@@ -97,9 +97,11 @@ void Team::wait_for_generation(uint64_t seen) {
   }
 }
 
-void Team::wait_until(const std::atomic<uint64_t>& word, uint64_t value) const {
+void Team::wait_until(const std::atomic<uint64_t>& word, uint64_t value, Idle& idle) {
   int spin = 0;
   while (word.load(std::memory_order_acquire) < value) {
+    if (idle.some != nullptr && !idle.some(idle.context)) idle.some = nullptr;
+    if (idle.some != nullptr) continue;
     if (++spin < kBarrierSpins)
       _mm_pause();
     else
@@ -107,21 +109,21 @@ void Team::wait_until(const std::atomic<uint64_t>& word, uint64_t value) const {
   }
 }
 
-void Team::barrier(int thread) {
+void Team::barrier(int thread, Idle idle) {
   const uint64_t count = ++lanes_[static_cast<size_t>(thread)].count;
   if (thread % kGroup == 0) {
     const int end = std::min(thread + kGroup, size_);
     for (int member = thread + 1; member < end; ++member)
-      wait_until(lanes_[static_cast<size_t>(member)].arrived, count);
+      wait_until(lanes_[static_cast<size_t>(member)].arrived, count, idle);
   }
   if (thread == 0) {
     for (int leader = kGroup; leader < size_; leader += kGroup)
-      wait_until(lanes_[static_cast<size_t>(leader)].arrived, count);
+      wait_until(lanes_[static_cast<size_t>(leader)].arrived, count, idle);
     release_.value.store(count, std::memory_order_release);
     return;
   }
   lanes_[static_cast<size_t>(thread)].arrived.store(count, std::memory_order_release);
-  wait_until(release_.value, count);
+  wait_until(release_.value, count, idle);
 }
 
 }  // namespace numaserve

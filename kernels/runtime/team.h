@@ -42,8 +42,15 @@ class Team {
         &body);
   }
 
+  // What a thread does with its time while it waits: a little at each call, until it returns false.
+  struct Idle {
+    bool (*some)(void* context) noexcept = nullptr;
+    void* context = nullptr;
+  };
+
   // Called by every thread of a run the same number of times.
-  void barrier(int thread);
+  void barrier(int thread, Idle idle);
+  void barrier(int thread) { barrier(thread, {}); }
 
  private:
   struct alignas(128) Lane {
@@ -59,7 +66,7 @@ class Team {
   void wait_for_generation(uint64_t seen);
   // Without a deadline: threads of a process end together. What waits for another process is a node, by the ring's
   // deadline, and its thread comes to the barrier after it whatever that wait came to.
-  void wait_until(const std::atomic<uint64_t>& word, uint64_t value) const;
+  static void wait_until(const std::atomic<uint64_t>& word, uint64_t value, Idle& idle);
 
   int size_;
   std::unique_ptr<Lane[]> lanes_;

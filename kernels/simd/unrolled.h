@@ -4,14 +4,23 @@
 
 #include <utility>
 
+// NUMASERVE_FLAT: of functions whose arrays have to stay in registers. Sanitizers keep them in memory anyway, and would
+// take an hour to compile functions that are all of their callees.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define NUMASERVE_FLAT
+#define NUMASERVE_INLINE
+#else
+#define NUMASERVE_FLAT [[gnu::flatten]]
+#define NUMASERVE_INLINE __attribute__((always_inline))
+#endif
+
 namespace numaserve {
 namespace {
 
 template <int kCount, class Body>
-[[gnu::always_inline]] inline void unrolled(Body&& body) {
-  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) __attribute__((always_inline)) {
-    (body.template operator()<kIndex>(), ...);
-  }(std::make_integer_sequence<int, kCount>());
+NUMASERVE_INLINE inline void unrolled(Body&& body) {
+  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>)
+      NUMASERVE_INLINE { (body.template operator()<kIndex>(), ...); }(std::make_integer_sequence<int, kCount>());
 }
 
 }  // namespace

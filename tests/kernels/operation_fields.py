@@ -88,13 +88,14 @@ def fields() -> dict[str, dict[str, Any]]:
         "quantize": places("x") | {"out": QUANTIZED, "rows_per_token": 1, "logits": False},
         "linear": places("x", "out")
         | {"name": "linear", "weight": matrix(), "bias": vector(), "activation": "none"}
-        | {"widened": False, "accumulate": False, "logits": False},
+        | {"widened": False, "accumulate": False, "logits": False, "joins_before": False},
         "reduce": places("partial", "residual", "sum")
         | {"cols": HIDDEN, "assign": False, "bias": vector(), "post_norm": vector(), "eps": 1e-5},
         "rope_store": {"qkv": (0, 3 * DIM, -1), "q": HEADS, "layer": 0, "rope": rope()}
         | {"q_norm": vector(DIM), "k_norm": vector(DIM), "eps": 1e-5, "norm_rotated": False},
         "attention": places("out", "partial")
-        | {"q": HEADS, "layer": 0, "scale": 1.0, "window": 0, "softcap": 0.0, "sinks": vector(1)},
+        | {"q": HEADS, "layer": 0, "scale": 1.0, "window": 0, "softcap": 0.0, "sinks": vector(1)}
+        | {"joins_before": False},
         "gather": places("x", "out"),
         "pool": places("x", "out") | {"weight": vector(), "eps": 1e-5},
         "gather_columns": places("message", "out") | {"bounds": [0, 32, 64]},

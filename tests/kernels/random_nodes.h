@@ -191,7 +191,12 @@ class RandomNodes {
 
   void linear(const char* name, Place x, const PackedMatrix& weight, Place out, const float* bias = nullptr,
               Activation activation = Activation::kNone, bool logits = false) {
+    NormNode* norm = program_.last<NormNode>();
     auto node = std::make_unique<LinearNode>(name, operand(x, weight), weight, out);
+    if (joins_norm_ && norm == program_.last<NormNode>() && norm != nullptr) {
+      norm->has_product = true;
+      node->norm = norm;
+    }
     node->bias = bias;
     node->activation = activation;
     node->logits = logits;
@@ -223,6 +228,7 @@ class RandomNodes {
   int64_t used_ = kGap;
   int32_t collectives_ = 0;
   uint64_t tensors_ = 0;
+  bool joins_norm_ = false;  // whether a product right after a norm is all that reads it
   std::deque<PackedMatrix> matrices_;
   std::deque<Vector> vectors_;
   Vector cos_, sin_;

@@ -33,7 +33,9 @@ class RankProgram : public RandomNodes {
     const Range v_rows{k_rows.begin + kv_all, k_rows.end + kv_all};
     pack(qkv_weight, q_all + 2 * kv_all, shape_.hidden, {q_rows, k_rows, v_rows}, 0, {0, 1, 0});
     const Place qkv = rows(qkv_weight.n(), sizeof(float));
+    joins_norm_ = true;
     linear("linear", x, qkv_weight, qkv);
+    joins_norm_ = false;
     const Place q = rows(own.q_heads * own.head_tiles() * kTileK, sizeof(bf16));
     auto rope = std::make_unique<RopeStoreNode>(qkv, q, own, program_.kv().layer(layer));
     rope->rot_dim = static_cast<int32_t>(dim / 2 * 2);
@@ -42,14 +44,18 @@ class RankProgram : public RandomNodes {
     rope->q_norm = extra(dim, 1.0f);
     rope->k_norm = extra(dim, 1.0f);
     rope->eps = 1e-5f;
+    RopeStoreNode* before = rope.get();
     program_.add(std::move(rope));
     const Place out = rows(q_cols, sizeof(bf16));
     const Place split_results = room(AttentionPlanner::partial_rows(model_.limits.pages_per_slot),
                                      own.head_tiles() * kTileK + 16, sizeof(float));
-    auto node = std::make_unique<AttentionNode>(q, out, split_results, own, program_.kv().layer(layer));
+    auto node =
+        std::make_unique<AttentionNode>(q, out, split_results, own, program_.kv().layer(layer), program_.next_turn());
     node->scale = 1.0f / std::sqrt(static_cast<float>(dim));
     node->softcap = shape_.softcap;
     node->work = program_.step().add_window(layer % 2 == 1 ? shape_.window : 0);
+    node->rope = before;
+    before->attention = node->work;
     program_.add(std::move(node));
     PackedMatrix& o = matrix(shape_.hidden, q_cols);
     pack(o, shape_.hidden, q_all, {{0, shape_.hidden}}, q_rows.begin, {0, 1, 0});
@@ -134,7 +140,8 @@ class RankProgram : public RandomNodes {
     const int64_t result = own.value_dim + kPartialExtra;
     const Place split_results =
         room(AttentionPlanner::partial_rows(model_.limits.pages_per_slot), result, sizeof(float));
-    auto node = std::make_unique<AttentionNode>(query, out, split_results, own, program_.kv().layer(layer));
+    auto node = std::make_unique<AttentionNode>(query, out, split_results, own, program_.kv().layer(layer),
+                                                program_.next_turn());
     node->scale = scale;
     node->block_groups = divided.world;
     node->work = program_.step().add_window(0);
@@ -145,8 +152,9 @@ class RankProgram : public RandomNodes {
     const Place queries = collective(kDividedRows * own.q_heads, own.head_dim);
     const Place results = collective(kDividedRows * all.q_heads, result);
     program_.add(std::make_unique<GatherQueriesNode>(query, queries, gathered, own.head_dim, divided.head_bounds));
-    auto attention = std::make_unique<DividedAttentionNode>(gathered, results, out, split_results, all,
-                                                            program_.kv().layer(layer), divided.head_bounds);
+    auto attention =
+        std::make_unique<DividedAttentionNode>(gathered, results, out, split_results, all, program_.kv().layer(layer),
+                                               divided.head_bounds, program_.next_turn());
     attention->scale = scale;
     program_.add(std::move(attention));
   }
@@ -230,7 +238,9 @@ class RankProgram : public RandomNodes {
     if (shape_.experts > 0 && layer % 2 == 1) return mixture(x);
     PackedMatrix& gate_up = gate_up_matrix(model_.format);
     const Place middle = rows(inner_columns(), sizeof(bf16));
+    joins_norm_ = true;
     linear("gate_up", x, gate_up, middle, nullptr, shape_.extras ? Activation::kGeluTanh : Activation::kSilu);
+    joins_norm_ = false;
     PackedMatrix& down = down_matrix(model_.format);
     const Place part = partial();
     linear("linear_partial", middle, down, part);

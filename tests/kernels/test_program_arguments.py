@@ -152,3 +152,16 @@ def test_settings_of_a_slot_are_named(name: str) -> None:
         program.init_slot(0, settings | {name: object()})
     with pytest.raises(TypeError, match=r"^init_slot: there is no field 'other'$"):
         program.init_slot(0, operation_fields.GREEDY | {"other": 1})
+
+
+@pytest.mark.parametrize("kind", ["linear", "attention"])
+def test_an_operation_joins_none_but_what_it_can(kind: str) -> None:
+    with pytest.raises(ValueError, match=r"before it can be joined|can be joined with attention"):
+        program_for(kind).add(kind, operation_fields.fields()[kind] | {"joins_before": True})
+
+
+def test_a_product_joins_no_norm_of_another_input() -> None:
+    program, fields = operation_fields.program(), operation_fields.fields()
+    program.add("rms_norm", fields["rms_norm"] | {"out": (4096, operation_fields.HIDDEN, -1), "quantized": None})
+    with pytest.raises(ValueError, match="of another input"):
+        program.add("linear", fields["linear"] | {"joins_before": True})

@@ -1,9 +1,12 @@
 """Rewrites of a list of operations to what kernels do at once. Each pass is a function of its own."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from numaserve.workers.program.buffers import Buffer, Quantized
+from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Operation
 from numaserve.workers.program.ops.exchange import Reduce
 from numaserve.workers.program.ops.experts import CombineExperts
@@ -14,7 +17,7 @@ from numaserve.workers.program.ops.rows import Embed, Quantize, RmsNorm
 def fuse(operations: Sequence[Operation], world: int) -> list[Operation]:
     """The operations after all passes; `world` is the number of ranks."""
     fused = without_sums(operations) if world == 1 else list(operations)
-    return with_norms_in_int8(fused)
+    return joined(with_norms_in_int8(fused))
 
 
 def without_sums(operations: Sequence[Operation]) -> list[Operation]:
@@ -68,3 +71,20 @@ def with_norms_in_int8(operations: Sequence[Operation]) -> list[Operation]:
         for each in operations
         if not (isinstance(each, Quantize) and each.out in made)
     ]
+
+
+def joined(operations: Sequence[Operation]) -> list[Operation]:
+    """Operations that can do the work of the one before them, if nobody else reads what that makes, know it."""
+    readers = Counter(buffer.whole for operation in operations for buffer in operation.reads)
+    found = list(operations)
+    for index, (before, operation) in enumerate(pairwise(operations), start=1):
+        match before, operation:
+            case RmsNorm(), Linear(logits=False) if operation.x in before.writes:
+                mine = sum(readers[buffer.whole] for buffer in before.writes) == 1
+            case RopeStore(), Attention() if operation.q is before.q and operation.layer == before.layer:
+                mine = readers[before.q] == 1
+            case _:
+                continue
+        if mine and not set(before.reads) & set(operation.writes):
+            found[index] = replace(operation, before=before)
+    return found

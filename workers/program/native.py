@@ -10,7 +10,7 @@ from numaserve.workers.program.buffers import Buffer, Quantized
 from numaserve.workers.program.handles import Handle, Matrix, Rope, Vector
 from numaserve.workers.program.layout import Layout, Place, layout
 from numaserve.workers.program.ops.attention import Attention, RopeStore
-from numaserve.workers.program.ops.base import Operation
+from numaserve.workers.program.ops.base import Joining, Operation
 from numaserve.workers.program.ops.exchange import Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
@@ -96,6 +96,10 @@ def _none(nodes: _Nodes, op: Operation) -> dict[str, Any]:
     return {}
 
 
+def _joining(nodes: _Nodes, op: Joining) -> dict[str, Any]:
+    return {"joins_before": op.before is not None}
+
+
 def _norm(nodes: _Nodes, op: RmsNorm) -> dict[str, Any]:
     return {"quantized": nodes.quantized(op.quantized) if op.quantized else None}
 
@@ -133,11 +137,11 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     RmsNorm: ("rms_norm", _norm),
     Quantize: ("quantize", _quantize),
     QuantizeHeads: ("quantize_heads", _quantize_heads),
-    Linear: ("linear", _none),
+    Linear: ("linear", _joining),
     HeadLinear: ("head_linear", _head_linear),
     Reduce: ("reduce", _reduce),
     RopeStore: ("rope_store", _none),
-    Attention: ("attention", _none),
+    Attention: ("attention", _joining),
     LatentStore: ("latent_store", _none),
     GatherColumns: ("gather_columns", _none),
     GatherQueries: ("gather_queries", _none),
@@ -149,4 +153,4 @@ KINDS: Mapping[type[Operation], tuple[str, Callable[[_Nodes, Any], dict[str, Any
     Sample: ("sample", _none),
     Pool: ("pool", _none),
 }
-_NOT_NATIVE = frozenset({"routing", "held"})  # fields that no node takes
+_NOT_NATIVE = frozenset({"routing", "held", "before"})  # fields that no node takes

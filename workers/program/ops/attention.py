@@ -16,7 +16,7 @@ from numaserve.workers.program.cost import (
     of_runs,
     parted,
 )
-from numaserve.workers.program.ops.base import Operation, Reads, Rope, Vector, Writes
+from numaserve.workers.program.ops.base import Joining, Operation, Reads, Rope, Vector, Writes
 from numaserve.workers.program.setup import ProgramSetup
 from numaserve.workers.protocol import OperationTerms
 
@@ -43,7 +43,7 @@ class RopeStore(Operation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention(Operation):
+class Attention(Joining):
     """Causal attention over all tokens of each sequence so far: out, bf16 [tokens, q heads * values].
 
     `window`: how many tokens are looked back at, the current one included, 0: all. `softcap` 0: none. `sinks`, one for

@@ -99,6 +99,28 @@ class Operation(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Joining(Operation):
+    """An operation that can do the work of the one before it too, each thread what it needs of that, where a barrier
+    between the two would cost more. The one before stays in the list; what it touches is alive until this one ends."""
+
+    before: Operation | None = None
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """All buffers, those of the operation before among them."""
+        return [*super().buffers, *self._of_before]
+
+    @property
+    def reads(self) -> list[Buffer]:
+        """The buffers that it reads, and those of the operation before."""
+        return [*super().reads, *self._of_before]
+
+    @property
+    def _of_before(self) -> list[Buffer]:
+        return self.before.buffers if self.before else []
+
+
+@dataclass(frozen=True, kw_only=True)
 class Accumulating(Operation):
     """An operation that may add its result to what the result's place holds."""
 

@@ -6,7 +6,16 @@ from typing import Literal
 
 from numaserve.workers.program.buffers import Buffer, Operand, Quantized
 from numaserve.workers.program.cost import Amount, Kind, OperationCost, StepWork
-from numaserve.workers.program.ops.base import Accumulating, Matrix, Operation, Reads, Vector, Writes, held_format
+from numaserve.workers.program.ops.base import (
+    Accumulating,
+    Joining,
+    Matrix,
+    Operation,
+    Reads,
+    Vector,
+    Writes,
+    held_format,
+)
 from numaserve.workers.program.setup import ProgramSetup
 from numaserve.workers.protocol import OperationTerms
 
@@ -14,7 +23,7 @@ Activation = Literal["none", "silu", "gelu_tanh"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear(Accumulating):
+class Linear(Accumulating, Joining):
     """out [tokens, n] = x · weightᵀ + bias, fp32. `logits`: rows of logits instead of tokens.
 
     With an activation out is bf16 [tokens, n / 2] = activation(gate) * up, of panels of 16 rows, gate and up in turn.

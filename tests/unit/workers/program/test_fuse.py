@@ -5,8 +5,10 @@ from typing import TypeVar
 
 import pytest
 from numaserve.workers.program.buffers import Operand
-from numaserve.workers.program.fuse import fuse, with_norms_in_int8, without_sums
-from numaserve.workers.program.ops.base import Operation
+from numaserve.workers.program.fuse import fuse, joined, with_norms_in_int8, without_sums
+from numaserve.workers.program.layout import lifetimes
+from numaserve.workers.program.ops.attention import Attention, RopeStore
+from numaserve.workers.program.ops.base import Joining, Operation
 from numaserve.workers.program.ops.exchange import Reduce
 from numaserve.workers.program.ops.experts import CombineExperts
 from numaserve.workers.program.ops.products import Linear
@@ -62,7 +64,7 @@ def test_a_sum_with_a_norm_after_it_stays() -> None:
 
 def test_several_ranks_keep_their_sums() -> None:
     b = dense(Part(2))
-    assert b.fused() == b.operations
+    assert fuse(b.operations, 2) == joined(b.operations)
 
 
 def test_a_bias_that_nothing_can_add_keeps_its_sum() -> None:
@@ -108,3 +110,36 @@ def test_a_fused_list_is_fused(name: str) -> None:
 def test_a_dense_layer_is_these_operations() -> None:
     layer = ["RmsNorm", "Linear", "RopeStore", "Attention", "Linear", "RmsNorm", "Linear", "Linear"]
     assert names(dense().fused()) == ["Embed", *layer, "RmsNorm", "Gather", "Linear", "Sample"]
+
+
+def joins(operations: Sequence[Operation]) -> list[tuple[str, str]]:
+    """Operations that can do the work of the one before them, with that."""
+    known = [(each.before, each) for each in operations if isinstance(each, Joining) and each.before is not None]
+    return [(type(before).__name__, type(each).__name__) for before, each in known]
+
+
+def test_a_dense_layer_joins_its_norms_and_what_stores_keys_with_what_comes_after() -> None:
+    norm = ("RmsNorm", "Linear")
+    assert joins(dense().fused()) == [norm, ("RopeStore", "Attention"), norm]
+    assert joins(dense(format="int8").fused()) == [norm, ("RopeStore", "Attention"), norm]
+
+
+def test_a_norm_that_several_read_is_joined_with_none() -> None:
+    b = dense()
+    b.linear(of(RmsNorm, b.operations)[0].out, MatrixShape(32, HIDDEN))
+    assert joins(b.fused()) == [("RopeStore", "Attention"), ("RmsNorm", "Linear")]
+    assert joins(mixture().fused()) == []
+
+
+def test_a_product_that_changes_what_its_norm_reads_is_not_joined_with_it() -> None:
+    b = dense()
+    (residual,) = {each.residual for each in of(Reduce, b.operations)}
+    b.add_all_reduce(residual, b.linear_partial(b.rms_norm(residual, VectorShape(), EPS), MatrixShape(HIDDEN, HIDDEN)))
+    assert joins(b.fused()) == joins(dense().fused())
+
+
+def test_what_is_joined_keeps_the_buffers_of_what_it_is_joined_with() -> None:
+    operations = dense().fused()
+    (index,) = (i for i, each in enumerate(operations) if isinstance(each, Attention))
+    store, lives = of(RopeStore, operations)[0], lifetimes(operations)
+    assert lives[store.qkv].last == index

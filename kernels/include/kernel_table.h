@@ -46,9 +46,9 @@ struct KernelTable {
   void (*latent_attention_merge)(const AttentionArgs&, const AttentionItem&, int num_blocks, int64_t block_stride);
   void (*latent_groups_merge)(const LatentGroupsArgs&, int thread, int num_threads);
   void (*softcap)(float* x, int64_t count, float cap);
-  // mask: bit i of its words tells whether token i is allowed; null: all are. scratch: 3 * vocab entries.
-  void (*sample)(const float* logits, int64_t vocab, int64_t position, const SamplingState&, const uint32_t* mask,
-                 int32_t* scratch, SampledRow*);
+  void (*sample_begin)(const SampleArgs&, Range blocks);
+  void (*sample_weigh)(const SampleArgs&, Range blocks);
+  void (*sample)(const SampleArgs&, SampledRow*);
   void (*token_logprobs)(const float* logits, int64_t vocab, int32_t token, int num_top, SampledRow*);
   // For benchmarks: does nothing but multiply-adds of a format, returns how many operations.
   int64_t (*peak)(WeightFormat, int64_t rounds);

@@ -26,6 +26,31 @@ struct SamplingState {
   int32_t num_named;
 };
 
+// Tokens that threads which share a row take at once, and whose weights are summed first.
+inline constexpr int64_t kSampleBlock = 1024;
+
+// A block of a row's tokens.
+struct SampledBlock {
+  float peak;    // the largest logit, NaN left out
+  float weight;  // the sum of what `sample_weigh` weighs
+  bool holds_nan;
+};
+
+// A row of logits on its way to a token: `sample_begin` for all blocks, then `sample_weigh` for all, then `sample`.
+// Threads may share the blocks of the first two, but for rows with a mask, and meet in between.
+struct SampleArgs {
+  const float* logits;  // [vocab]
+  int64_t vocab, position;
+  const SamplingState* state;
+  const uint32_t* mask;  // bit i of its words tells whether token i is allowed; null: all are
+  int32_t* candidates;   // scratch: [2 * vocab]
+  float* adjusted;       // scratch: [vocab], the logits after penalties, bias, mask and suppression
+  SampledBlock* raw;     // scratch: [sample_blocks(vocab)], of the logits: exp(logit - peak) is weighed
+  SampledBlock* drawn;   // scratch: the same of what is drawn from, at the temperature
+};
+
+constexpr int64_t sample_blocks(int64_t vocab) { return (vocab + kSampleBlock - 1) / kSampleBlock; }
+
 inline constexpr int kMaxLogprobs = 20;
 
 struct SampledRow {

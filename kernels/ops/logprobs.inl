@@ -10,7 +10,6 @@
 namespace numaserve {
 namespace {
 
-constexpr int64_t kSampleBlock = 1024;
 constexpr int64_t kTopScan = 256;  // tokens skipped at once when none of them enters the list of the top ones
 constexpr float kMinusInfinity = -__builtin_inff();
 
@@ -65,20 +64,25 @@ bool holds_nan(const float* x, int64_t begin, int64_t end) {
   return magnitude != magnitude;
 }
 
-// The largest logit and the lowest id that has it: one pass, and a second look at one block.
-Peak find_peak(const float* x, int64_t vocab) {
+SampledBlock look_at_block(const float* x, int64_t block, int64_t vocab) {
+  const int64_t begin = block * kSampleBlock, end = begin + kSampleBlock < vocab ? begin + kSampleBlock : vocab;
+  return {.peak = lane_maxima(x, begin, end).max_lane(), .weight = 0.0f, .holds_nan = holds_nan(x, begin, end)};
+}
+
+// The largest logit and the lowest id that has it, of blocks that `block_at` gives: a second look at one of them.
+template <class BlockAt>
+Peak peak_of_blocks(const float* x, int64_t vocab, BlockAt&& block_at) {
   Peak peak{kMinusInfinity, 0, true};
-  int64_t best_block = 0;
-  for (int64_t begin = 0; begin < vocab; begin += kSampleBlock) {
-    const int64_t end = begin + kSampleBlock < vocab ? begin + kSampleBlock : vocab;
-    const float value = lane_maxima(x, begin, end).max_lane();
-    if (holds_nan(x, begin, end)) peak.usable = false;
-    if (value > peak.value) {
-      peak.value = value;
-      best_block = begin;
+  int64_t best = 0;
+  for (int64_t index = 0; index < sample_blocks(vocab); ++index) {
+    const SampledBlock& block = block_at(index);
+    if (block.holds_nan) peak.usable = false;
+    if (block.peak > peak.value) {
+      peak.value = block.peak;
+      best = index * kSampleBlock;
     }
   }
-  for (int64_t i = best_block; i < vocab && i < best_block + kSampleBlock; ++i)
+  for (int64_t i = best; i < vocab && i < best + kSampleBlock; ++i)
     if (x[i] == peak.value) {
       peak.token = static_cast<int32_t>(i);
       break;
@@ -87,29 +91,41 @@ Peak find_peak(const float* x, int64_t vocab) {
   return peak;
 }
 
+Peak find_peak(const float* x, int64_t vocab) {
+  return peak_of_blocks(x, vocab, [&](int64_t block) { return look_at_block(x, block, vocab); });
+}
+Peak find_peak(const float* x, int64_t vocab, const SampledBlock* blocks) {
+  return peak_of_blocks(x, vocab, [&](int64_t block) -> const SampledBlock& { return blocks[block]; });
+}
+
 // Turns logits into weights exp((x - peak) / temperature): probabilities but for their sum, at most 1.
 struct Softmax {
   float peak, inverse_temperature;
 
   F32x16 weights(F32x16 x) const { return exp((x - F32x16::set1(peak)) * F32x16::set1(inverse_temperature)); }
 
-  float block_sum(const float* x, int64_t begin, int64_t end) const {
+  float block_sum(const float* x, int64_t block, int64_t vocab) const {
+    const int64_t begin = block * kSampleBlock, end = begin + kSampleBlock < vocab ? begin + kSampleBlock : vocab;
     F32x16 sum = F32x16::zero();
     for (int64_t i = begin; i < end; i += 16) sum = sum + weights(load_logits(x, i, end));
     return sum.sum();
   }
 
-  // The sum of all weights. The sums of the blocks are kept in `blocks` unless it is null.
-  double total(const float* x, int64_t vocab, float* blocks) const {
+  // The sum of all weights.
+  double total(const float* x, int64_t vocab) const {
     double sum = 0.0;
-    for (int64_t begin = 0; begin < vocab; begin += kSampleBlock) {
-      const float block = block_sum(x, begin, begin + kSampleBlock < vocab ? begin + kSampleBlock : vocab);
-      if (blocks != nullptr) blocks[begin / kSampleBlock] = block;
-      sum += static_cast<double>(block);
-    }
+    for (int64_t block = 0; block < sample_blocks(vocab); ++block)
+      sum += static_cast<double>(block_sum(x, block, vocab));
     return sum;
   }
 };
+
+// The same of blocks that have been weighed.
+double total_weight(const SampledBlock* blocks, int64_t vocab) {
+  double sum = 0.0;
+  for (int64_t block = 0; block < sample_blocks(vocab); ++block) sum += static_cast<double>(blocks[block].weight);
+  return sum;
+}
 
 // The most likely tokens by insertion into a list of at most `num_top`; blocks that cannot enter it are skipped.
 int find_top(const float* x, int64_t vocab, int num_top, int32_t* ids, float* values) {
@@ -131,20 +147,10 @@ int find_top(const float* x, int64_t vocab, int num_top, int32_t* ids, float* va
   return count;
 }
 
-// The logarithm of the sum of the exponentials of the logits.
-double log_sum_of(const float* logits, int64_t vocab, float peak) {
-  return log_of(Softmax{peak, 1.0f}.total(logits, vocab, nullptr)) + static_cast<double>(peak);
-}
-
-// Log-probabilities of `count` tokens.
-void named_logprobs(const float* logits, int64_t vocab, const int32_t* ids, int count, float* out) {
-  const double log_sum = log_sum_of(logits, vocab, find_peak(logits, vocab).value);
-  for (int i = 0; i < count; ++i) out[i] = static_cast<float>(static_cast<double>(logits[ids[i]]) - log_sum);
-}
-
-void token_logprobs(const float* logits, int64_t vocab, int32_t token, int num_top, SampledRow* out) {
-  const Peak peak = find_peak(logits, vocab);
-  const double log_sum = log_sum_of(logits, vocab, peak.value);
+// A token's log-probability and those of the most likely ones; `log_sum` is the logarithm of the sum of the
+// exponentials of the logits.
+void write_logprobs(const float* logits, int64_t vocab, const Peak& peak, double log_sum, int32_t token, int num_top,
+                    SampledRow* out) {
   out->token = token;
   out->usable = peak.usable;
   out->logprob = static_cast<float>(static_cast<double>(logits[token]) - log_sum);
@@ -152,6 +158,12 @@ void token_logprobs(const float* logits, int64_t vocab, int32_t token, int num_t
   out->num_top = find_top(logits, vocab, num_top < limit ? num_top : limit, out->top_ids, out->top_logprobs);
   for (int i = 0; i < out->num_top; ++i)
     out->top_logprobs[i] = static_cast<float>(static_cast<double>(out->top_logprobs[i]) - log_sum);
+}
+
+void token_logprobs(const float* logits, int64_t vocab, int32_t token, int num_top, SampledRow* out) {
+  const Peak peak = find_peak(logits, vocab);
+  const double log_sum = log_of(Softmax{peak.value, 1.0f}.total(logits, vocab)) + static_cast<double>(peak.value);
+  write_logprobs(logits, vocab, peak, log_sum, token, num_top, out);
 }
 
 }  // namespace

@@ -59,13 +59,12 @@ int64_t find_in_cumulative(const float* weights, int64_t count, double below, do
   return last;
 }
 
-int32_t draw_from_all(const float* x, int64_t vocab, const Softmax& softmax, double u, float* blocks) {
-  const double target = u * softmax.total(x, vocab, blocks);
-  const int64_t num_blocks = ceil_div(vocab, kSampleBlock);
+int32_t draw_from_all(const float* x, int64_t vocab, const Softmax& softmax, double u, const SampledBlock* blocks) {
+  const double target = u * total_weight(blocks, vocab);
   double below = 0.0;
   int64_t block = 0;
-  while (block + 1 < num_blocks && below + static_cast<double>(blocks[block]) <= target)
-    below += static_cast<double>(blocks[block++]);
+  while (block + 1 < sample_blocks(vocab) && below + static_cast<double>(blocks[block].weight) <= target)
+    below += static_cast<double>(blocks[block++].weight);
   const int64_t begin = block * kSampleBlock;
   const int64_t count = vocab - begin < kSampleBlock ? vocab - begin : kSampleBlock;
   alignas(64) float weights[kSampleBlock];
@@ -125,13 +124,14 @@ float lower_bound_of_top(const float* x, int64_t vocab, int64_t k, int32_t* scra
 
 // Draws with top-k, top-p or min-p. Candidates are first narrowed down to the tokens whose logit is at most
 // -`depth` below the peak, a superset of those wanted; only these are sorted.
-int32_t draw_from_top(const float* x, int64_t vocab, const Softmax& softmax, const SamplingState& state, double u,
-                      int32_t* scratch) {
+int32_t draw_from_top(const float* x, const SampleArgs& a, const Softmax& softmax, double u) {
+  const int64_t vocab = a.vocab;
+  const SamplingState& state = *a.state;
   const bool limit_k = state.top_k > 0 && state.top_k < vocab, limit_min = state.min_p > 0.0f;
   const double temperature = static_cast<double>(state.temperature);
   float depth = kMinusInfinity;
   double total = 0.0;
-  if (limit_k) depth = lower_bound_of_top(x, vocab, state.top_k, scratch) - softmax.peak;
+  if (limit_k) depth = lower_bound_of_top(x, vocab, state.top_k, a.candidates) - softmax.peak;
   if (limit_min) {
     const float min_depth = static_cast<float>(temperature * log_of(static_cast<double>(state.min_p)));
     if (min_depth > depth) depth = min_depth;
@@ -139,14 +139,14 @@ int32_t draw_from_top(const float* x, int64_t vocab, const Softmax& softmax, con
   if (!limit_k && !limit_min) {
     // Tokens that weigh less than (1 - p) total / vocab together weigh less than (1 - p) total: top-p can do without
     // them. The slack of 0.001 covers the rounding of weights.
-    total = softmax.total(x, vocab, nullptr);
+    total = total_weight(a.drawn, vocab);
     const double lightest = (1.0 - static_cast<double>(state.top_p)) * total / static_cast<double>(vocab);
     depth = static_cast<float>(temperature * (log_of(lightest) - 1e-3));
   }
   if (depth > 0.0f) depth = 0.0f;  // parameters out of range: the peak always stays
 
-  int32_t* const ids = scratch;
-  int32_t* const sorted = scratch + vocab;
+  int32_t* const ids = a.candidates;
+  int32_t* const sorted = ids + vocab;
   int64_t count = 0;
   for (int64_t i = 0; i < vocab; ++i) {
     ids[count] = static_cast<int32_t>(i);
@@ -172,22 +172,40 @@ int32_t draw_from_top(const float* x, int64_t vocab, const Softmax& softmax, con
   return sorted[find_in_cumulative(weights, num_kept, 0.0, u * kept)];
 }
 
-bool in_vocabulary(int32_t id, int64_t vocab) { return id >= 0 && id < vocab; }
-
-// Leaves only what the mask allows.
-void keep_allowed(const uint32_t* mask, int64_t vocab, float* x) {
-  for (int64_t begin = 0; begin < vocab; begin += 32) {
+// Leaves only what the mask allows, of tokens from a multiple of 32 on.
+void keep_allowed(const uint32_t* mask, Range tokens, float* x) {
+  for (int64_t begin = tokens.begin; begin < tokens.end; begin += 32) {
     const uint32_t bits = mask[begin / 32];
-    const int count = static_cast<int>(vocab - begin < 32 ? vocab - begin : 32);
+    const int count = static_cast<int>(tokens.end - begin < 32 ? tokens.end - begin : 32);
     for (int i = 0; i < count; ++i) x[begin + i] = (bits >> i & 1) != 0 ? x[begin + i] : kMinusInfinity;
   }
 }
 
-// Writes the logits after penalties, bias and mask to `out`.
-void adjust_logits(const float* logits, int64_t vocab, const SamplingState& state, const uint32_t* mask, float* out) {
+bool is_in(int32_t id, Range tokens) { return id >= tokens.begin && id < tokens.end; }
+
+bool suppresses(const SampleArgs& a) { return a.state->num_suppress > 0 && a.position < a.state->min_position; }
+
+// Whether what is drawn from differs from the logits.
+bool adjusts(const SampleArgs& a) {
+  return a.state->output_counts != nullptr || a.state->num_bias > 0 || suppresses(a) || a.mask != nullptr;
+}
+
+bool draws(const SampleArgs& a) { return a.state->temperature >= kLowestTemperature; }
+
+bool wants_logprobs(const SampleArgs& a) { return a.state->num_logprobs >= 0 || a.state->num_named > 0; }
+
+// Whether the draw is by the weights of all tokens: top-k and min-p weigh those alone that are left.
+bool weighs_all(const SampleArgs& a) {
+  return draws(a) && !(a.state->min_p > 0.0f) && !(a.state->top_k > 0 && a.state->top_k < a.vocab);
+}
+
+// Writes some of the logits after penalties, bias, mask and suppression to `adjusted`.
+void adjust_logits(const SampleArgs& a, Range tokens, bool suppress) {
+  const SamplingState& state = *a.state;
+  float* const out = a.adjusted;
   if (state.output_counts != nullptr) {
-    for (int64_t i = 0; i < vocab; ++i) {
-      float x = logits[i];
+    for (int64_t i = tokens.begin; i < tokens.end; ++i) {
+      float x = a.logits[i];
       if (state.prompt_counts[i] > 0 || state.output_counts[i] > 0)
         x = x > 0.0f ? x / state.repetition_penalty : x * state.repetition_penalty;
       if (state.output_counts[i] > 0)
@@ -195,52 +213,72 @@ void adjust_logits(const float* logits, int64_t vocab, const SamplingState& stat
       out[i] = x;
     }
   } else {
-    __builtin_memcpy(out, logits, static_cast<size_t>(vocab) * sizeof(float));
+    __builtin_memcpy(out + tokens.begin, a.logits + tokens.begin,
+                     static_cast<size_t>(tokens.end - tokens.begin) * sizeof(float));
   }
   for (int i = 0; i < state.num_bias; ++i)
-    if (in_vocabulary(state.bias_ids[i], vocab)) out[state.bias_ids[i]] += state.bias_values[i];
-  if (mask != nullptr) keep_allowed(mask, vocab, out);
+    if (is_in(state.bias_ids[i], tokens)) out[state.bias_ids[i]] += state.bias_values[i];
+  if (a.mask != nullptr) keep_allowed(a.mask, tokens, out);
+  for (int i = 0; suppress && i < state.num_suppress; ++i)
+    if (is_in(state.suppress_ids[i], tokens)) out[state.suppress_ids[i]] = kMinusInfinity;
 }
 
-void suppress(const SamplingState& state, int64_t vocab, float* x) {
-  for (int i = 0; i < state.num_suppress; ++i)
-    if (in_vocabulary(state.suppress_ids[i], vocab)) x[state.suppress_ids[i]] = kMinusInfinity;
+Range tokens_of(const SampleArgs& a, Range blocks) {
+  const int64_t end = blocks.end * kSampleBlock;
+  return {blocks.begin * kSampleBlock, end < a.vocab ? end : a.vocab};
 }
 
-// `scratch`: 3 * vocab entries: two lists of candidates and, where anything changes them, the changed logits.
-void sample(const float* logits, int64_t vocab, int64_t position, const SamplingState& state, const uint32_t* mask,
-            int32_t* scratch, SampledRow* out) {
-  const bool suppresses = state.num_suppress > 0 && position < state.min_position;
-  float* const adjusted = reinterpret_cast<float*>(scratch + 2 * vocab);
-  const float* x = logits;
-  if (state.output_counts != nullptr || state.num_bias > 0 || suppresses || mask != nullptr) {
-    adjust_logits(logits, vocab, state, mask, adjusted);
-    if (suppresses) suppress(state, vocab, adjusted);
-    x = adjusted;
-  }
-  Peak peak = find_peak(x, vocab);
-  if (mask != nullptr && suppresses && peak.value == kMinusInfinity) {
-    adjust_logits(logits, vocab, state, mask, adjusted);
-    peak = find_peak(x, vocab);
-  }
-  out->dropped = mask != nullptr && peak.value == kMinusInfinity;
-  int32_t token = peak.token;
-  if (state.temperature >= kLowestTemperature && peak.usable) {
-    const Softmax softmax{peak.value, 1.0f / state.temperature};
-    const double u = uniform_at(state.seed, position);
-    const bool narrowed = state.top_p < 1.0f || state.min_p > 0.0f || (state.top_k > 0 && state.top_k < vocab);
-    token = narrowed ? draw_from_top(x, vocab, softmax, state, u, scratch)
-                     : draw_from_all(x, vocab, softmax, u, reinterpret_cast<float*>(scratch));
-  }
-  if (state.num_named > 0) named_logprobs(logits, vocab, state.named_ids, state.num_named, state.named_logprobs);
-  if (state.num_logprobs >= 0) {
-    token_logprobs(logits, vocab, token, state.num_logprobs, out);
+void look_at_blocks(const float* x, int64_t vocab, Range blocks, SampledBlock* out) {
+  for (int64_t block = blocks.begin; block < blocks.end; ++block) out[block] = look_at_block(x, block, vocab);
+}
+
+void sample_begin(const SampleArgs& a, Range blocks) {
+  look_at_blocks(a.logits, a.vocab, blocks, a.raw);
+  if (!adjusts(a)) {
+    for (int64_t block = blocks.begin; block < blocks.end; ++block) a.drawn[block] = a.raw[block];
     return;
   }
-  out->token = token;
-  out->usable = x == logits ? peak.usable : find_peak(logits, vocab).usable;  // a bias may be anything
+  adjust_logits(a, tokens_of(a, blocks), suppresses(a));
+  look_at_blocks(a.adjusted, a.vocab, blocks, a.drawn);
+}
+
+void weigh_blocks(const float* x, int64_t vocab, float temperature, Range blocks, SampledBlock* out) {
+  const Softmax softmax{find_peak(x, vocab, out).value, 1.0f / temperature};
+  for (int64_t block = blocks.begin; block < blocks.end; ++block)
+    out[block].weight = softmax.block_sum(x, block, vocab);
+}
+
+void sample_weigh(const SampleArgs& a, Range blocks) {
+  const float* x = adjusts(a) ? a.adjusted : a.logits;
+  if (a.mask != nullptr && suppresses(a) && find_peak(x, a.vocab, a.drawn).value == kMinusInfinity) {
+    adjust_logits(a, tokens_of(a, blocks), false);
+    look_at_blocks(x, a.vocab, blocks, a.drawn);
+  }
+  if (weighs_all(a)) weigh_blocks(x, a.vocab, a.state->temperature, blocks, a.drawn);
+  if (wants_logprobs(a)) weigh_blocks(a.logits, a.vocab, 1.0f, blocks, a.raw);
+}
+
+void sample(const SampleArgs& a, SampledRow* out) {
+  const SamplingState& state = *a.state;
+  const float* x = adjusts(a) ? a.adjusted : a.logits;
+  const Peak peak = find_peak(x, a.vocab, a.drawn), of_logits = find_peak(a.logits, a.vocab, a.raw);
+  out->dropped = a.mask != nullptr && peak.value == kMinusInfinity;
+  out->token = peak.token;
+  if (draws(a) && peak.usable) {
+    const Softmax softmax{peak.value, 1.0f / state.temperature};
+    const double u = uniform_at(state.seed, a.position);
+    out->token = weighs_all(a) && state.top_p >= 1.0f ? draw_from_all(x, a.vocab, softmax, u, a.drawn)
+                                                      : draw_from_top(x, a, softmax, u);
+  }
+  out->usable = of_logits.usable;  // a bias may be anything
   out->logprob = 0.0f;
   out->num_top = 0;
+  if (!wants_logprobs(a)) return;
+  const double log_sum = log_of(total_weight(a.raw, a.vocab)) + static_cast<double>(of_logits.value);
+  for (int i = 0; i < state.num_named; ++i)
+    state.named_logprobs[i] = static_cast<float>(static_cast<double>(a.logits[state.named_ids[i]]) - log_sum);
+  if (state.num_logprobs >= 0)
+    write_logprobs(a.logits, a.vocab, of_logits, log_sum, out->token, state.num_logprobs, out);
 }
 
 }  // namespace

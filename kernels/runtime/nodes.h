@@ -238,7 +238,8 @@ struct PoolNode : Node {
 };
 
 // Samples every row of logits on rank 0 and tells all ranks the tokens. Each thread samples its free rows first, then
-// those whose masks are there, and then waits for the others: nobody waits for another's mask but at the end.
+// those whose masks are there, and then waits for the others: nobody waits for another's mask but at the end. Where
+// there are at least two threads for each row of a large vocabulary, threads share the blocks of rows without a mask.
 struct SampleNode : Node {
   SampleNode(Place logits_in, Place tokens_in, std::vector<int64_t> vocab_first_in, float softcap_in)
       : Node("sample"),
@@ -252,10 +253,17 @@ struct SampleNode : Node {
   float softcap;
 
  private:
+  bool shares_rows(const Run& run) const;
+  bool waits_for_mask(Run& run, int64_t row) const;
+  // `takes`: this thread has a part in it; the others meet it at barriers.
+  void sample_shared(Run& run, bool takes, int thread) const;
   void sample_rows(Run& run, int thread) const;
   void sample_masked_rows(Run& run, Range rows, int thread) const;
   void sample_row(Run& run, int64_t row, const uint32_t* mask, int thread) const;
-  void assemble(const Run& run, int64_t row, float* out) const;
+  // What row `row` is sampled with, in the scratch of `thread`, and the steps of that.
+  SampleArgs arguments(Run& run, int64_t row, const uint32_t* mask, int thread) const;
+  void begin(const Run& run, int64_t row, const SampleArgs& args, Range blocks) const;
+  void finish(Run& run, int64_t row, const SampleArgs& args) const;
   void share_tokens(Run& run, int thread) const;
 };
 

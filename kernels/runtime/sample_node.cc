@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/runtime/nodes.h"
@@ -6,6 +7,8 @@ namespace numaserve {
 namespace {
 
 constexpr int32_t kNotSampled = -1;
+// Tokens from which on a row is worth two barriers.
+constexpr int64_t kLeastShared = 16 * kSampleBlock;
 
 Slot& slot_of(const Run& run, int64_t row) {
   const int32_t sequence = run.step.logit_rows[static_cast<size_t>(row)].sequence;
@@ -17,7 +20,10 @@ Slot& slot_of(const Run& run, int64_t row) {
 void SampleNode::run(Run& run, int thread) const {
   const bool met = meet(run, logits, thread);
   const bool samples = run.ring == nullptr || run.ring->rank() == 0;
-  if (met && samples) sample_rows(run, thread);
+  if (samples && shares_rows(run))
+    sample_shared(run, met, thread);
+  else if (met && samples)
+    sample_rows(run, thread);
   leave(run, logits, thread);
   run.team.barrier(thread);
   if (run.ring != nullptr) share_tokens(run, thread);
@@ -35,7 +41,7 @@ void SampleNode::sample_rows(Run& run, int thread) const {
   const Range rows = split(static_cast<int64_t>(run.step.logit_rows.size()), run.lanes(), thread);
   bool masked = false;
   for (int64_t row = rows.begin; row < rows.end; ++row) {
-    if (slot_of(run, row).masked && run.step.logit_rows[static_cast<size_t>(row)].sample)
+    if (waits_for_mask(run, row))
       masked = true;
     else
       sample_row(run, row, nullptr, thread);
@@ -72,32 +78,84 @@ void SampleNode::sample_masked_rows(Run& run, Range rows, int thread) const {
   }
 }
 
-void SampleNode::assemble(const Run& run, int64_t row, float* out) const {
-  for (int rank = 0; rank < run.world(); ++rank) {
-    const float* part = run.part<float>(logits, rank);
-    const int64_t first = vocab_first[static_cast<size_t>(rank)];
-    const int64_t count = vocab_first[static_cast<size_t>(rank) + 1] - first;
-    // Each rank's rows are padded to its own number of columns.
-    std::memcpy(out + first, part + row * round_up(count, kPad), static_cast<size_t>(count) * sizeof(float));
-  }
+SampleArgs SampleNode::arguments(Run& run, int64_t row, const uint32_t* mask, int thread) const {
+  const int64_t vocab = vocab_first.back(), padded = round_up(vocab, kPad);
+  auto* values = run.scratch<float>(thread);
+  auto* candidates = reinterpret_cast<int32_t*>(values + padded);
+  auto* adjusted = reinterpret_cast<float*>(candidates + 2 * padded);
+  auto* raw = reinterpret_cast<SampledBlock*>(adjusted + padded);
+  return {.logits = values,
+          .vocab = vocab,
+          .position = run.step.logit_rows[static_cast<size_t>(row)].position,
+          .state = &slot_of(run, row).sampling,
+          .mask = mask,
+          .candidates = candidates,
+          .adjusted = adjusted,
+          .raw = raw,
+          .drawn = raw + sample_blocks(vocab)};
 }
 
-void SampleNode::sample_row(Run& run, int64_t index, const uint32_t* mask, int thread) const {
-  const LogitRow& row = run.step.logit_rows[static_cast<size_t>(index)];
-  const Slot& slot = slot_of(run, index);
-  const int64_t vocab = vocab_first.back();
-  float* values = run.scratch<float>(thread);
-  auto* scratch = reinterpret_cast<int32_t*>(values + round_up(vocab, kPad));
-  assemble(run, index, values);
-  if (softcap > 0.0f) run.table.softcap(values, vocab, softcap);
-  SampledRow& result = run.sampled[static_cast<size_t>(index)];
-  result.token = -1;
-  if (row.target >= 0) {
-    const int wanted = slot.sampling.num_logprobs > 0 ? slot.sampling.num_logprobs : 0;
-    run.table.token_logprobs(values, vocab, row.target, wanted,
-                             &run.sampled[run.step.logit_rows.size() + static_cast<size_t>(index)]);
+// Puts the ranks' parts of some blocks of the vocabulary together, whose rows are padded to each rank's own columns.
+void SampleNode::begin(const Run& run, int64_t row, const SampleArgs& args, Range blocks) const {
+  const int64_t begin = blocks.begin * kSampleBlock, end = std::min(blocks.end * kSampleBlock, args.vocab);
+  auto* values = const_cast<float*>(args.logits);
+  for (int rank = 0; rank < run.world(); ++rank) {
+    const int64_t first = vocab_first[static_cast<size_t>(rank)], last = vocab_first[static_cast<size_t>(rank) + 1];
+    const int64_t from = std::max(begin, first), to = std::min(end, last);
+    if (from >= to) continue;
+    const float* part = run.part<float>(logits, rank) + row * round_up(last - first, kPad);
+    std::memcpy(values + from, part + from - first, static_cast<size_t>(to - from) * sizeof(float));
   }
-  if (row.sample) run.table.sample(values, vocab, row.position, slot.sampling, mask, scratch, &result);
+  if (softcap > 0.0f && begin < end) run.table.softcap(values + begin, end - begin, softcap);
+  if (run.step.logit_rows[static_cast<size_t>(row)].sample) run.table.sample_begin(args, blocks);
+}
+
+void SampleNode::finish(Run& run, int64_t index, const SampleArgs& args) const {
+  const LogitRow& row = run.step.logit_rows[static_cast<size_t>(index)];
+  SampledRow& result = run.sampled[static_cast<size_t>(index)];
+  result.token = kNotSampled;
+  if (row.target >= 0)
+    run.table.token_logprobs(args.logits, args.vocab, row.target, std::max(args.state->num_logprobs, 0),
+                             &run.sampled[run.step.logit_rows.size() + static_cast<size_t>(index)]);
+  if (row.sample) run.table.sample(args, &result);
+}
+
+void SampleNode::sample_row(Run& run, int64_t row, const uint32_t* mask, int thread) const {
+  const SampleArgs args = arguments(run, row, mask, thread);
+  const Range blocks{0, sample_blocks(args.vocab)};
+  begin(run, row, args, blocks);
+  if (run.step.logit_rows[static_cast<size_t>(row)].sample) run.table.sample_weigh(args, blocks);
+  finish(run, row, args);
+}
+
+bool SampleNode::shares_rows(const Run& run) const {
+  const auto rows = static_cast<int64_t>(run.step.logit_rows.size());
+  return rows > 0 && 2 * rows <= run.lanes() && vocab_first.back() >= kLeastShared;
+}
+
+bool SampleNode::waits_for_mask(Run& run, int64_t row) const {
+  return slot_of(run, row).masked && run.step.logit_rows[static_cast<size_t>(row)].sample;
+}
+
+// Row r lies in the scratch of thread r, which also ends it.
+void SampleNode::sample_shared(Run& run, bool takes, int thread) const {
+  const auto rows = static_cast<int64_t>(run.step.logit_rows.size());
+  const Range mine = split(sample_blocks(vocab_first.back()), run.lanes(), thread);
+  const auto each_row = [&](auto&& work) {
+    for (int64_t row = 0; takes && !run.failed() && row < rows; ++row)
+      if (!waits_for_mask(run, row)) work(row, arguments(run, row, nullptr, static_cast<int>(row)));
+  };
+  each_row([&](int64_t row, const SampleArgs& args) { begin(run, row, args, mine); });
+  run.team.barrier(thread);
+  each_row([&](int64_t row, const SampleArgs& args) {
+    if (run.step.logit_rows[static_cast<size_t>(row)].sample) run.table.sample_weigh(args, mine);
+  });
+  run.team.barrier(thread);
+  each_row([&](int64_t row, const SampleArgs& args) {
+    if (row == thread) finish(run, row, args);
+  });
+  if (takes && !run.failed() && thread < rows && waits_for_mask(run, thread))
+    sample_masked_rows(run, {thread, thread + 1}, thread);
 }
 
 void SampleNode::share_tokens(Run& run, int thread) const {
@@ -115,7 +173,8 @@ void SampleNode::share_tokens(Run& run, int thread) const {
 }
 
 int64_t sample_scratch_bytes(int64_t vocabulary) {
-  return round_up(vocabulary, kPad) * static_cast<int64_t>(sizeof(float) + 3 * sizeof(int32_t));
+  return round_up(vocabulary, kPad) * static_cast<int64_t>(sizeof(float) + 3 * sizeof(int32_t)) +
+         2 * sample_blocks(vocabulary) * static_cast<int64_t>(sizeof(SampledBlock));
 }
 
 }  // namespace numaserve

@@ -1,6 +1,7 @@
 """Sampling: what may be drawn, how often, and always the same for the same seed and position."""
 
 import kernel_ops
+import msgspec
 import numpy as np
 import pytest
 from numaserve.kernels import _native
@@ -224,3 +225,17 @@ def test_all_instruction_sets_sample_alike(rng: np.random.Generator, name: str) 
             for isa in _native.available_isas()
         ]
         assert all(row == rows[0] for row in rows)
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_threads_that_share_a_row_change_no_bit(isa: str, rng: np.random.Generator, name: str) -> None:
+    logits, params = _logits(rng, 5 * 1024 + 77), FILTERS[name]
+    if name == "hot":
+        logits[3000] = np.nan
+    for wanted in (-1, 3):
+        asked = msgspec.structs.replace(params, logprobs=wanted, token_ids_logprob=[5, 5000] if wanted > 0 else [])
+        alone, *shared = (
+            kernel_ops.sampled_row(isa, logits, asked, 17, prompt=[1, 2], output=[2, 2, 3000], parts=parts)
+            for parts in (1, 2, 5, 9)
+        )
+        assert [repr(each) for each in shared] == [repr(alone)] * 3

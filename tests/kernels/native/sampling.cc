@@ -21,13 +21,29 @@ nb::tuple row_of(const SampledRow& row) {
   return nb::make_tuple(row.token, row.logprob, ids, logprobs);
 }
 
+// A row whose blocks `parts` threads would share.
+SampledRow sample_in_parts(const KernelTable& table, const float* logits, int64_t vocab, int64_t position,
+                           const SamplingState& state, const uint32_t* mask, int64_t parts) {
+  std::vector<int32_t> candidates(static_cast<size_t>(2 * vocab));
+  std::vector<float> adjusted(static_cast<size_t>(vocab));
+  const int64_t count = sample_blocks(vocab);
+  std::vector<SampledBlock> raw(static_cast<size_t>(count)), drawn(static_cast<size_t>(count));
+  const SampleArgs args{logits,          vocab,      position,    &state, mask, candidates.data(),
+                        adjusted.data(), raw.data(), drawn.data()};
+  for (int64_t part = 0; part < parts; ++part) table.sample_begin(args, split(count, parts, part));
+  for (int64_t part = 0; part < parts; ++part) table.sample_weigh(args, split(count, parts, part));
+  SampledRow row{};
+  table.sample(args, &row);
+  return row;
+}
+
 // The row, whether it is dropped, log-probabilities of the named tokens.
 nb::tuple sample(const std::string& isa, Array<const float, 1> logits, int64_t position, float temperature,
                  int32_t top_k, float top_p, float min_p, float repetition_penalty, float presence_penalty,
                  float frequency_penalty, uint64_t seed, const std::vector<int32_t>& bias_ids,
                  const std::vector<float>& bias_values, const std::vector<int32_t>& suppress, int32_t min_position,
                  int32_t logprobs, Maybe<const int32_t, 1> prompt_counts, Maybe<const int32_t, 1> output_counts,
-                 Maybe<const uint32_t, 1> mask, const std::vector<int32_t>& named) {
+                 Maybe<const uint32_t, 1> mask, const std::vector<int32_t>& named, int64_t parts) {
   const int64_t vocab = size(logits, 0);
   require(vocab >= 1 && bias_ids.size() == bias_values.size(), "a bias has an id and a value");
   require(prompt_counts.has_value() == output_counts.has_value(), "counts come in pairs");
@@ -55,9 +71,8 @@ nb::tuple sample(const std::string& isa, Array<const float, 1> logits, int64_t p
                             .named_ids = named.data(),
                             .named_logprobs = named_logprobs.data(),
                             .num_named = static_cast<int32_t>(named.size())};
-  std::vector<int32_t> scratch(static_cast<size_t>(3 * vocab));
-  SampledRow row{};
-  table_by_name(isa)->sample(logits.data(), vocab, position, state, data_or_null(mask), scratch.data(), &row);
+  const SampledRow row =
+      sample_in_parts(*table_by_name(isa), logits.data(), vocab, position, state, data_or_null(mask), parts);
   return nb::make_tuple(row_of(row), row.dropped, named_logprobs);
 }
 
@@ -79,9 +94,8 @@ std::pair<bool, bool> usable(const std::string& isa, Array<const float, 1> logit
   state.bias_values = &bias;
   state.num_bias = bias != 0.0f;
   state.num_logprobs = -1;
-  std::vector<int32_t> scratch(static_cast<size_t>(3 * vocab));
-  SampledRow sampled{}, target{};
-  table.sample(logits.data(), vocab, 0, state, nullptr, scratch.data(), &sampled);
+  SampledRow target{};
+  const SampledRow sampled = sample_in_parts(table, logits.data(), vocab, 0, state, nullptr, 1);
   table.token_logprobs(logits.data(), vocab, 0, 0, &target);
   return {sampled.usable, target.usable};
 }
@@ -92,7 +106,7 @@ void bind_sampling(nb::module_& ops) {
   ops.def("sample", &sample, "isa"_a, "logits"_a, "position"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a,
           "repetition_penalty"_a, "presence_penalty"_a, "frequency_penalty"_a, "seed"_a, "bias_ids"_a, "bias_values"_a,
           "suppress"_a, "min_position"_a, "logprobs"_a, "prompt_counts"_a.none(), "output_counts"_a.none(),
-          "mask"_a.none(), "named"_a);
+          "mask"_a.none(), "named"_a, "parts"_a);
   ops.def("usable", &usable, "isa"_a, "logits"_a, "bias"_a);
   ops.def("token_logprobs", &token_logprobs, "isa"_a, "logits"_a, "token"_a, "num_top"_a);
 }

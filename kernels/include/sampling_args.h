@@ -49,7 +49,9 @@ struct SampleArgs {
   SampledBlock* drawn;   // scratch: the same of what is drawn from, at the temperature
 };
 
-constexpr int64_t sample_blocks(int64_t vocab) { return (vocab + kSampleBlock - 1) / kSampleBlock; }
+[[gnu::always_inline]] constexpr int64_t sample_blocks(int64_t vocab) {
+  return (vocab + kSampleBlock - 1) / kSampleBlock;
+}
 
 inline constexpr int kMaxLogprobs = 20;
 

@@ -5,7 +5,7 @@ Times are the Program's own, per node, without Python.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from numaserve.workers.program.buffers import Operand, Residual
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.given import GivenMatrix
 from numaserve.workers.program.native import make_program
+from numaserve.workers.program.ops.base import Joining
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 from numaserve.workers.program.slots import slot_settings
 from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, SlotInit
@@ -130,8 +131,9 @@ def begin(b: ProgramBuilder, team: Team, embedding: GivenMatrix | None = None) -
 
 
 def built(b: ProgramBuilder, team: Team) -> Program:
-    """The recorded operations as a Program that `team` runs."""
-    return make_program(b.setup, b.fused(), team)
+    """The recorded operations as a Program that `team` runs, each by itself: none does the work of the one before."""
+    apart = [replace(each, before=None) if isinstance(each, Joining) else each for each in b.fused()]
+    return make_program(b.setup, apart, team)
 
 
 def ones(count: int) -> Vector:

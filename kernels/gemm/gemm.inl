@@ -156,9 +156,11 @@ inline void gemm_nest(const GemmArgs& g, const GemmShare& share, GemmScratch& sc
   }
 }
 
-// The sums of a part of k and a pair of panels, one after the other; a thread's items lie in memory order.
+// The sums of a part of k and a pair of panels, one after the other; a thread's items lie in memory order. A step may
+// have no rows, of logits or at all: there is nothing to pack then.
 template <class Weights>
 inline void nest_parts(const GemmArgs& g, void* sums, GemmScratch& scratch, int thread, int threads) {
+  if (g.m == 0) return;
   using Sum = typename Weights::Sum;
   const int64_t units = ceil_div(g.b.depth, Weights::unit(g.b));
   const Range items = split(g.b.n_panels / 2 * g.b.k_parts, threads, thread);

@@ -32,3 +32,14 @@ def test_parts_have_the_same_bits_divided_over_threads_or_not(
             few = kernel_ops.multiply(isa, a[:m], weight, bias, widened=widened, in_parts=True, threads=threads)
             np.testing.assert_array_equal(few, many[:m])
         np.testing.assert_array_equal(kernel_ops.multiply(isa, a[:m], weight, bias, widened=widened), many[:m])
+
+
+@pytest.mark.parametrize(("weights", "group", "widened"), FORMATS)
+def test_a_product_of_no_rows_is_nothing(
+    isa: str, rng: np.random.Generator, weights: str, group: int, widened: bool
+) -> None:
+    a, b = operands(rng, 1)
+    weight = kernel_ops.packed(b, weights=weights, group=group)
+    for in_parts in (False, True):
+        out = kernel_ops.multiply(isa, a[:0], weight, None, widened=widened, in_parts=in_parts, threads=4)
+        assert out.shape == (0, N)

@@ -63,7 +63,7 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
   const Activation act = activation_of(activation);
   const bool gated = act != Activation::kNone;
   const int64_t columns = gated ? packed.padded_n() / 2 : packed.padded_n();
-  require(m >= 1 && size(a, 0) >= m && size(a, 1) >= round_up(packed.k(), kPad), "a is not padded");
+  require(m >= 0 && size(a, 0) >= m && size(a, 1) >= round_up(packed.k(), kPad), "a is not padded");
   require(out_f32.has_value() != out_bf16.has_value() && !(gated && out_f32), "one output: bf16 with an activation");
   require(!accumulate || out_f32, "only fp32 is accumulated");
   require(!bias || size(*bias, 0) >= packed.padded_n(), "bias is not padded");

@@ -4,6 +4,7 @@ import itertools
 import multiprocessing
 import os
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from cache_weights import GIB, contents, key, random_matrices, read, write
 from numaserve.kernels import Team
-from numaserve.workers.weights.cache import transfer
+from numaserve.workers.weights.cache import folder, transfer
 from numaserve.workers.weights.cache.errors import CacheError
 from numaserve.workers.weights.cache.folder import CacheFolder
 
@@ -259,6 +260,22 @@ def test_a_writer_whose_file_was_removed_leaves_that_of_the_next_one_alone(path:
         write(path, key("a"), random_matrices(), between=lose_it)
     assert names(path) == {part.name, key("b").file_name}
     assert part.read_bytes() == b"begun"
+
+
+def test_a_file_that_its_writer_has_not_locked_yet_is_left_to_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = folder._try_lock
+    other = threading.Thread(target=write, args=(path, key("a", 1, 2), random_matrices()))
+
+    def lock_late(fd: int) -> bool:
+        if other.ident is None:
+            other.start()
+            other.join(0.3)  # it waits for this one, or is through
+        return lock(fd)
+
+    monkeypatch.setattr(folder, "_try_lock", lock_late)
+    write(path, key("a", 0, 2), random_matrices())
+    other.join()
+    assert names(path) == {key("a", rank, 2).file_name for rank in range(2)}
 
 
 def write_many(path: str, count: int) -> None:

@@ -147,21 +147,23 @@ class CacheFolder:
             os.close(fd)
 
     def _lock_part(self, part: str) -> int:
-        """Create the file, or take over that of a writer that died, and lock it."""
-        with _told(self._path / part):
+        """Create the file, or take over that of a writer that died, and lock it.
+
+        Under the folder's lock: who makes room would take a file that is there and not locked yet for a dead one.
+        """
+        with _told(self._path / part), self._locked():
             fd = os.open(part, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600, dir_fd=self._fd)
-        try:
-            with _told(self._path / part):
+            try:
                 _require_own(os.fstat(fd), self._path / part)
-                if not _try_lock(fd) or not self._is_at(fd, part):
+                if not _try_lock(fd):
                     raise CacheError(f"{self._path / part}: another process is writing it")
-        except BaseException:
-            os.close(fd)
-            raise
+            except BaseException:
+                os.close(fd)
+                raise
         return fd
 
     def _is_at(self, fd: int, name: str) -> bool:
-        """Whether the file is still the one of that name: between opening and locking somebody may have removed it."""
+        """Whether the file is still the one of that name: while it is written somebody may have removed it."""
         try:
             there = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -208,9 +210,7 @@ class CacheFolder:
             with contextlib.suppress(OSError):
                 fd = os.open(file.name, os.O_RDONLY | _FLAGS, dir_fd=self._fd)
                 try:
-                    # Held while the name goes: a new writer of it that waited for this lock finds that its file is
-                    # nowhere, see _is_at.
-                    if _try_lock(fd) and self._is_at(fd, file.name):
+                    if _try_lock(fd):
                         os.unlink(file.name, dir_fd=self._fd)
                 finally:
                     os.close(fd)

@@ -67,6 +67,15 @@ struct AttentionSequence {
   const int32_t* pages;  // page table
 };
 
+// The run of `s` that begins at `position`, of tokens before `end`.
+[[gnu::always_inline]] constexpr PageRun page_run(const AttentionSequence& s, int32_t position, int32_t end) {
+  const int32_t room = kPageTokens - position % kPageTokens, left = end - position;
+  return {.row = s.row + position - s.start,
+          .count = left < room ? left : room,
+          .position = position,
+          .page = s.pages[position / kPageTokens]};
+}
+
 struct AttentionArgs {
   const bf16* q;  // [rows, q_heads, head_tiles * 32]
   int32_t q_heads, kv_heads, head_dim, head_tiles;

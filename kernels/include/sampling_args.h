@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/include/types.h"
+
 namespace numaserve {
 
 // How one row of logits is sampled; see workers/protocol/steps.py for the meaning of the fields.
@@ -51,6 +53,12 @@ struct SampleArgs {
 
 [[gnu::always_inline]] constexpr int64_t sample_blocks(int64_t vocab) {
   return (vocab + kSampleBlock - 1) / kSampleBlock;
+}
+
+// The tokens of some blocks.
+[[gnu::always_inline]] constexpr Range tokens_of_blocks(Range blocks, int64_t vocab) {
+  const int64_t end = blocks.end * kSampleBlock;
+  return {blocks.begin * kSampleBlock, end < vocab ? end : vocab};
 }
 
 inline constexpr int kMaxLogprobs = 20;

@@ -73,11 +73,7 @@ inline void store_new(const AttentionArgs& a, const AttentionItem& item) {
     end = end < last ? end : last;
   }
   while (position < end) {
-    const int32_t room = kPageTokens - position % kPageTokens, left = end - position;
-    const PageRun run{.row = s.row + position - s.start,
-                      .count = left < room ? left : room,
-                      .position = position,
-                      .page = s.pages[position / kPageTokens]};
+    const PageRun run = page_run(s, position, end);
     with_codes(a.kv.dtype, [&]<class Codes>(Codes) {
       rope_store_run<Codes>(*a.rope, run, a.q_heads + item.kv_head);
       rope_store_run<Codes>(*a.rope, run, a.q_heads + a.kv_heads + item.kv_head);

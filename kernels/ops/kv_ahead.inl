@@ -44,27 +44,31 @@ constexpr int32_t kRowsAhead = 16;  // up to so many rows wait for memory
 // quarter is left to the softmax, so that memory works during that too.
 constexpr int64_t tile_lines_ahead(KvDtype dtype) { return 2 * kv_tile_bytes(dtype) / kLineBytes * 3 / 4; }
 
-// The memory to prefetch while `rows` rows of some block are computed: what `item` needs of `block`.
-inline KvAhead kv_ahead(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t rows) {
-  const int64_t head = item.kv_head * a.kv.head_stride;
+// Nothing yet, at the pace at which `rows` rows of some block are computed.
+inline KvAhead paced(const AttentionArgs& a, int32_t rows) {
   const int64_t half_lines = kv_half_bytes(a.kv.dtype, a.head_tiles) / kLineBytes;
-  return {.table = a.sequences[item.sequence].pages + block * (kAttentionBlock / kPageTokens),
-          .pages = visible_pages(a, item, block),
-          .k = a.kv.k + head,
-          .v = a.kv.v + head,
-          .stride = a.kv.page_stride,
-          .half_lines = half_lines,
+  return {.half_lines = half_lines,
           .vector_lines = ceil_div(half_lines, 4 * rows),
           .row_lines = ceil_div(2 * half_lines * kAttentionBlock / kPageTokens, rows)};
 }
 
+// The memory to prefetch while `rows` rows of some block are computed: what `item` needs of `block`.
+inline KvAhead kv_ahead(const AttentionArgs& a, const AttentionItem& item, int32_t block, int32_t rows) {
+  KvAhead ahead = paced(a, rows);
+  ahead.table = a.sequences[item.sequence].pages + block * (kAttentionBlock / kPageTokens);
+  ahead.pages = visible_pages(a, item, block);
+  ahead.k = a.kv.k + item.kv_head * a.kv.head_stride;
+  ahead.v = a.kv.v + item.kv_head * a.kv.head_stride;
+  ahead.stride = a.kv.page_stride;
+  return ahead;
+}
+
 // The same of what comes after all items.
 inline KvAhead after_ahead(const AttentionArgs& a, int32_t rows) {
-  const int64_t half_lines = kv_half_bytes(a.kv.dtype, a.head_tiles) / kLineBytes;
-  return {.next = a.after,
-          .lines = a.after_lines,
-          .vector_lines = ceil_div(half_lines, 4 * rows),
-          .row_lines = ceil_div(2 * half_lines * kAttentionBlock / kPageTokens, rows)};
+  KvAhead ahead = paced(a, rows);
+  ahead.next = a.after;
+  ahead.lines = a.after_lines;
+  return ahead;
 }
 
 // Whether there is anything left; goes on to the next half page where one is done.

@@ -65,7 +65,7 @@ bool holds_nan(const float* x, int64_t begin, int64_t end) {
 }
 
 SampledBlock look_at_block(const float* x, int64_t block, int64_t vocab) {
-  const int64_t begin = block * kSampleBlock, end = begin + kSampleBlock < vocab ? begin + kSampleBlock : vocab;
+  const auto [begin, end] = tokens_of_blocks({block, block + 1}, vocab);
   return {.peak = lane_maxima(x, begin, end).max_lane(), .weight = 0.0f, .holds_nan = holds_nan(x, begin, end)};
 }
 
@@ -105,7 +105,7 @@ struct Softmax {
   F32x16 weights(F32x16 x) const { return exp((x - F32x16::set1(peak)) * F32x16::set1(inverse_temperature)); }
 
   float block_sum(const float* x, int64_t block, int64_t vocab) const {
-    const int64_t begin = block * kSampleBlock, end = begin + kSampleBlock < vocab ? begin + kSampleBlock : vocab;
+    const auto [begin, end] = tokens_of_blocks({block, block + 1}, vocab);
     F32x16 sum = F32x16::zero();
     for (int64_t i = begin; i < end; i += 16) sum = sum + weights(load_logits(x, i, end));
     return sum.sum();

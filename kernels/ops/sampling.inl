@@ -65,8 +65,8 @@ int32_t draw_from_all(const float* x, int64_t vocab, const Softmax& softmax, dou
   int64_t block = 0;
   while (block + 1 < sample_blocks(vocab) && below + static_cast<double>(blocks[block].weight) <= target)
     below += static_cast<double>(blocks[block++].weight);
-  const int64_t begin = block * kSampleBlock;
-  const int64_t count = vocab - begin < kSampleBlock ? vocab - begin : kSampleBlock;
+  const auto [begin, end] = tokens_of_blocks({block, block + 1}, vocab);
+  const int64_t count = end - begin;
   alignas(64) float weights[kSampleBlock];
   for (int64_t i = 0; i < count; i += 16) softmax.weights(load_logits(x + begin, i, count)).store(weights + i);
   return static_cast<int32_t>(begin + find_in_cumulative(weights, count, below, target));
@@ -223,11 +223,6 @@ void adjust_logits(const SampleArgs& a, Range tokens, bool suppress) {
     if (is_in(state.suppress_ids[i], tokens)) out[state.suppress_ids[i]] = kMinusInfinity;
 }
 
-Range tokens_of(const SampleArgs& a, Range blocks) {
-  const int64_t end = blocks.end * kSampleBlock;
-  return {blocks.begin * kSampleBlock, end < a.vocab ? end : a.vocab};
-}
-
 void look_at_blocks(const float* x, int64_t vocab, Range blocks, SampledBlock* out) {
   for (int64_t block = blocks.begin; block < blocks.end; ++block) out[block] = look_at_block(x, block, vocab);
 }
@@ -238,7 +233,7 @@ void sample_begin(const SampleArgs& a, Range blocks) {
     for (int64_t block = blocks.begin; block < blocks.end; ++block) a.drawn[block] = a.raw[block];
     return;
   }
-  adjust_logits(a, tokens_of(a, blocks), suppresses(a));
+  adjust_logits(a, tokens_of_blocks(blocks, a.vocab), suppresses(a));
   look_at_blocks(a.adjusted, a.vocab, blocks, a.drawn);
 }
 
@@ -251,7 +246,7 @@ void weigh_blocks(const float* x, int64_t vocab, float temperature, Range blocks
 void sample_weigh(const SampleArgs& a, Range blocks) {
   const float* x = adjusts(a) ? a.adjusted : a.logits;
   if (a.mask != nullptr && suppresses(a) && find_peak(x, a.vocab, a.drawn).value == kMinusInfinity) {
-    adjust_logits(a, tokens_of(a, blocks), false);
+    adjust_logits(a, tokens_of_blocks(blocks, a.vocab), false);
     look_at_blocks(x, a.vocab, blocks, a.drawn);
   }
   if (weighs_all(a)) weigh_blocks(x, a.vocab, a.state->temperature, blocks, a.drawn);
@@ -261,7 +256,7 @@ void sample_weigh(const SampleArgs& a, Range blocks) {
 void sample(const SampleArgs& a, SampledRow* out) {
   const SamplingState& state = *a.state;
   const float* x = adjusts(a) ? a.adjusted : a.logits;
-  const Peak peak = find_peak(x, a.vocab, a.drawn), of_logits = find_peak(a.logits, a.vocab, a.raw);
+  const Peak peak = find_peak(x, a.vocab, a.drawn), of_logits = adjusts(a) ? find_peak(a.logits, a.vocab, a.raw) : peak;
   out->dropped = a.mask != nullptr && peak.value == kMinusInfinity;
   out->token = peak.token;
   if (draws(a) && peak.usable) {

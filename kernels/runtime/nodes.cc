@@ -116,8 +116,9 @@ std::span<const std::byte> LinearNode::reads_first(const Run& run, int thread, i
   if (index > 0 || args.m == 0 || args.m > kStreamedRows) return {};
   const int threads = run.team.size();
   const int64_t pairs = args.b.n_panels / 2;
-  const Range mine = split(divides_k(args, threads) ? pairs * args.b.k_parts : pairs, threads, thread);
-  const int64_t unit = weight.bytes() / std::max<int64_t>(divides_k(args, threads) ? pairs * args.b.k_parts : pairs, 1);
+  const int64_t pieces = divides_k(args, threads) ? pairs * args.b.k_parts : pairs;
+  const Range mine = split(pieces, threads, thread);
+  const int64_t unit = weight.bytes() / std::max<int64_t>(pieces, 1);
   return {args.b.data + mine.begin * unit, static_cast<size_t>((mine.end - mine.begin) * unit)};
 }
 

@@ -97,7 +97,7 @@ SampleArgs SampleNode::arguments(Run& run, int64_t row, const uint32_t* mask, in
 
 // Puts the ranks' parts of some blocks of the vocabulary together, whose rows are padded to each rank's own columns.
 void SampleNode::begin(const Run& run, int64_t row, const SampleArgs& args, Range blocks) const {
-  const int64_t begin = blocks.begin * kSampleBlock, end = std::min(blocks.end * kSampleBlock, args.vocab);
+  const auto [begin, end] = tokens_of_blocks(blocks, args.vocab);
   auto* values = const_cast<float*>(args.logits);
   for (int rank = 0; rank < run.world(); ++rank) {
     const int64_t first = vocab_first[static_cast<size_t>(rank)], last = vocab_first[static_cast<size_t>(rank) + 1];

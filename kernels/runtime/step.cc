@@ -103,8 +103,9 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
       tokens.insert(tokens.end(), tokens_in.begin(), tokens_in.begin() + s.count);
       tokens_in = tokens_in.subspan(static_cast<size_t>(s.count));
     }
-    add_sequence({.row = row, .q_len = s.count, .start = s.start, .pages = slot.pages.data()});
-    add_runs(s, row, slot);
+    const AttentionSequence sequence{.row = row, .q_len = s.count, .start = s.start, .pages = slot.pages.data()};
+    add_sequence(sequence);
+    add_runs(sequence);
     add_rows(s, static_cast<int32_t>(i), row, targets);
     if (s.pool) {
       pooled_rows.push_back(row + s.count - 1);
@@ -130,16 +131,10 @@ void Step::add_sequence(AttentionSequence sequence) {
   divided.sequences.push_back(sequence);
 }
 
-void Step::add_runs(const SequenceInput& s, int32_t row, const Slot& slot) {
-  for (int32_t done = 0; done < s.count;) {
-    const int32_t position = s.start + done;
-    const int32_t count = std::min(s.count - done, kPageTokens - position % kPageTokens);
-    runs.push_back({.row = row + done,
-                    .count = count,
-                    .position = position,
-                    .page = slot.pages[static_cast<size_t>(position / kPageTokens)]});
-    done += count;
-  }
+void Step::add_runs(const AttentionSequence& s) {
+  const int32_t end = s.start + s.q_len;
+  for (int32_t position = s.start; position < end; position += runs.back().count)
+    runs.push_back(page_run(s, position, end));
 }
 
 void Step::add_rows(const SequenceInput& s, int32_t index, int32_t row, std::span<const int32_t>& targets) {

@@ -93,7 +93,7 @@ class Step {
   void check(std::span<const SequenceInput> plan, std::span<const int32_t> tokens, std::span<const int32_t> targets,
              SlotTable& slots);
   void add_rows(const SequenceInput& sequence, int32_t index, int32_t row, std::span<const int32_t>& targets);
-  void add_runs(const SequenceInput& sequence, int32_t row, const Slot& slot);
+  void add_runs(const AttentionSequence& sequence);
   void add_sequence(AttentionSequence sequence);
 
   Limits limits_;

@@ -63,12 +63,16 @@ class Work:
 
 def timed_row(table: str, what: dict[str, str | int], times: Times, work: Work, ceilings: Ceilings) -> Row:
     """The row of work that was repeated."""
-    bound, ceiling = work.bound(ceilings)
     figures: dict[str, Figure] = {"best_us": times.best * 1e6, "median_us": times.median * 1e6}
     figures["gb_s"] = work.nbytes / times.best / 1e9 if work.nbytes else None
     figures["gflop_s"] = work.flops / times.best / 1e9 if work.flops else None
-    figures |= {"ceiling": ceiling, "of_ceiling": bound / times.best, "of_ceiling_median": bound / times.median}
-    return Row(table, what, figures)
+    return Row(table, what, figures | of_ceiling(times, work, ceilings))
+
+
+def of_ceiling(times: Times, work: Work, ceilings: Ceilings) -> dict[str, Figure]:
+    """The figures of what bounds repeated work."""
+    bound, ceiling = work.bound(ceilings)
+    return {"ceiling": ceiling, "of_ceiling": bound / times.best, "of_ceiling_median": bound / times.median}
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,15 @@ class Effort:
 
     def repeat(self, work: Callable[[], float]) -> Times:
         """Repeat `work`, which returns the seconds that count."""
-        samples: list[float] = []
-        end = time.perf_counter() + self.seconds
-        while len(samples) < self.least or (time.perf_counter() < end and len(samples) < self.most):
-            samples.append(work())
-        return Times.of(samples)
+        return Times.of([work() for _ in self.rounds()])
+
+    def rounds(self, rows: int = 1) -> Iterator[int]:
+        """The rounds in which each of some rows has its turn, counted."""
+        end = time.perf_counter() + self.seconds * rows
+        done = 0
+        while done < self.least or (time.perf_counter() < end and done < self.most):
+            yield done
+            done += 1
 
 
 @dataclass

@@ -3,7 +3,6 @@
 Only the time differs between choices, never a bit of the result.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from numaserve.workers.bench.programs import (
     start_slot,
     timed_step,
 )
-from numaserve.workers.bench.rows import Ceiling, Effort, Figure, Row, Rows, Times, Work
+from numaserve.workers.bench.rows import Ceiling, Effort, Figure, Row, Rows, Times, Work, of_ceiling
 from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.protocol import PAGE_SIZE, Ceilings
 
@@ -106,16 +105,9 @@ def bench_sweep(
 
 
 def _figures(choice: Choice, work: Work, ceilings: Ceilings) -> dict[str, Figure]:
-    bound, ceiling = work.bound(ceilings)
     times = choice.times
-    return {
-        "best_us": times.best * 1e6,
-        "median_us": times.median * 1e6,
-        "ceiling": ceiling,
-        "of_ceiling": bound / times.best,
-        "of_ceiling_median": bound / times.median,
-        "of_chosen_time": choice.of_chosen,
-    }
+    figures: dict[str, Figure] = {"best_us": times.best * 1e6, "median_us": times.median * 1e6}
+    return figures | of_ceiling(times, work, ceilings) | {"of_chosen_time": choice.of_chosen}
 
 
 def _program(team: Team, product: Product, format: Format, rows: int) -> tuple[Program, int]:
@@ -153,8 +145,7 @@ def _by_turns(program: Program, m: int, blockings: Sequence[Blocking], effort: E
     """Times of each, which take turns; the program's own stands afterwards."""
     before = program.blocking
     samples: list[list[float]] = [[] for _ in blockings]
-    end = time.perf_counter() + effort.seconds * len(blockings)
-    while len(samples[0]) < effort.least or (time.perf_counter() < end and len(samples[0]) < effort.most):
+    for _ in effort.rounds(len(blockings)):
         for blocking, seconds in zip(blockings, samples, strict=True):
             program.blocking = blocking
             seconds.append(timed_step(program, "linear", [(0, 0, m, 0)]))

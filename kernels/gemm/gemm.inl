@@ -14,13 +14,13 @@
 // pair is read once, from its first tile to its last.
 #pragma once
 
+#include "kernels/gemm/epilogue.inl"
 #include "kernels/gemm/grouped.inl"
 #include "kernels/gemm/plain.inl"
 #include "kernels/gemm/scratch.inl"
 #include "kernels/gemm/tile.h"
 #include "kernels/include/kernel_table.h"
 #include "kernels/simd/f32x16.h"
-#include "kernels/simd/functions.h"
 
 namespace numaserve {
 namespace {
@@ -44,64 +44,6 @@ inline void for_share(int64_t m, int64_t n_panels, int thread, int threads, Mult
     const int64_t row = (block * kBlockUnits + first) * kUnitRows, end = row + tall * kUnitRows;
     multiply(GemmShare{{row, end < m ? end : m}, {2 * pair, 2 * (pair + wide)}});
     unit += wide * tall;
-  }
-}
-
-inline F32x16 activate(F32x16 x, Activation activation) {
-  if (activation == Activation::kSilu) return x / (F32x16::set1(1.0f) + exp(F32x16::zero() - x));
-  if (activation == Activation::kSwigluOai) return x / (F32x16::set1(1.0f) + exp(x * F32x16::set1(-kSigmoidGain)));
-  // GELU, tanh approximation (Hendrycks and Gimpel, 2016).
-  const F32x16 inner = F32x16::fma(x * x * x, F32x16::set1(0.044715f), x) * F32x16::set1(0.79788456f);
-  return F32x16::set1(0.5f) * x * (F32x16::set1(1.0f) + tanh(inner));
-}
-
-inline F32x16 gated(const GemmArgs& g, F32x16 gate, F32x16 up) {
-  if (g.activation != Activation::kSwigluOai) return activate(gate, g.activation) * up;
-  // The second operand is what remains where one is not a number.
-  const F32x16 limit = F32x16::set1(g.limit), one = F32x16::set1(1.0f);
-  up = F32x16::max(F32x16::zero() - limit, F32x16::min(limit, up));
-  return activate(F32x16::min(limit, gate), g.activation) * (up + one);
-}
-
-inline F32x16 finished(const GemmArgs& g, const float* c, int64_t, int64_t column) {
-  const F32x16 sum = F32x16::load(c);
-  return g.b.scales != nullptr ? sum * F32x16::load(g.b.scales + column) : sum;
-}
-inline F32x16 finished(const GemmArgs& g, const int32_t* c, int64_t row, int64_t column) {
-  const int8_t* a = static_cast<const int8_t*>(g.a) + row * g.lda + g.b.depth;
-  float scale;
-  __builtin_memcpy(&scale, a, sizeof(scale));
-  const F32x16 sum = F32x16::convert(c, kActivationOffset != 0 ? g.b.corrections + column : nullptr);
-  return sum * F32x16::set1(scale) * F32x16::load(g.b.scales + column);
-}
-
-// Writes the finished results of two panels for `rows` rows; c is [rows][32].
-template <class Sum>
-inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t rows, int64_t panel) {
-  const auto bias_of = [&](int half) {
-    return g.bias != nullptr ? F32x16::load(g.bias + (panel + half) * kTileN) : F32x16::zero();
-  };
-  const F32x16 bias[2] = {bias_of(0), bias_of(1)};
-  const auto value_at = [&](int64_t r, int half) {
-    return finished(g, c + r * 32 + half * kTileN, row + r, (panel + half) * kTileN) + bias[half];
-  };
-  if (g.activation != Activation::kNone) {
-    for (int64_t r = 0; r < rows; ++r)
-      gated(g, value_at(r, 0), value_at(r, 1)).store(g.out_bf16 + (row + r) * g.ldo + panel / 2 * kTileN);
-    return;
-  }
-  for (int half = 0; half < 2; ++half) {
-    const int64_t column = (panel + half) * kTileN;
-    for (int64_t r = 0; r < rows; ++r) {
-      const F32x16 value = value_at(r, half);
-      const int64_t at = (row + r) * g.ldo + column;
-      if (g.accumulate)
-        (F32x16::load(g.out_f32 + at) + value).store(g.out_f32 + at);
-      else if (g.out_f32 != nullptr)
-        value.store(g.out_f32 + at);
-      else
-        value.store(g.out_bf16 + at);
-    }
   }
 }
 
@@ -130,10 +72,11 @@ inline void gemm_block(const GemmArgs& g, int64_t row, int64_t rows, Range panel
       const Range some{k, part.end - k < slab ? part.end : k + slab};
       if (slab < units) Weights::begin(g, row, rows, some, scratch);
       for (int64_t panel = panels.begin; panel < panels.end; panel += 2) {
-        Weights::add(g, row, rows, panel, some, k == part.begin, streamed, scratch, of(results, panel));
+        const bool last = some.end == part.end && index == g.b.k_parts - 1, finish = last && index == 0;
+        Weights::add(g, row, rows, panel, some, k == part.begin, streamed, finish, scratch, of(results, panel));
         if (some.end < part.end) continue;
         if (index > 0) add_part(of(scratch.part, panel), rows, of(scratch.c, panel));
-        if (index == g.b.k_parts - 1) gemm_epilogue(g, of(scratch.c, panel), row, rows, panel);
+        if (last && !(finish && Weights::kFinishes)) gemm_epilogue(g, of(scratch.c, panel), row, rows, panel);
       }
       k = some.end;
     } while (k < part.end);
@@ -148,7 +91,7 @@ inline void gemm_nest(const GemmArgs& g, const GemmShare& share, GemmScratch& sc
     const bool streamed = rows <= kStreamedRows;
     const bool whole = Weights::slab(g, rows, streamed) >= units;
     if (whole) Weights::begin(g, row, rows, {0, units}, scratch);
-    const int64_t group = streamed && whole ? 2 : g.blocking.group_panels;
+    const int64_t group = whole ? 2 : g.blocking.group_panels;
     for (int64_t first = share.panels.begin; first < share.panels.end; first += group) {
       const Range panels{first, share.panels.end - first < group ? share.panels.end : first + group};
       gemm_block<Weights>(g, row, rows, panels, streamed, scratch);
@@ -167,7 +110,7 @@ inline void nest_parts(const GemmArgs& g, void* sums, GemmScratch& scratch, int 
   for (int64_t item = items.begin; item < items.end; ++item) {
     const Range part = split(units, g.b.k_parts, item % g.b.k_parts);
     Weights::begin(g, 0, g.m, part, scratch);
-    Weights::add(g, 0, g.m, item / g.b.k_parts * 2, part, true, true, scratch,
+    Weights::add(g, 0, g.m, item / g.b.k_parts * 2, part, true, true, false, scratch,
                  static_cast<Sum*>(sums) + item * kStreamedRows * 32);
   }
 }

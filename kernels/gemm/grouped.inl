@@ -71,6 +71,7 @@ template <class Codes>
 struct Grouped {
   using T = typename Codes::Element;
   using Sum = float;
+  static constexpr bool kFinishes = false;
   static constexpr int64_t kBytes = sizeof(T);
   static int64_t unit(const PackedWeights& b) { return b.group; }
   static int64_t slab(const GemmArgs& g, int64_t rows, bool streamed) {
@@ -88,7 +89,7 @@ struct Grouped {
       pack_rows(a, g.lda * kBytes, rows, words, most_together<Codes>(g), scratch);
     }
   }
-  static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, bool fresh, bool,
+  static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, bool fresh, bool, bool,
                   GemmScratch& scratch, float* c) {
     if (fresh) __builtin_memset(c, 0, static_cast<size_t>(rows) * 32 * sizeof(float));
     if constexpr (kWholeNumbers<Codes> && kRowsInRegisters<T> >= kRowBlock)

@@ -22,6 +22,7 @@ template <class T>
 struct Plain {
   using Sum = typename SumOf<T>::type;
   static constexpr int64_t kElements = kTileBytes / static_cast<int64_t>(sizeof(T));
+  static constexpr bool kFinishes = kPacksTiles;  // `add` finishes the sums itself where it is told to
   static int64_t unit(const PackedWeights&) { return kTileDepth<T>; }
   static int64_t slab(const GemmArgs& g, int64_t rows, bool streamed) {
     const int64_t wanted = streamed ? g.b.depth : g.blocking.slab_tiles;
@@ -41,7 +42,7 @@ struct Plain {
 
   // Adds k tiles [begin, end) of one pair of panels to `c` [rows][32], or begins with them where that is `fresh`.
   static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range k, bool fresh, bool streamed,
-                  GemmScratch& scratch, Sum* c) {
+                  bool finish, GemmScratch& scratch, Sum* c) {
     const int64_t k_tiles = g.b.depth / kTileDepth<T>;
     const T* b = reinterpret_cast<const T*>(g.b.data) + tile_index(panel, 0, k_tiles) * kElements;
     const int64_t depth = block_tiles(g, rows, k, streamed);
@@ -53,8 +54,11 @@ struct Plain {
       const bool accumulate = !fresh || kt > k.begin;
       if constexpr (kPacksRows)
         multiply_packed(scratch, rows, kt, block, count, next, c, accumulate);
+      else if constexpr (kPacksTiles)
+        multiply_by_tiles(g, scratch, TileBlock<T>{row, rows, panel, kt, count, block, streamed ? nullptr : next}, c,
+                          accumulate, finish && kt + count >= k.end);
       else
-        multiply_tile_by_tile(g, scratch, row, rows, kt, block, count, next, streamed, c, accumulate);
+        multiply_tile_by_tile(g, row, rows, kt, block, count, next, streamed, c, accumulate);
       kt += count;
     } while (kt < k.end);
   }
@@ -67,9 +71,8 @@ struct Plain {
     return rows <= g.blocking.few_rows ? g.blocking.few_tiles : g.blocking.block_tiles;
   }
 
-  static void multiply_tile_by_tile(const GemmArgs& g, const GemmScratch& scratch, int64_t row, int64_t rows,
-                                    int64_t kt, const T* block, int64_t count, const T* next, bool streamed, Sum* c,
-                                    bool accumulate) {
+  static void multiply_tile_by_tile(const GemmArgs& g, int64_t row, int64_t rows, int64_t kt, const T* block,
+                                    int64_t count, const T* next, bool streamed, Sum* c, bool accumulate) {
     int64_t r = 0;
     for (int64_t step = 0, steps = ceil_div(rows, 32); step < steps; ++step) {
       const int tile_rows = rows_at_once(rows - r);
@@ -78,15 +81,9 @@ struct Plain {
         const Range ahead = split(count * 2 * kLines, steps, step);
         for (int64_t line = ahead.begin; line < ahead.end; ++line) prefetch_line(next + line * kTileN * kLineDepth<T>);
       }
-      Sum* out = c + r * 32;
-      if constexpr (kPacksTiles) {
-        const auto a = tiles_of<T>(g, scratch, row, r, tile_rows, kt);
-        multiply_with_loads(g, a, block, count, streamed, out, tile_rows, accumulate);
-      } else {
-        const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>;
-        const auto tile = [block](int64_t t) { return block + t * 2 * kElements; };
-        tile_gemm(a, g.lda, tile, kElements, 2, count, out, 32, tile_rows, accumulate);
-      }
+      const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>;
+      const auto tile = [block](int64_t t) { return block + t * 2 * kElements; };
+      tile_gemm(a, g.lda, tile, kElements, 2, count, c + r * 32, 32, tile_rows, accumulate);
       r += tile_rows;
     }
   }

@@ -29,6 +29,14 @@ struct SumOf<uint8_t> {  // codes without a sign, by signed activations
   using type = int32_t;
 };
 
+// A block of weights of two panels, by which all rows of a row block pass.
+template <class T>
+struct TileBlock {
+  int64_t row, rows, panel, first, count;  // the rows' first one, and k tiles
+  const T* tiles;
+  const T* next;  // the block to fetch meanwhile, or null
+};
+
 // Four bytes of activations of any type.
 typedef int32_t ActivationWord __attribute__((may_alias));
 

@@ -73,9 +73,9 @@ inline RowTiles<T> tiles_in_place(const T* a, int64_t lda, int rows) {
   return {a, rows > kTileRows ? a + (rows - kTileRows) * lda : a, kUsed * kLineDepth<T>, lda};
 }
 
-template <int kRowTiles, TileLoads kLoads, class T, class TileAt, class Sum>
+template <int kRowTiles, TileLoads kLoads, class T, class TileAt, class Sum, class Beside>
 inline void amx_block(const RowTiles<T>& a, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
-                      int rows, bool accumulate) {
+                      int rows, bool accumulate, Beside&& beside) {
   const int64_t a_bytes = a.row * static_cast<int64_t>(sizeof(T));
   const int64_t c_bytes = ldc * static_cast<int64_t>(sizeof(Sum));
   Sum* c1 = kRowTiles == 2 ? c + (rows - kTileRows) * ldc : c;
@@ -104,6 +104,7 @@ inline void amx_block(const RowTiles<T>& a, TileAt b, int64_t panel_stride, int6
     if constexpr (kLoads == TileLoads::kStreamed) NUMASERVE_TILE_STREAM(6, tile, 64);
     NUMASERVE_TILE_DOT(T, 0, 4, 6);
     if constexpr (kRowTiles == 2) NUMASERVE_TILE_DOT(T, 2, 5, 6);
+    beside();
     if constexpr (kLoads == TileLoads::kBetween) NUMASERVE_TILE_LOAD(7, tile + panel_stride, 64);
     if constexpr (kLoads == TileLoads::kStreamed) NUMASERVE_TILE_STREAM(7, tile + panel_stride, 64);
     NUMASERVE_TILE_DOT(T, 1, 4, 7);
@@ -115,13 +116,18 @@ inline void amx_block(const RowTiles<T>& a, TileAt b, int64_t panel_stride, int6
   if constexpr (kRowTiles == 2) NUMASERVE_TILE_STORE(3, c1 + kTileN, c_bytes);
 }
 
-template <TileLoads kLoads = TileLoads::kBetween, class T, class TileAt, class Sum>
+struct Nothing {
+  void operator()() const {}
+};
+
+// `beside` is called at each k tile, for what vector instructions do meanwhile.
+template <TileLoads kLoads = TileLoads::kBetween, class T, class TileAt, class Sum, class Beside = Nothing>
 inline void multiply_row_tiles(const RowTiles<T>& a, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c,
-                               int64_t ldc, int rows, bool accumulate) {
+                               int64_t ldc, int rows, bool accumulate, Beside&& beside = {}) {
   if (rows > kTileRows)
-    amx_block<2, kLoads>(a, b, panel_stride, k_tiles, c, ldc, rows, accumulate);
+    amx_block<2, kLoads>(a, b, panel_stride, k_tiles, c, ldc, rows, accumulate, beside);
   else
-    amx_block<1, kLoads>(a, b, panel_stride, k_tiles, c, ldc, rows, accumulate);
+    amx_block<1, kLoads>(a, b, panel_stride, k_tiles, c, ldc, rows, accumulate, beside);
 }
 
 template <int kUsed = kLines, class T, class TileAt, class Sum>

@@ -1,9 +1,10 @@
 #include "tests/kernels/native/amx_instructions.h"
 
 #include <immintrin.h>
-#include <pthread.h>
 
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 namespace numaserve {
 namespace {
@@ -41,14 +42,17 @@ void without_configuration() {
   _tile_release();
   _tile_zero(0);
 }
+// The thread is there before the configuration is: a new one has that of the thread which starts it.
 void on_another_thread() {
-  Configuration::of(16, 16, 16).load();
-  pthread_t thread;
-  const auto zero = [](void*) -> void* {
+  std::atomic<bool> loaded = false;
+  std::thread other([&loaded] {
+    loaded.wait(false);
     _tile_zero(0);
-    return nullptr;
-  };
-  if (pthread_create(&thread, nullptr, zero, nullptr) == 0) pthread_join(thread, nullptr);
+  });
+  Configuration::of(16, 16, 16).load();
+  loaded = true;
+  loaded.notify_all();
+  other.join();
 }
 void with_a_tile_without_shape() {
   Configuration::of(16, 16, 16).load();

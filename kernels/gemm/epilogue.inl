@@ -1,0 +1,71 @@
+// What becomes of a product's finished sums: scales, bias, activation, and the type that is written.
+#pragma once
+
+#include "kernels/gemm/tile.h"
+#include "kernels/include/dense_args.h"
+#include "kernels/simd/f32x16.h"
+#include "kernels/simd/functions.h"
+
+namespace numaserve {
+namespace {
+
+inline F32x16 activate(F32x16 x, Activation activation) {
+  if (activation == Activation::kSilu) return x / (F32x16::set1(1.0f) + exp(F32x16::zero() - x));
+  if (activation == Activation::kSwigluOai) return x / (F32x16::set1(1.0f) + exp(x * F32x16::set1(-kSigmoidGain)));
+  // GELU, tanh approximation (Hendrycks and Gimpel, 2016).
+  const F32x16 inner = F32x16::fma(x * x * x, F32x16::set1(0.044715f), x) * F32x16::set1(0.79788456f);
+  return F32x16::set1(0.5f) * x * (F32x16::set1(1.0f) + tanh(inner));
+}
+
+inline F32x16 gated(const GemmArgs& g, F32x16 gate, F32x16 up) {
+  if (g.activation != Activation::kSwigluOai) return activate(gate, g.activation) * up;
+  // The second operand is what remains where one is not a number.
+  const F32x16 limit = F32x16::set1(g.limit), one = F32x16::set1(1.0f);
+  up = F32x16::max(F32x16::zero() - limit, F32x16::min(limit, up));
+  return activate(F32x16::min(limit, gate), g.activation) * (up + one);
+}
+
+inline F32x16 finished(const GemmArgs& g, const float* c, int64_t, int64_t column) {
+  const F32x16 sum = F32x16::load(c);
+  return g.b.scales != nullptr ? sum * F32x16::load(g.b.scales + column) : sum;
+}
+inline F32x16 finished(const GemmArgs& g, const int32_t* c, int64_t row, int64_t column) {
+  const int8_t* a = static_cast<const int8_t*>(g.a) + row * g.lda + g.b.depth;
+  float scale;
+  __builtin_memcpy(&scale, a, sizeof(scale));
+  const F32x16 sum = F32x16::convert(c, kActivationOffset != 0 ? g.b.corrections + column : nullptr);
+  return sum * F32x16::set1(scale) * F32x16::load(g.b.scales + column);
+}
+
+// Writes the finished results of two panels for `rows` rows; c is [rows][32].
+template <class Sum>
+inline void gemm_epilogue(const GemmArgs& g, const Sum* c, int64_t row, int64_t rows, int64_t panel) {
+  const auto bias_of = [&](int half) {
+    return g.bias != nullptr ? F32x16::load(g.bias + (panel + half) * kTileN) : F32x16::zero();
+  };
+  const F32x16 bias[2] = {bias_of(0), bias_of(1)};
+  const auto value_at = [&](int64_t r, int half) {
+    return finished(g, c + r * 32 + half * kTileN, row + r, (panel + half) * kTileN) + bias[half];
+  };
+  if (g.activation != Activation::kNone) {
+    for (int64_t r = 0; r < rows; ++r)
+      gated(g, value_at(r, 0), value_at(r, 1)).store(g.out_bf16 + (row + r) * g.ldo + panel / 2 * kTileN);
+    return;
+  }
+  for (int half = 0; half < 2; ++half) {
+    const int64_t column = (panel + half) * kTileN;
+    for (int64_t r = 0; r < rows; ++r) {
+      const F32x16 value = value_at(r, half);
+      const int64_t at = (row + r) * g.ldo + column;
+      if (g.accumulate)
+        (F32x16::load(g.out_f32 + at) + value).store(g.out_f32 + at);
+      else if (g.out_f32 != nullptr)
+        value.store(g.out_f32 + at);
+      else
+        value.store(g.out_bf16 + at);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace numaserve

@@ -29,8 +29,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     ceilings = Ceilings("any", 1, 1e9, dict.fromkeys(module.FORMATS, 1e9))
     for part in ("gemm", "experts", "attention"):
         monkeypatch.setattr(f"numaserve.workers.bench.{part}.rank_ceilings", lambda *_, **__: ceilings)
-    monkeypatch.setattr("numaserve.workers.bench.programs.MIN_READ_BYTES", 1)
-    monkeypatch.setattr("numaserve.workers.bench.programs.last_level_cache_bytes", lambda: 1)
+    monkeypatch.setattr("numaserve.workers.bench.programs.bytes_beyond_caches", lambda: 1)
     return module
 
 

@@ -7,7 +7,7 @@ from numaserve.kernels import Team, peak_flops
 from numaserve.workers.bench.barrier import bench_barrier
 from numaserve.workers.bench.kernels import KV_DTYPES, QUICK, Sizes, make_cases
 from numaserve.workers.bench.latent import LatentCase
-from numaserve.workers.bench.programs import FORMATS
+from numaserve.workers.bench.programs import FORMATS, copies_beyond_caches
 from numaserve.workers.bench.reading import checkpoint_files, read_seconds
 from numaserve.workers.bench.rows import Ceiling, Effort, Row, Times, Work, timed_row
 from numaserve.workers.bench.shapes import SHAPES, random_checkpoint
@@ -36,8 +36,7 @@ def fixed_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
     ceilings = Ceilings("any", 1, 1e9, {format.name: 1e9 for format in FORMATS})
     for part in ("gemm", "experts", "attention", "latent", "small_ops"):
         monkeypatch.setattr(f"numaserve.workers.bench.{part}.rank_ceilings", lambda *_, **__: ceilings)
-    monkeypatch.setattr("numaserve.workers.bench.programs.MIN_READ_BYTES", 1)
-    monkeypatch.setattr("numaserve.workers.bench.programs.last_level_cache_bytes", lambda: 1)
+    monkeypatch.setattr("numaserve.workers.bench.programs.bytes_beyond_caches", lambda: 1)
 
 
 def rows_of(*operations: str) -> list[Row]:
@@ -162,3 +161,11 @@ def test_a_thread_is_after_the_barriers_where_it_was_before(monkeypatch: pytest.
     finally:
         os.sched_setaffinity(0, before)
     assert "cannot build" in str(row.figures["openmp_ns"])
+
+
+def test_copies_take_no_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numaserve.workers.bench.programs.bytes_beyond_caches", lambda: 1000)
+    monkeypatch.setattr("numaserve.workers.bench.programs.spare_bytes", lambda: 4000)
+    assert copies_beyond_caches(30) == 34
+    assert copies_beyond_caches(30, room=200) == 20
+    assert copies_beyond_caches(30, room=5000) == 1

@@ -14,7 +14,7 @@ def test_ceilings_are_measured_with_what_memory_is_left(monkeypatch: pytest.Monk
     monkeypatch.setattr("numaserve.workers.planning.ceilings.read_bandwidth", read_bandwidth)
     peaks = {"bf16": 2.0, "int8": 4.0}
     monkeypatch.setattr("numaserve.workers.planning.ceilings.peak_flops", lambda _team, format: peaks[format])
-    monkeypatch.setattr("numaserve.workers.planning.ceilings._spare_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("numaserve.workers.planning.ceilings.spare_bytes", lambda: 1 << 20)
     team = Team([-1])
     ceilings = rank_ceilings(team, ["int8", "bf16", "int8"], teams=4)
     assert read == [1 << 18]

@@ -36,8 +36,8 @@ _NODES = ("moe_route", *_PRODUCTS, "moe_combine")
 def bench_experts(team: Team, effort: Effort, *, model: str, format: Format, m_values: Sequence[int]) -> Rows:
     """The operations of one layer's experts for M tokens."""
     shape = EXPERT_SHAPES[model]
-    active = 3 * shape.hidden * shape.intermediate * shape.routing.top_k
-    layers = copies_beyond_caches(active)
+    weights = 3 * shape.hidden * shape.intermediate  # of an expert: a byte each or less, two bytes in bf16
+    layers = copies_beyond_caches(weights * shape.routing.top_k, room=2 * weights * shape.routing.num_experts)
     program = _program(team, shape, format, layers, max(m_values))
     for m in m_values:
         run = [(0, 0, m, 0)]

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 from numaserve.kernels import Program, Team, Vector
-from numaserve.workers.planning.ceilings import MIN_READ_BYTES, last_level_cache_bytes
+from numaserve.workers.planning.ceilings import bytes_beyond_caches, spare_bytes
 from numaserve.workers.program.buffers import Operand, Residual
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.given import GivenMatrix
@@ -59,9 +59,14 @@ class Heads:
     values: int = 0  # of a latent cache: how many of those dimensions they are
 
 
-def copies_beyond_caches(nbytes: int) -> int:
-    """A number of copies that no cache holds together: each is then read from memory, as in a model."""
-    return -(-max(MIN_READ_BYTES, 4 * last_level_cache_bytes()) // nbytes)
+def copies_beyond_caches(nbytes: int, *, room: int | None = None) -> int:
+    """A number of copies that no cache holds together: each is then read from memory, as in a model.
+
+    Of each a step reads `nbytes`, and it takes `room` bytes, which is as many if nothing is said. Where there is no
+    memory for all of them there are fewer, and caches may hold some of what is read.
+    """
+    wanted = -(-bytes_beyond_caches() // nbytes)
+    return max(1, min(wanted, spare_bytes() // (room or nbytes)))
 
 
 def random_matrix(team: Team, n: int, k: int, format: Format = BF16) -> GivenMatrix:

@@ -15,9 +15,13 @@ def rank_ceilings(team: Team, formats: Iterable[str] = ("bf16",), *, teams: int 
 
     Bandwidth is that of memory, from a buffer that no cache holds; where memory is too short for one, it is smaller.
     """
-    wanted = max(MIN_READ_BYTES, 4 * last_level_cache_bytes())
-    read = read_bandwidth(team, min(wanted, _spare_bytes() // teams))
+    read = read_bandwidth(team, min(bytes_beyond_caches(), spare_bytes() // teams))
     return Ceilings(isa(), team.size, read, {format: peak_flops(team, format) for format in sorted(set(formats))})
+
+
+def bytes_beyond_caches() -> int:
+    """So many bytes that are read over and over come from memory each time."""
+    return max(MIN_READ_BYTES, 4 * last_level_cache_bytes())
 
 
 def last_level_cache_bytes() -> int:
@@ -26,7 +30,7 @@ def last_level_cache_bytes() -> int:
     return max((int(path.read_text().strip().removesuffix("K")) << 10 for path in sizes), default=0)
 
 
-def _spare_bytes() -> int:
+def spare_bytes() -> int:
     """Half of what the caller's nodes and cgroup have left: a measurement must not get its process killed."""
     machine = read_topology()
     free = sum(node.free_bytes for node in machine.nodes)

@@ -13,6 +13,7 @@
 
 #include "kernels/gemm/tile.h"
 #include "kernels/include/kernel_table.h"
+#include "kernels/ops/attention_results.inl"
 #include "kernels/ops/kv_ahead.inl"
 #include "kernels/ops/rope_store.inl"
 #include "kernels/ops/softmax.inl"
@@ -35,15 +36,9 @@ struct AttentionScratch {
   alignas(64) bf16 p[kAttentionRows * kAttentionBlock];
   alignas(64) float o[kAttentionRows * kMaxHeadDim];
   alignas(64) float merged[kAttentionRows * kMaxHeadDim];
-  float m[kAttentionRows], l[kAttentionRows];
-  float merged_m[kAttentionRows], merged_l[kAttentionRows];
+  alignas(64) float m[kAttentionRows], l[kAttentionRows];
+  alignas(64) float merged_m[kAttentionRows], merged_l[kAttentionRows];
 };
-
-inline int64_t query_row(const AttentionArgs& a, const AttentionItem& item, int32_t row) {
-  const int32_t group = attention_group(a), index = item.first_row + row;
-  return static_cast<int64_t>(a.sequences[item.sequence].row + index / group) * a.q_heads + item.kv_head * group +
-         index % group;
-}
 
 // The queries of an item.
 inline void gather_q(const AttentionArgs& a, const AttentionItem& item, AttentionScratch& w) {
@@ -188,11 +183,9 @@ inline void attention_rows(const AttentionArgs& a, const AttentionItem& item, in
   const int32_t* table = a.sequences[item.sequence].pages + first / kPageTokens;
   if constexpr (Codes::kScaled) load_scales<Codes>(a, item, table, pages, w.scales);
   block_scores<Codes, kAhead>(a, item, table, pages, ahead, w);
-  for (int32_t r = 0; r < item.num_rows; ++r) {
-    if constexpr (!kAhead) advance(ahead, ahead.row_lines);
-    softmax_of_row<Codes, kAhead>(a, w.scales, row_limits(a, item, r), first, pages * kPageTokens, ahead,
-                                  w.s + r * kAttentionBlock, w.p + r * kAttentionBlock, w.m[r], w.l[r]);
-  }
+  for (int32_t r = 0; r < item.num_rows; r += 16)
+    softmax_rows<Codes, kAhead>(a, w.scales, item, r, first, pages * kPageTokens, ahead, w.s + r * kAttentionBlock,
+                                w.p + r * kAttentionBlock, w.m + r, w.l + r);
   block_outputs<Codes, kAhead>(a, item, table, pages, ahead, w);
 }
 
@@ -206,66 +199,6 @@ inline void attention_block(const AttentionArgs& a, const AttentionItem& item, i
     else
       attention_rows<Codes, false>(a, item, block, ahead, w);
   });
-}
-
-// Merges a row's block (o, m, l) into what came before it (merged...).
-inline void merge_row(const float* o, float m, float l, float* merged, float& merged_m, float& merged_l,
-                      int32_t count) {
-  if (l == 0.0f) return;
-  if (merged_l == 0.0f) {
-    __builtin_memcpy(merged, o, static_cast<size_t>(count) * sizeof(float));
-    merged_m = m;
-    merged_l = l;
-    return;
-  }
-  const float peak = m > merged_m ? m : merged_m;
-  alignas(64) float factors[16];
-  alignas(64) float differences[16] = {merged_m - peak, m - peak};
-  exp(F32x16::load(differences) * F32x16::set1(0.693147181f)).store(factors);
-  const F32x16 before = F32x16::set1(factors[0]), now = F32x16::set1(factors[1]);
-  for (int32_t i = 0; i < count; i += 16)
-    F32x16::fma(F32x16::load(o + i), now, F32x16::load(merged + i) * before).store(merged + i);
-  merged_m = peak;
-  merged_l = merged_l * factors[0] + l * factors[1];
-}
-
-// Dimensions of a row's result, and the same padded.
-inline int32_t value_dim(const AttentionArgs& a) { return a.value_dim > 0 ? a.value_dim : a.head_dim; }
-inline int32_t padded_values(const AttentionArgs& a) { return static_cast<int32_t>(round_up(value_dim(a), kTileK)); }
-
-// A head's sink as a part of a row's sum of probabilities, whose maximum is `m`. Added to the finished sum, it is the
-// same however the row's blocks were computed. A sink far above all scores leaves a result of next to nothing: `exp`
-// does not overflow.
-inline float sink_share(float sink, float m) {
-  constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
-  alignas(64) float share[16];
-  exp(F32x16::set1((sink * kLog2E - m) * kLn2)).store(share);
-  return share[0];
-}
-
-// Normalised result of a row, without the padding of its head.
-inline void write_row(const AttentionArgs& a, const AttentionItem& item, int32_t row, const float* merged, float m,
-                      float l) {
-  const int64_t index = query_row(a, item, row);
-  const int32_t dim = value_dim(a);
-  bf16* out = a.out + index / a.q_heads * a.ldo + index % a.q_heads * dim;
-  if (a.sinks != nullptr) l += sink_share(a.sinks[index % a.q_heads], m);
-  const F32x16 scale = F32x16::set1(1.0f / l);
-  alignas(64) bf16 rounded[kMaxHeadDim];
-  for (int32_t i = 0; i < padded_values(a); i += 16) (F32x16::load(merged + i) * scale).store(rounded + i);
-  __builtin_memcpy(out, rounded, static_cast<size_t>(dim) * sizeof(bf16));
-  if (index % a.q_heads == a.q_heads - 1)  // the padding columns that the next GEMM reads
-    for (int64_t i = a.q_heads * dim; i < a.ldo; ++i) a.out[index / a.q_heads * a.ldo + i] = 0;
-}
-
-inline int64_t partial_stride(const AttentionArgs& a) { return padded_values(a) + kPartialExtra; }
-
-inline void write_partial(const AttentionArgs& a, float* to, int64_t index, const float* o, float m, float l) {
-  const int32_t count = padded_values(a);
-  float* partial = to + index * partial_stride(a);
-  __builtin_memcpy(partial, o, static_cast<size_t>(count) * sizeof(float));
-  partial[count] = m;
-  partial[count + 1] = l;
 }
 
 inline int32_t first_block(const AttentionArgs& a, const AttentionItem& item) {
@@ -301,8 +234,7 @@ inline void attention_item(const AttentionArgs& a, const AttentionItem& item, co
   for (int32_t block = first_block(a, item); block < end; ++block) {
     KvAhead ahead = ahead_of(a, item, block, end, next);
     attention_block(a, item, block, ahead, w);
-    for (int32_t r = 0; r < item.num_rows; ++r)
-      merge_row(w.o + r * padded, w.m[r], w.l[r], w.merged + r * padded, w.merged_m[r], w.merged_l[r], padded);
+    merge_block(w.o, w.m, w.l, w.merged, w.merged_m, w.merged_l, item.num_rows, padded);
   }
   for (int32_t r = 0; r < item.num_rows; ++r)
     write_row(a, item, r, w.merged + r * padded, w.merged_m[r], w.merged_l[r]);

@@ -35,8 +35,8 @@ struct LatentScratch {
   alignas(64) float merged[kLatentRows * kMaxHeadDim];
   alignas(64) float total[kLatentRows * kMaxHeadDim];  // of the groups before this one
   BlockScales scales;
-  float m[kAttentionRows], l[kAttentionRows];
-  float merged_m[kLatentRows], merged_l[kLatentRows];
+  alignas(64) float m[kAttentionRows], l[kAttentionRows];
+  alignas(64) float merged_m[kLatentRows], merged_l[kLatentRows];
   float total_m[kLatentRows], total_l[kLatentRows];
 };
 
@@ -145,11 +145,9 @@ inline void latent_rows(const AttentionArgs& a, const AttentionItem& part, int32
     tile_gemm(q, latent_stride(a.head_tiles), tile, a.head_tiles * kTileElements, 2, a.head_tiles,
               w.s + page * kPageTokens, kAttentionBlock, part.num_rows, false);
   }
-  for (int32_t r = 0; r < part.num_rows; ++r) {
-    if constexpr (!kAhead) advance(ahead, ahead.row_lines);
-    softmax_of_row<Bf16Codes, kAhead>(a, w.scales, row_limits(a, part, r), first, pages * kPageTokens, ahead,
-                                      w.s + r * kAttentionBlock, w.p + r * kAttentionBlock, w.m[r], w.l[r]);
-  }
+  for (int32_t r = 0; r < part.num_rows; r += 16)
+    softmax_rows<Bf16Codes, kAhead>(a, w.scales, part, r, first, pages * kPageTokens, ahead, w.s + r * kAttentionBlock,
+                                    w.p + r * kAttentionBlock, w.m + r, w.l + r);
   for (int32_t t = 0; t < a.value_dim / kTileK; ++t) {
     if constexpr (!kAhead) advance(ahead, ahead.row_lines);
     const bf16* values = w.v + t * kBlockPages * 2 * kTileElements;
@@ -177,14 +175,12 @@ inline void latent_block(const AttentionArgs& a, const AttentionItem& item, int3
     } else {
       latent_rows<false>(a, part, block, q, ahead, w);
     }
-    for (int32_t r = 0; r < part.num_rows; ++r) {
-      const float* o = w.o + r * a.value_dim;
-      if (item.block >= 0)
-        write_partial(a, a.partial, item.partial + row + r, o, w.m[r], w.l[r]);
-      else
-        merge_row(o, w.m[r], w.l[r], w.merged + (row + r) * a.value_dim, w.merged_m[row + r], w.merged_l[row + r],
+    if (item.block >= 0)
+      for (int32_t r = 0; r < part.num_rows; ++r)
+        write_partial(a, a.partial, item.partial + row + r, w.o + r * a.value_dim, w.m[r], w.l[r]);
+    else
+      merge_block(w.o, w.m, w.l, w.merged + row * a.value_dim, w.merged_m + row, w.merged_l + row, part.num_rows,
                   a.value_dim);
-    }
   }
 }
 

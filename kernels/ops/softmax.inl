@@ -6,6 +6,7 @@
 #include "kernels/simd/f32x16.h"
 #include "kernels/simd/functions.h"
 #include "kernels/simd/kv_codes.h"
+#include "kernels/simd/of_rows.h"
 
 namespace numaserve {
 namespace {
@@ -38,45 +39,77 @@ inline void scale_scores(const BlockScales& scales, int32_t count, float* s) {
   for (int32_t j = 0; j < count; j += 16) (F32x16::load(s + j) * F32x16::load(scales.k + j)).store(s + j);
 }
 
-// Turns a row of `count` scores, a multiple of 32, into probabilities, in bf16, times the scales of V. Their maximum
-// `m` counts in powers of two: the factor that makes scores exponents of two is multiplied in where the maximum is
-// subtracted, and costs nothing.
-template <class Codes, bool kAhead>
-inline void softmax_row(const AttentionArgs& a, const BlockScales& scales, int32_t count, KvAhead& ahead,
-                        const float* s, bf16* p, float& m, float& l) {
-  constexpr float kLog2E = 1.44269504f;
-  const float unit = a.softcap > 0.0f ? kLog2E : a.scale * kLog2E;
-  F32x16 peak = F32x16::load(s);
-  for (int32_t j = 16; j < count; j += 16) peak = F32x16::max(peak, F32x16::load(s + j));
-  m = peak.max_lane() * unit;
-  const F32x16 factor = F32x16::set1(unit), minus_m = F32x16::set1(-m);
-  F32x16 sum = F32x16::zero();
-  for (int32_t j = 0; j < count; j += 16) {
-    if constexpr (kAhead) advance(ahead, ahead.vector_lines);
-    F32x16 x = exp2_probability(F32x16::fma(F32x16::load(s + j), factor, minus_m));
-    if constexpr (Codes::kScaled) x = x * F32x16::load(scales.v + j);
-    x = x.nearest_bf16();
-    x.store_exact(p + j);
-    // The numbers that V is multiplied with are summed, so that the weights add up to one.
-    sum = Codes::kScaled ? F32x16::fma(x, F32x16::load(scales.v_inverse + j), sum) : sum + x;
-  }
-  l = sum.sum();
+// The largest score of each lane of a row.
+inline F32x16 row_peak(const float* s, int32_t count) {
+  F32x16 peak[2] = {F32x16::load(s), F32x16::load(s + 16)};
+  for (int32_t j = 32; j < count; j += 32)
+    for (int i = 0; i < 2; ++i) peak[i] = F32x16::max(peak[i], F32x16::load(s + j + 16 * i));
+  return F32x16::max(peak[0], peak[1]);
 }
 
-// The same of a row's scores as they come from the product, of tokens from `first` on. A row that sees none of them
-// gets l = 0.
+// Turns a row of `count` scores, a multiple of 32, into probabilities, in bf16, times the scales of V, and returns the
+// lanes of their sum. Their maximum `m` counts in powers of two: the factor `unit` that makes scores exponents of two
+// is multiplied in where the maximum is subtracted, and costs nothing.
 template <class Codes, bool kAhead>
-inline void softmax_of_row(const AttentionArgs& a, const BlockScales& scales, RowLimits limits, int32_t first,
-                           int32_t count, KvAhead& ahead, float* s, bf16* p, float& m, float& l) {
-  if (limits.high <= first || limits.low >= first + kAttentionBlock) {
-    __builtin_memset(p, 0, static_cast<size_t>(count) * sizeof(bf16));
-    l = 0.0f;
-    m = 0.0f;
-    return;
+inline F32x16 probabilities(const BlockScales& scales, float unit, float m, int32_t count, KvAhead& ahead,
+                            const float* s, bf16* p) {
+  const F32x16 factor = F32x16::set1(unit), minus_m = F32x16::set1(-m);
+  F32x16 sum[2] = {F32x16::zero(), F32x16::zero()};
+  for (int32_t j = 0; j < count; j += 32) {
+    if constexpr (kAhead) advance(ahead, 2 * ahead.vector_lines);
+    F32x16 x[2];
+    for (int i = 0; i < 2; ++i) {
+      const int32_t at = j + 16 * i;
+      x[i] = exp2_probability<!Codes::kScaled>(F32x16::fma(F32x16::load(s + at), factor, minus_m));
+      // The numbers that V is multiplied with are summed, so that the weights add up to one.
+      if constexpr (Codes::kScaled) {
+        x[i] = (x[i] * F32x16::load(scales.v + at)).nearest_bf16();
+        sum[i] = F32x16::fma(x[i], F32x16::load(scales.v_inverse + at), sum[i]);
+      } else {
+        sum[i] = sum[i] + x[i].truncated_bf16();
+      }
+    }
+    F32x16::store_truncated(x[0], x[1], p + j);
   }
-  if constexpr (Codes::kScaled) scale_scores(scales, count, s);
-  adjust_scores(a, limits, first, count, s);
-  softmax_row<Codes, kAhead>(a, scales, count, ahead, s, p, m, l);
+  return sum[0] + sum[1];
+}
+
+// Scores of tokens from `first` on, as they come from the product, to probabilities, of up to 16 rows of an item from
+// `row` on: 16, because maxima and sums are taken over the lanes of all of them at once. m and l have room for 16. A
+// row that sees none of the tokens gets l = 0.
+template <class Codes, bool kAhead>
+inline void softmax_rows(const AttentionArgs& a, const BlockScales& scales, const AttentionItem& item, int32_t row,
+                         int32_t first, int32_t count, KvAhead& ahead, float* s, bf16* p, float* m, float* l) {
+  constexpr float kLog2E = 1.44269504f;
+  const float unit = a.softcap > 0.0f ? kLog2E : a.scale * kLog2E;
+  const int32_t rows = item.num_rows - row < 16 ? item.num_rows - row : 16;
+  F32x16 lanes[16];
+  for (int32_t r = 0; r < 16; ++r) lanes[r] = F32x16::zero();
+  uint32_t blind = 0;  // rows, by bits
+  for (int32_t r = 0; r < rows; ++r) {
+    const RowLimits limits = row_limits(a, item, row + r);
+    float* scores = s + r * kAttentionBlock;
+    if (limits.high <= first || limits.low >= first + kAttentionBlock) {
+      blind |= 1u << r;
+      continue;
+    }
+    if constexpr (Codes::kScaled) scale_scores(scales, count, scores);
+    adjust_scores(a, limits, first, count, scores);
+    lanes[r] = row_peak(scores, count);
+  }
+  (max_of_rows(lanes) * F32x16::set1(unit)).store(m);
+  for (int32_t r = 0; r < rows; ++r) {
+    if constexpr (!kAhead) advance(ahead, ahead.row_lines);
+    bf16* out = p + r * kAttentionBlock;
+    if ((blind >> r & 1) == 0) {
+      lanes[r] = probabilities<Codes, kAhead>(scales, unit, m[r], count, ahead, s + r * kAttentionBlock, out);
+    } else {
+      __builtin_memset(out, 0, static_cast<size_t>(count) * sizeof(bf16));
+      lanes[r] = F32x16::zero();
+      m[r] = 0.0f;
+    }
+  }
+  sum_of_rows(lanes).store(l);
 }
 
 }  // namespace

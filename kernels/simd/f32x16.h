@@ -90,12 +90,21 @@ struct F32x16 {
   // 65536 values.
   F32x16 nearest_bf16() const {
     const __m512i bits = _mm512_add_epi32(_mm512_castps_si512(v), _mm512_set1_epi32(0x8000));
-    return {_mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(static_cast<int>(0xffff0000))))};
+    return F32x16{_mm512_castsi512_ps(bits)}.truncated_bf16();
   }
-  // Lanes that are bf16 values already.
-  void store_exact(bf16* p) const {
-    const __m512i high = _mm512_srli_epi32(_mm512_castps_si512(v), 16);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(high));
+  // The bf16 next to each lane in the direction of zero.
+  F32x16 truncated_bf16() const {
+    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+    return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(v), high))};
+  }
+  // Stores the lanes of two as bf16, truncated. Two permutations of words; the instruction that narrows 32 bits to 16
+  // takes two operations for each of them, VCVTNE2PS2BF16 four.
+  static void store_truncated(F32x16 first, F32x16 second, bf16* p) {
+    alignas(64) static constexpr uint16_t kHighWords[32] = {1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+                                                            1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+    const __m512i words = _mm512_load_si512(kHighWords);
+    const __m512i low = _mm512_permutexvar_epi16(words, _mm512_castps_si512(first.v));
+    _mm512_storeu_si512(p, _mm512_mask_permutexvar_epi16(low, 0xffff0000, words, _mm512_castps_si512(second.v)));
   }
   // This where `x` lies in [low, high), `otherwise` elsewhere.
   F32x16 where_in(F32x16 x, float low, float high, F32x16 otherwise) const {
@@ -182,10 +191,10 @@ struct F32x16 {
     return *this * max(y, set1(-127.0f)).floor().exp2_integral();
   }
   F32x16 nearest_bf16() const { return {nearest_half(lo), nearest_half(hi)}; }
-  void store_exact(bf16* p) const {
-    const __m256i packed = _mm256_packus_epi32(_mm256_srli_epi32(_mm256_castps_si256(lo), 16),
-                                               _mm256_srli_epi32(_mm256_castps_si256(hi), 16));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
+  F32x16 truncated_bf16() const { return {truncated_half(lo), truncated_half(hi)}; }
+  static void store_truncated(F32x16 first, F32x16 second, bf16* p) {
+    first.store_high_words(p);
+    second.store_high_words(p + 16);
   }
   F32x16 where_in(F32x16 x, float low, float high, F32x16 otherwise) const {
     return {blend_half(x.lo, low, high, otherwise.lo, lo), blend_half(x.hi, low, high, otherwise.hi, hi)};
@@ -221,9 +230,17 @@ struct F32x16 {
     return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, _mm256_set1_epi32(0x7fc00000), nan), 16);
   }
   F32x16 floor() const { return {_mm256_floor_ps(lo), _mm256_floor_ps(hi)}; }
+  static __m256 truncated_half(__m256 x) {
+    return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(0xffff0000))));
+  }
   static __m256 nearest_half(__m256 x) {
     const __m256i bits = _mm256_add_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(0x8000));
-    return _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(static_cast<int>(0xffff0000))));
+    return truncated_half(_mm256_castsi256_ps(bits));
+  }
+  void store_high_words(bf16* p) const {
+    const __m256i packed = _mm256_packus_epi32(_mm256_srli_epi32(_mm256_castps_si256(lo), 16),
+                                               _mm256_srli_epi32(_mm256_castps_si256(hi), 16));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
   }
   static __m256 exp2_half(__m256 x) {
     const __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32(x), _mm256_set1_epi32(127));

@@ -24,15 +24,17 @@ inline F32x16 exp(F32x16 x) {
   return (p * n.exp2_integral()).where_in(x, -87.3f, __builtin_inff(), F32x16::max(F32x16::zero(), x));
 }
 
-// 2^x to a relative 3e-6 for x <= 1, zero for minus infinity, NaN for NaN: for probabilities, which are rounded to bf16
-// (2e-3) next. A polynomial of degree 4 (minimax over [0, 1), exact at 0); exp's would cost twice as many instructions.
+// 2^x to a relative 9e-5 for x <= 1, zero for minus infinity, NaN for NaN: for probabilities, which are rounded to bf16
+// (4e-3) next. A polynomial of degree 3 (minimax over [0, 1), exact at 0); exp's would cost twice as many instructions.
+// With `kForTruncation` half of a bf16's last bit is added before the power of two is multiplied in, at no cost, so
+// that the bf16 that remains when the lower bits are dropped is the nearest.
+template <bool kForTruncation>
 inline F32x16 exp2_probability(F32x16 x) {
   const F32x16 r = x.fraction();
-  F32x16 p = F32x16::set1(1.34266848e-2f);
-  p = F32x16::fma(p, r, F32x16::set1(5.22424728e-2f));
-  p = F32x16::fma(p, r, F32x16::set1(2.41280198e-1f));
-  p = F32x16::fma(p, r, F32x16::set1(6.93044841e-1f));
-  return F32x16::fma(p, r, F32x16::set1(1.0f)).times_exp2_floor(x);
+  F32x16 p = F32x16::set1(7.70665302e-2f);
+  p = F32x16::fma(p, r, F32x16::set1(2.27645710e-1f));
+  p = F32x16::fma(p, r, F32x16::set1(6.95116602e-1f));
+  return F32x16::fma(p, r, F32x16::set1(kForTruncation ? 1.0f + 0x1p-8f : 1.0f)).times_exp2_floor(x);
 }
 
 // tanh through exp of a negative argument, so that nothing overflows: sign(x) (1 - e) / (1 + e), e = exp(-2|x|).

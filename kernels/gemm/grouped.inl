@@ -10,6 +10,9 @@
 #if defined(__AVX512VNNI__)
 #include "kernels/gemm/grouped_avx512.inl"
 #endif
+#if defined(NUMASERVE_TILES_HEADER)
+#include "kernels/gemm/grouped_amx.inl"
+#endif
 
 namespace numaserve {
 namespace {
@@ -45,6 +48,9 @@ template <class Codes, int kUsed>
 inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, GemmScratch& scratch,
                        float* c) {
   using T = typename Codes::Element;
+#if defined(NUMASERVE_TILES_HEADER)
+  groups.begin += add_batches<Codes, kUsed>(g, row, rows, panel, groups, scratch, c);
+#endif
   constexpr int64_t kDepth = kUsed * kLineDepth<T>;
   const GroupLayout layout = group_layout(Codes::kFormat, g.b.group, g.b.offsets);
   const std::byte* records = pair_records(g.b, layout, panel);
@@ -76,12 +82,20 @@ struct Grouped {
   static int64_t unit(const PackedWeights& b) { return b.group; }
   static int64_t slab(const GemmArgs& g, int64_t rows, bool streamed) {
     const int64_t wanted = streamed ? kMostTotals / kStreamedRows : g.blocking.slab_tiles * kTileDepth<T> / g.b.group;
-    const int64_t room = packed_room(rows) / (g.b.group * kBytes);
-    return packs(rows) && room < wanted ? room : wanted;
+    const int64_t room =
+        (kPacksTiles ? packed_tiles_room(rows) * kLineBytes : packed_room(rows)) / (g.b.group * kBytes);
+    return (packs(rows) || kPacksTiles) && room < wanted ? room : wanted;
   }
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {
     if constexpr (!kWholeNumbers<Codes>) sum_groups(g, row, rows, groups, scratch);
-    if (!packs(rows)) return tile_begin(rows, lines_of(g));
+    if (!packs(rows)) {
+      tile_begin(rows, lines_of(g));
+#if defined(NUMASERVE_TILES_HEADER)
+      if (lines_of(g) < kLines) return pack_units<T, kHalf>(g, row, rows, groups, scratch);
+      return pack_units<T, kLines>(g, row, rows, groups, scratch);
+#endif
+      return;
+    }
     if constexpr (kMostPacked > 0) {
       const int64_t end = groups.end * g.b.group < g.b.depth ? groups.end * g.b.group : g.b.depth;
       const T* a = static_cast<const T*>(g.a) + row * g.lda;

@@ -40,6 +40,15 @@ struct TileBlock {
 // Four bytes of activations of any type.
 typedef int32_t ActivationWord __attribute__((may_alias));
 
+// What batches of groups leave each other (grouped_amx.inl); it stays in the first level. Units of k are a tile of each
+// of two panels.
+inline constexpr int kWidenedUnits = 8;
+struct GroupBatches {
+  alignas(64) std::byte tiles[kWidenedUnits * 2 * kTileBytes];  // widened
+  alignas(64) float sums[2][2 * 32 * 32];                       // of groups, fp32 or int32
+  alignas(64) float columns[4][4][2][2][kTileN];                // of groups and panels: scales and offsets
+};
+
 struct GemmScratch {
   alignas(64) float c[kMostPanels / 2 * kRowBlock * 32];     // results of a block, fp32 or int32
   alignas(64) float part[kMostPanels / 2 * kRowBlock * 32];  // of a part of k after the first
@@ -54,6 +63,7 @@ struct GemmScratch {
   const ActivationWord* packed;
   int64_t first_word, words;
   int together;  // rows of a pass
+  GroupBatches batches;
 };
 
 }  // namespace

@@ -160,7 +160,7 @@ def test_a_row_has_the_same_bits_in_every_batch_of_a_product_with_codes_by_a_tab
 ) -> None:
     a, weight = _bf16(rng, 300, 1100), Coded.random(rng, 70, 1100, format, 32).packed()
     together = kernel_ops.multiply(isa, a, weight, widened=widened, threads=3)
-    for rows in (slice(0, 1), slice(7, 20), slice(31, 64), slice(100, 300)):
+    for rows in (slice(0, 1), slice(7, 20), slice(31, 64), slice(64, 90), slice(100, 140), slice(100, 300)):
         np.testing.assert_array_equal(kernel_ops.multiply(isa, a[rows], weight, widened=widened), together[rows])
 
 
@@ -197,7 +197,7 @@ def test_values_are_not_rounded_to_codes_by_a_table(rng: np.random.Generator) ->
 def test_a_row_has_the_same_bits_in_every_batch(isa: str, rng: np.random.Generator, format: str, group: int) -> None:
     a, weight = _bf16(rng, 300, 1100), kernel_ops.packed(_bf16(rng, 70, 1100), weights=format, group=group)
     together = kernel_ops.multiply(isa, a, weight, threads=3)
-    for rows in (slice(0, 1), slice(7, 20), slice(31, 64), slice(100, 300)):
+    for rows in (slice(0, 1), slice(7, 20), slice(31, 64), slice(64, 90), slice(100, 140), slice(100, 300)):
         np.testing.assert_array_equal(kernel_ops.multiply(isa, a[rows], weight), together[rows])
 
 

@@ -231,15 +231,13 @@ class Program:
         Raises ValueError for a batch that cannot be run, RingError when a peer is gone.
         """
     @property
-    def blocking(self) -> tuple[int, int, int, int, int, str, str]:
+    def blocking(self) -> tuple[int, int, int, int, int]:
         """How much of a product is done at a time, by the instruction set and the processor: panels of a group, k tiles
-        of a slab, and of a block, those of a block with few rows, and how many are few; and for tile registers, whether
-        these are loaded before products, between them, or between them and streamed, and whether activations are copied
-        tile by tile: never, by_stride or always.
+        of a slab, and of a block, those of a block with few rows, and how many are few.
 
-        Another one changes no bit; setting it raises ValueError for a name that is none, or sizes without room."""
+        Another one changes no bit; setting it raises ValueError for sizes without room."""
     @blocking.setter
-    def blocking(self, to: tuple[int, int, int, int, int, str, str]) -> None: ...
+    def blocking(self, to: tuple[int, int, int, int, int]) -> None: ...
     def profile(self) -> list[tuple[str, str, int, int, int, int, int]]:
         """A row for each node: name, the format of what it multiplies, nanoseconds, those of waiting for other ranks,
         bytes of its weights, bytes read and operations. All but the bytes of its weights grow from step to step."""

@@ -13,12 +13,6 @@ namespace numaserve {
 // set's products ask for.
 Blocking blocking_for(const KernelTable& table, const CacheSizes& caches, const Processor& processor);
 
-// By their names: before, between, streamed; never, by_stride, always. Throws std::invalid_argument for another.
-TileLoads tile_loads(std::string_view name);
-TilePacking tile_packing(std::string_view name);
-const char* name_of(TileLoads loads);
-const char* name_of(TilePacking packing);
-
 // Throws std::invalid_argument for one that the loop nest has no room for.
 const Blocking& checked(const Blocking& blocking);
 

@@ -197,19 +197,15 @@ void bind_program(nb::module_& m) {
           "blocking",
           [](const Program& self) {
             const Blocking& b = self.blocking();
-            return std::make_tuple(b.group_panels, b.slab_tiles, b.block_tiles, b.few_tiles, b.few_rows,
-                                   std::string(name_of(b.tile_loads)), std::string(name_of(b.tile_packing)));
+            return std::make_tuple(b.group_panels, b.slab_tiles, b.block_tiles, b.few_tiles, b.few_rows);
           },
-          [](Program& self,
-             const std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, std::string, std::string>& to) {
-            const auto& [group, slab, block, few, few_rows, loads, packing] = to;
+          [](Program& self, const std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>& to) {
+            const auto& [group, slab, block, few, few_rows] = to;
             self.set_blocking({.group_panels = group,
                                .slab_tiles = slab,
                                .block_tiles = block,
                                .few_tiles = few,
-                               .few_rows = few_rows,
-                               .tile_loads = tile_loads(loads),
-                               .tile_packing = tile_packing(packing)});
+                               .few_rows = few_rows});
           })
       .def("profile",
            [](const Program& self) {

@@ -55,8 +55,8 @@ struct Plain {
       if constexpr (kPacksRows)
         multiply_packed(scratch, rows, kt, block, count, next, c, accumulate);
       else if constexpr (kPacksTiles)
-        multiply_by_tiles(g, scratch, TileBlock<T>{row, rows, panel, kt, count, block, streamed ? nullptr : next}, c,
-                          accumulate, finish && kt + count >= k.end);
+        multiply_by_tiles(g, scratch, TileBlock<T>{row, rows, panel, kt, count, block, next, streamed}, c, accumulate,
+                          finish && kt + count >= k.end);
       else
         multiply_tile_by_tile(g, row, rows, kt, block, count, next, streamed, c, accumulate);
       kt += count;
@@ -66,8 +66,7 @@ struct Plain {
  private:
   // k tiles that all rows pass by before the next ones.
   static int64_t block_tiles(const GemmArgs& g, int64_t rows, Range k, bool streamed) {
-    if constexpr (!kPacksRows) return streamed ? k.end : g.blocking.block_tiles;
-    if (rows <= kMostTogether) return k.end;
+    if (kPacksRows ? rows <= kMostTogether : streamed) return k.end;
     return rows <= g.blocking.few_rows ? g.blocking.few_tiles : g.blocking.block_tiles;
   }
 

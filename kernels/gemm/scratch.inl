@@ -34,7 +34,8 @@ template <class T>
 struct TileBlock {
   int64_t row, rows, panel, first, count;  // the rows' first one, and k tiles
   const T* tiles;
-  const T* next;  // the block to fetch meanwhile, or null
+  const T* ahead;  // what to fetch meanwhile, as much as the block has
+  bool streamed;   // there is nothing to reuse: what is fetched is a little ahead of what is read
 };
 
 // Four bytes of activations of any type.

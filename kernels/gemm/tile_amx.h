@@ -1,10 +1,9 @@
 // The GEMM micro-tile of the amx set: 1 or 2 by 2 tiles of up to 16 x 16 results. The contract of `tile_gemm` is that
 // of tile_portable.h. Tile registers: 0-3 results (row tile * 2 + panel), 4-5 activations, 6-7 weights.
 //
-// Weight tiles are loaded in the order in which they lie in memory, streamed or not, which is what the hardware
-// prefetcher wants; software prefetch would only compete with the tile loads. A tile is loaded just before the first
-// product that takes it, activations first, which is oneDNN's order (jit_brgemm_amx_uker.cpp). TILELOADDT1 is a choice
-// for sweeps: the manual has it at 33 cycles where TILELOADD takes 8.
+// The tiles of a k tile are loaded before its products, weights first and in the order in which they lie in memory,
+// which is what the hardware prefetcher wants. Measured with AMX, one core: each tile just before the first product
+// that takes it, which is oneDNN's order (jit_brgemm_amx_uker.cpp), is 0 to 5 % slower, and TILELOADDT1 no faster.
 //
 // Fewer than 16 rows have a tile configuration of their own, so that no more of them are read, multiplied and written.
 // LDTILECFG takes some 200 cycles (Intel's Optimization Reference Manual, throughput of AMX instructions), so that it
@@ -73,7 +72,7 @@ inline RowTiles<T> tiles_in_place(const T* a, int64_t lda, int rows) {
   return {a, rows > kTileRows ? a + (rows - kTileRows) * lda : a, kUsed * kLineDepth<T>, lda};
 }
 
-template <int kRowTiles, TileLoads kLoads, class T, class TileAt, class Sum, class Beside>
+template <int kRowTiles, class T, class TileAt, class Sum, class Beside>
 inline void amx_block(const RowTiles<T>& a, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
                       int rows, bool accumulate, Beside&& beside) {
   const int64_t a_bytes = a.row * static_cast<int64_t>(sizeof(T));
@@ -94,19 +93,13 @@ inline void amx_block(const RowTiles<T>& a, TileAt b, int64_t panel_stride, int6
   }
   for (int64_t kt = 0; kt < k_tiles; ++kt) {
     const T* tile = b(kt);
-    if constexpr (kLoads == TileLoads::kBefore) {
-      NUMASERVE_TILE_LOAD(6, tile, 64);
-      NUMASERVE_TILE_LOAD(7, tile + panel_stride, 64);
-    }
+    NUMASERVE_TILE_LOAD(6, tile, 64);
+    NUMASERVE_TILE_LOAD(7, tile + panel_stride, 64);
     NUMASERVE_TILE_LOAD(4, a.first + kt * a.k_tile, a_bytes);
     if constexpr (kRowTiles == 2) NUMASERVE_TILE_LOAD(5, a.second + kt * a.k_tile, a_bytes);
-    if constexpr (kLoads == TileLoads::kBetween) NUMASERVE_TILE_LOAD(6, tile, 64);
-    if constexpr (kLoads == TileLoads::kStreamed) NUMASERVE_TILE_STREAM(6, tile, 64);
     NUMASERVE_TILE_DOT(T, 0, 4, 6);
     if constexpr (kRowTiles == 2) NUMASERVE_TILE_DOT(T, 2, 5, 6);
     beside();
-    if constexpr (kLoads == TileLoads::kBetween) NUMASERVE_TILE_LOAD(7, tile + panel_stride, 64);
-    if constexpr (kLoads == TileLoads::kStreamed) NUMASERVE_TILE_STREAM(7, tile + panel_stride, 64);
     NUMASERVE_TILE_DOT(T, 1, 4, 7);
     if constexpr (kRowTiles == 2) NUMASERVE_TILE_DOT(T, 3, 5, 7);
   }
@@ -121,13 +114,13 @@ struct Nothing {
 };
 
 // `beside` is called at each k tile, for what vector instructions do meanwhile.
-template <TileLoads kLoads = TileLoads::kBetween, class T, class TileAt, class Sum, class Beside = Nothing>
+template <class T, class TileAt, class Sum, class Beside = Nothing>
 inline void multiply_row_tiles(const RowTiles<T>& a, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c,
                                int64_t ldc, int rows, bool accumulate, Beside&& beside = {}) {
   if (rows > kTileRows)
-    amx_block<2, kLoads>(a, b, panel_stride, k_tiles, c, ldc, rows, accumulate, beside);
+    amx_block<2>(a, b, panel_stride, k_tiles, c, ldc, rows, accumulate, beside);
   else
-    amx_block<1, kLoads>(a, b, panel_stride, k_tiles, c, ldc, rows, accumulate, beside);
+    amx_block<1>(a, b, panel_stride, k_tiles, c, ldc, rows, accumulate, beside);
 }
 
 template <int kUsed = kLines, class T, class TileAt, class Sum>

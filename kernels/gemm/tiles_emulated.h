@@ -106,7 +106,6 @@ inline void emulated_dpbsud(int c, int a, int b) {
 #define NUMASERVE_TILE_CONFIGURE(rows, lines) emulated_configure(rows, lines)
 #define NUMASERVE_TILE_ZERO(t) emulated_zero(t)
 #define NUMASERVE_TILE_LOAD(t, base, stride) emulated_load(t, base, stride)
-#define NUMASERVE_TILE_STREAM(t, base, stride) emulated_load(t, base, stride)
 #define NUMASERVE_TILE_STORE(t, base, stride) emulated_store(t, base, stride)
 #define NUMASERVE_TILE_DPBF16(c, a, b) emulated_dpbf16(c, a, b)
 #define NUMASERVE_TILE_DPBSSD(c, a, b) emulated_dpbssd(c, a, b)

@@ -41,7 +41,6 @@ inline void load_tile_config(int rows, int lines) {
 #define NUMASERVE_TILE_CONFIGURE(rows, lines) load_tile_config(rows, lines)
 #define NUMASERVE_TILE_ZERO(t) _tile_zero(t)
 #define NUMASERVE_TILE_LOAD(t, base, stride) _tile_loadd(t, base, stride)
-#define NUMASERVE_TILE_STREAM(t, base, stride) _tile_stream_loadd(t, base, stride)
 #define NUMASERVE_TILE_STORE(t, base, stride) _tile_stored(t, base, stride)
 #define NUMASERVE_TILE_DPBF16(c, a, b) _tile_dpbf16ps(c, a, b)
 #define NUMASERVE_TILE_DPBSSD(c, a, b) _tile_dpbssd(c, a, b)

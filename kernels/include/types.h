@@ -84,21 +84,14 @@ inline constexpr int kPad = 32;
 inline constexpr int64_t kRowBlock = 256;    // rows that a GEMM takes through the weights together
 inline constexpr int64_t kMostPanels = 128;  // whose results a thread keeps for a row block
 
-// How tile registers are filled beside products: before those of a k tile, between them, or so with weights that are
-// read once past the first level. Whether activations of many rows are copied tile by tile: `kByStride` where in place
-// the rows of a tile would evict each other. Sets without tile registers do neither; no bit depends on it.
-enum class TileLoads : int32_t { kBefore, kBetween, kStreamed };
-enum class TilePacking : int32_t { kNever, kByStride, kAlways };
-
-// How much of a GEMM with many rows is done at a time, so that what is used again is still in a cache.
+// How much of a GEMM with many rows is done at a time, so that what is used again is still in a cache. No bit depends
+// on it.
 struct Blocking {
   int64_t group_panels;  // whose results for a row block stay in the second level; even, at most kMostPanels
   int64_t slab_tiles;    // k tiles of a row block's activations that stay in the second level
   int64_t block_tiles;   // k tiles of two panels of weights that stay in the first
   int64_t few_tiles;     // the same with so few rows that the next block is fetched while half of one is still wanted
   int64_t few_rows;      // up to how many those are
-  TileLoads tile_loads = TileLoads::kBetween;
-  TilePacking tile_packing = TilePacking::kByStride;
 };
 
 // What a set's products keep in the first level while rows pass by a block of weights, and how much of it that may be.

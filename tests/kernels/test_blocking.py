@@ -24,6 +24,8 @@ def test_what_a_sweep_has_found_stands_for_its_family_and_set_alone(isa: str) ->
     caches, by_caches = (32 << 10, 1 << 20), ops.blocking(isa, 32 << 10, 1 << 20)
     assert by_caches[3:] == (by_caches[2] // 2, 36)
     assert ops.blocking(isa, *caches, "AuthenticAMD", 26) == ops.blocking(isa, *caches, "GenuineIntel", 25) == by_caches
+    xeon = ops.blocking(isa, *caches, "GenuineIntel", 6)
+    assert xeon == (*by_caches[:2], *((8, 4, 64) if isa == "amx" else by_caches[2:]))
     zen4 = ops.blocking(isa, *caches, "AuthenticAMD", 25)
     assert zen4 == (*by_caches[:2], *((32, 4, 16) if isa == "avx512" else by_caches[2:]))
 
@@ -41,38 +43,25 @@ def test_a_program_takes_another_blocking_and_refuses_one_without_room() -> None
     b = make_builder(ONE_THREAD, hidden=64, step_tokens=1)
     begin(b, ONE_THREAD)
     program = built(b, ONE_THREAD)
-    tiles = ("streamed", "always")
     few = (2, 16)
-    program.blocking = (2, 8, 4, *few, *tiles)
-    assert program.blocking == (2, 8, 4, *few, *tiles)
+    program.blocking = (2, 8, 4, *few)
+    assert program.blocking == (2, 8, 4, *few)
     for blocking in ((3, 8, 4), (0, 8, 4), (130, 8, 4), (2, 7, 4), (2, 257, 4), (2, 8, 3), (2, 8, 33)):
         with pytest.raises(ValueError, match=r"panels of a group are even|k tiles of a slab are"):
-            program.blocking = (*blocking, *few, *tiles)
-    for names in (("after", "never"), ("before", "sometimes")):
-        with pytest.raises(ValueError, match=r"there is no (after|sometimes) of tiles"):
-            program.blocking = (2, 8, 4, *few, *names)
+            program.blocking = (*blocking, *few)
     for rows in ((1, 16), (33, 16), (2, -1), (2, 257)):
         with pytest.raises(ValueError, match=r"few rows are up to 256"):
-            program.blocking = (2, 8, 4, *rows, *tiles)
-    assert program.blocking == (2, 8, 4, *few, *tiles)
+            program.blocking = (2, 8, 4, *rows)
+    assert program.blocking == (2, 8, 4, *few)
 
 
-# A row of 1024 columns of bf16 is 2 KiB: tiles of such rows are copied by their stride.
+# A row of 1024 columns of bf16 is 2 KiB: the amx set copies tiles of such rows.
 @pytest.mark.parametrize("weights", ["bf16", "int8"])
 @pytest.mark.parametrize("k", [1024, 2048, 1000])
-def test_how_tiles_are_loaded_and_copied_changes_no_bit(
-    isa: str, rng: np.random.Generator, weights: str, k: int
-) -> None:
+def test_slabs_and_copied_activations_change_no_bit(isa: str, rng: np.random.Generator, weights: str, k: int) -> None:
     a, b = (reference.to_bf16(rng.standard_normal((n, k))) for n in (81, 96))
     weight = kernel_ops.packed(b, weights=weights)
-    caches = (8 << 10, 256 << 10)  # several slabs, and blocks of a slab
-    for m in (1, 16, 31, 33, 47, 81):
-        results = [
-            kernel_ops.multiply(isa, a[:m], weight, caches=caches, tiles=(loads, packing))
-            for loads in ("before", "between", "streamed")
-            for packing in ("never", "by_stride", "always")
-        ]
-        for result in results[1:]:
-            np.testing.assert_array_equal(result, results[0])
-        alone = kernel_ops.multiply(isa, a[m - 1 : m], weight)
-        np.testing.assert_array_equal(results[0][m - 1], alone[0])
+    expected = np.concatenate([kernel_ops.multiply(isa, a[m : m + 1], weight) for m in range(len(a))])
+    for caches in (kernel_ops.CACHES, (8 << 10, 256 << 10)):  # of these several slabs, and blocks of a slab
+        for m in (16, 31, 33, 47, 64, 81):
+            np.testing.assert_array_equal(kernel_ops.multiply(isa, a[:m], weight, caches=caches), expected[:m])

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from numaserve.kernels import Team, available_isas
+from numaserve.kernels import Team
 from numaserve.workers.bench import sweep
 from numaserve.workers.bench.kernels import QUICK, Sizes, sweep_cases
 from numaserve.workers.bench.programs import BF16
@@ -13,8 +13,7 @@ from numaserve.workers.errors import OperatorError
 from numaserve.workers.protocol import Ceilings
 
 TINY = Product("tiny", 64, 96)
-VALUES = {"slab_tiles": (8, 16), "block_tiles": (4, 5), "tile_loads": ("before", "between")}
-TILES = ("between", "by_stride")
+VALUES = {"slab_tiles": (8, 16), "block_tiles": (4, 5)}
 
 
 @pytest.fixture(autouse=True)
@@ -61,29 +60,20 @@ def test_a_program_keeps_its_blocking() -> None:
         sweep._by_turns(
             program,
             1,
-            [Blocking(2, 8, 4, 2, 36, *TILES), Blocking(4, 16, 8, 4, 16, *TILES)],
+            [Blocking(2, 8, 4, 2, 36), Blocking(4, 16, 8, 4, 16)],
             Effort(seconds=0, least=1),
         )
     )
     assert program.blocking == before
 
 
-@pytest.mark.parametrize("name", ["avx512", "amx"])
-def test_tile_registers_have_more_to_choose(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(sweep, "isa", lambda: name)
-    tiles = [] if name == "avx512" else ["tile_loads", "tile_packing"]
-    assert [*sweep.values_for(1)] == tiles
-    assert [*sweep.values_for(16)] == [*sweep.SIZES, *sweep.SIZES_OF_FEW, *tiles]
-    assert [*sweep.values_for(64)] == [*sweep.SIZES, *tiles]
-
-
-@pytest.mark.skipif("amx_emulated" not in available_isas(), reason="needs AVX-512")
-def test_tile_registers_are_swept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUMASERVE_ISA", "amx_emulated")
-    effort = Effort(seconds=0, least=1)
-    found = list(bench_sweep(Team([-1]), effort, product=TINY, format=BF16, m_values=(1,)))
-    changes = ["", "tile_loads before", "tile_loads streamed", "tile_packing never", "tile_packing always"]
-    assert [row.what["change"] for row in found] == [*changes, "best of all"]
+def test_few_rows_have_more_to_choose() -> None:
+    assert [[*sweep.values_for(m)] for m in (1, 16, 64, 65)] == [
+        [],
+        [*sweep.SIZES, *sweep.SIZES_OF_FEW],
+        [*sweep.SIZES, *sweep.SIZES_OF_FEW],
+        [*sweep.SIZES],
+    ]
 
 
 def test_rows_without_a_choice_are_left_out() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from numaserve.kernels import Program, Team, isa
+from numaserve.kernels import Program, Team
 from numaserve.workers.bench.programs import (
     Format,
     begin,
@@ -31,8 +31,6 @@ class Blocking(NamedTuple):
     block_tiles: int
     few_tiles: int
     few_rows: int
-    tile_loads: str
-    tile_packing: str
 
 
 @dataclass(frozen=True)
@@ -49,24 +47,21 @@ PRODUCTS = (
     Product("llama-1b down", 2048, 8192),
     Product("deepseek-v3 expert", 4096, 7168),
 )
-Values = Mapping[str, Sequence[int | str]]  # of options of a blocking, by their names
+Values = Mapping[str, Sequence[int]]  # of options of a blocking, by their names
 SIZES: Values = {
     "group_panels": (16, 32, 64, 128),
     "slab_tiles": (16, 32, 64, 128, 256),
     "block_tiles": (4, 6, 8, 12, 16, 24, 32),
 }
-SIZES_OF_FEW: Values = {"few_tiles": (2, 4, 6, 8, 16), "few_rows": (0, 16, 36)}
-_MOST_FEW_ROWS = 36
-TILE_REGISTERS: Values = {
-    "tile_loads": ("before", "between", "streamed"),
-    "tile_packing": ("never", "by_stride", "always"),
-}
+SIZES_OF_FEW: Values = {"few_tiles": (2, 4, 6, 8, 16), "few_rows": (0, 16, 36, 64)}
+_MOST_FEW_ROWS = 64
 
 
 def values_for(m: int) -> Values:
-    """What there is to choose for M rows by this processor's instruction set: a single row passes by whole panels."""
-    sizes = {} if m == 1 else {**SIZES, **SIZES_OF_FEW} if m <= _MOST_FEW_ROWS else SIZES
-    return {**sizes, **TILE_REGISTERS} if isa().startswith("amx") else sizes
+    """What there is to choose for M rows: a single one passes by whole panels."""
+    if m == 1:
+        return {}
+    return {**SIZES, **SIZES_OF_FEW} if m <= _MOST_FEW_ROWS else SIZES
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,7 @@ Operand operand(const KernelTable& table, const Array<const bf16, 2>& a, int64_t
 
 void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const PackedMatrix& packed,
           Maybe<const float, 1> bias, const std::string& activation, Maybe<float, 2> out_f32, Maybe<bf16, 2> out_bf16,
-          float limit, bool widened, bool accumulate, bool in_parts, int threads, int64_t l1_bytes, int64_t l2_bytes,
-          const std::string& loads, const std::string& packing) {
+          float limit, bool widened, bool accumulate, bool in_parts, int threads, int64_t l1_bytes, int64_t l2_bytes) {
   const KernelTable& table = *table_by_name(isa);
   const Activation act = activation_of(activation);
   const bool gated = act != Activation::kNone;
@@ -73,14 +72,11 @@ void gemm(const std::string& isa, Array<const bf16, 2> a, int64_t m, const Packe
   const Operand x = operand(table, a, m, packed, widened, threads);
   PackedWeights weights = packed.view();
   if (widened) weights.depth = round_up(packed.k(), kTileK);
-  Blocking blocking = blocking_for(table, {.l1d = l1_bytes, .l2 = l2_bytes}, {});
-  blocking.tile_loads = tile_loads(loads);
-  blocking.tile_packing = tile_packing(packing);
   const GemmArgs args{.a = x.data,
                       .lda = x.ld,
                       .b = weights,
                       .widened = widened,
-                      .blocking = blocking,
+                      .blocking = blocking_for(table, {.l1d = l1_bytes, .l2 = l2_bytes}, {}),
                       .m = m,
                       .bias = data_or_null(bias),
                       .activation = act,
@@ -210,7 +206,7 @@ NB_MODULE(numaserve_kernel_tests, ops) {
   nb::module_::import_("numaserve.kernels");
   ops.def("gemm", &gemm, "isa"_a, "a"_a, "m"_a, "weight"_a, "bias"_a.none(), "activation"_a, "out_f32"_a.none(),
           "out_bf16"_a.none(), "limit"_a, "widened"_a, "accumulate"_a, "in_parts"_a, "threads"_a, "l1_bytes"_a,
-          "l2_bytes"_a, "loads"_a = "between", "packing"_a = "by_stride");
+          "l2_bytes"_a);
   ops.def("blocking", &blocking, "isa"_a, "l1_bytes"_a, "l2_bytes"_a, "vendor"_a = "", "family"_a = 0);
   ops.def("pool", &pool, "isa"_a, "x"_a, "rows"_a, "weight"_a, "eps"_a, "out"_a, "threads"_a);
   ops.def("rms_norm", &rms_norm, "isa"_a, "x"_a, "weight"_a, "eps"_a, "out"_a, "quantized"_a.none(), "group"_a,

@@ -52,7 +52,8 @@ struct KernelTable {
   void (*token_logprobs)(const float* logits, int64_t vocab, int32_t token, int num_top, SampledRow*);
   // For benchmarks: does nothing but multiply-adds of a format, returns how many operations.
   int64_t (*peak)(WeightFormat, int64_t rounds);
-  void (*read)(const std::byte* data, int64_t bytes);  // for benchmarks: reads memory, a multiple of 256 bytes
+  // For benchmarks: reads memory, a multiple of 256 bytes, and may fetch a little ahead of what it reads.
+  void (*read)(const std::byte* data, int64_t bytes, bool fetch_ahead);
 };
 
 extern const KernelTable kPortableTable;

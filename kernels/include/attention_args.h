@@ -55,7 +55,7 @@ struct AttentionItem {
   int32_t sequence;
   int32_t kv_head;
   int32_t first_row;  // within the sequence's q_len * group rows
-  int32_t num_rows;   // 1..kAttentionRows, of a latent cache 1..kLatentRows
+  int32_t num_rows;   // 1..kPromptRows, with a block of its own 1..kAttentionRows, of a latent cache 1..kLatentRows
   int32_t block;      // the KV block of this item, one its rows see; or -1: all blocks, in order
   int64_t partial;    // index of its first row in the partial results when block >= 0
 };

@@ -103,7 +103,8 @@ struct FirstLevelUse {
 
 inline constexpr int kPageTokens = 32;       // tokens in a page of KV cache
 inline constexpr int kAttentionBlock = 256;  // tokens whose softmax is computed at once; blocks are merged in order
-inline constexpr int kAttentionRows = 32;    // query rows (token, head of the group) in a work item at most
+inline constexpr int kAttentionRows = 32;    // query rows (token, head of the group) that pass by a block together
+inline constexpr int kPromptRows = 128;      // query rows in a work item that sees all blocks at most; a multiple
 inline constexpr int kMaxHeadDim = 512;      // padded
 inline constexpr int kMaxLatentDim = 576;    // of a latent cache: values and rotated part
 inline constexpr int kLatentRows = 256;      // query rows in a work item of latent attention at most; a multiple of 32

@@ -29,15 +29,15 @@ namespace numaserve {
 namespace {
 
 struct AttentionScratch {
-  alignas(64) bf16 q[kAttentionRows * kMaxHeadDim];
+  alignas(64) bf16 q[kPromptRows * kMaxHeadDim];
   alignas(64) std::byte tiles[kv_tiles_bytes(KvDtype::kBf16, kMaxHeadDim / kTileK)];
   BlockScales scales;
   alignas(64) float s[kAttentionRows * kAttentionBlock];
   alignas(64) bf16 p[kAttentionRows * kAttentionBlock];
   alignas(64) float o[kAttentionRows * kMaxHeadDim];
-  alignas(64) float merged[kAttentionRows * kMaxHeadDim];
+  alignas(64) float merged[kPromptRows * kMaxHeadDim];
   alignas(64) float m[kAttentionRows], l[kAttentionRows];
-  alignas(64) float merged_m[kAttentionRows], merged_l[kAttentionRows];
+  alignas(64) float merged_m[kPromptRows], merged_l[kPromptRows];
 };
 
 // The queries of an item.
@@ -123,7 +123,7 @@ inline bool kv_tiles_in_registers(const bf16*, int64_t, TileAt, int64_t, int, in
 // s = q · Kᵀ for a block, without the scales.
 template <class Codes, bool kAhead>
 inline void block_scores(const AttentionArgs& a, const AttentionItem& item, const int32_t* table, int32_t pages,
-                         KvAhead& ahead, AttentionScratch& w) {
+                         const bf16* q, KvAhead& ahead, AttentionScratch& w) {
   const int32_t padded = a.head_tiles * kTileK;
   for (int32_t page = 0; page < pages; ++page) {
     const std::byte* half = half_page(a, item, a.kv.k, table[page]);
@@ -133,16 +133,16 @@ inline void block_scores(const AttentionArgs& a, const AttentionItem& item, cons
     };
     float* s = w.s + page * kPageTokens;
     if constexpr (Codes::kScaled) {
-      if (kv_tiles_in_registers<Codes>(w.q, padded, tile, a.head_tiles * kv_tile_bytes(Codes::kDtype), 2, a.head_tiles,
-                                       s, kAttentionBlock, item.num_rows))
+      if (kv_tiles_in_registers<Codes>(q, padded, tile, a.head_tiles * kv_tile_bytes(Codes::kDtype), 2, a.head_tiles, s,
+                                       kAttentionBlock, item.num_rows))
         continue;
       const bf16* k = widen_tiles<Codes, kAhead>(a, half, ahead, w);
       tile_gemm(
-          w.q, padded, [k](int64_t kt) { return k + kt * kTileElements; }, a.head_tiles * kTileElements, 2,
-          a.head_tiles, s, kAttentionBlock, item.num_rows, false);
+          q, padded, [k](int64_t kt) { return k + kt * kTileElements; }, a.head_tiles * kTileElements, 2, a.head_tiles,
+          s, kAttentionBlock, item.num_rows, false);
     } else {
       const auto elements = [&tile](int64_t kt) { return reinterpret_cast<const bf16*>(tile(kt)); };
-      tile_gemm(w.q, padded, elements, a.head_tiles * kTileElements, 2, a.head_tiles, s, kAttentionBlock, item.num_rows,
+      tile_gemm(q, padded, elements, a.head_tiles * kTileElements, 2, a.head_tiles, s, kAttentionBlock, item.num_rows,
                 false);
     }
   }
@@ -176,28 +176,28 @@ inline void block_outputs(const AttentionArgs& a, const AttentionItem& item, con
 
 // m, l and o of every row for one block; a row that sees nothing of the block gets l = 0.
 template <class Codes, bool kAhead>
-inline void attention_rows(const AttentionArgs& a, const AttentionItem& item, int32_t block, KvAhead& ahead,
-                           AttentionScratch& w) {
+inline void attention_rows(const AttentionArgs& a, const AttentionItem& item, int32_t block, const bf16* q,
+                           KvAhead& ahead, AttentionScratch& w) {
   const int32_t first = block * kAttentionBlock;
   const int32_t pages = visible_pages(a, item, block);
   const int32_t* table = a.sequences[item.sequence].pages + first / kPageTokens;
   if constexpr (Codes::kScaled) load_scales<Codes>(a, item, table, pages, w.scales);
-  block_scores<Codes, kAhead>(a, item, table, pages, ahead, w);
+  block_scores<Codes, kAhead>(a, item, table, pages, q, ahead, w);
   for (int32_t r = 0; r < item.num_rows; r += 16)
     softmax_rows<Codes, kAhead>(a, w.scales, item, r, first, pages * kPageTokens, ahead, w.s + r * kAttentionBlock,
                                 w.p + r * kAttentionBlock, w.m + r, w.l + r);
   block_outputs<Codes, kAhead>(a, item, table, pages, ahead, w);
 }
 
-// Many rows find most KV in a cache, and prefetch between rows: inside of the tiles it would spill accumulators, a
-// fifth of the speed.
-inline void attention_block(const AttentionArgs& a, const AttentionItem& item, int32_t block, KvAhead& ahead,
-                            AttentionScratch& w) {
+// `q` are the item's queries. Many rows find most KV in a cache, and prefetch between rows: inside of the tiles it
+// would spill accumulators, a fifth of the speed.
+inline void attention_block(const AttentionArgs& a, const AttentionItem& item, int32_t block, const bf16* q,
+                            KvAhead& ahead, AttentionScratch& w) {
   with_codes(a.kv.dtype, [&]<class Codes>(Codes) {
     if (item.num_rows <= kRowsAhead)
-      attention_rows<Codes, true>(a, item, block, ahead, w);
+      attention_rows<Codes, true>(a, item, block, q, ahead, w);
     else
-      attention_rows<Codes, false>(a, item, block, ahead, w);
+      attention_rows<Codes, false>(a, item, block, q, ahead, w);
   });
 }
 
@@ -224,7 +224,7 @@ inline void attention_item(const AttentionArgs& a, const AttentionItem& item, co
   if (a.rope != nullptr) store_new(a, item);
   if (item.block >= 0) {
     KvAhead ahead = ahead_of(a, item, item.block, item.block + 1, next);
-    attention_block(a, item, item.block, ahead, w);
+    attention_block(a, item, item.block, w.q, ahead, w);
     for (int32_t r = 0; r < item.num_rows; ++r)
       write_partial(a, a.partial, item.partial + r, w.o + r * padded, w.m[r], w.l[r]);
     return;
@@ -233,8 +233,14 @@ inline void attention_item(const AttentionArgs& a, const AttentionItem& item, co
   const int32_t end = static_cast<int32_t>(ceil_div(row_limits(a, item, item.num_rows - 1).high, kAttentionBlock));
   for (int32_t block = first_block(a, item); block < end; ++block) {
     KvAhead ahead = ahead_of(a, item, block, end, next);
-    attention_block(a, item, block, ahead, w);
-    merge_block(w.o, w.m, w.l, w.merged, w.merged_m, w.merged_l, item.num_rows, padded);
+    AttentionItem part = item;
+    for (int32_t row = 0; row < item.num_rows; row += part.num_rows) {
+      part.first_row = item.first_row + row;
+      part.num_rows = rows_at_once(item.num_rows - row);
+      if (row_limits(a, part, part.num_rows - 1).high <= block * kAttentionBlock) continue;
+      attention_block(a, part, block, w.q + row * padded, ahead, w);
+      merge_block(w.o, w.m, w.l, w.merged + row * padded, w.merged_m + row, w.merged_l + row, part.num_rows, padded);
+    }
   }
   for (int32_t r = 0; r < item.num_rows; ++r)
     write_row(a, item, r, w.merged + r * padded, w.merged_m[r], w.merged_l[r]);

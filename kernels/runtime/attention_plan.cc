@@ -44,7 +44,9 @@ AttentionWork AttentionPlanner::make_work(int32_t window) const {
   return work;
 }
 
+// Items of many rows read KV from far once for all of them, where there are enough items for all threads.
 AttentionPlanner::Cut AttentionPlanner::cut_heads(Sequences sequences, int32_t window) const {
+  const int64_t enough = kItemsPerThread * threads_;
   int64_t whole_items = 0, cut_rows = 0;
   for (const AttentionSequence& s : sequences) {
     const int32_t rows = s.q_len * heads_.q_heads / heads_.kv_heads;
@@ -52,8 +54,16 @@ AttentionPlanner::Cut AttentionPlanner::cut_heads(Sequences sequences, int32_t w
     whole_items += heads_.kv_heads * ceil_div(rows, kAttentionRows);
     cut_rows += blocks > 1 ? heads_.kv_heads * rows * blocks : 0;
   }
-  const bool cut = whole_items < kItemsPerThread * threads_ && cut_rows <= partial_rows(limits_.pages_per_slot);
-  return {kAttentionRows, cut};
+  if (whole_items < enough) return {kAttentionRows, cut_rows <= partial_rows(limits_.pages_per_slot)};
+  const auto items_of = [&](int32_t rows) {
+    int64_t items = 0;
+    for (const AttentionSequence& s : sequences)
+      items += heads_.kv_heads * ceil_div(int64_t{s.q_len} * heads_.q_heads / heads_.kv_heads, rows);
+    return items;
+  };
+  int32_t rows = kPromptRows;
+  while (rows > kAttentionRows && items_of(rows) < 2 * enough) rows /= 2;
+  return {rows, false};
 }
 
 // The way to cut that keeps the busiest thread busy for the shortest time. Items of many rows turn the
@@ -119,7 +129,7 @@ void AttentionPlanner::plan(Sequences sequences, AttentionWork& work) const {
     for (size_t i = 0; i < sequences.size(); ++i) {
       const AttentionSequence& s = sequences[i];
       const int32_t rows = s.q_len * group;
-      work.can_store &= rows <= cut.rows;
+      work.can_store &= rows <= kAttentionRows;
       for (int32_t row = 0; row < rows; row += cut.rows) {
         const int32_t num_rows = std::min(rows - row, cut.rows);
         const Range blocks{first_block(work.window, s.start + row / group),

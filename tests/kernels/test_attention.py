@@ -120,8 +120,9 @@ def test_a_token_has_the_same_bits_however_its_prompt_was_cut(
         for by_blocks in (False, True):
             (tail,) = attend(isa, [sequence], cache, [start], scale=0.125, by_blocks=by_blocks)
             np.testing.assert_array_equal(tail, whole[start:])
-    _, together = attend(isa, [other, sequence], cache, [3, 470], scale=0.125, rows_per_item=5)
-    np.testing.assert_array_equal(together, whole[470:])
+    for rows_per_item in (5, 100, 128):
+        _, together = attend(isa, [other, sequence], cache, [3, 470], scale=0.125, rows_per_item=rows_per_item)
+        np.testing.assert_array_equal(together, whole[470:])
 
 
 @pytest.mark.parametrize("window", [0, 40])
@@ -132,6 +133,8 @@ def test_items_of_one_block_and_items_of_all_blocks_agree_to_the_last_bit(
     serial = attend(isa, sequences, cache, [900], scale=0.1, window=window)[0]
     merged = attend(isa, sequences, cache, [900], scale=0.1, window=window, by_blocks=True)[0]
     np.testing.assert_array_equal(merged, serial)
+    of_many_rows = attend(isa, sequences, cache, [900], scale=0.1, window=window, rows_per_item=128)[0]
+    np.testing.assert_array_equal(of_many_rows, serial)
 
 
 @pytest.mark.parametrize("level", [-1e4, -100.0, 0.0, 30.0, 80.0])

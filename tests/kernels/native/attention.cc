@@ -146,7 +146,8 @@ void attention(const std::string& isa, Array<const bf16, 3> q, int32_t head_dim,
   require(size(out, 0) >= size(q, 0) && size(out, 1) >= q_heads * head_dim, "the output is too small");
   require(scale > 0.0f, "the scale of scores must be above 0");
   require(!sinks || size(*sinks, 0) == q_heads, "each head has a sink");
-  require(rows_per_item >= 1 && rows_per_item <= kAttentionRows, "an item has 1 to 32 rows");
+  require(rows_per_item >= 1 && rows_per_item <= (by_blocks ? kAttentionRows : kPromptRows),
+          "an item has 1 to 128 rows, with a block of its own 1 to 32");
   const int64_t num_pages = size(k_cache, 0) < size(v_cache, 0) ? size(k_cache, 0) : size(v_cache, 0);
   const std::vector<AttentionSequence> all = attention_sequences(sequences, pages, size(q, 0), num_pages);
   const AttentionArgs args{.q = q.data(),

@@ -2,9 +2,7 @@
 // by side instead: while tiles of some units of k are multiplied, the codes of the units after them are widened, and
 // the finished sums of those before them are scaled. A tile load that follows the stores of its lines at once waits for
 // them, and so does a vector load behind a tile store; here a batch of units lies between.
-//
-// The bits are those of add_groups in grouped.inl: the sum inside a group is the tile's, and is added to the results
-// group by group.
+// The bits are those of add_groups in grouped.inl.
 #pragma once
 
 #include <immintrin.h>
@@ -48,7 +46,6 @@ struct GroupPipe {
   static constexpr int kPairs = kUsed / Codes::kLinesPerCode;                // of code lines in a unit
   static constexpr int64_t kPanel = kUsed * kLineBytes, kUnit = 2 * kPanel;  // of widened tiles
   static constexpr int64_t kLine = kUsed * 4;                                // of activations
-  static constexpr int64_t kAhead = 4096;                                    // how far ahead codes are fetched
   // Units by which few rows' tiles are widened before they are multiplied; of a ring of four.
   static constexpr int kLead = 2, kRing = 4;
   using Columns = float[2][2][kTileN];
@@ -77,6 +74,12 @@ struct GroupPipe {
     Columns* columns;
   };
 
+  // To the second level before the first, which has few buffers for what is under way from memory.
+  static void fetch(const std::byte* codes) {
+    prefetch_line(codes + (16 << 10));
+    prefetch_first(codes + (2 << 10));
+  }
+
   // A unit of a batch of both panels.
   void widen(const std::byte* record, std::byte* to, int unit) const {
     const std::byte* codes = record + unit / kTiles * layout.bytes + unit % kTiles * kPairs * 2 * kLineBytes;
@@ -85,15 +88,16 @@ struct GroupPipe {
       constexpr int64_t kAt = pair * 2 * kLineBytes, kTo = pair * Codes::kLinesPerCode * kLineBytes;
       Codes::widen(codes + kAt, out + kTo);
       Codes::widen(codes + kAt + kLineBytes, out + kTo + kPanel);
-      prefetch_first(codes + kAt + kAhead);
-      prefetch_first(codes + kAt + kAhead + kLineBytes);
+      fetch(codes + kAt);
+      fetch(codes + kAt + kLineBytes);
     });
   }
-  // Its scales and offsets.
   void prepare(const std::byte* record, Columns* to) const {
     unrolled<kGroups>([&]<int i>() {
+      const std::byte* of_group = record + i * layout.bytes;
+      for (int64_t at = layout.scales; at < layout.bytes; at += kLineBytes) fetch(of_group + at);
       unrolled<2>([&]<int half>() {
-        const GroupColumns of = group_columns<Codes>(g.b, layout, record + i * layout.bytes, half);
+        const GroupColumns of = group_columns<Codes>(g.b, layout, of_group, half);
         of.scale.store(to[i][half][0]);
         if constexpr (kOffsets != Offsets::kNone) of.offset.store(to[i][half][1]);
       });
@@ -256,11 +260,11 @@ template <class Codes, int kUsed>
 inline int64_t add_batches(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups,
                            GemmScratch& scratch, float* c) {
   using T = typename Codes::Element;
+  if (scratch.words == 0) return 0;
   const GroupLayout layout = group_layout(Codes::kFormat, g.b.group, g.b.offsets);
   const int64_t tiles = g.b.group / (kUsed * kLineDepth<T>), whole = g.b.depth / g.b.group;
   const int64_t end = groups.end < whole ? groups.end : whole;
   int64_t count = 0;
-  if (scratch.words == 0) return 0;
   const auto run = [&]<int kTiles, Offsets kOffsets>() {
     using Pipe = GroupPipe<Codes, kUsed, kTiles, kOffsets>;
     constexpr int64_t kEach = Pipe::kGroups;

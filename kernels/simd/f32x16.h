@@ -84,9 +84,10 @@ struct F32x16 {
   }
   // v minus the integer below it; 0 for minus infinity.
   F32x16 fraction() const { return {_mm512_reduce_ps(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
-  // v times 2 to the integer below `y`; zero when y is below -126: subnormal numbers take a core 150 cycles each.
+  // v times 2 to the integer below `y`; zero below -96: times a scale that stays above subnormal numbers, which are
+  // slow.
   F32x16 times_exp2_floor(F32x16 y) const {
-    return {_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(y.v, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), v, y.v)};
+    return {_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(y.v, _mm512_set1_ps(-96.0f), _CMP_NLT_UQ), v, y.v)};
   }
   // The nearest bf16 of non-negative lanes. Ties go up, not to even: one instruction for four, and a tie is one of
   // 65536 values.

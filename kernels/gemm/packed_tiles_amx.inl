@@ -109,6 +109,7 @@ template <class T, class Sum>
                                ceil_div(ahead.end - ahead.begin, turns),
                                ceil_div(done.end - done.begin, turns)};
     multiply_row_tiles(a, tile, kTile, block.count, c + r * 32, 32, rows, accumulate, beside);
+    if (block.count == 0) beside();  // a rank without a share of k has no k tile at which to do it
     if (finish) done = {r, r + rows};
     r += rows;
   }

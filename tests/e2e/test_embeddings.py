@@ -3,6 +3,7 @@
 The same arithmetic is that of sentence-transformers with last-token pooling and its `Normalize`.
 """
 
+import copy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,7 +56,12 @@ def test_embeddings_are_those_of_transformers(family: str, tp: int, saved_with_h
     whole = random_model(family)
     folder = save(whole if saved_with_head else whole.model, tmp_path)
     texts = prompts((1, 5, 32, 50, 100))
-    assert cosines(served(folder, tp, texts), by_transformers(whole, texts)).min() >= 0.9999
+    exact = by_transformers(whole, texts)
+    distance = 1 - cosines(served(folder, tp, texts), exact)
+    in_bf16 = 1 - cosines(by_transformers(copy.deepcopy(whole).to(torch.bfloat16), texts), exact)
+    # A single text may be at either end of what rounding does: ours keeps sums in fp32, and is at 0.2 to 0.4 of it.
+    assert distance.mean() <= 0.5 * in_bf16.mean()
+    assert distance.max() <= in_bf16.max()
 
 
 @pytest.mark.parametrize("family", ["qwen3", "llama-tied", "llama-untied"])

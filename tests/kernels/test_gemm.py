@@ -4,6 +4,7 @@ import kernel_ops
 import kernel_reference as reference
 import numpy as np
 import pytest
+from numaserve.workers.program.given import GivenMatrix
 
 SHAPES = [
     (1, 16, 32),
@@ -31,6 +32,13 @@ def test_a_product_is_within_the_rounding_error_of_its_length(
 ) -> None:
     a, b = _bf16(rng, m, k), _bf16(rng, n, k)
     kernel_ops.assert_within(kernel_ops.gemm(isa, a, b, threads=threads), *reference.matmul(a, b))
+
+
+@pytest.mark.parametrize("m", [1, 32, 81, 300])
+def test_a_product_without_depth_is_zero(isa: str, m: int) -> None:
+    # As of a rank without heads: what it adds to the others' sums.
+    result = kernel_ops.multiply(isa, np.zeros((m, 0), np.uint16), GivenMatrix(96, 0, "bf16", 0))
+    np.testing.assert_array_equal(result, np.zeros((m, 96)))
 
 
 def test_a_bias_is_added_in_fp32(isa: str, rng: np.random.Generator) -> None:

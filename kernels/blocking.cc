@@ -24,7 +24,8 @@ constexpr Found kFound[] = {
     // +7, +6 %; int4 times int8 +4, +4, +4, +3 %. Weights from the second level cost less than results that are loaded
     // and stored more often; but with 16 rows blocks of 16 tiles lose 10 %.
     {"avx512", "AuthenticAMD", 25, 32, 4, 16},
-    // Xeons with AMX, of Granite Rapids' caches. Beside blocks of 8 tiles, of 4 at M of 48 and 64, K = 2048, one core:
+    // Xeons with AMX, here with caches of 48 KiB and 2 MiB. Beside blocks of 8 tiles, of 4 at M of 48 and 64, K = 2048,
+    // one core:
     // +14, +15 %; of 4 to 7 no better at M of 96 and more, of 12 to 32 worse.
     {"amx", "GenuineIntel", 6, 8, 4, 64},
 };

@@ -43,7 +43,8 @@ def test_a_subscriber_has_the_tree_after_drops_eviction_aborts_and_a_restart_of_
         feed = KVFeed(log, Publisher(*addresses(folder), "kv@", PAGE_SIZE, kept=20))
         subscriber = Subscriber(*addresses(folder))
         try:
-            async with serving(Options(pages=40, running=4, kv_log=log)) as server:
+            # Steps of no length would be over before a poll finds the stream; it must be cut off by the kill.
+            async with serving(Options(pages=40, running=4, kv_log=log, faults=("--step-ms", "1"))) as server:
                 for first in range(12):
                     prompt = [10 + first // 3] * 70 + [20 + first] * 30
                     await server.complete(prompt=prompt, max_tokens=40, cache_salt="secret" if first == 5 else None)
@@ -53,8 +54,9 @@ def test_a_subscriber_has_the_tree_after_drops_eviction_aborts_and_a_restart_of_
                 server.engine._scheduler.flush_cache()
                 await until(lambda: is_exact(server, subscriber))
                 assert subscriber.index.blocks == {}
-                streaming = asyncio.ensure_future(server.complete(prompt=[11] * 200, max_tokens=300, stream=True))
+                streaming = asyncio.ensure_future(server.complete(prompt=[11] * 200, max_tokens=600, stream=True))
                 await until(lambda: is_exact(server, subscriber) and len(subscriber.index.blocks) > 7)
+                assert not streaming.done()
                 os.kill(pids_of(server.engine)[0], signal.SIGKILL)
                 await until(lambda: is_exact(server, subscriber) and not subscriber.index.blocks)
                 await streaming

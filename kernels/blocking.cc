@@ -25,8 +25,7 @@ constexpr Found kFound[] = {
     // and stored more often; but with 16 rows blocks of 16 tiles lose 10 %.
     {"avx512", "AuthenticAMD", 25, 32, 4, 16},
     // Xeons with AMX, here with caches of 48 KiB and 2 MiB. Beside blocks of 8 tiles, of 4 at M of 48 and 64, K = 2048,
-    // one core:
-    // +14, +15 %; of 4 to 7 no better at M of 96 and more, of 12 to 32 worse.
+    // one core: +14, +15 %; of 4 to 7 no better at M of 96 and more, of 12 to 32 worse.
     {"amx", "GenuineIntel", 6, 8, 4, 64},
 };
 

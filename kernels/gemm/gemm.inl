@@ -70,13 +70,14 @@ inline void gemm_block(const GemmArgs& g, int64_t row, int64_t rows, Range panel
     int64_t k = part.begin;
     do {
       const Range some{k, part.end - k < slab ? part.end : k + slab};
+      const bool last = some.end == part.end && index == g.b.k_parts - 1;
+      const bool finishes = last && index == 0 && Weights::kFinishes;
       if (slab < units) Weights::begin(g, row, rows, some, scratch);
       for (int64_t panel = panels.begin; panel < panels.end; panel += 2) {
-        const bool last = some.end == part.end && index == g.b.k_parts - 1, finish = last && index == 0;
-        Weights::add(g, row, rows, panel, some, k == part.begin, streamed, finish, scratch, of(results, panel));
+        Weights::add(g, row, rows, panel, some, k == part.begin, streamed, finishes, scratch, of(results, panel));
         if (some.end < part.end) continue;
         if (index > 0) add_part(of(scratch.part, panel), rows, of(scratch.c, panel));
-        if (last && !(finish && Weights::kFinishes)) gemm_epilogue(g, of(scratch.c, panel), row, rows, panel);
+        if (last && !finishes) gemm_epilogue(g, of(scratch.c, panel), row, rows, panel);
       }
       k = some.end;
     } while (k < part.end);

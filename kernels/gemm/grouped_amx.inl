@@ -8,6 +8,7 @@
 #include <immintrin.h>
 
 #include "kernels/gemm/group_codes.inl"
+#include "kernels/gemm/packed_tiles_amx.inl"
 #include "kernels/gemm/tile_amx.h"
 #include "kernels/simd/prefetch.h"
 #include "kernels/simd/unrolled.h"
@@ -15,26 +16,19 @@
 namespace numaserve {
 namespace {
 
-// Copies the activations of some groups, tile by tile, to `scratch.rows`: [row tiles][units][rows of a tile]. The last
-// tile ends with the last row. A part of k that has no room there is none of `add_batches`.
+// Copies the activations of some groups, unit by unit, to `scratch.rows`. A part of k that has no room there is none of
+// `add_batches`.
 template <class T, int kUsed>
 inline void pack_units(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {
-  constexpr int64_t kBytes = kUsed * 4, kDepth = kUsed * kLineDepth<T>, kTogether = 8;
+  constexpr int64_t kBytes = kUsed * 4, kDepth = kUsed * kLineDepth<T>;
   const int64_t end = groups.end * g.b.group < g.b.depth ? groups.end * g.b.group : g.b.depth;
   const int64_t units = (end - groups.begin * g.b.group) / kDepth;
   const bool fits = units * kBytes <= packed_tiles_room(rows) * kLineBytes;
   scratch.first_word = groups.begin * g.b.group / kDepth;
   scratch.words = fits ? units : 0;
-  const int64_t row_bytes = g.lda * static_cast<int64_t>(sizeof(T)), height = rows < kTileRows ? rows : kTileRows;
+  const int64_t row_bytes = g.lda * static_cast<int64_t>(sizeof(T));
   const auto* from = static_cast<const std::byte*>(g.a) + row * row_bytes + scratch.first_word * kBytes;
-  std::byte* to = scratch.rows;
-  for (int64_t r = 0; r < rows; r += kTileRows, to += scratch.words * height * kBytes) {
-    const std::byte* first = from + (r + height < rows ? r : rows - height) * row_bytes;
-    for (int64_t unit = 0; unit < scratch.words; unit += kTogether)
-      for (int64_t line = 0; line < height; ++line)
-        for (int64_t i = unit; i < unit + kTogether && i < scratch.words; ++i)
-          __builtin_memcpy(to + (i * height + line) * kBytes, first + line * row_bytes + i * kBytes, kBytes);
-  }
+  copy_tiles<kBytes>(from, row_bytes, rows, scratch.words, scratch.rows);
 }
 
 // The products of some rows by a pair of panels. `kTiles`: units of a group.

@@ -18,29 +18,37 @@
 namespace numaserve {
 namespace {
 
+// Copies `tiles` tiles of `kBytes` wide, of each of `rows` rows, to `to`: [row tiles][tiles][rows of a tile][kBytes].
+// The last row tile ends with the last row.
+template <int64_t kBytes>
+inline void copy_tiles(const std::byte* from, int64_t row_bytes, int64_t rows, int64_t tiles, std::byte* to) {
+  constexpr int64_t kTogether = 8;  // tiles of a row, whose lines lie side by side
+  const int64_t height = rows < kTileRows ? rows : kTileRows;
+  for (int64_t r = 0; r < rows; r += kTileRows, to += tiles * height * kBytes) {
+    const std::byte* first = from + (r + height < rows ? r : rows - height) * row_bytes;
+    for (int64_t tile = 0; tile < tiles; tile += kTogether)
+      for (int64_t line = 0; line < height; ++line)
+        for (int64_t i = tile; i < tile + kTogether && i < tiles; ++i)
+          __builtin_memcpy(to + (i * height + line) * kBytes, first + line * row_bytes + i * kBytes, kBytes);
+  }
+}
+
 inline bool packs_tiles(int64_t row_bytes, int64_t rows) {
   constexpr int64_t kEvictingBytes = 2048;
   return rows > kStreamedRows && row_bytes % kEvictingBytes == 0;
 }
 
-// Copies k tiles of some rows to `scratch.rows`: [row tiles][k tiles][16] lines. The last row tile ends with the last
-// row, as it does in place.
+// Copies k tiles of some rows to `scratch.rows`, where that pays.
 template <class T>
 inline void pack_tiles(const GemmArgs& g, int64_t row, int64_t rows, Range k, GemmScratch& scratch) {
-  const int64_t row_bytes = g.lda * static_cast<int64_t>(sizeof(T)), tiles = k.end - k.begin;
+  const int64_t row_bytes = g.lda * static_cast<int64_t>(sizeof(T));
   scratch.packed = nullptr;
   if (!packs_tiles(row_bytes, rows)) return;
   scratch.first_word = k.begin * kLines;
-  scratch.words = tiles * kLines;
+  scratch.words = (k.end - k.begin) * kLines;
   scratch.packed = reinterpret_cast<const ActivationWord*>(scratch.rows);
   const auto* from = static_cast<const std::byte*>(g.a) + row * row_bytes + k.begin * kLineBytes;
-  std::byte* to = scratch.rows;
-  for (int64_t r = 0; r < rows; r += kTileRows) {
-    const std::byte* first = from + (r + kTileRows < rows ? r : rows - kTileRows) * row_bytes;
-    for (int64_t kt = 0; kt < tiles; ++kt)
-      for (int64_t line = 0; line < kTileRows; ++line, to += kLineBytes)
-        _mm512_store_si512(to, _mm512_loadu_si512(first + line * row_bytes + kt * kLineBytes));
-  }
+  copy_tiles<kLineBytes>(from, row_bytes, rows, k.end - k.begin, scratch.rows);
 }
 
 // The tiles from k tile `kt` on of `rows` rows from row `r` of the block on, packed or in place.
@@ -70,19 +78,20 @@ struct BesideTiles {
   const GemmArgs& g;
   const TileBlock<T>& block;
   const Sum* c;
-  const std::byte* from;  // what is fetched, and which lines of it
-  Range ahead;
-  Range done;           // rows to finish
-  int64_t lines, rows;  // of each part
+  const std::byte* from;  // what is fetched
+  int64_t lines, rows;    // of it, and to finish, at each k tile
+  Range ahead{0, 0};      // lines left to fetch
+  Range done{0, 0};       // rows left to finish
 
   void operator()() {
-    const Range some{done.begin, done.begin + rows < done.end ? done.begin + rows : done.end};
     for (const int64_t end = ahead.begin + lines < ahead.end ? ahead.begin + lines : ahead.end; ahead.begin < end;
          ++ahead.begin)
       prefetch_line(from + ahead.begin * kLineBytes);
-    if (some.begin == some.end) return;
-    gemm_epilogue(g, c + some.begin * 32, block.row + some.begin, some.end - some.begin, block.panel);
-    done.begin = some.end;
+    if (done.begin < done.end) finish(done.begin + rows < done.end ? done.begin + rows : done.end);
+  }
+  void finish(int64_t end) {
+    gemm_epilogue(g, c + done.begin * 32, block.row + done.begin, end - done.begin, block.panel);
+    done.begin = end;
   }
 };
 
@@ -90,30 +99,22 @@ struct BesideTiles {
 template <class T, class Sum>
 [[gnu::noinline]] inline void multiply_by_tiles(const GemmArgs& g, const GemmScratch& scratch,
                                                 const TileBlock<T>& block, Sum* c, bool accumulate, bool finish) {
-  const int64_t steps = ceil_div(block.rows, 2 * kTileRows), turns = block.count > 0 ? block.count : 1;
+  const int64_t steps = ceil_div(block.rows, 2 * kTileRows);
   const auto* tiles = reinterpret_cast<const std::byte*>(block.tiles);
   const auto* from = block.streamed ? tiles + kStreamAhead : reinterpret_cast<const std::byte*>(block.ahead);
   constexpr int64_t kTile = kTileBytes / static_cast<int64_t>(sizeof(T));
   const auto tile = [&block](int64_t t) { return block.tiles + t * 2 * kTile; };
-  Range done{0, 0};
+  const int64_t rows_each = ceil_div(2 * kTileRows, block.count > 0 ? block.count : 1);
+  BesideTiles<T, Sum> beside{g, block, c, from, ceil_div(2 * kLines, steps), rows_each};
   for (int64_t r = 0, step = 0; r < block.rows; ++step) {
     const int rows = rows_at_once(block.rows - r);
     const auto a = tiles_of<T>(g, scratch, block.row, r, rows, block.first);
-    const Range ahead = split(block.count * 2 * kLines, steps, step);
-    BesideTiles<T, Sum> beside{g,
-                               block,
-                               c,
-                               from,
-                               ahead,
-                               done,
-                               ceil_div(ahead.end - ahead.begin, turns),
-                               ceil_div(done.end - done.begin, turns)};
+    beside.ahead = split(block.count * 2 * kLines, steps, step);
+    beside.done.end = finish ? r : 0;
     multiply_row_tiles(a, tile, kTile, block.count, c + r * 32, 32, rows, accumulate, beside);
-    if (block.count == 0) beside();  // a rank without a share of k has no k tile at which to do it
-    if (finish) done = {r, r + rows};
     r += rows;
   }
-  if (finish) gemm_epilogue(g, c + done.begin * 32, block.row + done.begin, done.end - done.begin, block.panel);
+  if (finish) beside.finish(block.rows);  // the last rows, or all where a rank has no share of k
 }
 
 }  // namespace

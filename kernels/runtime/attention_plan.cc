@@ -46,21 +46,21 @@ AttentionWork AttentionPlanner::make_work(int32_t window) const {
 
 // Items of many rows read KV from far once for all of them, where there are enough items for all threads.
 AttentionPlanner::Cut AttentionPlanner::cut_heads(Sequences sequences, int32_t window) const {
-  const int64_t enough = kItemsPerThread * threads_;
-  int64_t whole_items = 0, cut_rows = 0;
-  for (const AttentionSequence& s : sequences) {
-    const int32_t rows = s.q_len * heads_.q_heads / heads_.kv_heads;
-    const int64_t blocks = all_blocks(s) - first_block(window, s.start);
-    whole_items += heads_.kv_heads * ceil_div(rows, kAttentionRows);
-    cut_rows += blocks > 1 ? heads_.kv_heads * rows * blocks : 0;
-  }
-  if (whole_items < enough) return {kAttentionRows, cut_rows <= partial_rows(limits_.pages_per_slot)};
+  const auto rows_of = [&](const AttentionSequence& s) { return int64_t{s.q_len} * heads_.q_heads / heads_.kv_heads; };
   const auto items_of = [&](int32_t rows) {
     int64_t items = 0;
-    for (const AttentionSequence& s : sequences)
-      items += heads_.kv_heads * ceil_div(int64_t{s.q_len} * heads_.q_heads / heads_.kv_heads, rows);
+    for (const AttentionSequence& s : sequences) items += heads_.kv_heads * ceil_div(rows_of(s), rows);
     return items;
   };
+  const int64_t enough = kItemsPerThread * threads_;
+  if (items_of(kAttentionRows) < enough) {
+    int64_t cut_rows = 0;
+    for (const AttentionSequence& s : sequences) {
+      const int64_t blocks = all_blocks(s) - first_block(window, s.start);
+      cut_rows += blocks > 1 ? heads_.kv_heads * rows_of(s) * blocks : 0;
+    }
+    return {kAttentionRows, cut_rows <= partial_rows(limits_.pages_per_slot)};
+  }
   int32_t rows = kPromptRows;
   while (rows > kAttentionRows && items_of(rows) < 2 * enough) rows /= 2;
   return {rows, false};

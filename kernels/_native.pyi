@@ -222,9 +222,14 @@ class Program:
         tokens: npt.NDArray[np.int32],
         targets: npt.NDArray[np.int32],
         step_id: int = 0,
+        drafts: Sequence[int] = (),
     ) -> tuple[list[tuple[int, Logprobs | None, Logprobs | None]], int, int, int]:
         """Run a batch: rows of (slot, start, count, from previous, end, targets) and their token ids. `end` is what the
         last position is for: 0 nothing, 1 a sample, 2 pooling. Masks are those of step `step_id`.
+
+        `drafts` is empty, or says of each sequence how many of its last tokens are guesses of what is sampled after
+        those before them. There is a sample after the last token that is none and after each draft, and only those
+        that rest on right ones are told and kept.
 
         Returns for each row of logits its sequence, sample and target, then nanoseconds in all, in collectives, and of
         waiting for masks.

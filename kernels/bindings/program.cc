@@ -118,7 +118,11 @@ nb::object logprobs(const SampledRow& row) {
 constexpr int32_t kSample = 1, kPool = 2;
 
 // [(sequence, sampled or None, target or None)], each a (token, logprob, top ids, top logprobs), and three times.
-nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, const Ints& targets, uint64_t step_id) {
+// `drafts` is empty, or has a number for each sequence.
+nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, const Ints& targets, uint64_t step_id,
+               const std::vector<int32_t>& drafts) {
+  if (!drafts.empty() && drafts.size() != sequences.shape(0))
+    throw std::invalid_argument("the numbers of drafts are not as many as the sequences of the plan");
   std::vector<SequenceInput> plan(sequences.shape(0));
   for (size_t i = 0; i < plan.size(); ++i)
     plan[i] = {.slot = sequences(i, 0),
@@ -127,7 +131,8 @@ nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, cons
                .from_previous = sequences(i, 3) != 0,
                .sample = sequences(i, 4) == kSample,
                .num_targets = sequences(i, 5),
-               .pool = sequences(i, 4) == kPool};
+               .pool = sequences(i, 4) == kPool,
+               .drafts = drafts.empty() ? 0 : drafts[i]};
   StepOutcome outcome{};
   {
     const nb::gil_scoped_release released;
@@ -136,7 +141,8 @@ nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, cons
   nb::list rows;
   for (size_t i = 0; i < outcome.rows.size(); ++i) {
     const LogitRow& row = outcome.rows[i];
-    rows.append(nb::make_tuple(row.sequence, row.sample ? logprobs(outcome.sampled[i]) : nb::none(),
+    rows.append(nb::make_tuple(row.sequence,
+                               row.sample && outcome.sampled[i].token >= 0 ? logprobs(outcome.sampled[i]) : nb::none(),
                                row.target >= 0 ? logprobs(outcome.targets[i]) : nb::none()));
   }
   return nb::make_tuple(rows, outcome.native_ns, outcome.all_reduce_ns, outcome.mask_wait_ns);
@@ -192,7 +198,8 @@ void bind_program(nb::module_& m) {
       .def_prop_ro("dropped_sequences", &Program::dropped_sequences)
       .def_prop_ro("pooled", &pooled)
       .def("token_logprobs", [](Program& self, int64_t slot) { return self.slots().at(slot).named_logprobs; })
-      .def("step", &step, nb::arg("sequences"), nb::arg("tokens"), nb::arg("targets"), nb::arg("step_id") = 0)
+      .def("step", &step, nb::arg("sequences"), nb::arg("tokens"), nb::arg("targets"), nb::arg("step_id") = 0,
+           nb::arg("drafts") = std::vector<int32_t>{})
       .def_prop_rw(
           "blocking",
           [](const Program& self) {

@@ -44,6 +44,8 @@ struct SampleArgs {
   const float* logits;  // [vocab]
   int64_t vocab, position;
   const SamplingState* state;
+  const int32_t* drafts;  // tokens of the output that `output_counts` does not count yet; those of the step before this
+  int32_t num_drafts;
   const uint32_t* mask;  // bit i of its words tells whether token i is allowed; null: all are
   int32_t* candidates;   // scratch: [2 * vocab]
   float* adjusted;       // scratch: [vocab], the logits after penalties, bias, mask and suppression

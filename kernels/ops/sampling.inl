@@ -199,19 +199,32 @@ bool weighs_all(const SampleArgs& a) {
   return draws(a) && !(a.state->min_p > 0.0f) && !(a.state->top_k > 0 && a.state->top_k < a.vocab);
 }
 
+float penalized(const SamplingState& state, float logit, int32_t in_prompt, int32_t in_output) {
+  float x = logit;
+  if (in_prompt > 0 || in_output > 0) x = x > 0.0f ? x / state.repetition_penalty : x * state.repetition_penalty;
+  if (in_output > 0) x = x - state.frequency_penalty * static_cast<float>(in_output) - state.presence_penalty;
+  return x;
+}
+
+// Writes some of the logits after the penalties to `out`.
+void penalize(const SampleArgs& a, Range tokens, float* out) {
+  const SamplingState& state = *a.state;
+  for (int64_t i = tokens.begin; i < tokens.end; ++i)
+    out[i] = penalized(state, a.logits[i], state.prompt_counts[i], state.output_counts[i]);
+  for (const int32_t* draft = a.drafts; draft != a.drafts + a.num_drafts; ++draft) {
+    if (!is_in(*draft, tokens)) continue;
+    int32_t count = state.output_counts[*draft];
+    for (int32_t i = 0; i < a.num_drafts; ++i) count += a.drafts[i] == *draft;
+    out[*draft] = penalized(state, a.logits[*draft], state.prompt_counts[*draft], count);
+  }
+}
+
 // Writes some of the logits after penalties, bias, mask and suppression to `adjusted`.
 void adjust_logits(const SampleArgs& a, Range tokens, bool suppress) {
   const SamplingState& state = *a.state;
   float* const out = a.adjusted;
   if (state.output_counts != nullptr) {
-    for (int64_t i = tokens.begin; i < tokens.end; ++i) {
-      float x = a.logits[i];
-      if (state.prompt_counts[i] > 0 || state.output_counts[i] > 0)
-        x = x > 0.0f ? x / state.repetition_penalty : x * state.repetition_penalty;
-      if (state.output_counts[i] > 0)
-        x = x - state.frequency_penalty * static_cast<float>(state.output_counts[i]) - state.presence_penalty;
-      out[i] = x;
-    }
+    penalize(a, tokens, out);
   } else {
     __builtin_memcpy(out + tokens.begin, a.logits + tokens.begin,
                      static_cast<size_t>(tokens.end - tokens.begin) * sizeof(float));

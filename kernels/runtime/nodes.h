@@ -265,6 +265,8 @@ struct SampleNode : Node {
   void begin(const Run& run, int64_t row, const SampleArgs& args, Range blocks) const;
   void finish(Run& run, int64_t row, const SampleArgs& args) const;
   void share_tokens(Run& run, int thread) const;
+  // Makes what was sampled the slots' last tokens, but for what rests on drafts that were wrong, which is forgotten.
+  void keep_tokens(Run& run) const;
 };
 
 // Bytes of scratch that SampleNode needs on each thread.

@@ -165,8 +165,8 @@ std::vector<int32_t> Program::nan_sequences() const {
   std::vector<int32_t> found;
   const std::vector<LogitRow>& rows = step_.logit_rows;
   for (size_t i = 0; i < rows.size(); ++i) {
-    const bool spoiled =
-        (rows[i].sample && !sampled_[i].usable) || (rows[i].target >= 0 && !sampled_[rows.size() + i].usable);
+    const bool spoiled = (rows[i].sample && sampled_[i].token >= 0 && !sampled_[i].usable) ||
+                         (rows[i].target >= 0 && !sampled_[rows.size() + i].usable);
     if (spoiled && (found.empty() || found.back() != rows[i].sequence)) found.push_back(rows[i].sequence);
   }
   for (size_t i = 0; i < step_.pooled_sequences.size(); ++i) {

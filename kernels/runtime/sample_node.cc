@@ -27,13 +27,23 @@ void SampleNode::run(Run& run, int thread) const {
   leave(run, logits, thread);
   run.team.barrier(thread);
   if (run.ring != nullptr) share_tokens(run, thread);
-  if (thread != 0 || run.failed()) return;
+  if (thread == 0 && !run.failed()) keep_tokens(run);
+}
+
+// Every rank has the tokens, and so keeps the same.
+void SampleNode::keep_tokens(Run& run) const {
+  bool holds = true;  // whether all drafts of the sequence before this row were right
   for (size_t i = 0; i < run.step.logit_rows.size(); ++i) {
     const LogitRow& row = run.step.logit_rows[i];
     if (!row.sample) continue;
+    int32_t& token = run.sampled[i].token;
+    if (row.behind == 0) holds = true;
+    if (!holds) token = kNotSampled;
+    if (token == kNotSampled) continue;
     Slot& slot = slot_of(run, static_cast<int64_t>(i));
-    slot.last_token = run.sampled[i].token;
-    if (!slot.output_counts.empty()) ++slot.output_counts[static_cast<size_t>(slot.last_token)];
+    slot.last_token = token;
+    if (!slot.output_counts.empty()) ++slot.output_counts[static_cast<size_t>(token)];
+    holds = token == row.draft;
   }
 }
 
@@ -84,10 +94,13 @@ SampleArgs SampleNode::arguments(Run& run, int64_t row, const uint32_t* mask, in
   auto* candidates = reinterpret_cast<int32_t*>(values + padded);
   auto* adjusted = reinterpret_cast<float*>(candidates + 2 * padded);
   auto* raw = reinterpret_cast<SampledBlock*>(adjusted + padded);
+  const LogitRow& logit_row = run.step.logit_rows[static_cast<size_t>(row)];
   return {.logits = values,
           .vocab = vocab,
-          .position = run.step.logit_rows[static_cast<size_t>(row)].position,
+          .position = logit_row.position,
           .state = &slot_of(run, row).sampling,
+          .drafts = run.step.tokens.data() + logit_row.row - logit_row.behind + 1,
+          .num_drafts = logit_row.behind,
           .mask = mask,
           .candidates = candidates,
           .adjusted = adjusted,

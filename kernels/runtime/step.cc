@@ -65,11 +65,15 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
       refuse_slot(s, "has a page table that does not reach the new tokens");
     if (end > max_positions_) refuse_slot(s, "goes on beyond the context that the model was loaded for");
     if (s.num_targets < 0 || s.num_targets > s.count) refuse_slot(s, "has more targets than new tokens");
+    if (s.drafts < 0 || (s.drafts > 0 && (s.drafts >= s.count || !s.sample || s.num_targets > 0)))
+      refuse_slot(s, "has drafts that nothing is sampled before");
+    if (s.drafts > 0 && (slot.masked || !slot.named_ids.empty()))
+      refuse_slot(s, "has drafts, and a mask or named tokens, of which there is one a step");
     if (s.pool && !may_pool_) refuse_slot(s, "wants to be pooled, which this model is not loaded for");
     total += s.count;
     literal += s.from_previous ? 0 : s.count;
     wanted_targets += s.num_targets;
-    rows += s.num_targets + (s.sample && s.num_targets < s.count);
+    rows += s.num_targets + (s.sample && s.num_targets < s.count) + s.drafts;
   }
   require(total <= limits_.max_tokens, "a plan has more tokens than the step budget");
   require(rows <= limits_.max_logit_rows, "a plan wants more rows of logits than there is room for");
@@ -138,14 +142,17 @@ void Step::add_runs(const AttentionSequence& s) {
 }
 
 void Step::add_rows(const SequenceInput& s, int32_t index, int32_t row, std::span<const int32_t>& targets) {
+  const int32_t first_sample = s.count - 1 - s.drafts;
   for (int32_t t = 0; t < s.count; ++t) {
-    const bool sample = s.sample && t == s.count - 1;
+    const bool sample = s.sample && t >= first_sample;
     if (!sample && t >= s.num_targets) continue;
     logit_rows.push_back({.row = row + t,
                           .sequence = index,
                           .position = s.start + t + 1,
                           .target = t < s.num_targets ? targets[static_cast<size_t>(t)] : -1,
-                          .sample = sample});
+                          .sample = sample,
+                          .draft = sample && t + 1 < s.count ? tokens[static_cast<size_t>(row + t) + 1] : -1,
+                          .behind = sample ? t - first_sample : 0});
   }
   targets = targets.subspan(static_cast<size_t>(s.num_targets));
 }

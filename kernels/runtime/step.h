@@ -18,6 +18,9 @@ struct SequenceInput {
   bool from_previous, sample;
   int32_t num_targets;  // of the first so many positions the log-probability of a given next token is wanted
   bool pool = false;    // whether the last position is pooled; such a sequence has no rows of logits
+  // The last so many tokens are drafts: guesses of what is sampled after the tokens before them. Each gets a row of
+  // logits, and what is sampled there is kept as far as the guesses before it were right.
+  int32_t drafts = 0;
 };
 
 struct LogitRow {
@@ -26,6 +29,8 @@ struct LogitRow {
   int32_t position;  // of the token to sample
   int32_t target;    // token whose log-probability is wanted, or -1
   bool sample;
+  int32_t draft;   // the guess of what is sampled here, on which the next row rests; or -1
+  int32_t behind;  // drafts of its sequence in the step that come before it
 };
 
 // How ranks divide the latents of a long sequence: each attends its blocks of them with the heads of all ranks. (They

@@ -94,6 +94,30 @@ IMPOSSIBLE = {
 }
 
 
+def drafted(drafts: list[int], **fields: Any) -> StepPlan:
+    return StepPlan(77, [seq(1, pages=[4]), seq(**fields)], drafts=drafts)
+
+
+IMPOSSIBLE_DRAFTS = {
+    "fewer numbers of drafts than sequences": drafted([1]),
+    "more numbers of drafts than sequences": drafted([1, 1, 1]),
+    "as many drafts as tokens": drafted([0, len(PROMPT)]),
+    "less than no drafts": drafted([0, -1]),
+    "drafts in 40 bits": drafted([0, 1 << 40]),
+    "drafts before no sample": drafted([0, 1], sample=False),
+    "drafts and targets": drafted([0, 1], prompt_logprobs=[5]),
+    "drafts of a sequence with named tokens": drafted([0, 1], sampling=SamplingParams(token_ids_logprob=[5])),
+    "more drafts than rows of logits": drafted([0, 16], tokens=[5] * 17),
+}
+
+
+@pytest.mark.parametrize("kind", IMPOSSIBLE_DRAFTS)
+def test_drafts_that_cannot_be_verified_fail_alone(group: RankGroup, kind: str) -> None:
+    group.send(IMPOSSIBLE_DRAFTS[kind])
+    assert {failure.step_id for failure in group.receive_failures()} == {77}
+    is_served(group)
+
+
 @pytest.mark.parametrize("kind", IMPOSSIBLE)
 def test_a_plan_that_cannot_be_run_fails_alone(group: RankGroup, kind: str) -> None:
     group.send(plan(77, seq(1, pages=[4]), IMPOSSIBLE[kind]))

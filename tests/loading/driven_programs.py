@@ -63,7 +63,7 @@ def start(program: AnyProgram, slot: int, pages: Sequence[int], sampling: Sampli
     program.append_pages(slot, list(pages))
 
 
-def run(program: AnyProgram, rows: Sequence[Row]) -> list[tuple[int, Any, Any]]:
+def run(program: AnyProgram, rows: Sequence[Row], drafts: Sequence[int] = ()) -> list[tuple[int, Any, Any]]:
     """One step; for each row of logits its sequence, what was sampled, and what the target got."""
     plan = [
         (slot, begin, 1 if tokens is None else len(tokens), tokens is None, sample, len(targets))
@@ -72,7 +72,7 @@ def run(program: AnyProgram, rows: Sequence[Row]) -> list[tuple[int, Any, Any]]:
     tokens = [token for _, _, tokens, _, _ in rows for token in tokens or ()]
     targets = [token for row in rows for token in row[4]]
     sequences = np.array(plan, np.int32).reshape(-1, 6)
-    found, *_ = program.step(sequences, np.array(tokens, np.int32), np.array(targets, np.int32))
+    found, *_ = program.step(sequences, np.array(tokens, np.int32), np.array(targets, np.int32), drafts=list(drafts))
     return list(found)
 
 

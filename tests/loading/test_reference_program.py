@@ -1,6 +1,7 @@
 """The reference beside native code: what fusions and kernels are compared with, and what it says of itself."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import psutil
@@ -127,6 +128,50 @@ def test_ranks_that_divide_a_sequence_attend_to_what_each_would_alone(team: Team
 def programs(part: Part, team: Team) -> list[AnyProgram]:
     b = dense(part)
     return [make_program(b.setup, b.fused(), team), reference(b, b.fused(), DECLARED)]
+
+
+def said(found: list[tuple[int, Any, Any]]) -> list[tuple[int, float]]:
+    """The tokens that were kept, with their log-probabilities."""
+    return [(sampled[0], sampled[1]) for _, sampled, _ in found if sampled is not None]
+
+
+PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.7}
+
+
+@pytest.mark.parametrize("sampling", [{}, PENALTIES, {"temperature": 1.3, "seed": 4}], ids=str)
+@pytest.mark.parametrize("index", [0, 1], ids=["native", "reference"])
+def test_right_drafts_are_kept_and_what_rests_on_a_wrong_one_is_forgotten(
+    index: int, sampling: dict[str, float], part: Part, team: Team
+) -> None:
+    program = programs(part, team)[index]
+    params = SamplingParams(**{"temperature": 0.0, "logprobs": 0, **sampling})  # type: ignore[arg-type]
+    start(program, 0, range(8), params)
+    alone = said(run(program, [(0, 0, [5, 6, 7], True, ())]))
+    for position in range(3, 9):
+        alone += said(run(program, [(0, position, None, True, ())]))
+    tokens = [token for token, _ in alone]
+    start(program, 1, range(8, 16), params)
+    found = said(run(program, [(1, 0, [5, 6, 7], True, ())]))
+    wrong = tokens[3] ^ 1
+    found += said(run(program, [(1, 3, [tokens[0], tokens[1], tokens[2], wrong, 9], True, ())], [4]))
+    assert len(found) == 4
+    found += said(run(program, [(1, 6, None, True, ())]))
+    found += said(run(program, [(1, 7, [tokens[4], tokens[5]], True, ())], [1]))
+    assert [token for token, _ in found] == tokens
+    if index == 0:
+        assert found == alone
+    np.testing.assert_allclose([logprob for _, logprob in found], [logprob for _, logprob in alone], rtol=1e-5)
+
+
+@pytest.mark.parametrize("index", [0, 1], ids=["native", "reference"])
+def test_a_wrong_draft_whose_logits_are_not_numbers_spoils_nothing(index: int, team: Team) -> None:
+    program = programs(Part(weights=RandomWeights(team, spoiled_token=9)), team)[index]
+    start(program, 0, range(8))
+    ((first, _),) = said(run(program, [(0, 0, [5, 6, 7], True, ())]))
+    assert len(said(run(program, [(0, 3, [first, 9], True, ())], [1]))) == 1
+    assert list(program.nan_sequences) == []
+    run(program, [(0, 4, [9], True, ())])
+    assert list(program.nan_sequences) == [0]
 
 
 REFUSED: dict[str, list[Row]] = {

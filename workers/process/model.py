@@ -30,6 +30,7 @@ from numaserve.workers.protocol import (
     OperationProfile,
     ProfileRequest,
     RankProfile,
+    SampledToken,
     SeqPlan,
     SeqResult,
     SlotInit,
@@ -150,7 +151,7 @@ class RankModel:
             sequences = np.array([_native_row(seq) for seq in plan.seqs], dtype=np.int32).reshape(-1, 6)
             tokens = _concatenated(seq.tokens for seq in plan.seqs)
             targets = _concatenated(seq.prompt_logprobs for seq in plan.seqs)
-            rows, *times = self._program.step(sequences, tokens, targets, plan.step_id)
+            rows, *times = self._program.step(sequences, tokens, targets, plan.step_id, plan.drafts or [])
         except Exception:
             # Whether a plan can be run shows when all of it has been looked at. To look at it twice, first without
             # changing anything, would cost each step what a refusal alone should cost.
@@ -169,17 +170,18 @@ class RankModel:
             if seq.init is not None:
                 self._wants_logprobs[seq.slot] = seq.init.sampling.logprobs >= 0
                 self._names_tokens[seq.slot] = bool(seq.init.sampling.token_ids_logprob)
-        tokens = [-1] * len(plan.seqs)
-        logprobs: list[TokenLogprobs | None] = [None] * len(plan.seqs)
+        sampled: list[list[SampledToken]] = [[] for _ in plan.seqs]
         prompts: list[list[TokenLogprobs]] = [[] for _ in plan.seqs]
-        for index, sampled, target in rows:
-            if sampled is not None:
-                tokens[index] = sampled[0]
-                if self._wants_logprobs[plan.seqs[index].slot]:
-                    logprobs[index] = TokenLogprobs(*sampled)
+        for index, sample, target in rows:
+            if sample is not None:
+                wanted = self._wants_logprobs[plan.seqs[index].slot]
+                sampled[index].append(SampledToken(sample[0], TokenLogprobs(*sample) if wanted else None))
             if target is not None:
                 prompts[index].append(TokenLogprobs(*target))
-        results = [SeqResult(*result) for result in zip(tokens, logprobs, prompts, strict=True)]
+        results = []
+        for tokens, of_prompt in zip(sampled, prompts, strict=True):
+            first, *following = tokens or [SampledToken(-1)]
+            results.append(SeqResult(first.token, first.logprobs, of_prompt, following=following))
         for index, values in self._program.pooled:
             results[index] = msgspec.structs.replace(results[index], embedding=values)
         for index in self._program.nan_sequences:

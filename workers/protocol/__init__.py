@@ -32,6 +32,7 @@ from numaserve.workers.protocol.profiles import Ceilings, OperationProfile, Prof
 from numaserve.workers.protocol.steps import (
     MAX_LOGPROBS,
     PAGE_SIZE,
+    SampledToken,
     SamplingParams,
     SeqPlan,
     SeqResult,
@@ -56,6 +57,7 @@ __all__ = [
     "ProtocolError",
     "RankProfile",
     "Ready",
+    "SampledToken",
     "SamplingParams",
     "SeqPlan",
     "SeqResult",

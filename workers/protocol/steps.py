@@ -77,6 +77,9 @@ class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pla
     step_id: int
     seqs: list[SeqPlan]
     deadline_s: float = 0.0  # of each wait for another rank; 0: the `Launch`'s
+    # How many of each sequence's last tokens are drafts: guesses of what is sampled after the tokens before them. There
+    # is a sample after the last token that is none, and one after each draft. Left out where no sequence has any.
+    drafts: list[int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -86,6 +89,13 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     logprob: float
     top_ids: list[int] = []  # most likely first
     top_logprobs: list[float] = []
+
+
+class SampledToken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A token that was sampled after a draft that was right, with what its request wants to know of it."""
+
+    token: int
+    logprobs: TokenLogprobs | None = None
 
 
 class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -103,6 +113,8 @@ class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     dropped: bool = False
     token_logprobs: list[float] = []  # of `token_ids_logprob`, in that order; empty where nothing was sampled
     embedding: bytes = b""  # fp32, little-endian, of the hidden size; empty where the plan did not pool
+    # What was sampled behind `token`, after drafts that were right: at most one more each than there were drafts.
+    following: list[SampledToken] = []
 
 
 class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="result"):

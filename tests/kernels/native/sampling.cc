@@ -28,7 +28,7 @@ SampledRow sample_in_parts(const KernelTable& table, const float* logits, int64_
   std::vector<float> adjusted(static_cast<size_t>(vocab));
   const int64_t count = sample_blocks(vocab);
   std::vector<SampledBlock> raw(static_cast<size_t>(count)), drawn(static_cast<size_t>(count));
-  const SampleArgs args{logits,          vocab,      position,    &state, mask, candidates.data(),
+  const SampleArgs args{logits,          vocab,      position,    &state, nullptr, 0, mask, candidates.data(),
                         adjusted.data(), raw.data(), drawn.data()};
   for (int64_t part = 0; part < parts; ++part) table.sample_begin(args, split(count, parts, part));
   for (int64_t part = 0; part < parts; ++part) table.sample_weigh(args, split(count, parts, part));

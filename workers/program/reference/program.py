@@ -77,10 +77,12 @@ class ReferenceProgram:
         """Undo every `init_slot` and `append_pages` since the last step that was run."""
         self._slots.revert()
 
-    def step(self, sequences: Ints, tokens: Ints, targets: Ints, step_id: int = 0) -> tuple[list[Row], int, int, int]:
+    def step(
+        self, sequences: Ints, tokens: Ints, targets: Ints, step_id: int = 0, drafts: Sequence[int] = ()
+    ) -> tuple[list[Row], int, int, int]:
         """Run a batch. Raises `ValueError` for one that cannot be run."""
         begin = time.monotonic_ns()
-        step = make_step(self._setup, self._slots, sequences, tokens, targets)
+        step = make_step(self._setup, self._slots, sequences, tokens, targets, drafts=drafts)
         if step.pooled and not self._pools:
             raise ValueError("a plan wants sequences pooled, which this model is not loaded for")
         self._slots.commit()

@@ -45,6 +45,8 @@ class LogitRow:
     position: int  # of the token that the logits are for
     target: int
     sample: bool
+    drafts: list[int]  # of its sequence and this step, up to the row: guesses on which it rests
+    draft: int  # the guess of what is sampled here, -1: none
 
 
 @dataclass(frozen=True)
@@ -79,13 +81,17 @@ class Step:
                 yield each.slot.pages[position // PAGE_SIZE], position % PAGE_SIZE
 
 
-def make_step(setup: ProgramSetup, slots: SlotTable, sequences: Ints, tokens: Ints, targets: Ints) -> Step:
-    """The step of a plan: rows of (slot, start, count, from previous, end, targets), token ids, wanted next tokens.
+def make_step(
+    setup: ProgramSetup, slots: SlotTable, sequences: Ints, tokens: Ints, targets: Ints, *, drafts: Sequence[int] = ()
+) -> Step:
+    """The step of a plan: rows of (slot, start, count, from previous, end, targets), token ids, wanted next tokens, and
+    how many of each sequence's tokens are drafts.
 
     Raises `ValueError` for a plan that cannot be run.
     """
     literal, wanted = iter(tokens.tolist()), iter(targets.tolist())
-    _check(setup, slots, sequences.tolist(), tokens.tolist(), targets.tolist())
+    guesses = list(drafts) or [0] * len(sequences)
+    _check(setup, slots, sequences.tolist(), tokens.tolist(), targets.tolist(), drafts=guesses)
     step, parallel = Step([], [], [], [], []), setup.context_parallel
     for index, (number, start, count, from_previous, end, num_targets) in enumerate(sequences.tolist()):
         slot = slots.at(number)
@@ -96,23 +102,38 @@ def make_step(setup: ProgramSetup, slots: SlotTable, sequences: Ints, tokens: In
         if end == END_POOL:
             step.pooled.append(sequence)
         step.tokens.extend([slot.last_token] if from_previous else [next(literal) for _ in range(count)])
+        own = step.tokens[sequence.row :]
+        known = count - guesses[index]
         for token in range(count):
             target = next(wanted) if token < num_targets else -1
-            samples = end == END_SAMPLE and token == count - 1
+            samples = end == END_SAMPLE and token >= known - 1
             if target >= 0 or samples:
-                step.logit_rows.append(LogitRow(sequence.row + token, sequence, start + token + 1, target, samples))
+                draft = own[token + 1] if samples and token + 1 < count else -1
+                rests_on = own[known : token + 1]
+                position = start + token + 1
+                step.logit_rows.append(
+                    LogitRow(sequence.row + token, sequence, position, target, samples, rests_on, draft)
+                )
     return step
 
 
 def _check(
-    setup: ProgramSetup, slots: SlotTable, sequences: list[list[int]], tokens: Sequence[int], targets: Sequence[int]
+    setup: ProgramSetup,
+    slots: SlotTable,
+    sequences: list[list[int]],
+    tokens: Sequence[int],
+    targets: Sequence[int],
+    *,
+    drafts: list[int],
 ) -> None:
     limits = setup.limits
     numbers, counts = [each[0] for each in sequences], [each[2] for each in sequences]
     literal = sum(count for count, each in zip(counts, sequences, strict=True) if not each[3])
-    rows = sum(each[5] + (each[4] == END_SAMPLE and each[5] < each[2]) for each in sequences)
-    for row in sequences:
+    _require(len(drafts) == len(sequences), "the numbers of drafts are not as many as the sequences of the plan")
+    rows = sum(each[5] + (each[4] == END_SAMPLE and each[5] < each[2]) for each in sequences) + sum(drafts)
+    for row, guesses in zip(sequences, drafts, strict=True):
         _check_sequence(limits.pages_per_slot, slots, row)
+        _check_drafts(slots, row, guesses)
     _require(len(set(numbers)) == len(numbers), "a plan names a slot twice")
     _require(sum(counts) <= limits.max_step_tokens, "a plan has more tokens than the step budget")
     _require(rows <= limits.max_logit_rows, "a plan wants more rows of logits than there is room for")
@@ -132,6 +153,19 @@ def _check_sequence(pages_per_slot: int, slots: SlotTable, row: list[int]) -> No
     _require(end <= len(slot.pages) * PAGE_SIZE, f"{named} has a page table that does not reach the new tokens")
     _require(end <= pages_per_slot * PAGE_SIZE, f"{named} goes on beyond the context that the model was loaded for")
     _require(0 <= num_targets <= count, f"{named} has more targets than new tokens")
+
+
+def _check_drafts(slots: SlotTable, row: list[int], drafts: int) -> None:
+    number, _, count, _, end, num_targets = row
+    sampling, named = slots.at(number).sampling, f"slot {number} of a plan"
+    _require(
+        drafts == 0 or (0 < drafts < count and end == END_SAMPLE and num_targets == 0),
+        f"{named} has drafts that nothing is sampled before",
+    )
+    _require(
+        drafts == 0 or not (sampling.masked or sampling.token_ids_logprob),
+        f"{named} has drafts, and a mask or named tokens, of which there is one a step",
+    )
 
 
 def _require(holds: bool, message: str) -> None:

@@ -1,5 +1,6 @@
 """Operations in which the ranks meet."""
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -48,14 +49,29 @@ def sample(run: Run, op: Sample) -> None:
         # Free rows first: they wait for nobody's mask.
         for index in sorted(range(len(rows)), key=lambda index: _is_masked(rows[index])):
             run.sampled[index] = _sampled(run, rows[index], wide[index])
-            sequence = rows[index].sequence.index
-            if not usable(wide[index]) and sequence not in run.spoiled:
-                run.spoiled.append(sequence)
         tokens = [-1 if each is None else each.token for each, _ in run.sampled]
-    tokens = run.ranks.gather(tokens)[0]
-    for row, token in zip(rows, tokens, strict=True):
-        if row.sample:
+    tokens = list(run.ranks.gather(tokens)[0])
+    for index in _wrong(rows, tokens):
+        if run.sampled:
+            run.sampled[index] = (None, None)
+        tokens[index] = -1
+    for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+        if token >= 0:
             _remember(row.sequence.slot, token)
+        told = run.sampled and run.sampled[index] != (None, None)
+        if told and not usable(wide[index]) and row.sequence.index not in run.spoiled:
+            run.spoiled.append(row.sequence.index)
+
+
+def _wrong(rows: Sequence[LogitRow], tokens: Sequence[int]) -> list[int]:
+    """The rows that rest on drafts of which one was not what was sampled."""
+    found, holds = [], True
+    for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
+        holds = not row.drafts or holds
+        if not holds:
+            found.append(index)
+        holds = holds and token == row.draft
+    return found
 
 
 def _is_masked(row: LogitRow) -> bool:
@@ -71,7 +87,7 @@ def _sampled(run: Run, row: LogitRow, logits: F32) -> Sampled:
         allowed, dropped = None, False
         if params.masked:
             allowed, dropped = run.masks.wait_for(row.sequence.number, len(logits))
-        x = adjusted(logits, params, row.position, slot.prompt, slot.output, allowed=allowed)
+        x = adjusted(logits, params, row.position, slot.prompt, [*slot.output, *row.drafts], allowed=allowed)
         token = sampled_token(x, params, row.position)
         if dropped or is_dropped(x, allowed):
             run.dropped.append(row.sequence.index)

@@ -1,7 +1,7 @@
 """Types of options whose values are more than a number or a text."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -26,6 +26,8 @@ def _url_prefix(text: str) -> str:
     return text
 
 
+DrafterName = Literal["suffix"]
+DRAFTERS: tuple[DrafterName, ...] = get_args(DrafterName)
 NonBlank = Annotated[str, AfterValidator(_not_blank)]
 UrlPrefix = Annotated[str, AfterValidator(_url_prefix)]
 Names = Annotated[tuple[NonBlank, ...], BeforeValidator(_as_tuple)]

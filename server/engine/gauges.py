@@ -1,6 +1,9 @@
 """The scheduler's counters as metrics."""
 
+from collections import Counter
+
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.option_types import DrafterName
 from numaserve.server.scheduler.scheduler import Scheduler
 
 
@@ -11,10 +14,12 @@ class Gauges:
     they would not tell of requests that have come since.
     """
 
-    def __init__(self, metrics: Metrics, scheduler: Scheduler) -> None:
+    def __init__(self, metrics: Metrics, scheduler: Scheduler, drafter: DrafterName | None = None) -> None:
+        self._drafter = drafter
         self._metrics = metrics
         self._scheduler = scheduler
         self._queries = self._hits = self._retractions = 0  # reported so far
+        self._drafted: Counter[bool] = Counter()
 
     def describe_cache(self, dtype: str) -> None:
         """Tell how the KV cache is laid out, whose numbers are of `dtype`."""
@@ -35,3 +40,11 @@ class Gauges:
         self._metrics.prefix_cache(queried_tokens=queries - self._queries, hit_tokens=hits - self._hits)
         self._metrics.retracted(stats.retractions - self._retractions)
         self._queries, self._hits, self._retractions = queries, hits, stats.retractions
+        self._set_drafted()
+
+    def _set_drafted(self) -> None:
+        drafted, name = self._scheduler.drafted.copy(), self._drafter
+        if name is not None:
+            accepted, rejected = (drafted[right] - self._drafted[right] for right in (True, False))
+            self._metrics.drafted(name, accepted=accepted, rejected=rejected)
+        self._drafted = drafted

@@ -40,7 +40,11 @@ class StepTimes:
 
 def step_kind(plan: StepPlan) -> StepKind:
     """The kind of a plan: prompts, output tokens or both. A prompt's last single token counts as output."""
-    decoding = sum(seq.from_previous or (seq.init is None and len(seq.tokens) == 1) for seq in plan.seqs)
+    drafts = plan.drafts or [0] * len(plan.seqs)
+    decoding = sum(
+        seq.from_previous or (seq.init is None and len(seq.tokens) - guesses == 1)
+        for seq, guesses in zip(plan.seqs, drafts, strict=True)
+    )
     if decoding == len(plan.seqs):
         return "decode"
     return "mixed" if decoding else "prefill"

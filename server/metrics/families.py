@@ -5,6 +5,7 @@ Durations are in seconds, sizes in bytes or tokens.
 
 from numaserve.server.metrics.labels import (
     DEATH_REASONS,
+    DRAFT_OUTCOMES,
     FINISH_REASONS,
     PAGE_STATES,
     REFUSALS,
@@ -13,6 +14,7 @@ from numaserve.server.metrics.labels import (
     STEP_KINDS,
 )
 from numaserve.server.metrics.series import Series
+from numaserve.server.option_types import DRAFTERS
 from prometheus_client import Counter, Gauge, Histogram, Info
 
 # Upper bounds of the histograms' buckets, in seconds or tokens. They are the same on every server: only equal bounds
@@ -124,6 +126,12 @@ class SchedulerFamilies:
         self.requests = series.each(Gauge, "numaserve_requests", "Sequences in the engine.", "state", REQUEST_STATES)
         self.retractions = series.one(
             Counter, "numaserve_retractions_total", "Sequences sent back to the queue for want of KV pages."
+        )
+        self.draft_tokens = series.each_of(
+            Counter,
+            "numaserve_draft_tokens_total",
+            "Guessed tokens that steps verified, by what --speculative has guessed them with.",
+            {"drafter": DRAFTERS, "outcome": DRAFT_OUTCOMES},
         )
         self.kv_pages = series.each(
             Gauge,

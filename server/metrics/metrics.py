@@ -142,6 +142,11 @@ class Metrics:
         self._scheduler.cache_queries.inc(queried_tokens)
         self._scheduler.cache_hits.inc(hit_tokens)
 
+    def drafted(self, drafter: str, *, accepted: int, rejected: int) -> None:
+        """Count guessed tokens that steps verified."""
+        self._scheduler.draft_tokens[drafter, "accepted"].inc(accepted)
+        self._scheduler.draft_tokens[drafter, "rejected"].inc(rejected)
+
     def retracted(self, sequences: int) -> None:
         """Count sequences that were sent back to the queue."""
         self._scheduler.retractions.inc(sequences)

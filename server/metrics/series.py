@@ -1,5 +1,6 @@
 """Metrics whose series all carry the same labels."""
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -30,6 +31,16 @@ class Series:
         that appears with it."""
         by_value = self.by(kind, name, text, label, **options)
         return {value: by_value(value) for value in values}
+
+    def each_of(
+        self, kind: type[Kind], name: str, text: str, labels: Mapping[str, Iterable[str]]
+    ) -> dict[tuple[str, ...], Kind]:
+        """The same for every combination of values of several labels, each given with its values."""
+        metric = kind(name, text, (*self._labels, *labels), registry=self._registry)
+        return {
+            values: metric.labels(**self._labels, **dict(zip(labels, values, strict=True)))
+            for values in itertools.product(*labels.values())
+        }
 
     def by(self, kind: type[Kind], name: str, text: str, label: str, **options: Any) -> Callable[[str], Kind]:
         """A metric that has a series for every value that is asked for."""

@@ -78,6 +78,14 @@ class StepWork:
         self._kv_bytes += times * nbytes
         self._kv_flops += times * flops
 
+    def lengthen(self, start: int, count: int) -> None:
+        """Add a token, with a row of logits, behind `count` that were added of a sequence from position `start` on."""
+        self._tokens += 1
+        self._rows += 1
+        (fewer_bytes, fewer_flops), (nbytes, flops) = self._attention(start, count), self._attention(start, count + 1)
+        self._kv_bytes += nbytes - fewer_bytes
+        self._kv_flops += flops - fewer_flops
+
     def terms(self, start: int = 0, count: int = 0, rows: int = 0) -> Terms:
         """The terms of all that was added, and of that as it would be if `count` more tokens were added, too."""
         table, tokens, rows = self._table, self._tokens + count, self._rows + rows

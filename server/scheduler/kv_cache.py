@@ -83,6 +83,17 @@ class KVCache:
         seq.pages += pages
         return pages
 
+    def grow_for_drafts(self, seq: Sequence, drafts: int, headroom: int) -> tuple[list[int], int]:
+        """Pages for positions behind `num_computed`, and how many of so many find a place.
+
+        They are taken only as far as `headroom` pages are left to be had: no sequence gives way for guesses.
+        """
+        size = self._config.page_size
+        lacking = -(-(seq.num_computed + 1 + drafts) // size) - len(seq.pages)
+        pages = self._take(max(0, min(lacking, self._num_available - headroom)))
+        seq.pages += pages
+        return pages, min(drafts, len(seq.pages) * size - seq.num_computed - 1)
+
     def publish(self, seq: Sequence) -> None:
         """Move the own pages that are full and whose tokens are known to the tree, to be shared by later plans.
 

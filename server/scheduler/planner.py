@@ -1,5 +1,6 @@
 """The filling of a plan: the next tokens first, and prompts with what they leave."""
 
+from numaserve.server.scheduler.drafting import Drafting
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.policy import Chunk
 from numaserve.server.scheduler.queue import WaitingQueue
@@ -12,7 +13,8 @@ from numaserve.workers.protocol import SlotInit
 class Planner:
     """Plans what runs next, of whom `Seats` and `WaitingQueue` put first, as far as the step's budget allows."""
 
-    def __init__(self, kv: KVCache, waiting: WaitingQueue, seats: Seats) -> None:
+    def __init__(self, kv: KVCache, waiting: WaitingQueue, seats: Seats, drafting: Drafting | None = None) -> None:
+        self._drafting = drafting
         self._kv = kv
         self._waiting = waiting
         self._seats = seats
@@ -25,6 +27,7 @@ class Planner:
     def _continue_decodes(self, step: StepBuilder) -> list[Sequence]:
         """Plan the next token of all that have one. Returns the others that have more to compute, by turn."""
         ranked = self._seats.ranked()
+        drafts = self._drafts(step, ranked)
         prompts = []
         for seq in list(ranked):
             if seq.state is not SequenceState.RUNNING:
@@ -33,11 +36,22 @@ class Planner:
             if remaining == 1:
                 chunk = step.budget.take(seq)
                 pages = self._seats.grow(seq, ranked)
+                if pages is not None and seq in drafts:
+                    more, found = self._seats.grow_for_drafts(seq, len(drafts[seq]))
+                    pages += more
+                    chunk = step.budget.draft(chunk, drafts[seq][:found])
                 if pages is not None:
                     self._plan(step, seq, chunk, pages)
             elif remaining:
                 prompts.append(seq)
         return sorted((seq for seq in prompts if seq.state is SequenceState.RUNNING), key=lambda seq: seq.turn)
+
+    def _drafts(self, step: StepBuilder, running: list[Sequence]) -> dict[Sequence, list[int]]:
+        """Guesses to verify. Each of `running` keeps the token and the row that it must find."""
+        if self._drafting is None:
+            return {}
+        decodes = [seq for seq in running if seq.num_remaining == 1 and not seq.num_pending and seq.wants_sample]
+        return self._drafting.choose(decodes, step.budget.beyond(len(running)))
 
     def _compute_prompts(self, step: StepBuilder, prompts: list[Sequence]) -> list[Sequence]:
         """Plan chunks of `prompts`, and of those that wait. Returns those that begin for the first time."""
@@ -71,7 +85,7 @@ class Planner:
         self, step: StepBuilder, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None = None
     ) -> None:
         start = seq.num_computed
-        end = start + chunk.length
+        end = start + chunk.length + len(chunk.drafts)
         step.add(seq, chunk, pages, init)
         seq.num_computed = end
         seq.num_pending += chunk.sample

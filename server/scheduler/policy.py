@@ -19,6 +19,7 @@ class Chunk(NamedTuple):
     length: int
     sample: bool
     logprob_rows: int
+    drafts: tuple[int, ...] = ()  # guesses of the tokens behind them, to be verified
 
 
 class StepBudget:
@@ -50,6 +51,16 @@ class StepBudget:
     def is_open(self) -> bool:
         """Whether one more sequence could have at least one token of any kind."""
         return self._tokens > 0 and self._rows > 0 and not self._out_of_time
+
+    def beyond(self, sequences: int) -> int:
+        """The tokens with logits that are left if so many sequences have one each."""
+        return max(0, min(self._tokens, self._rows) - sequences)
+
+    def draft(self, chunk: Chunk, drafts: list[int]) -> Chunk:
+        """A sequence's next token with guesses of those behind it, for which there is room (`beyond`)."""
+        self._tokens -= len(drafts)
+        self._rows -= len(drafts)
+        return chunk._replace(drafts=tuple(drafts))
 
     def take(self, seq: Sequence) -> Chunk:
         """A chunk of as many of the sequence's remaining positions as fit: at least one while the budget `is_open`."""

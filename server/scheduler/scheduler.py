@@ -1,8 +1,10 @@
 """Continuous batching: which sequences run in the next step, and what the step's result means for them."""
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable
 
 from numaserve.server.scheduler.cost_model import CostModel
+from numaserve.server.scheduler.drafting import Drafter, Drafting
 from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.kv_events import KVEventLog
@@ -37,16 +39,25 @@ class Scheduler:
 
     Who runs, who gives way, and why nothing deadlocks, is told in `Seats` and `WaitingQueue`.
 
-    What becomes of cached pages is noted in `log`, if there is one.
+    What becomes of cached pages is noted in `log`, if there is one. With a `drafter` for each sequence, steps verify
+    what it guesses (see `Drafting`). How far such a sequence gets is known only by the answer, so no plan is made
+    behind one with guesses.
     """
 
-    def __init__(self, config: SchedulerConfig, log: KVEventLog | None = None) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        log: KVEventLog | None = None,
+        drafter: Callable[[], Drafter] | None = None,
+    ) -> None:
         self.config = config
         self.kv = KVCache(config, log)
         self.costs = CostModel()
         self.waiting = WaitingQueue()
         self.seats = Seats(config, self.kv, self.waiting)
-        self._planner = Planner(self.kv, self.waiting, self.seats)
+        self._drafting = None if drafter is None else Drafting(self.costs, drafter)
+        self._planner = Planner(self.kv, self.waiting, self.seats, self._drafting)
+        self.drafted: Counter[bool] = Counter()  # guesses that were verified, by whether they were right
         self.in_flight: deque[InFlight] = deque()
         self.newly_admitted: list[Sequence] = []  # for the first time, by the last `schedule`
         self.masked: list[MaskedRow] = []  # of the last plan
@@ -98,7 +109,7 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """The next plan, to be sent at once; None when there is nothing to run before the next result."""
         self.newly_admitted = []
-        if len(self.in_flight) == MAX_IN_FLIGHT:
+        if len(self.in_flight) == MAX_IN_FLIGHT or self._waits_for_drafts():
             return None
         if self.held:
             self._let_in(self._suspects.next_on_trial())
@@ -132,11 +143,10 @@ class Scheduler:
         if record.entries:  # it is neither void nor a beat
             # Waiting for masks is no work of the step, and says nothing of the next one.
             self.costs.observe(record.terms, (result.worker_ns - result.mask_wait_ns) * 1e-9)
-        updates = []
+        updates: list[SequenceUpdate] = []
         for entry, answer in zip(record.entries, result.seqs, strict=False):  # no entries when it is void
-            update = None if entry.seq.state is SequenceState.FINISHED else self._apply_one(entry, answer)
-            if update is not None:
-                updates.append(update)
+            if entry.seq.state is not SequenceState.FINISHED:
+                updates += self._apply_one(entry, answer)
         return updates
 
     def fail_step(self, step_id: int) -> list[Sequence]:
@@ -203,6 +213,13 @@ class Scheduler:
             retractions=self.seats.retractions,
         )
 
+    def _waits_for_drafts(self) -> bool:
+        """Whether the next plan is to be made after the answer to the last one."""
+        if self._drafting is None or not self.in_flight:
+            return False
+        room = min(self.config.max_step_tokens, self.config.max_logit_rows) - len(self.running)
+        return self.in_flight[-1].has_drafts or self._drafting.waits(self.running, room)
+
     def _let_in(self, held: list[Sequence]) -> None:
         """Put sequences that were held back into the queue."""
         for seq in held:
@@ -214,6 +231,8 @@ class Scheduler:
         elif seq not in self.held:
             self.waiting.take_out(seq)
         self.waiting.leave(seq)
+        if self._drafting is not None:
+            self._drafting.forget(seq)
         seq.state = SequenceState.FINISHED
         del self._sequences[seq.request_id]
 
@@ -230,24 +249,37 @@ class Scheduler:
         self.kv.forget(seq)
         return SequenceUpdate(seq, None, None, [], finished=True, nan=True)
 
-    def _apply_one(self, entry: Entry, answer: SeqResult) -> SequenceUpdate | None:
+    def _apply_one(self, entry: Entry, answer: SeqResult) -> list[SequenceUpdate]:
         seq = entry.seq
-        seq.num_answered = max(seq.num_answered, entry.end)
+        end = entry.end - entry.drafts + len(answer.following)
+        seq.num_answered = max(seq.num_answered, end)
         seq.logprob_rows_received += entry.logprob_rows
         seq.num_pending -= entry.sample
         if answer.nan:
-            return self._end_without_logits(seq)
+            return [self._end_without_logits(seq)]
         if answer.dropped:
             self._end(seq)
-            return SequenceUpdate(seq, None, None, [], finished=True, dropped=True)
-        if seq.state is SequenceState.RUNNING and (entry.sample or entry.logprob_rows or entry.pool):
-            self.kv.trust(seq, entry.end)
+            return [SequenceUpdate(seq, None, None, [], finished=True, dropped=True)]
+        if seq.state is SequenceState.RUNNING:
+            if entry.drafts:
+                seq.num_computed = end  # what rests on wrong guesses is computed again, in the same places
+            if entry.sample or entry.logprob_rows or entry.pool:
+                self.kv.trust(seq, end)
         if entry.sample:
-            seq.tokens.append(answer.token)
-            seq.resuming = False
-        finished = len(seq.tokens) >= seq.max_tokens and entry.end >= seq.prompt_len
+            self._add_tokens(entry, answer)
+        finished = len(seq.tokens) >= seq.max_tokens and end >= seq.prompt_len
         if finished:
             self._end(seq)
         if not (entry.sample or entry.logprob_rows or finished):
-            return None
-        return entry.update(answer, finished=finished)
+            return []
+        return entry.updates(answer, finished=finished)
+
+    def _add_tokens(self, entry: Entry, answer: SeqResult) -> None:
+        seq = entry.seq
+        tokens = [answer.token, *(each.token for each in answer.following)]
+        seq.tokens += tokens
+        seq.resuming = False
+        if self._drafting is not None:
+            self._drafting.answered(seq, tokens)
+        if entry.drafts:
+            self.drafted.update({True: len(answer.following), False: entry.drafts - len(answer.following)})

@@ -89,6 +89,12 @@ class Seats:
         self._levels.grown(seq, len(pages))
         return pages
 
+    def grow_for_drafts(self, seq: Sequence, drafts: int) -> tuple[list[int], int]:
+        """Pages for guesses behind the next position, at nobody's cost, and how many of so many find a place."""
+        pages, found = self._kv.grow_for_drafts(seq, drafts, headroom=len(self.running))
+        self._levels.grown(seq, len(pages))
+        return pages, found
+
     def suspend(self, seq: Sequence) -> None:
         """Send a sequence back to the queue with all its tokens."""
         self.leave(seq)

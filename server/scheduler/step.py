@@ -1,5 +1,6 @@
 """A plan in the making, and the record of it until its result comes."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,17 +20,30 @@ class Entry(NamedTuple):
     sample: bool
     logprob_rows: int
     pool: bool
+    drafts: int = 0  # of the positions; they count in `end`
 
-    def update(self, answer: SeqResult, *, finished: bool) -> SequenceUpdate:
-        """The update of the sequence by an answer that is good."""
-        return SequenceUpdate(
+    def updates(self, answer: SeqResult, *, finished: bool) -> list[SequenceUpdate]:
+        """The updates of the sequence by an answer that is good, one for each token."""
+        first = SequenceUpdate(
             self.seq,
             answer.token if self.sample else None,
             answer.logprobs,
             answer.prompt_logprobs,
-            finished,
+            finished=False,
             embedding=answer.embedding,
             token_logprobs=answer.token_logprobs,
+        )
+        rest = [SequenceUpdate(self.seq, each.token, each.logprobs, [], finished=False) for each in answer.following]
+        *others, last = first, *rest
+        return [*others, dataclasses.replace(last, finished=finished)]
+
+    def answers(self, answer: SeqResult) -> bool:
+        """Whether `answer` has what was planned, and no more."""
+        return (
+            (answer.token >= 0) == self.sample
+            and len(answer.prompt_logprobs) == self.logprob_rows
+            and bool(answer.embedding) == self.pool
+            and len(answer.following) <= self.drafts
         )
 
 
@@ -50,6 +64,11 @@ class InFlight:
     void: bool = False  # its result is to be ignored
     terms: Terms = (0.0, 0.0, 0.0, 0.0, 0.0)  # of its work
 
+    @property
+    def has_drafts(self) -> bool:
+        """Whether it has guesses to verify: no plan can be made behind it before they are."""
+        return any(entry.drafts for entry in self.entries)
+
     def check(self, result: StepResult) -> None:
         """Raise `ResultMismatch` unless `result` answers this plan, entry by entry."""
         if self.step_id != result.step_id:
@@ -59,11 +78,7 @@ class InFlight:
         if len(self.entries) != len(result.seqs):
             raise ResultMismatch(f"step {result.step_id} has {len(self.entries)} sequences, not {len(result.seqs)}")
         for entry, answer in zip(self.entries, result.seqs, strict=True):
-            if (
-                (answer.token >= 0) != entry.sample
-                or len(answer.prompt_logprobs) != entry.logprob_rows
-                or bool(answer.embedding) != entry.pool
-            ):
+            if not entry.answers(answer):
                 raise ResultMismatch(f"step {result.step_id} answers {entry.seq.request_id!r} not as planned")
 
 
@@ -80,13 +95,15 @@ class StepBuilder:
     def add(self, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None) -> None:
         """Plan the sequence's next `chunk`."""
         start = seq.num_computed
-        end = start + chunk.length
+        known = start + chunk.length
+        drafts = len(chunk.drafts)
+        end = known + drafts
         pool = seq.pool and end == seq.prompt_len
         self.plans.append(
             SeqPlan(
                 slot=seq.slot,
                 start=start,
-                tokens=seq.tokens[start:end],
+                tokens=[*seq.tokens[start:known], *chunk.drafts],
                 from_previous=start >= len(seq.tokens),
                 pages=pages,
                 init=init,
@@ -95,15 +112,16 @@ class StepBuilder:
                 pool=pool,
             )
         )
-        self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows, pool))
-        self._work.add(start, chunk.length, chunk.logprob_rows + chunk.sample)
+        self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows, pool, drafts))
+        self._work.add(start, end - start, chunk.logprob_rows + chunk.sample + drafts)
         if chunk.sample and seq.sampling.masked:
             self.masked.append(MaskedRow(seq, seq.slot, end))
 
     def finish(self) -> StepPlan:
         """The plan, to which nothing is added any more."""
         self.in_flight.terms = self._work.terms()
-        return StepPlan(step_id=self.in_flight.step_id, seqs=self.plans)
+        step_id, drafts = self.in_flight.step_id, [entry.drafts for entry in self.in_flight.entries]
+        return StepPlan(step_id, self.plans, drafts=drafts) if any(drafts) else StepPlan(step_id, self.plans)
 
 
 def slot_init(seq: Sequence) -> SlotInit:

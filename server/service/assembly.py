@@ -23,6 +23,7 @@ from numaserve.server.service.bind import Member
 from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.listen import Listener
 from numaserve.server.service.model_argument import served_name
+from numaserve.server.speculation.drafters import MAKERS
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
@@ -82,6 +83,7 @@ def make_engine(
 ) -> Engine:
     """The engine; nothing is started yet. `worker_command` is the command of a worker."""
     config, deployment = checked.config, checked.deployment
+    drafter = None if config.speculative == "off" else config.speculative
     scheduler = Scheduler(
         SchedulerConfig(
             num_pages=deployment.num_pages,
@@ -93,6 +95,7 @@ def make_engine(
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1000,
         ),
         None if kv_feed is None else kv_feed.log,
+        None if drafter is None else MAKERS[drafter],
     )
     world_size = len(deployment.launches)
     ring_factory = partial(create_segment, world_size, deployment.ring_lanes, deployment.ring_slot_bytes)
@@ -112,6 +115,7 @@ def make_engine(
             max_queued_s=config.max_queued_seconds,
             step_deadline_s=config.step_deadline_seconds,
             overlap=config.overlap,
+            drafter=drafter,
             resume_timeout_s=config.resume_timeout,
             multiplied_by=deployment.multiplied_by,
         ),

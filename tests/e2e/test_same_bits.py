@@ -9,6 +9,7 @@ from numaserve.workers.protocol import PAGE_SIZE
 from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, KvCacheDtype, WeightFormats
 
 from tests.support.demo import demo_model, needs_demo
+from tests.support.played_drafts import played
 from tests.support.rank_group import RankGroup
 from tests.support.same_bits import (
     BATCH,
@@ -128,6 +129,15 @@ def test_planning_one_step_ahead_changes_no_bit(subject: Subject) -> None:
     traffic = Traffic(subject.group, scheduler_config(enable_prefix_cache=True, num_pages=FEW_PAGES), ahead=2)
     assert traffic.serve(subject.requests) == subject.alone
     assert any(seq.from_previous for plan in traffic.plans for seq in plan.seqs)
+
+
+def test_drafts_change_no_bit(subject: Subject) -> None:
+    config = scheduler_config(enable_prefix_cache=True, num_pages=FEW_PAGES)
+    drafter = played(subject.requests, subject.alone, wrong=4)
+    traffic = Traffic(subject.group, config, ahead=2, drafter=drafter)
+    assert traffic.serve(subject.requests) == subject.alone
+    assert min(traffic.scheduler.drafted[True], traffic.scheduler.drafted[False]) > 100
+    assert traffic.scheduler.stats().retractions > 0
 
 
 @needs_demo

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import zmq
+from msgspec.structs import replace
 from numaserve.shm_comm import Board
 from numaserve.workers.protocol import (
     PAGE_SIZE,
@@ -31,6 +32,7 @@ from numaserve.workers.protocol import (
     ProtocolError,
     RankProfile,
     Ready,
+    SampledToken,
     SamplingParams,
     SeqPlan,
     SeqResult,
@@ -111,7 +113,24 @@ class FakeModel:
 
     def step(self, plan: StepPlan) -> list[SeqResult]:
         self.mask_wait_ns = 0
-        return [self._one(seq, plan.step_id) for seq in plan.seqs]
+        drafts = plan.drafts or [0] * len(plan.seqs)
+        return [self._verified(*each, plan.step_id) for each in zip(plan.seqs, drafts, strict=True)]
+
+    def _verified(self, seq: SeqPlan, drafts: int, step_id: int) -> SeqResult:
+        """Token by token, as far as the drafts are right."""
+        known = len(seq.tokens) - drafts
+        if not drafts:
+            return self._one(seq, step_id)
+        result = self._one(replace(seq, tokens=seq.tokens[:known]), step_id)
+        token, following = result.token, []
+        for index, draft in enumerate(seq.tokens[known:], known):
+            if draft != token:
+                break
+            behind = replace(seq, start=seq.start + index, tokens=[draft], pages=[], init=None)
+            more = self._one(behind, step_id)
+            token = more.token
+            following.append(SampledToken(token, more.logprobs))
+        return replace(result, following=following)
 
     def _allowed(self, step_id: int, slot: int) -> set[int] | None:
         """The tokens that the mask allows, none where the row is dropped; None: all."""

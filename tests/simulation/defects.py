@@ -19,15 +19,16 @@ from numaserve.server.engine.stream import Stream
 from numaserve.server.engine.timeouts import Timeouts
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.levels import Levels
+from numaserve.server.scheduler.policy import StepBudget
 from numaserve.server.scheduler.queue import WaitingQueue
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import Sequence, SequenceState, SequenceUpdate
-from numaserve.server.scheduler.step import StepBuilder
+from numaserve.server.scheduler.step import Entry, StepBuilder
 from numaserve.server.scheduler.suspects import Suspects
 from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.progress import ProgressWatch
 from numaserve.server.supervisor.supervisor import Supervisor
-from numaserve.workers.protocol import StepResult
+from numaserve.workers.protocol import SeqResult, StepResult
 
 DEFECTS: dict[str, Callable[[], AbstractContextManager[None]]] = {}
 
@@ -112,7 +113,24 @@ def a_result_for_a_finished_sequence_is_applied(
     scheduler.in_flight[0].check(result)
     record = scheduler.in_flight.popleft()
     updates = [scheduler._apply_one(*each) for each in zip(record.entries, result.seqs, strict=False)]
-    return [update for update in updates if update is not None]
+    return [update for each in updates for update in each]
+
+
+@_defect(Scheduler, "_apply_one")
+def what_rests_on_wrong_guesses_counts_as_computed(
+    right: Callable[..., list[SequenceUpdate]], scheduler: Scheduler, entry: Entry, answer: SeqResult
+) -> list[SequenceUpdate]:
+    """The next step goes on behind it."""
+    updates = right(scheduler, entry, answer)
+    if entry.drafts and entry.seq.state is SequenceState.RUNNING:
+        entry.seq.num_computed = min(entry.end, len(entry.seq.tokens) + 1)
+    return updates
+
+
+@_defect(StepBudget, "beyond")
+def guesses_take_the_rows_of_others(_right: Callable[..., int], budget: StepBudget, _sequences: int) -> int:
+    """Sequences that come behind find none."""
+    return budget._rows
 
 
 @_defect(Scheduler, "fail_step")

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from numaserve.workers.protocol import SeqPlan, SeqResult, StepPlan
+from numaserve.workers.protocol import SampledToken, SeqPlan, SeqResult, StepPlan
 
+from tests.simulation.drafts import drafts_of
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import PAGE_SIZE, Truth
 from tests.simulation.world import World
@@ -29,7 +30,7 @@ class Memory:
     def check(self, plan: StepPlan) -> None:
         """Check what does not depend on the state in which the plan is run."""
         tokens = sum(max(1, len(seq.tokens)) for seq in plan.seqs)
-        rows = sum(seq.sample + len(seq.prompt_logprobs) for seq in plan.seqs)
+        rows = sum(seq.sample + len(seq.prompt_logprobs) for seq in plan.seqs) + sum(drafts_of(plan))
         slots = {seq.slot for seq in plan.seqs}
         fits = tokens <= self._scenario.step_tokens and rows <= self._scenario.logit_rows
         if not (fits and len(slots) == len(plan.seqs) and slots <= set(range(self._scenario.running))):
@@ -38,17 +39,19 @@ class Memory:
     def run(self, plan: StepPlan, dropped: set[int]) -> list[SeqResult]:
         """Run a plan; sequences in the slots of `dropped` have no mask. All read before any writes."""
         slots = [self._open(seq) for seq in plan.seqs]
-        for seq, slot in zip(plan.seqs, slots, strict=True):
-            self._read(seq, slot)
+        ends = [self._read(*each) for each in zip(plan.seqs, slots, drafts_of(plan), strict=True)]
         written: set[tuple[int, int]] = set()
-        for seq, slot in zip(plan.seqs, slots, strict=True):
+        for seq, slot, (_, right) in zip(plan.seqs, slots, ends, strict=True):
             for position in range(seq.start, seq.start + max(1, len(seq.tokens))):
                 cell = slot.pages[position // PAGE_SIZE], position % PAGE_SIZE
                 if cell in written:
                     self._world.violate(f"two sequences write to page {cell[0]} in plan {plan.step_id}")
                 written.add(cell)
-                self._pages[cell[0]][cell[1]] = slot.truth.digests[position]
-        return [self._result(seq, slot, seq.slot in dropped) for seq, slot in zip(plan.seqs, slots, strict=True)]
+                self._pages[cell[0]][cell[1]] = slot.truth.digests[position] if position < right else -1
+        return [
+            self._result(seq, slot, *end, dropped=seq.slot in dropped)
+            for seq, slot, end in zip(plan.seqs, slots, ends, strict=True)
+        ]
 
     def spoil(self, plan: StepPlan) -> None:
         """Leave anything in what the plan writes: it failed, or one before it did."""
@@ -68,11 +71,15 @@ class Memory:
         slot.pages += seq.pages
         return slot
 
-    def _read(self, seq: SeqPlan, slot: _Slot) -> None:
+    def _read(self, seq: SeqPlan, slot: _Slot, drafts: int) -> tuple[int, int]:
+        """Check what a sequence brings and finds. Returns where what is known ends, and what of the drafts is right."""
         truth, start = slot.truth, seq.start
         tokens = [slot.sampled] if seq.from_previous else seq.tokens
-        if not tokens or tokens != truth.tokens[start : start + len(tokens)]:
+        known = len(tokens) - drafts
+        if not tokens or known < 1 or tokens[:known] != truth.tokens[start : start + known]:
             self._world.violate(f"a plan has other tokens at {start} than its sequence")
+        if start + len(tokens) >= len(truth.tokens) and drafts:
+            self._world.violate("guesses go on beyond the end of their sequence")
         full, rest = divmod(start, PAGE_SIZE)
         pages = self._pages
         right = all(pages[slot.pages[i]] == truth.pages[i] for i in range(full))
@@ -80,20 +87,27 @@ class Memory:
             self._world.violate(f"sequence {truth.wanted.seed} would read keys and values that are not its own")
         if seq.prompt_logprobs != truth.tokens[start + 1 : start + 1 + len(seq.prompt_logprobs)]:
             self._world.violate("log-probabilities were asked of tokens that are not the prompt's")
+        right = known
+        while right < len(tokens) and tokens[right] == truth.tokens[start + right]:
+            right += 1
+        return start + known, start + right
 
-    def _result(self, seq: SeqPlan, slot: _Slot, dropped: bool) -> SeqResult:
-        truth, end = slot.truth, seq.start + max(1, len(seq.tokens))
+    def _result(self, seq: SeqPlan, slot: _Slot, known: int, end: int, *, dropped: bool) -> SeqResult:
+        truth = slot.truth
         rows = [truth.row(seq.start + 1 + i) for i in range(len(seq.prompt_logprobs))]
         last = end - 1 if seq.sample or seq.pool else seq.start + len(rows) - 1
         nan = bool(seq.sample or rows or seq.pool) and truth.is_nan(last)
         embedding = truth.embedding() if seq.pool else b""
         if not seq.sample:
             return SeqResult(prompt_logprobs=rows, nan=nan, embedding=embedding)
-        token = truth.tokens[end]
+        sampled = [
+            SampledToken(truth.tokens[position], truth.row(position) if truth.wanted.logprobs >= 0 else None)
+            for position in range(known, end + 1)
+        ]
         if truth.wanted.penalties:
-            if slot.history != truth.tokens[truth.prompt_len : end]:
+            if slot.history != truth.tokens[truth.prompt_len : known]:
                 self._world.violate("penalties would count other tokens than those of the output")
-            slot.history.append(token)
-        slot.sampled = token
-        logprobs = truth.row(end) if truth.wanted.logprobs >= 0 else None
-        return SeqResult(token, logprobs, rows, nan, dropped, truth.named(end), embedding)
+            slot.history += [each.token for each in sampled]
+        slot.sampled = sampled[-1].token
+        token, logprobs = sampled[0].token, sampled[0].logprobs
+        return SeqResult(token, logprobs, rows, nan, dropped, truth.named(known), embedding, sampled[1:])

@@ -45,6 +45,7 @@ class Scenario:
     step_tokens: int
     logit_rows: int
     prefix_cache: bool
+    right_drafts: float  # the probability of each guess to be right; 0: nothing is guessed
     step_s: float  # what a step takes, on average
     token_s: float  # and each token of it besides
     target_itl_s: float | None
@@ -116,6 +117,7 @@ def _any_scenario(rng: random.Random) -> Scenario:
         step_tokens=rng.choice((4, 8, 16, 32)),
         logit_rows=rng.choice((2, 6, 16, 64)),
         prefix_cache=rng.random() < 0.8,
+        right_drafts=random.Random(until).choice((0.0, 0.0, 0.6, 0.95)),  # of its own, as of whom a request is
         step_s=rng.choice((0.005, 0.02, 0.1)),
         token_s=rng.choice((0.0, 0.001, 0.01)),
         target_itl_s=rng.choice((None, 0.02, 0.2)),

@@ -19,6 +19,7 @@ from numaserve.workers.protocol import Launch
 
 from tests.simulation.board import SimulatedBoard
 from tests.simulation.counted import CountedMetrics
+from tests.simulation.drafts import SimulatedDrafter
 from tests.simulation.group import SimulatedGroup
 from tests.simulation.matchers import SimulatedMatcherWork
 from tests.simulation.scenario import Scenario
@@ -38,7 +39,7 @@ class Server:
 
 def make_server(world: World, scenario: Scenario) -> Server:
     """A server that has not been started."""
-    scheduler, metrics = _scheduler(scenario), CountedMetrics()
+    scheduler, metrics = _scheduler(world, scenario), CountedMetrics()
     groups: list[SimulatedGroup] = []
 
     def make_group(_spec: GroupSpec, hooks: GroupHooks, on_failure: Callable[[Death], None]) -> SimulatedGroup:
@@ -70,7 +71,7 @@ def make_server(world: World, scenario: Scenario) -> Server:
     return Server(engine, scheduler, metrics, groups)
 
 
-def _scheduler(scenario: Scenario) -> Scheduler:
+def _scheduler(world: World, scenario: Scenario) -> Scheduler:
     return Scheduler(
         SchedulerConfig(
             num_pages=scenario.pages,
@@ -81,7 +82,8 @@ def _scheduler(scenario: Scenario) -> Scheduler:
             enable_prefix_cache=scenario.prefix_cache,
             page_size=PAGE_SIZE,
             target_itl_s=scenario.target_itl_s,
-        )
+        ),
+        drafter=partial(SimulatedDrafter, world, scenario.right_drafts) if scenario.right_drafts else None,
     )
 
 

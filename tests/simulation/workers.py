@@ -9,6 +9,7 @@ from numaserve.server.engine.constraint import MaskState
 from numaserve.workers.protocol import Failure, FromWorker, ProfileRequest, RankProfile, SeqResult, StepPlan, StepResult
 
 from tests.simulation.board import SimulatedBoard
+from tests.simulation.drafts import drafts_of
 from tests.simulation.memory import Memory
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import Truth
@@ -35,6 +36,7 @@ class _Step:
     lied: bool = False
     waits: bool = False  # for masks
     rows: list[tuple[int, Truth, int]] = field(default_factory=list)  # slot, sequence, position of each masked row
+    wrong_drafts: list[int] = field(default_factory=list)  # of each sequence; empty until it was run
 
 
 class SimulatedWorkers:
@@ -170,6 +172,8 @@ class SimulatedWorkers:
             self._memory.spoil(plan)
         else:
             seqs = self._memory.run(plan, dropped)
+            counts = zip(drafts_of(plan), seqs, strict=True)
+            step.wrong_drafts = [drafts - len(result.following) for drafts, result in counts]
         if step.failed and not step.void:
             for truth in step.truths:
                 world.excused[truth.wanted.seed] = "its step failed"
@@ -232,6 +236,8 @@ class SimulatedWorkers:
             self._world.step_answered()
             for seq, truth in zip(first.plan.seqs, first.truths, strict=True):
                 self._answered[truth.wanted.seed] = seq.start + (len(seq.tokens) or 1)
+            for truth, wrong in zip(first.truths, first.wrong_drafts, strict=False):
+                self._answered[truth.wanted.seed] -= wrong
             if first.failed:
                 self._answered.clear()
                 for later in self.in_flight:

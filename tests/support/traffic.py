@@ -1,8 +1,9 @@
 """Requests through the real scheduler and real workers, in whatever company, chunks and order the scheduler makes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from numaserve.server.scheduler.drafting import Drafter
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
@@ -36,9 +37,17 @@ class Answer:
 class Traffic:
     """A scheduler before a group of workers. `ahead` plans are in flight at once: 1 is the plain loop."""
 
-    def __init__(self, group: RankGroup, config: SchedulerConfig, *, ahead: int = 1) -> None:
-        self.scheduler = Scheduler(config)
-        self.scheduler.costs.describe([each.terms for each in group.ready])
+    def __init__(
+        self,
+        group: RankGroup,
+        config: SchedulerConfig,
+        *,
+        ahead: int = 1,
+        drafter: Callable[[], Drafter] | None = None,
+    ) -> None:
+        self.scheduler = Scheduler(config, drafter=drafter)
+        if drafter is None:  # else a few guesses are always verified, whether they pay or not
+            self.scheduler.costs.describe([each.terms for each in group.ready])
         self.plans: list[StepPlan] = []
         self._group = group
         self._ahead = ahead

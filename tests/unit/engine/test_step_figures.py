@@ -16,6 +16,11 @@ def test_the_kind_of_a_step_is_what_its_plan_computes(seqs: list[SeqPlan], kind:
     assert step_kind(StepPlan(0, seqs)) == kind
 
 
+def test_a_token_with_guesses_behind_it_is_decoded() -> None:
+    assert step_kind(StepPlan(0, [SeqPlan(1, 7, [4, 5, 6]), AHEAD], drafts=[2, 0])) == "decode"
+    assert step_kind(StepPlan(0, [PREFILL, SeqPlan(1, 7, [4, 5, 6])], drafts=[0, 2])) == "mixed"
+
+
 def test_the_stages_of_a_step_add_up_to_its_time() -> None:
     metrics = Metrics("m")
     result = StepResult(0, 0, [], native_ns=8_000_000, all_reduce_ns=1_000_000, worker_ns=9_000_000)

@@ -2,13 +2,16 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
+from msgspec import UNSET
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
 from numaserve.workers.protocol import (
     OperationTerms,
+    SampledToken,
     SamplingParams,
     SeqPlan,
     SeqResult,
@@ -93,40 +96,48 @@ class SimulatedWorkers:
     def run(self, plan: StepPlan) -> StepResult:
         self.check_limits(plan)
         writes: dict[tuple[int, int], int] = {}
-        results = [self.run_one(seq, writes) for seq in plan.seqs]
+        drafts = drafts_of(plan)
+        results = [self.run_one(seq, count, writes) for seq, count in zip(plan.seqs, drafts, strict=True)]
         self.memory.update(writes)
         return StepResult(plan.step_id, 0, results, 0, 0, worker_ns=step_ns(plan))
 
     def check_limits(self, plan: StepPlan) -> None:
         tokens = sum(max(1, len(seq.tokens)) for seq in plan.seqs)
-        rows = sum(seq.sample + len(seq.prompt_logprobs) for seq in plan.seqs)
+        rows = sum(seq.sample + len(seq.prompt_logprobs) for seq in plan.seqs) + sum(drafts_of(plan))
         assert 0 < tokens <= self.config.max_step_tokens
         assert rows <= self.config.max_logit_rows
         assert len({seq.slot for seq in plan.seqs}) == len(plan.seqs) <= self.config.max_running_requests
         assert all(0 <= seq.slot < self.config.max_running_requests for seq in plan.seqs)
 
-    def run_one(self, plan: SeqPlan, writes: dict[tuple[int, int], int]) -> SeqResult:
+    def run_one(self, plan: SeqPlan, drafts: int, writes: dict[tuple[int, int], int]) -> SeqResult:
         slot = self.open_slot(plan)
         request = slot.request
         assert plan.from_previous != bool(plan.tokens)
         tokens = [slot.last_sample] if plan.from_previous else plan.tokens
-        end = plan.start + len(tokens)
-        assert tokens == request.truth[plan.start : end]
+        known = plan.start + len(tokens) - drafts
+        right = right_drafts(tokens[len(tokens) - drafts :], request.truth[known:])
+        end = known + right
+        assert tokens[: end - plan.start] == request.truth[plan.start : end]
+        assert known + drafts < len(request.truth), "drafts beyond the last token that may be sampled"
         for position in range(plan.start):
             assert self.memory[self.cell(slot, position)] == request.digests[position], "stale or foreign KV was read"
         for position in range(plan.start, end):
             cell = self.cell(slot, position)
             assert cell not in writes, "two sequences write the same position"
             writes[cell] = request.digests[position]
+        for position in range(end, known + drafts):
+            writes[self.cell(slot, position)] = -1
         assert plan.prompt_logprobs == request.truth[plan.start + 1 : plan.start + 1 + len(plan.prompt_logprobs)]
-        token = request.truth[end] if plan.sample else -1
+        sampled = request.truth[known : end + 1] if plan.sample else []
         if plan.sample:
-            assert slot.output_history == (request.truth[len(request.prompt) : end] if request.penalties else [])
-            slot.last_sample = token
-            slot.output_history += [token] * request.penalties
+            assert slot.output_history == (request.truth[len(request.prompt) : known] if request.penalties else [])
+            slot.last_sample = sampled[-1]
+            slot.output_history += sampled * request.penalties
         rows = [TokenLogprobs(row, -1.0) for row in plan.prompt_logprobs]
         last = end - 1 if plan.sample else plan.start + len(rows) - 1
-        return SeqResult(token=token, prompt_logprobs=rows, nan=(plan.sample or bool(rows)) and request.is_nan(last))
+        nan = (plan.sample or bool(rows)) and request.is_nan(last)
+        token, *others = sampled or [-1]
+        return SeqResult(token, prompt_logprobs=rows, nan=nan, following=[SampledToken(each) for each in others])
 
     def write_garbage(self, plan: StepPlan) -> None:
         for seq in plan.seqs:
@@ -147,6 +158,31 @@ class SimulatedWorkers:
         return slot.pages[position // self.config.page_size], position % self.config.page_size
 
 
+def drafts_of(plan: StepPlan) -> list[int]:
+    """How many drafts each sequence has. A plan says so only where there are some."""
+    assert plan.drafts is UNSET or any(plan.drafts)
+    return [0] * len(plan.seqs) if plan.drafts is UNSET else plan.drafts
+
+
+def right_drafts(drafts: list[int], truth: list[int]) -> int:
+    """How many drafts are right, up to the first that is not."""
+    return next((i for i, (draft, true) in enumerate(zip(drafts, truth, strict=False)) if draft != true), len(drafts))
+
+
+class HalfRight:
+    """Guesses what a request will really say, but for some guesses."""
+
+    def __init__(self, requests: dict[int, Request]) -> None:
+        self.requests = requests
+
+    def guess(self, tokens: list[int], most: int) -> list[int]:
+        truths = [each.truth for each in self.requests.values() if each.truth[: len(tokens)] == tokens]
+        if not truths or len(tokens) % 3 == 0:
+            return []
+        guesses = truths[0][len(tokens) : len(tokens) + most]
+        return [each if hash((each, index, *tokens)) % 4 else 0 for index, each in enumerate(guesses)]
+
+
 def step_ns(plan: StepPlan) -> int:
     """The time that the simulated workers take."""
     counts = [(seq.start, max(1, len(seq.tokens))) for seq in plan.seqs]
@@ -158,12 +194,14 @@ def step_ns(plan: StepPlan) -> int:
 class Service:
     """A scheduler with its workers, and the part of the engine that finds stop tokens."""
 
-    def __init__(self, config: SchedulerConfig, ahead: bool = False, log: KVEventLog | None = None) -> None:
+    def __init__(
+        self, config: SchedulerConfig, ahead: bool = False, log: KVEventLog | None = None, *, drafts: bool = False
+    ) -> None:
         self.config = config
         self.ahead = ahead  # whether a plan leaves before the result of the one before it is in
-        self.scheduler = Scheduler(config, log)
-        self.scheduler.costs.describe([OPERATIONS])
         self.requests: dict[int, Request] = {}
+        self.scheduler = Scheduler(config, log, partial(HalfRight, self.requests) if drafts else None)
+        self.scheduler.costs.describe([OPERATIONS])
         self.workers = SimulatedWorkers(config, self.requests)
         self.sent: deque[StepPlan | StepResult] = deque()  # plans, or results that are there already
 
@@ -183,6 +221,8 @@ class Service:
         sent = self.sent.popleft()
         updates = self.scheduler.apply(self.workers.run(sent) if isinstance(sent, StepPlan) else sent)
         for update in updates:
+            if "stop" in self.requests[int(update.sequence.request_id)].ends:
+                continue  # tokens behind the stop
             self.take_in(self.requests[int(update.sequence.request_id)], update)
         return updates
 

@@ -19,7 +19,7 @@ class ToldService(RandomService):
     """Whatever happens, a reader of the events knows what is cached: one that has read all of them, and one that asks
     for them anew, of which the last few are kept."""
 
-    def make_service(self, config: SchedulerConfig, ahead: bool) -> Service:
+    def make_service(self, config: SchedulerConfig, ahead: bool, drafts: bool) -> Service:
         self.log = KVEventLog("model")
         self.history = History(config.page_size, KEPT)
         self.reader, self.late = Index(), Index()

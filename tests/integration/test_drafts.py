@@ -1,0 +1,60 @@
+"""Guesses between the front end and workers: answers are the same to the last bit, whatever happens on the way."""
+
+import asyncio
+import os
+import re
+import signal
+
+import pytest
+from fake_worker import expected_tokens
+from harness import GREEDY, Options, Server, pids_of, serving, until
+
+
+class Oracle:
+    """Guesses what a greedy request really says, but every fifth token."""
+
+    def guess(self, tokens: list[int], most: int) -> list[int]:
+        true = expected_tokens(tokens, GREEDY, most)
+        return [token if index % 5 else 10 for index, token in enumerate(true, len(tokens))]
+
+
+BODIES = {
+    "sequences": {"n": 3, "temperature": 1.0, "seed": 7, "logprobs": 3},
+    "echo": {"echo": True, "logprobs": 2, "prompt": list(range(20, 160))},
+    "stop": {"stop": ["w5"], "stream_options": {"include_usage": True}, "stream": True},
+    "penalties": {"frequency_penalty": 0.5, "min_tokens": 30, "return_token_ids": True},
+}
+
+
+async def answered(server: Server, body: dict[str, object]) -> str:
+    answer = await server.complete(**{"prompt": [10, 11], "max_tokens": 60, **body})
+    return re.sub(r'"id":"[^"]*"|"created":[0-9]+|"cached_tokens":[0-9]+', "", answer.text)
+
+
+@pytest.mark.parametrize("kind", BODIES)
+async def test_an_answer_is_the_same_to_the_last_bit_with_guesses(kind: str) -> None:
+    async with serving(Options(step_tokens=16)) as server:
+        without = await answered(server, BODIES[kind])
+    async with serving(Options(step_tokens=16, drafter=Oracle)) as server:
+        assert await asyncio.gather(*(answered(server, BODIES[kind]) for _ in range(3))) == [without] * 3
+        assert server.pages()["active"] == 0
+
+
+async def test_guesses_save_steps() -> None:
+    steps = []
+    for drafter in (None, Oracle):
+        async with serving(Options(drafter=drafter)) as server:
+            await server.complete(prompt=[10, 11], max_tokens=60)
+            steps.append(server.engine._steps.steps)
+    assert steps[1] < steps[0] / 2
+
+
+async def test_a_death_amid_guesses_is_a_pause_with_the_same_tokens() -> None:
+    async with serving(Options()) as server:
+        without = await answered(server, {"max_tokens": 300})
+    async with serving(Options(ranks=2, drafter=Oracle, faults=("--step-ms", "3"))) as server:
+        job = asyncio.ensure_future(answered(server, {"max_tokens": 300}))
+        await until(lambda: server.engine._scheduler.drafted[False] > 3)
+        os.kill(pids_of(server.engine)[1], signal.SIGKILL)
+        assert await job == without
+        assert server.metric("requests_resumed_total") == 1

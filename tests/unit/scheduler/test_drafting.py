@@ -1,0 +1,178 @@
+"""Guesses in plans: which are verified, what becomes of wrong ones, and what does not change without any."""
+
+from collections.abc import Callable
+
+from msgspec import UNSET
+from numaserve.server.scheduler.drafting import Drafting
+from numaserve.server.scheduler.scheduler import Scheduler
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.workers.protocol import OperationTerms, SampledToken, SamplingParams, SeqResult, StepPlan, StepResult
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+class Fixed:
+    """Guesses the same whatever came before."""
+
+    def __init__(self, *guesses: int) -> None:
+        self.guesses = list(guesses)
+
+    def guess(self, tokens: list[int], most: int) -> list[int]:
+        return self.guesses[:most]
+
+
+def scheduler(*guesses: int, operations: list[OperationTerms] | None = None, **limits: int) -> Scheduler:
+    defaults = {"num_pages": 32, "context_length": 100, "max_running_requests": 4, "page_size": 4}
+    subject = Scheduler(SchedulerConfig(**{**defaults, **limits}), drafter=lambda: Fixed(*guesses))
+    subject.costs.describe([operations or []])
+    return subject
+
+
+def added(subject: Scheduler, name: str = "a", tokens: int = 20, sampling: SamplingParams = GREEDY) -> Sequence:
+    seq = Sequence(name, [1, 2, 3], sampling, tokens)
+    subject.add(seq)
+    return seq
+
+
+def answered(subject: Scheduler, *sampled: list[int], worker_ns: int = 1_000_000) -> None:
+    """Answer the oldest plan: what each of its sequences has sampled."""
+    seqs = [SeqResult(first, following=[SampledToken(each) for each in rest]) for first, *rest in sampled]
+    subject.apply(StepResult(subject.in_flight[0].step_id, 0, seqs, 0, 0, worker_ns))
+
+
+def planned(subject: Scheduler) -> StepPlan:
+    plan = subject.schedule()
+    assert plan is not None
+    return plan
+
+
+def begun(subject: Scheduler, *sequences: Sequence) -> None:
+    planned(subject)
+    answered(subject, *([4] for _ in sequences))
+
+
+def test_guesses_are_verified_behind_the_last_token_and_right_ones_are_kept() -> None:
+    subject = scheduler(7, 8, 9)
+    seq = added(subject)
+    begun(subject, seq)
+    plan = planned(subject)
+    assert (plan.seqs[0].start, plan.seqs[0].tokens, plan.drafts) == (3, [4, 7, 8, 9], [3])
+    answered(subject, [7, 8, 5])
+    assert seq.output == [4, 7, 8, 5]
+    assert dict(subject.drafted) == {True: 2, False: 1}
+    following = planned(subject)
+    assert (following.seqs[0].start, following.seqs[0].tokens[0]) == (6, 5)
+
+
+def test_pages_are_given_for_the_longest_outcome_and_go_on_to_be_used() -> None:
+    subject = scheduler(7, 8, 9)
+    seq = added(subject)
+    begun(subject, seq)
+    assert planned(subject).seqs[0].pages and len(seq.pages) == 2  # positions 3 to 6
+    answered(subject, [5])
+    assert planned(subject).seqs[0].pages == []
+
+
+def test_a_guess_takes_no_page_that_a_sequence_needs_to_grow() -> None:
+    subject = scheduler(7, 8, 9, num_pages=2)
+    seq = added(subject, tokens=5)
+    begun(subject, seq)
+    assert planned(subject).drafts is UNSET  # the page that is left is for the next token but one
+    answered(subject, [5])
+    assert planned(subject).drafts == [2]
+
+
+def test_no_plan_is_made_behind_guesses_until_they_are_answered() -> None:
+    subject = scheduler(7)
+    seq = added(subject)
+    begun(subject, seq)
+    planned(subject)
+    assert subject.schedule() is None
+    answered(subject, [7, 5])
+    planned(subject)
+
+
+def test_guesses_stop_where_the_sequence_does() -> None:
+    subject = scheduler(7, 8, 9)
+    seq = added(subject, tokens=3)
+    begun(subject, seq)
+    assert planned(subject).drafts == [1]  # and one token is sampled behind it
+    answered(subject, [7, 8])
+    assert seq.output == [4, 7, 8]
+    assert subject.schedule() is None
+
+
+def test_every_sequence_keeps_its_token_and_its_row() -> None:
+    subject = scheduler(7, 8, 9, max_step_tokens=9, max_logit_rows=4)
+    begun(subject, *(added(subject, name) for name in "abc"))
+    plan = planned(subject)
+    assert len(plan.seqs) == 3
+    assert plan.drafts == [1, 0, 0]
+
+
+def test_masks_and_named_tokens_are_never_guessed_behind() -> None:
+    for sampling in (SamplingParams(masked=True), SamplingParams(token_ids_logprob=[5])):
+        subject = scheduler(7)
+        seq = added(subject, sampling=sampling)
+        begun(subject, seq)
+        assert planned(subject).drafts is UNSET
+
+
+def test_without_guesses_plans_are_what_they_are_without_a_drafter() -> None:
+    def plans(make: Callable[[], Scheduler]) -> list[StepPlan | None]:
+        subject, found = make(), []
+        added(subject, tokens=6)
+        found.append(subject.schedule())
+        for token in range(6):
+            found.append(subject.schedule())
+            answered(subject, [token])
+        return found
+
+    config = SchedulerConfig(num_pages=32, context_length=100)
+    assert plans(lambda: Scheduler(config, drafter=Fixed)) == plans(lambda: Scheduler(config))
+
+
+READ = [OperationTerms("linear", weight_bytes=10**9, row_flops=10**6)]  # rows cost next to nothing
+COMPUTED = [OperationTerms("linear", weight_bytes=10**3, row_flops=10**9)]  # each row costs as much as the first
+
+
+def settled(operations: list[OperationTerms], guessed: list[int], said: list[int]) -> Drafting:
+    """After an answer whose times are as the operations tell, and twenty more tokens that were guessed so."""
+    subject = scheduler(*guessed, operations=operations)
+    seq = added(subject, tokens=60)
+    begun(subject, seq)
+    drafting = subject._drafting
+    assert drafting is not None
+    for token in said:
+        drafting.choose([seq], 0)
+        seq.tokens.append(token)
+        drafting.answered(seq, [token])
+    return drafting
+
+
+def test_guesses_that_were_right_are_chosen_where_a_row_more_costs_little() -> None:
+    drafting = settled(READ, [7] * 17, [7] * 20)
+    ((seq, guesses),) = drafting.choose(list(drafting._guesses), 100).items()
+    assert len(guesses) > 5
+    assert drafting.choose([seq], 2) == {seq: [7, 7]}
+
+
+def test_guesses_are_left_out_where_each_row_costs_as_much_as_the_first() -> None:
+    drafting = settled(COMPUTED, [7] * 17, [7] * 20)
+    assert drafting.choose(list(drafting._guesses), 100) == {}
+
+
+def test_guesses_that_were_wrong_are_not_verified_and_nobody_waits_for_them() -> None:
+    drafting = settled(READ, [7] * 17, [8] * 20)
+    (seq,) = drafting._guesses
+    assert drafting.choose([seq], 100) == {}
+    seq.num_pending = 1
+    assert not drafting.waits([seq], 100)
+
+
+def test_the_next_plan_waits_for_an_answer_behind_which_much_can_be_guessed() -> None:
+    drafting = settled(READ, [7] * 17, [7] * 20)
+    (seq,) = drafting._guesses
+    assert not drafting.waits([seq], 100)  # nothing is awaited
+    seq.num_pending = 1
+    assert drafting.waits([seq], 100)

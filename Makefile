@@ -106,7 +106,8 @@ lint: $(STAMPS)/run $(STAMPS)/lint
 	@# The folders are one import root only when installed; mypy and import-linter see them the same way through links.
 	@rm -rf build/mypy && mkdir -p build/mypy/numaserve && for p in $(PACKAGES) deploy/ray; do \
 		ln -s ../../../$$p build/mypy/numaserve/$${p##*/}; done
-	cd build/mypy && MYPYPATH=. $(abspath $(BIN))/mypy --config-file ../../pyproject.toml --cache-dir ../mypy-cache -p numaserve
+	cd build/mypy && MYPYPATH=. $(abspath $(BIN))/mypy --config-file ../../pyproject.toml --cache-dir ../mypy-cache \
+		--explicit-package-bases numaserve
 	cd build/mypy && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config ../../pyproject.toml --cache-dir ../import-cache
 	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
 

@@ -38,8 +38,11 @@ void SampleNode::keep_tokens(Run& run) const {
     if (!row.sample) continue;
     int32_t& token = run.sampled[i].token;
     if (row.behind == 0) holds = true;
-    if (!holds) token = kNotSampled;
-    if (token == kNotSampled) continue;
+    holds = holds && token != kNotSampled;
+    if (!holds) {
+      token = kNotSampled;
+      continue;
+    }
     Slot& slot = slot_of(run, static_cast<int64_t>(i));
     slot.last_token = token;
     if (!slot.output_counts.empty()) ++slot.output_counts[static_cast<size_t>(token)];
@@ -131,6 +134,9 @@ void SampleNode::finish(Run& run, int64_t index, const SampleArgs& args) const {
     run.table.token_logprobs(args.logits, args.vocab, row.target, std::max(args.state->num_logprobs, 0),
                              &run.sampled[run.step.logit_rows.size() + static_cast<size_t>(index)]);
   if (row.sample) run.table.sample(args, &result);
+  // A guess may lead to logits that are not numbers. What was sampled before it is good: the sequence fails when it
+  // gets there without guesses.
+  if (row.behind > 0 && !result.usable) result.token = kNotSampled;
 }
 
 void SampleNode::sample_row(Run& run, int64_t row, const uint32_t* mask, int thread) const {

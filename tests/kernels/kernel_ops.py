@@ -268,10 +268,12 @@ def sampled_row(
     prompt: Sequence[int] = (),
     output: Sequence[int] = (),
     mask: NDArray[np.uint32] | None = None,
+    *,
+    drafts: Sequence[int] = (),
     parts: int = 1,
 ) -> tuple[TokenLogprobs, bool, list[float]]:
-    """The sample of `position`, whether it is dropped, log-probabilities of the tokens that params name. `parts`:
-    threads that share the row's blocks."""
+    """The sample of `position`, whether it is dropped, log-probabilities of the tokens that params name. `drafts`: more
+    of the output, not in the counts; `parts`: threads that share the row's blocks."""
     counts = (
         [np.bincount(np.array(h, np.int64), minlength=len(logits)).astype(np.int32) for h in (prompt, output)]
         if params.has_penalties
@@ -298,6 +300,7 @@ def sampled_row(
         output_counts=counts[1],
         mask=mask,
         named=params.token_ids_logprob,
+        drafts=list(drafts),
         parts=parts,
     )
     return TokenLogprobs(*row), dropped, named

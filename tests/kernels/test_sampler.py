@@ -239,3 +239,20 @@ def test_threads_that_share_a_row_change_no_bit(isa: str, rng: np.random.Generat
             for parts in (1, 2, 5, 9)
         )
         assert [repr(each) for each in shared] == [repr(alone)] * 3
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_drafts_count_for_penalties_as_tokens_of_the_output_do(isa: str, rng: np.random.Generator, parts: int) -> None:
+    logits = _logits(rng, 3 * 1024)
+    for seed in range(20):
+        params = SamplingParams(
+            temperature=1.5, seed=seed, repetition_penalty=1.4, presence_penalty=0.6, frequency_penalty=0.9, logprobs=2
+        )
+        likely = np.argsort(-logits)[:6].tolist()
+        drafts = [likely[0], likely[1], likely[0], likely[2], 2500]
+        known = kernel_ops.sampled_row(isa, logits, params, 9, [likely[3], likely[0]], [likely[1], *drafts])
+        guessed = kernel_ops.sampled_row(
+            isa, logits, params, 9, [likely[3], likely[0]], [likely[1]], drafts=drafts, parts=parts
+        )
+        assert guessed == known
+        assert guessed != kernel_ops.sampled_row(isa, logits, params, 10, [likely[3], likely[0]], [likely[1]])

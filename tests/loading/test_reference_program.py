@@ -174,6 +174,18 @@ def test_a_wrong_draft_whose_logits_are_not_numbers_spoils_nothing(index: int, t
     assert list(program.nan_sequences) == [0]
 
 
+@pytest.mark.parametrize("index", [0, 1], ids=["native", "reference"])
+def test_a_right_draft_behind_which_logits_are_not_numbers_ends_what_is_kept(index: int, team: Team) -> None:
+    program = programs(Part(weights=RandomWeights(team, spoiled_token=9)), team)[index]
+    start(program, 0, range(8), SamplingParams(temperature=0.0, logprobs=0, logit_bias={9: 1e4}))
+    run(program, [(0, 0, [5, 6], False, ())])
+    found = run(program, [(0, 2, [7, 9, 9], True, ())], [2])
+    assert [token for token, _ in said(found)] == [9]
+    assert list(program.nan_sequences) == []
+    run(program, [(0, 3, None, True, ())])
+    assert list(program.nan_sequences) == [0]
+
+
 REFUSED: dict[str, list[Row]] = {
     "no new token": [(0, 3, [], False, ())],
     "nothing sampled before": [(0, 3, None, False, ())],

@@ -23,13 +23,23 @@ nb::tuple row_of(const SampledRow& row) {
 
 // A row whose blocks `parts` threads would share.
 SampledRow sample_in_parts(const KernelTable& table, const float* logits, int64_t vocab, int64_t position,
-                           const SamplingState& state, const uint32_t* mask, int64_t parts) {
+                           const SamplingState& state, const uint32_t* mask, const std::vector<int32_t>& drafts,
+                           int64_t parts) {
   std::vector<int32_t> candidates(static_cast<size_t>(2 * vocab));
   std::vector<float> adjusted(static_cast<size_t>(vocab));
   const int64_t count = sample_blocks(vocab);
   std::vector<SampledBlock> raw(static_cast<size_t>(count)), drawn(static_cast<size_t>(count));
-  const SampleArgs args{logits,          vocab,      position,    &state, nullptr, 0, mask, candidates.data(),
-                        adjusted.data(), raw.data(), drawn.data()};
+  const SampleArgs args{.logits = logits,
+                        .vocab = vocab,
+                        .position = position,
+                        .state = &state,
+                        .drafts = drafts.data(),
+                        .num_drafts = static_cast<int32_t>(drafts.size()),
+                        .mask = mask,
+                        .candidates = candidates.data(),
+                        .adjusted = adjusted.data(),
+                        .raw = raw.data(),
+                        .drawn = drawn.data()};
   for (int64_t part = 0; part < parts; ++part) table.sample_begin(args, split(count, parts, part));
   for (int64_t part = 0; part < parts; ++part) table.sample_weigh(args, split(count, parts, part));
   SampledRow row{};
@@ -43,7 +53,8 @@ nb::tuple sample(const std::string& isa, Array<const float, 1> logits, int64_t p
                  float frequency_penalty, uint64_t seed, const std::vector<int32_t>& bias_ids,
                  const std::vector<float>& bias_values, const std::vector<int32_t>& suppress, int32_t min_position,
                  int32_t logprobs, Maybe<const int32_t, 1> prompt_counts, Maybe<const int32_t, 1> output_counts,
-                 Maybe<const uint32_t, 1> mask, const std::vector<int32_t>& named, int64_t parts) {
+                 Maybe<const uint32_t, 1> mask, const std::vector<int32_t>& named, const std::vector<int32_t>& drafts,
+                 int64_t parts) {
   const int64_t vocab = size(logits, 0);
   require(vocab >= 1 && bias_ids.size() == bias_values.size(), "a bias has an id and a value");
   require(prompt_counts.has_value() == output_counts.has_value(), "counts come in pairs");
@@ -72,7 +83,7 @@ nb::tuple sample(const std::string& isa, Array<const float, 1> logits, int64_t p
                             .named_logprobs = named_logprobs.data(),
                             .num_named = static_cast<int32_t>(named.size())};
   const SampledRow row =
-      sample_in_parts(*table_by_name(isa), logits.data(), vocab, position, state, data_or_null(mask), parts);
+      sample_in_parts(*table_by_name(isa), logits.data(), vocab, position, state, data_or_null(mask), drafts, parts);
   return nb::make_tuple(row_of(row), row.dropped, named_logprobs);
 }
 
@@ -95,7 +106,7 @@ std::pair<bool, bool> usable(const std::string& isa, Array<const float, 1> logit
   state.num_bias = bias != 0.0f;
   state.num_logprobs = -1;
   SampledRow target{};
-  const SampledRow sampled = sample_in_parts(table, logits.data(), vocab, 0, state, nullptr, 1);
+  const SampledRow sampled = sample_in_parts(table, logits.data(), vocab, 0, state, nullptr, {}, 1);
   table.token_logprobs(logits.data(), vocab, 0, 0, &target);
   return {sampled.usable, target.usable};
 }
@@ -106,7 +117,7 @@ void bind_sampling(nb::module_& ops) {
   ops.def("sample", &sample, "isa"_a, "logits"_a, "position"_a, "temperature"_a, "top_k"_a, "top_p"_a, "min_p"_a,
           "repetition_penalty"_a, "presence_penalty"_a, "frequency_penalty"_a, "seed"_a, "bias_ids"_a, "bias_values"_a,
           "suppress"_a, "min_position"_a, "logprobs"_a, "prompt_counts"_a.none(), "output_counts"_a.none(),
-          "mask"_a.none(), "named"_a, "parts"_a);
+          "mask"_a.none(), "named"_a, "drafts"_a, "parts"_a);
   ops.def("usable", &usable, "isa"_a, "logits"_a, "bias"_a);
   ops.def("token_logprobs", &token_logprobs, "isa"_a, "logits"_a, "token"_a, "num_top"_a);
 }

@@ -83,7 +83,8 @@ def _sampled(run: Run, row: LogitRow, logits: F32) -> Sampled:
     params, target, chosen = slot.sampling, None, None
     if row.target >= 0:
         target = token_logprobs(logits, row.target, max(params.logprobs, 0))
-    if row.sample:
+    # What a guess leads to may be no numbers: the sequence fails when it gets there without guesses.
+    if row.sample and (usable(logits) or not row.drafts):
         allowed, dropped = None, False
         if params.masked:
             allowed, dropped = run.masks.wait_for(row.sequence.number, len(logits))

@@ -1,6 +1,6 @@
 """``python -m tests.bench [NAME ...]``: runs the benchmarks, or those named, in turn; JSON goes to bench-results/.
 
-All but the last four are commands of ``numaserve bench``.
+All but the last five are commands of ``numaserve bench``.
 """
 
 import argparse
@@ -26,6 +26,7 @@ COMMANDS = {
     "load": [[*NUMASERVE, "load", *model, "--tp", "1", "--tp", "2"] for model in (["demo"], ["--shape", "llama-1b"])],
     "serving": [[sys.executable, str(Path(__file__).with_name("bench_serving.py"))]],
     "front-door": [[sys.executable, str(Path(__file__).with_name("bench_front_door.py"))]],
+    "speculation": [[sys.executable, str(Path(__file__).with_name("bench_speculation.py"))]],
     "spans": [[sys.executable, str(Path(__file__).with_name("bench_spans.py"))]],
     AMX: [[sys.executable, str(Path(__file__).with_name("bench_amx.py"))]],
 }

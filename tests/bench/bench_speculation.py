@@ -1,0 +1,144 @@
+"""What speculation gains: a server without it and one with it are asked the same by turns, and have to answer the same.
+
+python tests/bench/bench_speculation.py [--model demo] [--streams 1 4 16] [--rounds 3] [--json FILE]
+
+Four kinds of work: a text to be edited, facts to be put as JSON, code that repeats itself, and free chat, greedy and at
+a temperature of 0.7. No two requests are alike: what one server has seen of another's answer would make the next one
+free. `speed` is tokens a second with by without, the median over rounds; `accepted` is the part of the verified guesses
+that was right, and `guessed` the part of all tokens that came as guesses.
+"""
+
+import argparse
+import asyncio
+import itertools
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+from bench_serving import Server, serving
+from numaserve.server.cli.bench_report import MachineReport
+from numaserve.workers.bench.rows import Row, Rows
+from prometheus_client.parser import text_string_to_metric_families
+
+TOKENS = 160
+REQUESTS = 2  # of each stream
+OPTIONS = ("--kv-cache-gib", "0.5")
+NOUNS = ("river", "garden", "teacher", "window", "engine", "letter", "bridge", "doctor", "market", "forest", "kitchen")
+VERBS = ("watched", "repaired", "painted", "followed", "described", "forgot", "visited", "measured", "carried")
+ADJECTIVES = ("old", "quiet", "narrow", "bright", "heavy", "careful", "distant", "green", "broken", "famous")
+NAMES = ("Anna", "Boris", "Carla", "David", "Elena", "Frank", "Greta", "Hugo", "Irene", "Jonas", "Karin", "Luis")
+CITIES = ("Oslo", "Porto", "Lyon", "Turin", "Bergen", "Graz", "Ghent", "Malmo", "Split", "Basel")
+SUBJECTS = ("history", "cooking", "astronomy", "gardening", "music", "bridges", "volcanoes", "chess", "bees", "trains")
+
+
+def edit(chance: random.Random) -> str:
+    """A text of which almost all comes again."""
+
+    def thing() -> str:
+        return f"{chance.choice(ADJECTIVES)} {chance.choice(NOUNS)}"
+
+    sentences = [f"The {thing()} {chance.choice(VERBS)} the {thing()} near {chance.choice(CITIES)}." for _ in range(10)]
+    return "Repeat this text word for word, but write 'lake' in place of 'river':\n\n" + " ".join(sentences)
+
+
+def json_of_facts(chance: random.Random) -> str:
+    """Facts that come again in another form."""
+    people = [
+        f"{name} is {chance.randrange(20, 80)} years old and lives in {chance.choice(CITIES)}."
+        for name in chance.sample(NAMES, 5)
+    ]
+    return "Write these people as a JSON list of objects with the keys name, age and city. " + " ".join(people)
+
+
+def code(chance: random.Random) -> str:
+    """Code whose parts are alike."""
+    fields = ", ".join(chance.sample(NOUNS, 5))
+    return f"Write a Python class with the fields {fields}, and for each of them a getter and a setter."
+
+
+def chat(chance: random.Random) -> str:
+    """Nothing that was said before."""
+    return f"Tell {chance.choice(NAMES)} from {chance.choice(CITIES)} something about {chance.choice(SUBJECTS)}."
+
+
+KINDS: dict[str, Callable[[random.Random], str]] = {"edit": edit, "json": json_of_facts, "code": code, "chat": chat}
+
+
+async def _ask(server: Server, prompts: Sequence[str], streams: int, temperature: float) -> tuple[list[str], int]:
+    """The answers, and how many tokens they have."""
+    limits, gate = httpx.Limits(max_connections=None), asyncio.Semaphore(streams)
+
+    async def one(prompt: str) -> dict[str, Any]:
+        messages = [{"role": "user", "content": prompt}]
+        body = {"messages": messages, "max_tokens": TOKENS, "temperature": temperature, "seed": 5}
+        async with gate:
+            return dict((await client.post("/v1/chat/completions", json=body)).raise_for_status().json())
+
+    async with httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits) as client:
+        answers = await asyncio.gather(*map(one, prompts))
+    texts = [answer["choices"][0]["message"]["content"] for answer in answers]
+    return texts, sum(answer["usage"]["completion_tokens"] for answer in answers)
+
+
+def _verified(server: Server) -> dict[str, float]:
+    """Guesses that were verified so far, by what came of them."""
+    families = text_string_to_metric_families(httpx.get(f"{server.url}/metrics").text)
+    samples = [sample for family in families if family.name == "numaserve_draft_tokens" for sample in family.samples]
+    return {sample.labels["outcome"]: sample.value for sample in samples}
+
+
+def bench(off: Server, on: Server, streams: Sequence[int], rounds: int) -> Rows:
+    """Every kind of work, with every number of streams."""
+    seeds = itertools.count()
+    for kind, temperature, count in itertools.product(KINDS, (0.0, 0.7), streams):
+        speeds, tokens, before = [], 0, _verified(on)
+        for _ in range(rounds):
+            prompts = [KINDS[kind](random.Random(next(seeds))) for _ in range(REQUESTS * count)]
+            seconds, answers = [], []
+            for server in (off, on):
+                begin = time.perf_counter()
+                texts, said = asyncio.run(_ask(server, prompts, count, temperature))
+                seconds.append(time.perf_counter() - begin)
+                answers.append(texts)
+            assert answers[0] == answers[1], "the answers differ"
+            speeds.append(seconds[0] / seconds[1])
+            tokens += said
+        grown = {outcome: value - before[outcome] for outcome, value in _verified(on).items()}
+        figures = {
+            "speed": statistics.median(speeds),
+            "least": min(speeds),
+            "most": max(speeds),
+            "accepted": grown["accepted"] / max(1.0, sum(grown.values())),
+            "guessed": grown["accepted"] / tokens,
+        }
+        yield Row(
+            "with speculation by without", {"work": kind, "temperature": str(temperature), "streams": count}, figures
+        )
+
+
+def main() -> int:
+    """Measure every kind of work."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--streams", nargs="+", type=int, default=[1, 4, 16])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    with (
+        MachineReport("speculation", arguments.json) as report,
+        serving(arguments.model, 1, OPTIONS) as off,
+        serving(arguments.model, 1, [*OPTIONS, "--speculative", "suffix"]) as on,
+    ):
+        for each in (off, on):
+            asyncio.run(_ask(each, ["Hello"] * 4, 4, 0.0))
+        report.add(bench(off, on, arguments.streams, arguments.rounds))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

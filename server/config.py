@@ -165,7 +165,7 @@ class ServeConfig(BaseModel):
     speculative: Literal["off", DrafterName] = Field(
         "off",
         description="What guesses the next tokens, of which a step then verifies several: `suffix` by what followed "
-        "when the same tokens came before in the request. Answers are the same to the last bit.",
+        "when the same tokens came before, in requests with the same cache_salt. Answers are the same to the last bit.",
     )
     prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
     kv_events: NonBlank | None = Field(

@@ -1,7 +1,7 @@
 """Drafts: guesses of the tokens that come next, which one step verifies all at once."""
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from numaserve.server.scheduler.cost_model import CostModel
@@ -10,15 +10,33 @@ from numaserve.server.scheduler.sequence import Sequence
 _DEEPEST = 16  # guesses of a sequence in a step
 _BLIND = 3  # the same while nothing is known of the time of a step
 _MEMORY = 0.15  # weight of the last guess among all that tell how often they are right
-# Seconds for which the workers wait when a plan is made only after the answer to the one before it.
-_PAUSE = 5e-4
+# Seconds for which the workers wait when a plan is made only after the answer to the one before it, for each sequence
+# of both, as long as none was seen; what a step takes beside is as that of so many sequences.
+_PAUSE = 1e-4
+_PAUSE_BESIDE = 4
+_RETRY = 0.01  # by which the doubt about steps with guesses falls with each step without any
 
 
 class Drafter(Protocol):
     """Guesses the tokens of one sequence."""
 
     def guess(self, tokens: list[int], most: int) -> list[int]:
-        """At most so many guesses of what follows `tokens`, which begin with those of the call before."""
+        """At most so many guesses of what follows `tokens`: one list, to which tokens are added from call to call."""
+
+
+class Drafters(Protocol):
+    """The drafters of a server's sequences."""
+
+    def begin_step(self) -> None:
+        """Called before the guesses for a step are asked for: what takes long is to be divided over steps."""
+
+    def make(self, salt: str) -> Drafter:
+        """The drafter of a sequence with this `cache_salt`."""
+
+
+# A guess: the probability that it and those before it are right, negative since the least comes first; how many of its
+# sequence that are; and of which sequence, the earlier of equal ones first.
+_Candidate = tuple[float, int, int, Sequence]
 
 
 @dataclass(slots=True)
@@ -41,10 +59,33 @@ class Drafting:
     gain by guesses is planned after the answer, though the workers wait for it meanwhile.
     """
 
-    def __init__(self, costs: CostModel, make: Callable[[], Drafter]) -> None:
+    def __init__(self, costs: CostModel, drafters: Drafters) -> None:
         self._costs = costs
-        self._make = make
+        self._drafters = drafters
+        self._refused: set[Sequence] = set()
+        self._pause = _PAUSE
+        self._took = {False: 1.0, True: 1.0}  # of the predicted time, steps without guesses and with some
         self._guesses: dict[Sequence, _Guesses] = {}
+
+    def begin_step(self) -> None:
+        """Begin with the next step."""
+        self._drafters.begin_step()
+
+    def paused(self, seconds: float, sequences: int) -> None:
+        """Learn for how long the workers had nothing to do before and after a step of so many sequences."""
+        self._pause += _MEMORY * (seconds / (sequences + _PAUSE_BESIDE) - self._pause)
+
+    def took(self, seconds: float, predicted: float, *, drafted: bool) -> None:
+        """Learn what a step took that was predicted to take so long. A few rows more than fit a tile may cost as
+        much as a tile, and the model of costs knows of no steps in it."""
+        if predicted > 0.0:
+            self._took[drafted] += _MEMORY * (min(seconds / predicted, 4.0) - self._took[drafted])
+        if not drafted:
+            self._took[True] += _RETRY * (self._took[False] - self._took[True])
+
+    def refuse(self, seq: Sequence) -> None:
+        """Guess nothing behind a sequence any more."""
+        self._refused.add(seq)
 
     def choose(self, decodes: list[Sequence], most: int) -> dict[Sequence, list[int]]:
         """The guesses to verify in the next step, at most so many, of sequences whose every token is known."""
@@ -68,57 +109,52 @@ class Drafting:
     def forget(self, seq: Sequence) -> None:
         """Forget a sequence that has ended."""
         self._guesses.pop(seq, None)
+        self._refused.discard(seq)
 
     def _depths(self, decodes: list[Sequence], most: int, *, unknown: int) -> dict[Sequence, int]:
         """How many guesses of each sequence to verify once its next `unknown` tokens are known; none is left out."""
-        candidates = sorted(self._candidates(decodes, unknown), key=lambda each: (-each[0], each[1]))[: max(0, most)]
-        if not candidates:
+        candidates = [each for each in (self._next(seq, 0, unknown) for seq in decodes) if each is not None]
+        if not candidates or most < 1:
             return {}
-        if not self._costs.predicts:
-            return _counted(seq for _, depth, seq in candidates if depth <= _BLIND)
-        work = self._costs.begin()
+        heapify(candidates)
+        predicts, work = self._costs.predicts, self._costs.begin()
         for seq in decodes:
             work.add(seq.num_computed, 1, 1)
         tokens, without = float(len(decodes)), self._costs.predict(work.terms())
-        rate, kept = tokens / (without + _PAUSE), 0
-        for gain, depth, seq in candidates:
-            work.lengthen(seq.num_computed, depth)
-            tokens += gain
-            better = tokens / (self._costs.predict(work.terms()) + _PAUSE)
-            if better <= rate:  # and worse with each one more: they gain less and less
+        pause, slower = self._pause * (len(decodes) + _PAUSE_BESIDE), self._took[True] / self._took[False]
+        rate, depths = tokens / (slower * without + pause), dict[Sequence, int]()
+        for _ in range(most):
+            if not candidates:
                 break
-            rate, kept = better, kept + 1
-        worth = rate > len(decodes) / without
-        return _counted(seq for _, _, seq in candidates[:kept]) if worth else {}
+            loss, depth, _, seq = heappop(candidates)
+            tokens -= loss
+            work.lengthen(seq.num_computed, depth)
+            better = tokens / (slower * self._costs.predict(work.terms()) + pause)
+            if predicts and better <= rate:  # and worse with each one more: they gain less and less
+                break
+            rate, depths[seq] = better, depth
+            following = self._next(seq, depth, unknown) if predicts or depth < _BLIND else None
+            if following is not None:
+                heappush(candidates, following)
+        return depths if not predicts or rate > len(decodes) / without else {}
 
-    def _candidates(self, decodes: list[Sequence], unknown: int) -> Iterable[tuple[float, int, Sequence]]:
-        """Of each guess the probability that it and those before it are right, its depth, and its sequence."""
-        for seq in decodes:
-            if not _may_draft(seq):
-                continue
-            guesses = self._guesses_of(seq)
-            # The last token of a sequence is sampled after the last guess.
-            room = seq.max_tokens - len(seq.tokens) - 1
-            for index in range(unknown, min(len(guesses.tokens), room, unknown + _DEEPEST)):
-                yield guesses.right ** (index + 1), index - unknown + 1, seq
+    def _next(self, seq: Sequence, depth: int, unknown: int) -> _Candidate | None:
+        """The guess behind `depth` others of a sequence."""
+        # Workers have one mask, and one set of named tokens, a slot.
+        if seq.sampling.masked or seq.sampling.token_ids_logprob or seq.pool or seq in self._refused:
+            return None
+        guesses = self._guesses_of(seq)
+        # The last token of a sequence is sampled after the last guess.
+        room = seq.max_tokens - len(seq.tokens) - 1 - unknown
+        if depth >= min(len(guesses.tokens) - unknown, room, _DEEPEST):
+            return None
+        return -(guesses.right ** (depth + unknown + 1)), depth + 1, seq.arrival, seq
 
     def _guesses_of(self, seq: Sequence) -> _Guesses:
         guesses = self._guesses.get(seq)
         if guesses is None:
-            guesses = self._guesses[seq] = _Guesses(self._make())
+            guesses = self._guesses[seq] = _Guesses(self._drafters.make(seq.cache_salt))
         if guesses.behind != len(seq.tokens):
             guesses.behind = len(seq.tokens)
             guesses.tokens = guesses.drafter.guess(seq.tokens, _DEEPEST + 1)
         return guesses
-
-
-def _may_draft(seq: Sequence) -> bool:
-    """Whether its rows can be sampled several at once: workers have one mask, and one set of named tokens, a slot."""
-    return not (seq.sampling.masked or seq.sampling.token_ids_logprob or seq.pool)
-
-
-def _counted(sequences: Iterable[Sequence]) -> dict[Sequence, int]:
-    counts: dict[Sequence, int] = {}
-    for seq in sequences:
-        counts[seq] = counts.get(seq, 0) + 1
-    return counts

@@ -47,11 +47,15 @@ class Planner:
         return sorted((seq for seq in prompts if seq.state is SequenceState.RUNNING), key=lambda seq: seq.turn)
 
     def _drafts(self, step: StepBuilder, running: list[Sequence]) -> dict[Sequence, list[int]]:
-        """Guesses to verify. Each of `running` keeps the token and the row that it must find."""
+        """Guesses to verify. Each of `running` keeps the token and the row that it must find, and prompts keep half of
+        what is left: none would come to an end, or begin, beside sequences of which everything can be guessed."""
         if self._drafting is None:
             return {}
         decodes = [seq for seq in running if seq.num_remaining == 1 and not seq.num_pending and seq.wants_sample]
-        return self._drafting.choose(decodes, step.budget.beyond(len(running)))
+        most = step.budget.beyond(len(running))
+        if self._waiting or any(seq.num_remaining > 1 for seq in running):
+            most //= 2
+        return self._drafting.choose(decodes, most)
 
     def _compute_prompts(self, step: StepBuilder, prompts: list[Sequence]) -> list[Sequence]:
         """Plan chunks of `prompts`, and of those that wait. Returns those that begin for the first time."""

@@ -1,10 +1,9 @@
 """Continuous batching: which sequences run in the next step, and what the step's result means for them."""
 
 from collections import Counter, deque
-from collections.abc import Callable
 
 from numaserve.server.scheduler.cost_model import CostModel
-from numaserve.server.scheduler.drafting import Drafter, Drafting
+from numaserve.server.scheduler.drafting import Drafters, Drafting
 from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.kv_events import KVEventLog
@@ -39,23 +38,22 @@ class Scheduler:
 
     Who runs, who gives way, and why nothing deadlocks, is told in `Seats` and `WaitingQueue`.
 
-    What becomes of cached pages is noted in `log`, if there is one. With a `drafter` for each sequence, steps verify
-    what it guesses (see `Drafting`). How far such a sequence gets is known only by the answer, so no plan is made
-    behind one with guesses.
+    What becomes of cached pages is noted in `log`, if there is one. With `drafters`, steps verify what these
+    guess (see `Drafting`). How far a sequence with guesses gets is known only by the answer, so no plan is made behind.
     """
 
     def __init__(
         self,
         config: SchedulerConfig,
         log: KVEventLog | None = None,
-        drafter: Callable[[], Drafter] | None = None,
+        drafters: Drafters | None = None,
     ) -> None:
         self.config = config
         self.kv = KVCache(config, log)
         self.costs = CostModel()
         self.waiting = WaitingQueue()
         self.seats = Seats(config, self.kv, self.waiting)
-        self._drafting = None if drafter is None else Drafting(self.costs, drafter)
+        self._drafting = None if drafters is None else Drafting(self.costs, drafters)
         self._planner = Planner(self.kv, self.waiting, self.seats, self._drafting)
         self.drafted: Counter[bool] = Counter()  # guesses that were verified, by whether they were right
         self.in_flight: deque[InFlight] = deque()
@@ -142,12 +140,20 @@ class Scheduler:
         record = self.in_flight.popleft()
         if record.entries:  # it is neither void nor a beat
             # Waiting for masks is no work of the step, and says nothing of the next one.
-            self.costs.observe(record.terms, (result.worker_ns - result.mask_wait_ns) * 1e-9)
+            seconds = (result.worker_ns - result.mask_wait_ns) * 1e-9
+            if self._drafting is not None and self.costs.predicts:
+                self._drafting.took(seconds, self.costs.predict(record.terms), drafted=record.has_drafts)
+            self.costs.observe(record.terms, seconds)
         updates: list[SequenceUpdate] = []
         for entry, answer in zip(record.entries, result.seqs, strict=False):  # no entries when it is void
             if entry.seq.state is not SequenceState.FINISHED:
                 updates += self._apply_one(entry, answer)
         return updates
+
+    def paused(self, seconds: float) -> None:
+        """Learn for how long the workers had nothing to do for want of the oldest plan in flight, and of its answer."""
+        if self._drafting is not None and self.in_flight:
+            self._drafting.paused(seconds, len(self.in_flight[0].entries))
 
     def fail_step(self, step_id: int) -> list[Sequence]:
         """End the sequences of the oldest plan in flight, which the workers could not run, and return them.
@@ -172,6 +178,10 @@ class Scheduler:
         """
         held_before = self.held
         finding = self._suspects.died(self.in_flight)
+        for entry in (entry for record in self.in_flight for entry in record.entries):
+            # What it guessed may be what they died of, and it would guess the same again.
+            if entry.drafts and self._drafting is not None:
+                self._drafting.refuse(entry.seq)
         self.reset_workers()
         if finding.convicted is not None:
             self._end(finding.convicted)
@@ -215,7 +225,10 @@ class Scheduler:
 
     def _waits_for_drafts(self) -> bool:
         """Whether the next plan is to be made after the answer to the last one."""
-        if self._drafting is None or not self.in_flight:
+        if self._drafting is None:
+            return False
+        self._drafting.begin_step()
+        if not self.in_flight:
             return False
         room = min(self.config.max_step_tokens, self.config.max_logit_rows) - len(self.running)
         return self.in_flight[-1].has_drafts or self._drafting.waits(self.running, room)
@@ -251,7 +264,7 @@ class Scheduler:
 
     def _apply_one(self, entry: Entry, answer: SeqResult) -> list[SequenceUpdate]:
         seq = entry.seq
-        end = entry.end - entry.drafts + len(answer.following)
+        end = entry.known_end + len(answer.following)
         seq.num_answered = max(seq.num_answered, end)
         seq.logprob_rows_received += entry.logprob_rows
         seq.num_pending -= entry.sample

@@ -1,6 +1,5 @@
 """A plan in the making, and the record of it until its result comes."""
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,6 +21,11 @@ class Entry(NamedTuple):
     pool: bool
     drafts: int = 0  # of the positions; they count in `end`
 
+    @property
+    def known_end(self) -> int:
+        """The same without drafts."""
+        return self.end - self.drafts
+
     def updates(self, answer: SeqResult, *, finished: bool) -> list[SequenceUpdate]:
         """The updates of the sequence by an answer that is good, one for each token."""
         first = SequenceUpdate(
@@ -29,13 +33,15 @@ class Entry(NamedTuple):
             answer.token if self.sample else None,
             answer.logprobs,
             answer.prompt_logprobs,
-            finished=False,
+            finished and not answer.following,
             embedding=answer.embedding,
             token_logprobs=answer.token_logprobs,
         )
-        rest = [SequenceUpdate(self.seq, each.token, each.logprobs, [], finished=False) for each in answer.following]
-        *others, last = first, *rest
-        return [*others, dataclasses.replace(last, finished=finished)]
+        last = len(answer.following) - 1
+        return [first] + [
+            SequenceUpdate(self.seq, each.token, each.logprobs, [], finished and index == last)
+            for index, each in enumerate(answer.following)
+        ]
 
     def answers(self, answer: SeqResult) -> bool:
         """Whether `answer` has what was planned, and no more."""

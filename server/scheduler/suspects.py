@@ -44,7 +44,7 @@ class Suspects:
     def died(self, plans: Iterable[InFlight]) -> Finding:
         """Take in a death of the workers while `plans` were in flight. `held` is another afterwards."""
         entries = [entry for plan in plans for entry in plan.entries if _is_live(entry.seq)]
-        in_flight = {entry.seq: range(entry.seq.num_answered, entry.end) for entry in entries}
+        in_flight = {entry.seq: range(entry.seq.num_answered, entry.known_end) for entry in entries}
         both = {seq: _common(planned, self._positions.get(seq, range(0))) for seq, planned in in_flight.items()}
         again = [seq for seq, positions in both.items() if positions]
         tried = [seq for seq in again if seq in self._trial] or again

@@ -23,7 +23,7 @@ from numaserve.server.service.bind import Member
 from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.listen import Listener
 from numaserve.server.service.model_argument import served_name
-from numaserve.server.speculation.drafters import MAKERS
+from numaserve.server.speculation.drafters import drafters_of
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
@@ -95,7 +95,7 @@ def make_engine(
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1000,
         ),
         None if kv_feed is None else kv_feed.log,
-        None if drafter is None else MAKERS[drafter],
+        None if drafter is None else drafters_of(drafter),
     )
     world_size = len(deployment.launches)
     ring_factory = partial(create_segment, world_size, deployment.ring_lanes, deployment.ring_slot_bytes)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from numaserve.server.scheduler import drafting
 from numaserve.workers.protocol import PAGE_SIZE
 from numaserve.workers.settings import AS_PUBLISHED, BF16_WEIGHTS, KvCacheDtype, WeightFormats
 
@@ -131,12 +132,14 @@ def test_planning_one_step_ahead_changes_no_bit(subject: Subject) -> None:
     assert any(seq.from_previous for plan in traffic.plans for seq in plan.seqs)
 
 
-def test_drafts_change_no_bit(subject: Subject) -> None:
+def test_drafts_change_no_bit(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drafting, "_BLIND", 12)
     config = scheduler_config(enable_prefix_cache=True, num_pages=FEW_PAGES)
-    drafter = played(subject.requests, subject.alone, wrong=4)
-    traffic = Traffic(subject.group, config, ahead=2, drafter=drafter)
+    drafters = played(subject.requests, subject.alone, wrong=6)
+    traffic = Traffic(subject.group, config, ahead=2, drafters=drafters)
     assert traffic.serve(subject.requests) == subject.alone
     assert min(traffic.scheduler.drafted[True], traffic.scheduler.drafted[False]) > 100
+    assert max(max(plan.drafts or [0]) for plan in traffic.plans) > 8
     assert traffic.scheduler.stats().retractions > 0
 
 

@@ -20,7 +20,7 @@ from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.scheduler.drafting import Drafter
+from numaserve.server.scheduler.drafting import Drafters
 from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
@@ -63,7 +63,7 @@ class Options:
     mask_deadline_s: float = 20.0
     tokenizer: TokenizerProtocol = field(default_factory=WordTokenizer)
     kv_log: KVEventLog | None = None
-    drafter: Callable[[], Drafter] | None = None
+    drafters: Drafters | None = None
 
 
 def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks | None = None) -> Engine:
@@ -96,7 +96,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
             enable_prefix_cache=options.prefix_cache,
         ),
         options.kv_log,
-        options.drafter,
+        options.drafters,
     )
     config = EngineConfig(
         "fake",

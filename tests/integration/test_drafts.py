@@ -9,15 +9,20 @@ import pytest
 from fake_worker import expected_tokens
 from harness import GREEDY, Options, Server, pids_of, serving, until
 
+from tests.support.drafters import Each
+
 
 class Oracle:
     """Guesses what a greedy request really says, but every fifth token."""
+
+    def __init__(self, _salt: str) -> None: ...
 
     def guess(self, tokens: list[int], most: int) -> list[int]:
         true = expected_tokens(tokens, GREEDY, most)
         return [token if index % 5 else 10 for index, token in enumerate(true, len(tokens))]
 
 
+ORACLES = Each(Oracle)
 BODIES = {
     "sequences": {"n": 3, "temperature": 1.0, "seed": 7, "logprobs": 3},
     "echo": {"echo": True, "logprobs": 2, "prompt": list(range(20, 160))},
@@ -35,15 +40,15 @@ async def answered(server: Server, body: dict[str, object]) -> str:
 async def test_an_answer_is_the_same_to_the_last_bit_with_guesses(kind: str) -> None:
     async with serving(Options(step_tokens=16)) as server:
         without = await answered(server, BODIES[kind])
-    async with serving(Options(step_tokens=16, drafter=Oracle)) as server:
+    async with serving(Options(step_tokens=16, drafters=ORACLES)) as server:
         assert await asyncio.gather(*(answered(server, BODIES[kind]) for _ in range(3))) == [without] * 3
         assert server.pages()["active"] == 0
 
 
 async def test_guesses_save_steps() -> None:
     steps = []
-    for drafter in (None, Oracle):
-        async with serving(Options(drafter=drafter)) as server:
+    for drafters in (None, ORACLES):
+        async with serving(Options(drafters=drafters)) as server:
             await server.complete(prompt=[10, 11], max_tokens=60)
             steps.append(server.engine._steps.steps)
     assert steps[1] < steps[0] / 2
@@ -52,7 +57,7 @@ async def test_guesses_save_steps() -> None:
 async def test_a_death_amid_guesses_is_a_pause_with_the_same_tokens() -> None:
     async with serving(Options()) as server:
         without = await answered(server, {"max_tokens": 300})
-    async with serving(Options(ranks=2, drafter=Oracle, faults=("--step-ms", "3"))) as server:
+    async with serving(Options(ranks=2, drafters=ORACLES, faults=("--step-ms", "3"))) as server:
         job = asyncio.ensure_future(answered(server, {"max_tokens": 300}))
         await until(lambda: server.engine._scheduler.drafted[False] > 3)
         os.kill(pids_of(server.engine)[1], signal.SIGKILL)

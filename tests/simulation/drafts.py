@@ -9,7 +9,7 @@ from tests.simulation.world import World
 class SimulatedDrafter:
     """Guesses what sequences really say, each token rightly with a probability."""
 
-    def __init__(self, world: World, right: float) -> None:
+    def __init__(self, world: World, right: float, _salt: str) -> None:
         self._world = world
         self._right = right
 

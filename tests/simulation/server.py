@@ -25,6 +25,7 @@ from tests.simulation.matchers import SimulatedMatcherWork
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import LETTERS, PAGE_SIZE
 from tests.simulation.world import World
+from tests.support.drafters import Each
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _scheduler(world: World, scenario: Scenario) -> Scheduler:
             page_size=PAGE_SIZE,
             target_itl_s=scenario.target_itl_s,
         ),
-        drafter=partial(SimulatedDrafter, world, scenario.right_drafts) if scenario.right_drafts else None,
+        drafters=Each(partial(SimulatedDrafter, world, scenario.right_drafts)) if scenario.right_drafts else None,
     )
 
 

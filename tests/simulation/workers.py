@@ -108,9 +108,11 @@ class SimulatedWorkers:
     def positions_in_flight(self) -> dict[int, range]:
         """The positions that were planned and not answered, of each sequence, by its seed."""
         return {
-            truth.wanted.seed: range(self._answered.get(truth.wanted.seed, 0), seq.start + (len(seq.tokens) or 1))
+            truth.wanted.seed: range(
+                self._answered.get(truth.wanted.seed, 0), seq.start + (len(seq.tokens) or 1) - drafts
+            )
             for step in [*self._told, *self.in_flight]
-            for seq, truth in zip(step.plan.seqs, step.truths, strict=True)
+            for seq, truth, drafts in zip(step.plan.seqs, step.truths, drafts_of(step.plan), strict=True)
         }
 
     def on_mask(self) -> None:

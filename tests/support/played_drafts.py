@@ -1,15 +1,16 @@
-"""A drafter that knows the answers, and is wrong where a test wants it to be."""
+"""A drafter that knows the answers, and is wrong as often as a test wants."""
 
 from collections.abc import Sequence
 from functools import partial
 
+from tests.support.drafters import Each
 from tests.support.traffic import Answer, Request
 
 
 class PlayedDrafter:
-    """Guesses what the answers to `requests` say, but for every `wrong`-th token of each."""
+    """Guesses what the answers to `requests` say, but for one of `wrong` tokens."""
 
-    def __init__(self, requests: Sequence[Request], answers: Sequence[Answer], wrong: int) -> None:
+    def __init__(self, requests: Sequence[Request], answers: Sequence[Answer], wrong: int, _salt: str) -> None:
         self._texts = [request.prompt + answer.tokens for request, answer in zip(requests, answers, strict=True)]
         self._wrong = wrong
 
@@ -17,9 +18,10 @@ class PlayedDrafter:
         """Guesses of what follows `tokens`."""
         text = next((text for text in self._texts if text[: len(tokens)] == tokens), tokens)
         end = len(tokens)
-        return [abs(token - (index % self._wrong == 0)) for index, token in enumerate(text[end : end + most], end)]
+        true = enumerate(text[end : end + most], end)
+        return [abs(token - (hash((index, token)) % self._wrong == 0)) for index, token in true]
 
 
-def played(requests: Sequence[Request], answers: Sequence[Answer], *, wrong: int) -> partial[PlayedDrafter]:
+def played(requests: Sequence[Request], answers: Sequence[Answer], *, wrong: int) -> Each:
     """What makes such a drafter for each sequence."""
-    return partial(PlayedDrafter, requests, answers, wrong)
+    return Each(partial(PlayedDrafter, requests, answers, wrong))

@@ -1,9 +1,9 @@
 """Requests through the real scheduler and real workers, in whatever company, chunks and order the scheduler makes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from numaserve.server.scheduler.drafting import Drafter
+from numaserve.server.scheduler.drafting import Drafters
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.scheduler.sequence import Sequence as ScheduledSequence
@@ -43,10 +43,10 @@ class Traffic:
         config: SchedulerConfig,
         *,
         ahead: int = 1,
-        drafter: Callable[[], Drafter] | None = None,
+        drafters: Drafters | None = None,
     ) -> None:
-        self.scheduler = Scheduler(config, drafter=drafter)
-        if drafter is None:  # else a few guesses are always verified, whether they pay or not
+        self.scheduler = Scheduler(config, drafters=drafters)
+        if drafters is None:  # else a few guesses are always verified, whether they pay or not
             self.scheduler.costs.describe([each.terms for each in group.ready])
         self.plans: list[StepPlan] = []
         self._group = group

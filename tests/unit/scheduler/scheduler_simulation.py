@@ -20,6 +20,8 @@ from numaserve.workers.protocol import (
     TokenLogprobs,
 )
 
+from tests.support.drafters import Each
+
 VOCABULARY = 3
 # What the simulated workers tell of themselves, and nanoseconds of a step, of a token and of a pair in it.
 OPERATIONS = [OperationTerms("linear", row_flops=2e7), OperationTerms("attention", pair_flops=200_000)]
@@ -172,7 +174,7 @@ def right_drafts(drafts: list[int], truth: list[int]) -> int:
 class HalfRight:
     """Guesses what a request will really say, but for some guesses."""
 
-    def __init__(self, requests: dict[int, Request]) -> None:
+    def __init__(self, requests: dict[int, Request], _salt: str) -> None:
         self.requests = requests
 
     def guess(self, tokens: list[int], most: int) -> list[int]:
@@ -200,7 +202,7 @@ class Service:
         self.config = config
         self.ahead = ahead  # whether a plan leaves before the result of the one before it is in
         self.requests: dict[int, Request] = {}
-        self.scheduler = Scheduler(config, log, partial(HalfRight, self.requests) if drafts else None)
+        self.scheduler = Scheduler(config, log, Each(partial(HalfRight, self.requests)) if drafts else None)
         self.scheduler.costs.describe([OPERATIONS])
         self.workers = SimulatedWorkers(config, self.requests)
         self.sent: deque[StepPlan | StepResult] = deque()  # plans, or results that are there already

@@ -3,10 +3,14 @@
 from collections.abc import Callable
 
 from msgspec import UNSET
+from numaserve.server.scheduler.cost_model import CostModel
+from numaserve.server.scheduler.cost_table import Terms
 from numaserve.server.scheduler.drafting import Drafting
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.workers.protocol import OperationTerms, SampledToken, SamplingParams, SeqResult, StepPlan, StepResult
+
+from tests.support.drafters import Each
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -21,9 +25,18 @@ class Fixed:
         return self.guesses[:most]
 
 
+class Free(CostModel):
+    """Whatever is added to a step costs nothing."""
+
+    predicts = True
+
+    def predict(self, terms: Terms) -> float:
+        return 1.0
+
+
 def scheduler(*guesses: int, operations: list[OperationTerms] | None = None, **limits: int) -> Scheduler:
     defaults = {"num_pages": 32, "context_length": 100, "max_running_requests": 4, "page_size": 4}
-    subject = Scheduler(SchedulerConfig(**{**defaults, **limits}), drafter=lambda: Fixed(*guesses))
+    subject = Scheduler(SchedulerConfig(**{**defaults, **limits}), drafters=Each(lambda _salt: Fixed(*guesses)))
     subject.costs.describe([operations or []])
     return subject
 
@@ -129,7 +142,42 @@ def test_without_guesses_plans_are_what_they_are_without_a_drafter() -> None:
         return found
 
     config = SchedulerConfig(num_pages=32, context_length=100)
-    assert plans(lambda: Scheduler(config, drafter=Fixed)) == plans(lambda: Scheduler(config))
+    assert plans(lambda: Scheduler(config, drafters=Each(lambda _salt: Fixed()))) == plans(lambda: Scheduler(config))
+
+
+def test_a_newcomer_begins_beside_a_sequence_of_which_everything_is_guessed() -> None:
+    subject = scheduler(*range(30, 60), max_step_tokens=16, max_logit_rows=16)
+    seq = added(subject, tokens=90)
+    begun(subject, seq)
+    subject._drafting._costs = Free()  # type: ignore[union-attr, assignment]
+    assert len(planned(subject).seqs[0].tokens) == 16
+    answered(subject, list(range(30, 46)))
+    newcomer = added(subject, "b")
+    assert [len(each.tokens) for each in planned(subject).seqs] == [8, 3]
+    assert newcomer.slot >= 0
+
+
+def test_a_sequence_is_not_suspected_for_positions_that_were_guessed() -> None:
+    subject = scheduler(7, 8, 9)
+    seq = added(subject)
+    begun(subject, seq)
+    planned(subject)
+    assert subject.workers_died().convicted is None
+    planned(subject)
+    answered(subject, [4])
+    planned(subject)
+    assert subject.workers_died().convicted is None
+    assert seq.output == [4, 4]
+
+
+def test_nothing_is_guessed_any_more_where_guesses_were_in_flight_as_the_workers_died() -> None:
+    subject = scheduler(7, 8, 9)
+    begun(subject, added(subject))
+    assert planned(subject).drafts == [3]
+    subject.workers_died()
+    planned(subject)
+    answered(subject, [5])
+    assert planned(subject).drafts is UNSET
 
 
 READ = [OperationTerms("linear", weight_bytes=10**9, row_flops=10**6)]  # rows cost next to nothing
@@ -176,3 +224,22 @@ def test_the_next_plan_waits_for_an_answer_behind_which_much_can_be_guessed() ->
     assert not drafting.waits([seq], 100)  # nothing is awaited
     seq.num_pending = 1
     assert drafting.waits([seq], 100)
+
+
+def test_guesses_are_given_up_where_steps_with_them_take_longer_than_was_predicted_and_tried_again_later() -> None:
+    drafting = settled(READ, [7] * 17, [7] * 20)
+    (seq,) = drafting._guesses
+    for _ in range(40):
+        drafting.took(4e-3, 1e-3, drafted=True)
+    assert not drafting.choose([seq], 2)
+    for _ in range(300):
+        drafting.took(1e-3, 1e-3, drafted=False)
+    assert drafting.choose([seq], 2)
+
+
+def test_guesses_are_given_up_where_the_workers_rest_for_long_to_get_them() -> None:
+    drafting = settled(READ, [7] * 17, [7] * 20)
+    (seq,) = drafting._guesses
+    for _ in range(40):
+        drafting.paused(1.0, 1)
+    assert not drafting.choose([seq], 2)

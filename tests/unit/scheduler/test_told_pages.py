@@ -24,7 +24,7 @@ class ToldService(RandomService):
         self.history = History(config.page_size, KEPT)
         self.reader, self.late = Index(), Index()
         self.late_from = 0
-        return Service(config, ahead, self.log)
+        return Service(config, ahead, self.log, drafts=drafts)
 
     @invariant()
     def the_reader_has_the_tree(self) -> None:

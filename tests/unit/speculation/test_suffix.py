@@ -1,45 +1,117 @@
-"""Guesses from what a text has said before."""
+"""Guesses from what texts have said before."""
 
 import random
 
 from numaserve.server.speculation import suffix
-from numaserve.server.speculation.suffix import SuffixDrafter
+from numaserve.server.speculation.suffix import Corpus, SuffixDrafter
+
+
+def guessed(text: list[int], most: int, corpus: Corpus | None = None, salt: str = "") -> list[int]:
+    corpus = corpus or Corpus()
+    corpus.begin_step()
+    return SuffixDrafter(corpus, salt).guess(text, most)
 
 
 def test_it_continues_as_the_same_tokens_went_on_before() -> None:
-    assert SuffixDrafter().guess([1, 2, 3, 4, 5, 6, 1, 2, 3], 2) == [4, 5]
+    assert guessed([1, 2, 3, 4, 5, 6, 1, 2, 3], 2) == [4, 5]
 
 
 def test_nothing_is_guessed_where_nothing_has_come_before() -> None:
-    drafter = SuffixDrafter()
-    assert drafter.guess([], 4) == []
-    assert drafter.guess([1, 2], 4) == []
-    assert drafter.guess([1, 2, 3, 4, 5], 4) == []
+    corpus, text = Corpus(), list[int]()
+    corpus.begin_step()
+    drafter = SuffixDrafter(corpus, "")
+    for token in range(6):
+        assert drafter.guess(text, 4) == []
+        text.append(token)
 
 
 def test_two_tokens_in_common_are_too_few() -> None:
-    assert SuffixDrafter().guess([1, 2, 3, 4, 9, 2, 3], 4) == []
+    assert guessed([1, 2, 3, 4, 9, 2, 3], 4) == []
 
 
 def test_the_longest_match_wins_and_of_equal_ones_the_latest() -> None:
-    assert SuffixDrafter().guess([7, 1, 2, 3, 4, 8, 1, 2, 3, 5, 7, 1, 2, 3], 1) == [4]
-    assert SuffixDrafter().guess([7, 1, 2, 3, 4, 8, 1, 2, 3, 5, 9, 1, 2, 3], 1) == [5]
+    assert guessed([7, 1, 2, 3, 4, 8, 1, 2, 3, 5, 7, 1, 2, 3], 1) == [4]
+    assert guessed([7, 1, 2, 3, 4, 8, 1, 2, 3, 5, 9, 1, 2, 3], 1) == [5]
 
 
 def test_what_repeats_is_guessed_as_far_as_is_wanted() -> None:
-    assert SuffixDrafter().guess([5, 1, 2, 3, 1, 2, 3], 8) == [1, 2, 3, 1, 2, 3, 1, 2]
+    assert guessed([5, 1, 2, 3, 1, 2, 3], 8) == [1, 2, 3, 1, 2, 3, 1, 2]
+    assert guessed([5, 5, 5, 5, 5], 3) == [5, 5, 5]
 
 
 def test_a_text_that_grows_gives_the_guesses_of_the_whole_text() -> None:
     chance = random.Random(3)
-    text = [chance.randrange(3) for _ in range(400)]
-    grown = SuffixDrafter()
-    for end in range(0, len(text), 7):
-        assert grown.guess(text[:end], 5) == SuffixDrafter().guess(text[:end], 5)
+    corpus, text = Corpus(), [1]
+    drafter = SuffixDrafter(corpus, "")
+    for _ in range(300):
+        corpus.begin_step()
+        text += [chance.randrange(3) for _ in range(chance.randrange(1, 5))]
+        assert drafter.guess(text, 5) == guessed(text.copy(), 5)
 
 
 def test_a_long_text_is_taken_in_piece_by_piece_and_gives_guesses_when_all_is_known() -> None:
-    text = [*range(suffix._AT_ONCE), *range(10)]
-    drafter = SuffixDrafter()
+    text = [*range(suffix._A_STEP), *range(10)]
+    corpus = Corpus()
+    drafter = SuffixDrafter(corpus, "")
+    corpus.begin_step()
     assert drafter.guess(text, 3) == []
+    assert drafter.guess(text, 3) == []
+    corpus.begin_step()
     assert drafter.guess(text, 3) == [10, 11, 12]
+
+
+def test_what_others_said_is_known_but_not_what_they_have_not_said() -> None:
+    corpus = Corpus()
+    guessed([1, 2, 3, 4, 5], 9, corpus)
+    assert guessed([9, 1, 2, 3], 9, corpus) == [4, 5]
+
+
+def test_nobody_learns_what_was_said_under_another_salt() -> None:
+    corpus = Corpus()
+    guessed([1, 2, 3, 4, 5], 9, corpus, "tenant")
+    assert guessed([9, 1, 2, 3], 9, corpus) == []
+    assert guessed([9, 1, 2, 3], 9, corpus, "another") == []
+    assert guessed([9, 1, 2, 3], 9, corpus, "tenant") == [4, 5]
+
+
+def test_no_more_than_two_generations_of_keys_are_kept() -> None:
+    corpus = Corpus(generation=100)
+    guessed([-1, -2, -3, -4], 1, corpus)
+    guessed(list(range(150)), 1, corpus)
+    assert guessed([-1, -2, -3], 1, corpus) == [-4]
+    guessed(list(range(1000, 2000)), 1, corpus)
+    assert guessed([-1, -2, -3], 1, corpus) == []
+    for begin in range(3000, 9000, 60):
+        guessed(list(range(begin, begin + 60)), 1, corpus)
+    assert len(corpus._young) + len(corpus._old) <= 300
+    assert len(corpus._texts) <= 8
+
+
+def test_a_sequence_that_was_forgotten_while_it_rested_is_taken_in_anew() -> None:
+    corpus = Corpus(generation=100)
+    corpus.begin_step()
+    text = [*range(10), *range(5)]
+    drafter = SuffixDrafter(corpus, "")
+    assert drafter.guess(text, 2) == [5, 6]
+    for begin in (1000, 2000, 3000):
+        guessed(list(range(begin, begin + 150)), 1, corpus)
+    text += [5, 6]
+    corpus.begin_step()
+    assert drafter.guess(text, 2) == [7, 8]
+
+
+def test_of_a_key_that_comes_often_the_latest_places_are_tried() -> None:
+    corpus = Corpus()
+    guessed([token for each in range(100) for token in (1, 2, 3, each)], 1, corpus)
+    assert [text[place] for text, place in corpus.find("", [1, 2, 3])] == [99, 98, 97, 96]
+
+
+def test_a_step_takes_in_so_much_of_all_texts_together() -> None:
+    corpus = Corpus()
+    half = suffix._A_STEP // 2 + 100
+    drafters = [SuffixDrafter(corpus, salt) for salt in "ab"]
+    texts = [[*range(half), *range(5)] for _ in drafters]
+    corpus.begin_step()
+    assert [drafter.guess(text, 1) for drafter, text in zip(drafters, texts, strict=True)] == [[5], []]
+    corpus.begin_step()
+    assert [drafter.guess(text, 1) for drafter, text in zip(drafters, texts, strict=True)] == [[5], [5]]

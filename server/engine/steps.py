@@ -194,7 +194,7 @@ class StepLoop:
     def _complete(self, step: _Step) -> None:
         answered = self._clock()
         begun = max(step.times.sent, self._last_answered)
-        rested, self._last_answered = step.times.scheduling - self._last_answered, answered
+        before, self._last_answered = self._last_answered, answered
         self.steps += bool(step.plan.seqs)
         self.beats += not step.plan.seqs
         if step.failure is not None:
@@ -203,9 +203,9 @@ class StepLoop:
             for later in self._in_flight:
                 self._hooks.void(later.plan.step_id)
         elif step.result is not None:
-            if 0 <= rested < _AT_ONCE_S:  # it was planned as the answer to the one before came
-                idle = rested + answered - step.times.scheduling
-                self._scheduler.paused(max(0.0, idle - step.result.worker_ns * 1e-9))
+            if step.plan.seqs and 0 <= step.times.scheduling - before < _AT_ONCE_S:
+                # It was planned because of the answer to the one before.
+                self._scheduler.paused(max(0.0, answered - before - step.result.worker_ns * 1e-9))
             self._hooks.updated(self._scheduler.apply(step.result), answered)
             if step.plan.seqs:
                 step.times.record(

@@ -1,7 +1,10 @@
 """The step loop: how long a step may take, and when the workers count as idle."""
 
 import asyncio
+import time
 
+import pytest
+from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.deadlines import LEAST_S, TIMES_PREDICTED, StepDeadlines
 from numaserve.server.engine.steps import StepHooks, StepLoop
 from numaserve.server.metrics.metrics import Metrics
@@ -22,7 +25,14 @@ def test_masks_may_be_waited_for_besides() -> None:
     assert StepDeadlines(60.0, 10.0).of(0.01, masked=True) == LEAST_S + 10.0
 
 
-def _loop(scheduler: Scheduler, sent: list[StepPlan], beat_s: float | None = None) -> StepLoop:
+def _loop(
+    scheduler: Scheduler,
+    sent: list[StepPlan],
+    beat_s: float | None = None,
+    *,
+    depth: int = 1,
+    clock: Clock = time.monotonic,
+) -> StepLoop:
     hooks = StepHooks(
         planning=lambda _now: None,
         send=sent.append,
@@ -34,7 +44,9 @@ def _loop(scheduler: Scheduler, sent: list[StepPlan], beat_s: float | None = Non
         broken=lambda death: None,
     )
     deadlines = StepDeadlines(60.0, 1.0)
-    return StepLoop(scheduler, hooks, Metrics("m"), world_size=1, depth=1, deadlines=deadlines, beat_s=beat_s)
+    return StepLoop(
+        scheduler, hooks, Metrics("m"), world_size=1, depth=depth, deadlines=deadlines, beat_s=beat_s, clock=clock
+    )
 
 
 def _scheduler() -> Scheduler:
@@ -81,3 +93,29 @@ def test_workers_that_only_beat_are_idle() -> None:
         loop.halt()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_scheduler_is_told_for_how_long_workers_rest_for_want_of_a_plan(
+    depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[StepPlan] = []
+    pauses: list[float] = []
+    now = 100.0
+
+    async def scenario() -> None:
+        nonlocal now
+        scheduler = _scheduler()
+        monkeypatch.setattr(scheduler, "paused", pauses.append)
+        loop = _loop(scheduler, sent, depth=depth, clock=lambda: now)
+        scheduler.add(Sequence("a", [1, 2, 3], SamplingParams(), 40))
+        loop.start()
+        await asyncio.sleep(0)
+        for step in range(4):
+            now += 0.0105
+            loop.on_answer(StepResult(sent[step].step_id, 0, [SeqResult(7)], 1, 0, worker_ns=10_000_000))
+        loop.halt()
+
+    asyncio.run(scenario())
+    # The first plan was made for a request, and with two in flight the workers have the next one already.
+    assert pauses == pytest.approx([0.0005] * 3 if depth == 1 else [])

@@ -107,7 +107,11 @@ class Scheduler:
     def schedule(self) -> StepPlan | None:
         """The next plan, to be sent at once; None when there is nothing to run before the next result."""
         self.newly_admitted = []
-        if len(self.in_flight) == MAX_IN_FLIGHT or self._waits_for_drafts():
+        if len(self.in_flight) == MAX_IN_FLIGHT:
+            return None
+        if self._drafting is not None:
+            self._drafting.begin_step()
+        if self._waits_for_drafts():
             return None
         if self.held:
             self._let_in(self._suspects.next_on_trial())
@@ -225,10 +229,7 @@ class Scheduler:
 
     def _waits_for_drafts(self) -> bool:
         """Whether the next plan is to be made after the answer to the last one."""
-        if self._drafting is None:
-            return False
-        self._drafting.begin_step()
-        if not self.in_flight:
+        if self._drafting is None or not self.in_flight:
             return False
         room = min(self.config.max_step_tokens, self.config.max_logit_rows) - len(self.running)
         return self.in_flight[-1].has_drafts or self._drafting.waits(self.running, room)

@@ -1,5 +1,7 @@
 """Guesses from what was said before: what followed, the last time that the same tokens came."""
 
+from __future__ import annotations
+
 from array import array
 from collections.abc import Iterator, Sequence
 
@@ -49,6 +51,10 @@ class Corpus:
     def begin_step(self) -> None:
         """Let so many tokens be taken in as a step has time for."""
         self._left = _A_STEP
+
+    def make(self, salt: str) -> SuffixDrafter:
+        """The drafter of a sequence with this `cache_salt`."""
+        return SuffixDrafter(self, salt)
 
     def enter(self, tokens: Sequence[int]) -> int:
         """Begin a text, whose tokens are noted as they come; returns its number."""

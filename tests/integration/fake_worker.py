@@ -113,8 +113,7 @@ class FakeModel:
 
     def step(self, plan: StepPlan) -> list[SeqResult]:
         self.mask_wait_ns = 0
-        drafts = plan.drafts or [0] * len(plan.seqs)
-        return [self._verified(*each, plan.step_id) for each in zip(plan.seqs, drafts, strict=True)]
+        return [self._verified(*each, plan.step_id) for each in zip(plan.seqs, plan.drafts_of_each, strict=True)]
 
     def _verified(self, seq: SeqPlan, drafts: int, step_id: int) -> SeqResult:
         """Token by token, as far as the drafts are right."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -243,3 +244,17 @@ def events_of(text: str) -> list[Any]:
     lines = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     assert lines[-1] == "[DONE]"
     return [msgspec.json.decode(line) for line in lines[:-1]]
+
+
+# Requests whose answers tell of all that a step may bring.
+TELLING_BODIES: dict[str, dict[str, object]] = {
+    "sequences": {"n": 3, "temperature": 1.0, "seed": 7, "logprobs": 3},
+    "echo": {"echo": True, "logprobs": 2, "prompt": list(range(20, 160))},
+    "stop": {"stop": ["w5"], "stream_options": {"include_usage": True}, "stream": True},
+    "penalties": {"frequency_penalty": 0.5, "min_tokens": 30, "return_token_ids": True},
+}
+
+
+def without_ids(text: str) -> str:
+    """An answer without what is another each time."""
+    return re.sub(r'"id":"[^"]*"|"created":[0-9]+|"cached_tokens":[0-9]+', "", text)

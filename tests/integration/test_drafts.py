@@ -2,12 +2,11 @@
 
 import asyncio
 import os
-import re
 import signal
 
 import pytest
 from fake_worker import expected_tokens
-from harness import GREEDY, Options, Server, pids_of, serving, until
+from harness import GREEDY, TELLING_BODIES, Options, Server, pids_of, serving, until, without_ids
 
 from tests.support.drafters import Each
 
@@ -23,25 +22,19 @@ class Oracle:
 
 
 ORACLES = Each(Oracle)
-BODIES = {
-    "sequences": {"n": 3, "temperature": 1.0, "seed": 7, "logprobs": 3},
-    "echo": {"echo": True, "logprobs": 2, "prompt": list(range(20, 160))},
-    "stop": {"stop": ["w5"], "stream_options": {"include_usage": True}, "stream": True},
-    "penalties": {"frequency_penalty": 0.5, "min_tokens": 30, "return_token_ids": True},
-}
 
 
 async def answered(server: Server, body: dict[str, object]) -> str:
     answer = await server.complete(**{"prompt": [10, 11], "max_tokens": 60, **body})
-    return re.sub(r'"id":"[^"]*"|"created":[0-9]+|"cached_tokens":[0-9]+', "", answer.text)
+    return without_ids(answer.text)
 
 
-@pytest.mark.parametrize("kind", BODIES)
+@pytest.mark.parametrize("kind", TELLING_BODIES)
 async def test_an_answer_is_the_same_to_the_last_bit_with_guesses(kind: str) -> None:
     async with serving(Options(step_tokens=16)) as server:
-        without = await answered(server, BODIES[kind])
+        without = await answered(server, TELLING_BODIES[kind])
     async with serving(Options(step_tokens=16, drafters=ORACLES)) as server:
-        assert await asyncio.gather(*(answered(server, BODIES[kind]) for _ in range(3))) == [without] * 3
+        assert await asyncio.gather(*(answered(server, TELLING_BODIES[kind]) for _ in range(3))) == [without] * 3
         assert server.pages()["active"] == 0
 
 

@@ -11,6 +11,7 @@ import pytest
 from fake_worker import expected_tokens
 from harness import (
     GREEDY,
+    TELLING_BODIES,
     Options,
     Server,
     events_of,
@@ -24,6 +25,7 @@ from harness import (
     serving,
     tokens_of,
     until,
+    without_ids,
 )
 from numaserve.server.engine.types import GenerationFailed, NotReady
 from numaserve.server.metrics.metrics import Metrics
@@ -90,16 +92,7 @@ async def test_every_request_outlives_deaths_whether_it_had_begun_or_not() -> No
             assert answer.json()["usage"]["completion_tokens"] == 60
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"n": 3, "temperature": 1.0, "seed": 7, "logprobs": 3},
-        {"echo": True, "logprobs": 2, "prompt": list(range(20, 160))},
-        {"stop": ["w5"], "stream_options": {"include_usage": True}, "stream": True},
-        {"frequency_penalty": 0.5, "min_tokens": 30, "return_token_ids": True},
-    ],
-    ids=["sequences", "echo", "stop", "penalties"],
-)
+@pytest.mark.parametrize("body", TELLING_BODIES.values(), ids=TELLING_BODIES)
 async def test_an_answer_is_the_same_to_the_last_bit_after_a_death(body: dict[str, object]) -> None:
     body = {"prompt": [10, 11], "max_tokens": 60, **body}
     async with serving(Options(faults=SLOW, step_tokens=16)) as server:
@@ -110,11 +103,7 @@ async def test_an_answer_is_the_same_to_the_last_bit_after_a_death(body: dict[st
             await asyncio.sleep(0.1)
             await _killed(server)
         for answer in await gather(*jobs):
-            assert _without_ids(answer.text) == _without_ids(undisturbed.text)
-
-
-def _without_ids(text: str) -> str:
-    return re.sub(r'"id":"[^"]*"|"created":[0-9]+|"cached_tokens":[0-9]+', "", text)
+            assert without_ids(answer.text) == without_ids(undisturbed.text)
 
 
 async def test_requests_wait_while_the_workers_are_replaced() -> None:

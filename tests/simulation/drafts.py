@@ -1,7 +1,5 @@
 """Guesses, some of them right."""
 
-from numaserve.workers.protocol import StepPlan
-
 from tests.simulation.truth import FIRST
 from tests.simulation.world import World
 
@@ -19,8 +17,3 @@ class SimulatedDrafter:
         found = (each.tokens for each in self._world.truths.values() if each.tokens[:end] == tokens)
         true = next(found, tokens)[end : end + most]
         return [token if self._world.chance(self._right) else FIRST for token in true]
-
-
-def drafts_of(plan: StepPlan) -> list[int]:
-    """How many drafts each sequence of a plan has."""
-    return plan.drafts or [0] * len(plan.seqs)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from numaserve.workers.protocol import SampledToken, SeqPlan, SeqResult, StepPlan
 
-from tests.simulation.drafts import drafts_of
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import PAGE_SIZE, Truth
 from tests.simulation.world import World
@@ -30,7 +29,7 @@ class Memory:
     def check(self, plan: StepPlan) -> None:
         """Check what does not depend on the state in which the plan is run."""
         tokens = sum(max(1, len(seq.tokens)) for seq in plan.seqs)
-        rows = sum(seq.sample + len(seq.prompt_logprobs) for seq in plan.seqs) + sum(drafts_of(plan))
+        rows = sum(seq.sample + len(seq.prompt_logprobs) for seq in plan.seqs) + sum(plan.drafts_of_each)
         slots = {seq.slot for seq in plan.seqs}
         fits = tokens <= self._scenario.step_tokens and rows <= self._scenario.logit_rows
         if not (fits and len(slots) == len(plan.seqs) and slots <= set(range(self._scenario.running))):
@@ -39,7 +38,7 @@ class Memory:
     def run(self, plan: StepPlan, dropped: set[int]) -> list[SeqResult]:
         """Run a plan; sequences in the slots of `dropped` have no mask. All read before any writes."""
         slots = [self._open(seq) for seq in plan.seqs]
-        ends = [self._read(*each) for each in zip(plan.seqs, slots, drafts_of(plan), strict=True)]
+        ends = [self._read(*each) for each in zip(plan.seqs, slots, plan.drafts_of_each, strict=True)]
         written: set[tuple[int, int]] = set()
         for seq, slot, (_, right) in zip(plan.seqs, slots, ends, strict=True):
             for position in range(seq.start, seq.start + max(1, len(seq.tokens))):

@@ -9,7 +9,6 @@ from numaserve.server.engine.constraint import MaskState
 from numaserve.workers.protocol import Failure, FromWorker, ProfileRequest, RankProfile, SeqResult, StepPlan, StepResult
 
 from tests.simulation.board import SimulatedBoard
-from tests.simulation.drafts import drafts_of
 from tests.simulation.memory import Memory
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import Truth
@@ -112,7 +111,7 @@ class SimulatedWorkers:
                 self._answered.get(truth.wanted.seed, 0), seq.start + (len(seq.tokens) or 1) - drafts
             )
             for step in [*self._told, *self.in_flight]
-            for seq, truth, drafts in zip(step.plan.seqs, step.truths, drafts_of(step.plan), strict=True)
+            for seq, truth, drafts in zip(step.plan.seqs, step.truths, step.plan.drafts_of_each, strict=True)
         }
 
     def on_mask(self) -> None:
@@ -174,7 +173,7 @@ class SimulatedWorkers:
             self._memory.spoil(plan)
         else:
             seqs = self._memory.run(plan, dropped)
-            counts = zip(drafts_of(plan), seqs, strict=True)
+            counts = zip(plan.drafts_of_each, seqs, strict=True)
             step.wrong_drafts = [drafts - len(result.following) for drafts, result in counts]
         if step.failed and not step.void:
             for truth in step.truths:

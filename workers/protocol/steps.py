@@ -81,6 +81,11 @@ class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pla
     # is a sample after the last token that is none, and one after each draft. Left out where no sequence has any.
     drafts: list[int] | msgspec.UnsetType = msgspec.UNSET
 
+    @property
+    def drafts_of_each(self) -> list[int]:
+        """How many drafts each sequence has, where none has any too."""
+        return self.drafts or [0] * len(self.seqs)
+
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Log-probabilities (natural logarithm, of the unmodified distribution) at one position."""

@@ -163,7 +163,7 @@ class SimulatedWorkers:
 def drafts_of(plan: StepPlan) -> list[int]:
     """How many drafts each sequence has. A plan says so only where there are some."""
     assert plan.drafts is UNSET or any(plan.drafts)
-    return [0] * len(plan.seqs) if plan.drafts is UNSET else plan.drafts
+    return plan.drafts_of_each
 
 
 def right_drafts(drafts: list[int], truth: list[int]) -> int:

@@ -13,6 +13,7 @@ TILE_ROWS: int  # of weights or of activations
 TILE_COLUMNS: int  # of bf16
 INT8_TILE_COLUMNS: int
 CACHE_LINE: int  # bytes
+GROUP_SCALE_BYTES: int  # behind a row of quantized activations, of each of its groups
 PAGE_TOKENS: int
 ATTENTION_BLOCK: int  # tokens whose softmax is computed at once
 ATTENTION_ROWS: int  # query rows that attention takes together at most

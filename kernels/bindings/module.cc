@@ -103,6 +103,7 @@ void bind_constants(nb::module_& m) {
   m.attr("TILE_COLUMNS") = kTileDepth<bf16>;
   m.attr("INT8_TILE_COLUMNS") = kTileDepth<int8_t>;
   m.attr("CACHE_LINE") = kLineBytes;
+  m.attr("GROUP_SCALE_BYTES") = sizeof(GroupScale);
   m.attr("PAGE_TOKENS") = kPageTokens;
   m.attr("ATTENTION_BLOCK") = kAttentionBlock;
   m.attr("ATTENTION_ROWS") = kAttentionRows;

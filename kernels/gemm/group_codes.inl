@@ -100,10 +100,9 @@ inline GroupScale group_scale(const int8_t* scales, int64_t group) {
 // c and what a group adds to it; `sum`, of whole numbers below 2^22, has lost the constant zero of codes without
 // offsets.
 inline F32x16 with_group(Offsets offsets, const GroupColumns& columns, const GroupScale& x, F32x16 sum, F32x16 c) {
-  const F32x16 total = F32x16::set1(-0.125f * static_cast<float>(x.minus8)), scale = F32x16::set1(x.scale);
-  if (offsets == Offsets::kZeros) sum = sum - columns.offset * total;
-  const F32x16 result = F32x16::fma(sum * scale, columns.scale, c);
-  return offsets == Offsets::kMinima ? F32x16::fma(total * scale, columns.offset, result) : result;
+  if (offsets == Offsets::kZeros) sum = sum - columns.offset * F32x16::set1(x.total);
+  const F32x16 result = F32x16::fma(sum * F32x16::set1(x.scale), columns.scale, c);
+  return offsets == Offsets::kMinima ? F32x16::fma(F32x16::set1(x.scaled_total), columns.offset, result) : result;
 }
 
 // The same of values and activations in bf16, which sum up to `total` in this group. `zero` is off the codes already.

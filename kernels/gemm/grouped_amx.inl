@@ -154,14 +154,18 @@ struct GroupPipe {
 
   // Rows from, from + every, ... of a step.
   void scale(const Step& step, int from, int every) const {
+    if (from >= step.rows) return;
+    GroupColumns columns[kGroups][2];
+    unrolled<kGroups * 2>([&]<int i>() {
+      const auto* at = step.columns[i / 2][i % 2];
+      columns[i / 2][i % 2] = {F32x16::load(at[0]), kOffsets == Offsets::kNone ? F32x16::zero() : F32x16::load(at[1])};
+    });
     for (int r = from; r < step.rows; r += every) {
       float* to = c + (step.first + r) * 32;
       unrolled<2>([&]<int half>() {
         F32x16 sum = F32x16::load(to + half * kTileN);
         unrolled<kGroups>([&]<int i>() {
-          const auto* columns = step.columns[i][half];
-          const GroupColumns of{F32x16::load(columns[0]),
-                                kOffsets == Offsets::kNone ? F32x16::zero() : F32x16::load(columns[1])};
+          const GroupColumns& of = columns[i][half];
           const float* at = step.sums + (i * step.rows + r) * 32 + half * kTileN;
           if constexpr (kWholeNumbers<Codes>) {
             const GroupScale x = group_scale(group_scales(g, row + step.first + r), step.group + i);

@@ -236,9 +236,9 @@ inline void add_groups_in_registers(const GemmArgs& g, int64_t row, int64_t rows
     for_passes<Codes>(g, layout, row, rows, panel, some, next, scratch, [&](int height, const GroupPass& pass) {
       with_height<kMostCodeRows<Codes>>(height, [&]<int kRows>() {
         with_offsets<Codes>(g.b.offsets, [&]<Offsets kOffsets>() {
-          // Few rows read their weights as fast as a plain read loop; the first pass fetches the next block.
-          if (kRows > 4 && pass.first == 0)
-            code_pass<Codes, kRows, (kRows > 4), kOffsets>(pass, c + pass.first * 32);
+          // The first pass fetches the next block.
+          if (kRows >= kFewestFetched && pass.first == 0)
+            code_pass<Codes, kRows, (kRows >= kFewestFetched), kOffsets>(pass, c + pass.first * 32);
           else
             code_pass<Codes, kRows, false, kOffsets>(pass, c + pass.first * 32);
         });

@@ -38,9 +38,6 @@ struct TileBlock {
   bool streamed;   // there is nothing to reuse: what is fetched is a little ahead of what is read
 };
 
-// Four bytes of activations of any type.
-typedef int32_t ActivationWord __attribute__((may_alias));
-
 // What batches of groups leave each other (grouped_amx.inl); it stays in the first level. Units of k are a tile of each
 // of two panels.
 inline constexpr int kWidenedUnits = 8;

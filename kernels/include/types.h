@@ -123,10 +123,16 @@ inline constexpr int kMaxTopK = 64;
   return {lines, scales, after, after + (offsets == Offsets::kNone ? 0 : 2 * kTileN * 2)};
 }
 
+// Four bytes of activations of any type.
+typedef int32_t ActivationWord __attribute__((may_alias));
+
 // The scale of a group of quantized activations; a row of them is its values, then one of these for each group.
+// Whatever a product wants of it is a number of its own: made of the others for each pair of panels it would take
+// longer than the products.
 struct GroupScale {
   float scale;
   int32_t minus8;  // -8 times the sum of the values: what sums with codes of 4 bits, whose zero is 8, have too little
+  float total, scaled_total;  // the sum of the values, and that times the scale
 };
 
 // Values of a row of quantized activations: whole groups, or without groups whole tiles; and its bytes.

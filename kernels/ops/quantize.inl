@@ -40,7 +40,8 @@ inline void quantize_groups(const QuantizeArgs& q, const bf16* x, Range groups, 
       sums = sums + v;
     }
     const int32_t sum = is_finite(peak) ? static_cast<int32_t>(sums.whole_sum()) : 0;
-    const GroupScale scale{peak / kInt8Max, -8 * sum};
+    const float step = peak / kInt8Max, total = static_cast<float>(sum);
+    const GroupScale scale{step, -8 * sum, total, total * step};
     __builtin_memcpy(out + q.depth + group * static_cast<int64_t>(sizeof(scale)), &scale, sizeof(scale));
   }
 }

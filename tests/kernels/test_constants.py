@@ -17,6 +17,7 @@ SAME: dict[str, Sequence[object]] = {
     "TILE_COLUMNS": [latent._TILE, handles.TILE_COLUMNS],
     "INT8_TILE_COLUMNS": [handles.INT8_TILE_COLUMNS],
     "CACHE_LINE": [buffers.CACHE_LINE],
+    "GROUP_SCALE_BYTES": [buffers.GROUP_SCALE_BYTES],
     "PAGE_TOKENS": [protocol.PAGE_SIZE],
     "ATTENTION_BLOCK": [buffers.ATTENTION_BLOCK],
     "ATTENTION_ROWS": [buffers.ATTENTION_ROWS],

@@ -69,7 +69,7 @@ def _work(arguments: list[str], environment: dict[str, str], files: dict[int, Co
 
 
 class RankGroup:
-    """A model on `tp` ranks of `threads` unpinned threads each.
+    """A model on `tp` ranks of `threads` threads each, unpinned unless their `cpus` are named, by rank.
 
     At most two plans are in flight, as with the server: `send` a plan, `receive` the result of the oldest. `isa`
     forces an instruction set; None leaves the choice to the workers. With a `mask_deadline_s` there is a mask `board`.
@@ -83,6 +83,7 @@ class RankGroup:
         *,
         isa: str | None = None,
         threads: int = 1,
+        cpus: list[list[int]] | None = None,
         num_pages: int = 64,
         context_length: int = 512,
         max_running_requests: int = 16,
@@ -107,7 +108,7 @@ class RankGroup:
                 rank=rank,
                 world_size=tp,
                 model=str(model),
-                cpus=[[_UNPINNED] * threads] * tp,
+                cpus=cpus or [[_UNPINNED] * threads] * tp,
                 nodes=[0] * tp,
                 weights=[threads] * tp,
                 num_pages=num_pages,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 PAD = 32
 ACTIVATION_TILE_ROWS = 16  # that a product reads at once, however many of them are wanted
 CACHE_LINE = 64
+GROUP_SCALE_BYTES = 16  # of each group of quantized activations, behind their row
 ATTENTION_BLOCK = 256  # tokens that attention takes together
 ATTENTION_ROWS = 32  # query rows that attention takes together at most
 CUT_SEQUENCES = 8  # the longest sequences, whose blocks several threads can attend to
@@ -96,7 +97,7 @@ class Operand(Tensor):
 class Quantized(Tensor):
     """Activations, int8, that a matrix product with int8 weights or groups of codes reads.
 
-    A row, or each of its heads, is followed by its scale, or by the scale and the sum of each of its groups. From row
+    A row, or each of its heads, is followed by its scale, or by those of its groups, with their sums. From row
     to row, and from head to head, an odd number of cache lines, as for `Operand`.
     """
 
@@ -113,7 +114,7 @@ class Quantized(Tensor):
         """Elements from head to head."""
         unit = self.group or CACHE_LINE
         groups = -(-self.cols // unit)
-        return _odd_lines(groups * unit + (8 * groups if self.group else 4))
+        return _odd_lines(groups * unit + (GROUP_SCALE_BYTES * groups if self.group else 4))
 
 
 class Residual(Buffer):

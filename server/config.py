@@ -7,7 +7,7 @@ from typing import Any, Literal
 from numaserve.server.config_errors import explain_value, unknown_key
 from numaserve.server.config_file import read_config_file
 from numaserve.server.model_options import ModelKeys
-from numaserve.server.option_types import DrafterName, Names, NonBlank, UrlPrefix
+from numaserve.server.option_types import Names, NonBlank, Speculative, UrlPrefix
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings, settings_of
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
@@ -162,10 +162,12 @@ class ServeConfig(BaseModel):
         description="Seconds for which requests wait for new workers when the old ones have failed; then they end.",
     )
     overlap: bool = Field(True, description="Plan one step ahead of the workers.")
-    speculative: Literal["off", DrafterName] = Field(
-        "off",
-        description="What guesses the next tokens, of which a step then verifies several: `suffix` by what followed "
-        "when the same tokens came before, in requests with the same cache_salt. Answers are the same to the last bit.",
+    speculative: Speculative | None = Field(
+        None,
+        description="What guesses the next tokens, of which a step then verifies several: `off`, `auto` for all that "
+        "follows, or some of it, given several times: `prediction` by what the request says that its answer will be; "
+        "`suffix` by what followed when the same tokens came before, in requests with the same cache_salt. Answers are "
+        "the same to the last bit. Default: off.",
     )
     prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
     kv_events: NonBlank | None = Field(

@@ -1,6 +1,7 @@
 """Types of options whose values are more than a number or a text."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator
@@ -26,8 +27,25 @@ def _url_prefix(text: str) -> str:
     return text
 
 
-DrafterName = Literal["suffix"]
+DrafterName = Literal["prediction", "suffix"]
 DRAFTERS: tuple[DrafterName, ...] = get_args(DrafterName)
+SpeculativeName = Literal["auto", "off", DrafterName]
+_ALONE = frozenset(("auto", "off"))
+
+
+def alone_or_drafters(names: Sequence[SpeculativeName]) -> Sequence[SpeculativeName]:
+    """`names`, checked: `auto` and `off` say all that there is to say. Raises `ValueError`."""
+    if len(names) > 1 and (alone := _ALONE.intersection(names)):
+        raise ValueError(f"{min(alone)} stands alone")
+    return names
+
+
+def drafters_meant(names: Sequence[SpeculativeName]) -> tuple[DrafterName, ...]:
+    """The drafters that those names stand for."""
+    return DRAFTERS if "auto" in names else tuple(each for each in DRAFTERS if each in names)
+
+
 NonBlank = Annotated[str, AfterValidator(_not_blank)]
 UrlPrefix = Annotated[str, AfterValidator(_url_prefix)]
 Names = Annotated[tuple[NonBlank, ...], BeforeValidator(_as_tuple)]
+Speculative = Annotated[tuple[SpeculativeName, ...], BeforeValidator(_as_tuple), AfterValidator(alone_or_drafters)]

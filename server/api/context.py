@@ -46,6 +46,7 @@ class ApiContext:
     log_prompts: bool = False
     other_names: tuple[str, ...] = ()  # that requests may have too
     tokenizer_info: bool = False  # serve GET /tokenizer_info, which shows the chat template
+    takes_predictions: bool = False  # what a request says of its answer is used to guess its tokens
     strict_fields: bool = False  # refuse fields that are not known
     sampling_defaults: Sampling = field(default_factory=Sampling)  # where a request says nothing
     root_path: str = ""  # under which a proxy shows the server: empty, or "/" and a name, and so on

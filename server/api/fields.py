@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from numaserve.server.api.json_data import data
 from numaserve.server.api.limits import ApiLimits
 from numaserve.server.api.unknown_fields import UnknownFields
+from numaserve.server.option_types import SpeculativeName, alone_or_drafters
 from numaserve.workers.protocol import MAX_LOGPROBS
 from pydantic import (
     AfterValidator,
@@ -103,6 +104,14 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+def _alone_or_drafters(names: list[SpeculativeName]) -> list[SpeculativeName]:
+    try:
+        alone_or_drafters(names)
+    except ValueError as error:
+        raise conflict("", str(error)) from None
+    return names
+
+
 def _no_float_overflow(value: object) -> object:
     # An integer of hundreds of digits is valid JSON, and turning it into a float raises OverflowError.
     if isinstance(value, int) and abs(value) > 2**63:
@@ -127,6 +136,12 @@ Text = Annotated[str, AfterValidator(whole_characters)]
 no_overflow = BeforeValidator(_no_float_overflow)
 StopString = Annotated[Text, StringConstraints(min_length=1, max_length=1024)]
 StopStrings = Annotated[list[StopString], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)]
+Speculative = Annotated[
+    list[SpeculativeName],
+    BeforeValidator(_as_list),
+    Field(min_length=1, max_length=8),
+    AfterValidator(_alone_or_drafters),
+]
 TokenId = Annotated[int, Field(ge=0, le=MAX_INT)]
 _ID_PATTERN = r"^[0-9]{1,10}$"
 LogitBias = Annotated[

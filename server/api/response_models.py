@@ -30,9 +30,11 @@ class PromptTokensDetails(BaseModel):
 
 
 class CompletionTokensDetails(BaseModel):
-    """The kinds of completion tokens."""
+    """The kinds of completion tokens. Of a prediction, where there is one: rejected ones are not among them."""
 
     reasoning_tokens: int
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
 
 
 class Usage(BaseModel):

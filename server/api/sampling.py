@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from numaserve.server.option_types import SpeculativeName
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -27,6 +29,7 @@ class Sampling:
     skip_special_tokens: bool = True
     include_stop: bool = False  # what ends the text is a part of it
     cache_salt: str = ""
+    speculative: Sequence[SpeculativeName] | None = None  # what may guess tokens, of what the server has; all
 
     def given(self) -> dict[str, object]:
         """The fields that say something."""

@@ -17,7 +17,7 @@ class EngineConfig:
     max_queued_s: float = 600.0  # of predicted work
     step_deadline_s: float = 60.0
     overlap: bool = True  # plan one step ahead
-    drafter: DrafterName | None = None  # that the scheduler has
+    drafters: tuple[DrafterName, ...] = ()  # that the scheduler has
     beat_s: float | None = 5.0  # without a step after which workers must show that they live; None: they need not
     resume_timeout_s: float = 300.0  # how long requests wait for new workers
     # Formats of weights in groups, by the activations that these are multiplied by.

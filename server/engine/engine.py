@@ -103,7 +103,7 @@ class Engine:
             max_queued_requests=config.max_queued_requests,
             max_queued_s=config.max_queued_s,
         )
-        gauges = Gauges(metrics, scheduler, config.drafter)
+        gauges = Gauges(metrics, scheduler, config.drafters)
         gauges.describe_cache(launches[0].settings.kv_cache_dtype)
         metrics.before_scrape(gauges.set)
         self._recovery = Recovery(scheduler, self._requests, metrics, clock, timeout_s=config.resume_timeout_s)
@@ -154,7 +154,7 @@ class Engine:
             "tp": len(self._launches),
             "max_queued_requests": self._config.max_queued_requests,
             "overlap": self._config.overlap,
-            "speculative": self._config.drafter or "off",
+            "speculative": list(self._config.drafters) or "off",
             **limits_info(self._scheduler.config),
             "backend": self._launches[0].backend,
             **settings_info(self._launches[0].settings, self._config.multiplied_by),

@@ -1,6 +1,7 @@
 """The scheduler's counters as metrics."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.option_types import DrafterName
@@ -14,12 +15,12 @@ class Gauges:
     they would not tell of requests that have come since.
     """
 
-    def __init__(self, metrics: Metrics, scheduler: Scheduler, drafter: DrafterName | None = None) -> None:
-        self._drafter = drafter
+    def __init__(self, metrics: Metrics, scheduler: Scheduler, drafters: Sequence[DrafterName] = ()) -> None:
+        self._drafters = drafters
         self._metrics = metrics
         self._scheduler = scheduler
         self._queries = self._hits = self._retractions = 0  # reported so far
-        self._drafted: Counter[bool] = Counter()
+        self._drafted: Counter[tuple[str, bool]] = Counter()
 
     def describe_cache(self, dtype: str) -> None:
         """Tell how the KV cache is laid out, whose numbers are of `dtype`."""
@@ -43,8 +44,8 @@ class Gauges:
         self._set_drafted()
 
     def _set_drafted(self) -> None:
-        drafted, name = self._scheduler.drafted.copy(), self._drafter
-        if name is not None:
-            accepted, rejected = (drafted[right] - self._drafted[right] for right in (True, False))
+        drafted = self._scheduler.drafted.copy()
+        for name in self._drafters:
+            accepted, rejected = (drafted[name, right] - self._drafted[name, right] for right in (True, False))
             self._metrics.drafted(name, accepted=accepted, rejected=rejected)
         self._drafted = drafted

@@ -60,7 +60,7 @@ class LiveRequest:
         self._parent = "" if trace is None else TRACE_PARENT.get()
         self._detokenizer = IncrementalDetokenizer(tokenizer, request.skip_special_tokens, request.shown_tokens)
         self._stops = StopMatcher(request.stop) if request.stop else None
-        self._generated = 0
+        self._generated = self._predicted = 0
         self._scheduled_at = self._first_token_at = self._last_token_at = now
         self._prompt_logprobs: list[TokenLogprobs] = []
 
@@ -97,6 +97,7 @@ class LiveRequest:
             chunk.prompt_logprobs, self._prompt_logprobs = self._prompt_logprobs, []
         if token is not None:
             self._count_token(now)
+            self._predicted += update.drafter == "prediction"
             chunk.token_ids.append(token)
             if update.logprobs is not None:
                 chunk.logprobs.append(update.logprobs)
@@ -109,6 +110,7 @@ class LiveRequest:
         if chunk.finish_reason is None:
             self._stream.push(chunk)
         else:
+            chunk.predicted = self._predicted, self.sequence.rejected["prediction"]
             self._end(chunk.finish_reason, now, chunk)
 
     def drop(self, message: str, now: float) -> None:

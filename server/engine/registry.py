@@ -95,6 +95,8 @@ class LiveRequests:
             request.pool,
             request.client,
             request.priority,
+            request.drafters,
+            request.prediction,
         )
         # As if it had been sent back to the queue here: what was drawn and what was said count as they did there.
         sequence.tokens += request.generated

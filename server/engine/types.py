@@ -75,6 +75,8 @@ class GenerationRequest:
     client: Client = EVERYBODY
     priority: int = 0  # among the requests of its client, whom alone it concerns: lower begins earlier
     timeout_s: float | None = None  # from its admission on, in the queue or not; None: no limit
+    drafters: frozenset[str] | None = None  # that may guess its tokens; None: all that the server has
+    prediction: tuple[int, ...] = ()  # what the client thinks that the output will be
     generated: tuple[int, ...] = ()  # tokens that the output begins with: it was generated that far elsewhere
     matcher: Callable[[], TokenMatcher] | None = None  # makes the constraint of this sequence; not in the event loop
 
@@ -98,6 +100,7 @@ class GenerationChunk:
     stop_reason: int | str | None = None  # the token id or string that ended it
     cached_tokens: int = 0  # prompt tokens that came from the prefix cache
     replayed: bool = False  # of the request's `generated`: nothing was computed
+    predicted: tuple[int, int] = (0, 0)  # on the last chunk: tokens that the prediction guessed right, and wrong
     embedding: bytes = b""  # on the only chunk of a sequence that is pooled: fp32, little-endian, of the hidden size
 
 

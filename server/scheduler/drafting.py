@@ -1,8 +1,9 @@
 """Drafts: guesses of the tokens that come next, which one step verifies all at once."""
 
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.sequence import Sequence
@@ -14,11 +15,16 @@ _MEMORY = 0.15  # weight of the last guess among all that tell how often they ar
 # of both, as long as none was seen; what a step takes beside is as that of so many sequences.
 _PAUSE = 1e-4
 _PAUSE_BESIDE = 4
+_UNKNOWN = 0.5  # how often guesses are right of which nothing is known
 _RETRY = 0.01  # by which the doubt about steps with guesses falls with each step without any
 
 
 class Drafter(Protocol):
     """Guesses the tokens of one sequence."""
+
+    @property
+    def name(self) -> str:
+        """By which guesses are counted, and how often they are right."""
 
     def guess(self, tokens: list[int], most: int) -> list[int]:
         """At most so many guesses of what follows `tokens`: one list, to which tokens are added from call to call."""
@@ -30,8 +36,15 @@ class Drafters(Protocol):
     def begin_step(self) -> None:
         """Called before the guesses for a step are asked for: what takes long is to be divided over steps."""
 
-    def make(self, salt: str) -> Drafter:
-        """The drafter of a sequence with this `cache_salt`."""
+    def make(self, seq: Sequence) -> ListOf[Drafter]:
+        """The drafters of a sequence. The first that guesses anything is heard."""
+
+
+class Draft(NamedTuple):
+    """Guesses of the next tokens of a sequence, and what made them."""
+
+    tokens: list[int]
+    drafter: str
 
 
 # A guess: the probability that it and those before it are right, negative since the least comes first; how many of its
@@ -41,10 +54,30 @@ _Candidate = tuple[float, int, int, Sequence]
 
 @dataclass(slots=True)
 class _Guesses:
-    drafter: Drafter
+    drafters: ListOf[Drafter]
     behind: int = 0  # the tokens that were known when they were made
     tokens: list[int] = field(default_factory=list)
-    right: float = 0.5  # how often they are, lately
+    drafter: str = ""  # whose they are
+    often_right: dict[str, float] = field(default_factory=dict)  # lately, by drafter
+
+    @property
+    def right(self) -> float:
+        """The probability that one of them is."""
+        return self.often_right.get(self.drafter, _UNKNOWN)
+
+    def guess(self, tokens: list[int]) -> None:
+        """Guess what follows `tokens`."""
+        self.behind, self.tokens = len(tokens), []
+        for each in self.drafters:
+            self.tokens = each.guess(tokens, _DEEPEST + 1)
+            if self.tokens:
+                self.drafter = each.name
+                return
+
+    def learn(self, *, right: bool) -> None:
+        """Take in whether one of them was."""
+        before = self.right
+        self.often_right[self.drafter] = before + _MEMORY * (right - before)
 
 
 class Drafting:
@@ -87,10 +120,11 @@ class Drafting:
         """Guess nothing behind a sequence any more."""
         self._refused.add(seq)
 
-    def choose(self, decodes: list[Sequence], most: int) -> dict[Sequence, list[int]]:
+    def choose(self, decodes: list[Sequence], most: int) -> dict[Sequence, Draft]:
         """The guesses to verify in the next step, at most so many, of sequences whose every token is known."""
         depths = self._depths(decodes, most, unknown=0)
-        return {seq: self._guesses[seq].tokens[:depth] for seq, depth in depths.items()}
+        chosen = ((seq, self._guesses[seq], depth) for seq, depth in depths.items())
+        return {seq: Draft(guesses.tokens[:depth], guesses.drafter) for seq, guesses, depth in chosen}
 
     def waits(self, running: list[Sequence], most: int) -> bool:
         """Whether the answer that is awaited will probably be worth the wait: it lets more be guessed."""
@@ -102,7 +136,7 @@ class Drafting:
         if guesses is None or guesses.behind != len(seq.tokens) - len(tokens):
             return
         for guess, token in zip(guesses.tokens, tokens, strict=False):
-            guesses.right += _MEMORY * ((guess == token) - guesses.right)
+            guesses.learn(right=guess == token)
             if guess != token:
                 break
 
@@ -153,8 +187,7 @@ class Drafting:
     def _guesses_of(self, seq: Sequence) -> _Guesses:
         guesses = self._guesses.get(seq)
         if guesses is None:
-            guesses = self._guesses[seq] = _Guesses(self._drafters.make(seq.cache_salt))
+            guesses = self._guesses[seq] = _Guesses(self._drafters.make(seq))
         if guesses.behind != len(seq.tokens):
-            guesses.behind = len(seq.tokens)
-            guesses.tokens = guesses.drafter.guess(seq.tokens, _DEEPEST + 1)
+            guesses.guess(seq.tokens)
         return guesses

@@ -1,6 +1,6 @@
 """The filling of a plan: the next tokens first, and prompts with what they leave."""
 
-from numaserve.server.scheduler.drafting import Drafting
+from numaserve.server.scheduler.drafting import Draft, Drafting
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.policy import Chunk
 from numaserve.server.scheduler.queue import WaitingQueue
@@ -37,16 +37,17 @@ class Planner:
                 chunk = step.budget.take(seq)
                 pages = self._seats.grow(seq, ranked)
                 if pages is not None and seq in drafts:
-                    more, found = self._seats.grow_for_drafts(seq, len(drafts[seq]))
+                    guessed = drafts[seq]
+                    more, found = self._seats.grow_for_drafts(seq, len(guessed.tokens))
                     pages += more
-                    chunk = step.budget.draft(chunk, drafts[seq][:found])
+                    chunk = step.budget.draft(chunk, guessed.tokens[:found], guessed.drafter)
                 if pages is not None:
                     self._plan(step, seq, chunk, pages)
             elif remaining:
                 prompts.append(seq)
         return sorted((seq for seq in prompts if seq.state is SequenceState.RUNNING), key=lambda seq: seq.turn)
 
-    def _drafts(self, step: StepBuilder, running: list[Sequence]) -> dict[Sequence, list[int]]:
+    def _drafts(self, step: StepBuilder, running: list[Sequence]) -> dict[Sequence, Draft]:
         """Guesses to verify. Each of `running` keeps the token and the row that it must find, and prompts keep half of
         what is left: none would come to an end, or begin, beside sequences of which everything can be guessed."""
         if self._drafting is None:

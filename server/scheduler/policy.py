@@ -20,6 +20,7 @@ class Chunk(NamedTuple):
     sample: bool
     logprob_rows: int
     drafts: tuple[int, ...] = ()  # guesses of the tokens behind them, to be verified
+    drafter: str = ""  # whose guesses they are
 
 
 class StepBudget:
@@ -56,11 +57,11 @@ class StepBudget:
         """The tokens with logits that are left if so many sequences have one each."""
         return max(0, min(self._tokens, self._rows) - sequences)
 
-    def draft(self, chunk: Chunk, drafts: list[int]) -> Chunk:
+    def draft(self, chunk: Chunk, drafts: list[int], drafter: str) -> Chunk:
         """A sequence's next token with guesses of those behind it, for which there is room (`beyond`)."""
         self._tokens -= len(drafts)
         self._rows -= len(drafts)
-        return chunk._replace(drafts=tuple(drafts))
+        return chunk._replace(drafts=tuple(drafts), drafter=drafter)
 
     def take(self, seq: Sequence) -> Chunk:
         """A chunk of as many of the sequence's remaining positions as fit: at least one while the budget `is_open`."""

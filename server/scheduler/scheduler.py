@@ -55,7 +55,8 @@ class Scheduler:
         self.seats = Seats(config, self.kv, self.waiting)
         self._drafting = None if drafters is None else Drafting(self.costs, drafters)
         self._planner = Planner(self.kv, self.waiting, self.seats, self._drafting)
-        self.drafted: Counter[bool] = Counter()  # guesses that were verified, by whether they were right
+        # Guesses that were verified, by what they came from and whether they were right.
+        self.drafted: Counter[tuple[str, bool]] = Counter()
         self.in_flight: deque[InFlight] = deque()
         self.newly_admitted: list[Sequence] = []  # for the first time, by the last `schedule`
         self.masked: list[MaskedRow] = []  # of the last plan
@@ -296,4 +297,6 @@ class Scheduler:
         if self._drafting is not None:
             self._drafting.answered(seq, tokens)
         if entry.drafts:
-            self.drafted.update({True: len(answer.following), False: entry.drafts - len(answer.following)})
+            right, wrong = len(answer.following), entry.drafts - len(answer.following)
+            self.drafted.update({(entry.drafter, True): right, (entry.drafter, False): wrong})
+            seq.rejected[entry.drafter] += wrong

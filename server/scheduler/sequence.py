@@ -1,6 +1,7 @@
 """The scheduler's data types: a sequence, what a step did to it, and the limits."""
 
 import enum
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import InitVar, dataclass, field
 
@@ -74,6 +75,8 @@ class Sequence:
     pool: bool = False  # the embedding of the prompt is wanted, and no token
     client: Client = EVERYBODY
     priority: int = 0  # among the sequences of its client: lower begins earlier
+    drafters: frozenset[str] | None = None  # that may guess its tokens; None: all that there are
+    prediction: tuple[int, ...] = ()  # what the client thinks that its output will be
 
     tokens: list[int] = field(init=False)  # prompt and then output, as far as it is known
     prompt_len: int = field(init=False)
@@ -96,6 +99,7 @@ class Sequence:
     logprob_rows_planned: int = field(init=False, default=0)
     logprob_rows_received: int = field(init=False, default=0)
     resuming: bool = field(init=False, default=False)  # its output had begun when its KV was lost with the workers
+    rejected: Counter[str] = field(init=False, default_factory=Counter)  # wrong guesses that were verified, by drafter
     num_answered: int = field(init=False, default=0)  # positions that were answered; the suspects' (see suspects.py)
 
     def __post_init__(self, prompt: Iterable[int]) -> None:
@@ -138,6 +142,7 @@ class SequenceUpdate:
     embedding: bytes = b""  # fp32, of the hidden size; empty unless it was pooled
     dropped: bool = False  # it found no mask, or one that allows nothing: it has ended, with nothing
     token_logprobs: Iterable[float] = ()  # of the tokens that it names, where `token` is one
+    drafter: str = ""  # what had guessed `token`
 
 
 @dataclass(frozen=True, slots=True)

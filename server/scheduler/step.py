@@ -20,6 +20,7 @@ class Entry(NamedTuple):
     logprob_rows: int
     pool: bool
     drafts: int = 0  # of the positions; they count in `end`
+    drafter: str = ""  # whose they are
 
     @property
     def known_end(self) -> int:
@@ -36,10 +37,18 @@ class Entry(NamedTuple):
             finished and not answer.following,
             embedding=answer.embedding,
             token_logprobs=answer.token_logprobs,
+            drafter=self.drafter if answer.following else "",
         )
-        last = len(answer.following) - 1
+        last = len(answer.following) - 1  # it was sampled behind the last guess that was right
         return [first] + [
-            SequenceUpdate(self.seq, each.token, each.logprobs, [], finished and index == last)
+            SequenceUpdate(
+                self.seq,
+                each.token,
+                each.logprobs,
+                [],
+                finished and index == last,
+                drafter=self.drafter if index < last else "",
+            )
             for index, each in enumerate(answer.following)
         ]
 
@@ -118,7 +127,7 @@ class StepBuilder:
                 pool=pool,
             )
         )
-        self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows, pool, drafts))
+        self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows, pool, drafts, chunk.drafter))
         self._work.add(start, end - start, chunk.logprob_rows + chunk.sample + drafts)
         if chunk.sample and seq.sampling.masked:
             self.masked.append(MaskedRow(seq, seq.slot, end))

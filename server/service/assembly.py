@@ -15,6 +15,7 @@ from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.traces import TraceSink
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.option_types import drafters_meant
 from numaserve.server.reasoning.format import ReasoningFormat
 from numaserve.server.response_template.template import ResponseTemplate
 from numaserve.server.scheduler.scheduler import Scheduler
@@ -23,7 +24,7 @@ from numaserve.server.service.bind import Member
 from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.listen import Listener
 from numaserve.server.service.model_argument import served_name
-from numaserve.server.speculation.drafters import drafters_of
+from numaserve.server.speculation.drafters import ServerDrafters
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
@@ -83,7 +84,7 @@ def make_engine(
 ) -> Engine:
     """The engine; nothing is started yet. `worker_command` is the command of a worker."""
     config, deployment = checked.config, checked.deployment
-    drafter = None if config.speculative == "off" else config.speculative
+    drafters = drafters_meant(config.speculative or ())
     scheduler = Scheduler(
         SchedulerConfig(
             num_pages=deployment.num_pages,
@@ -95,7 +96,7 @@ def make_engine(
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1000,
         ),
         None if kv_feed is None else kv_feed.log,
-        None if drafter is None else drafters_of(drafter),
+        ServerDrafters(drafters) if drafters else None,
     )
     world_size = len(deployment.launches)
     ring_factory = partial(create_segment, world_size, deployment.ring_lanes, deployment.ring_slot_bytes)
@@ -115,7 +116,7 @@ def make_engine(
             max_queued_s=config.max_queued_seconds,
             step_deadline_s=config.step_deadline_seconds,
             overlap=config.overlap,
-            drafter=drafter,
+            drafters=drafters,
             resume_timeout_s=config.resume_timeout,
             multiplied_by=deployment.multiplied_by,
         ),
@@ -176,6 +177,7 @@ def make_http_server(
         ui=config.ui,
         traced=traced,
         tokenizer_info=config.tokenizer_info,
+        takes_predictions="prediction" in drafters_meant(config.speculative or ()),
         sampling_defaults=checked.sampling_defaults,
         tool_format=checked.tool_format,
         reasoning_format=checked.reasoning_format,

@@ -52,10 +52,6 @@ class Corpus:
         """Let so many tokens be taken in as a step has time for."""
         self._left = _A_STEP
 
-    def make(self, salt: str) -> SuffixDrafter:
-        """The drafter of a sequence with this `cache_salt`."""
-        return SuffixDrafter(self, salt)
-
     def enter(self, tokens: Sequence[int]) -> int:
         """Begin a text, whose tokens are noted as they come; returns its number."""
         self._numbers += 1
@@ -106,6 +102,8 @@ class SuffixDrafter:
     prompt lookup (Saxena, 2023) and SuffixDecoding (Oliaro et al., 2024). In the sequence itself guesses go on in
     themselves where they reach the end, so that what repeats is guessed as far as is wanted.
     """
+
+    name = "suffix"
 
     def __init__(self, corpus: Corpus, salt: str) -> None:
         self._corpus = corpus

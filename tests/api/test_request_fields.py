@@ -151,7 +151,6 @@ UNSUPPORTED: list[tuple[str, str, object]] = [
     (CHAT, "response_format", {"type": "json_schema"}),
     (CHAT, "modalities", ["text", "audio"]),
     (CHAT, "audio", {"voice": "x"}),
-    (CHAT, "prediction", {"type": "content", "content": "x"}),
     (CHAT, "reasoning_effort", "endless"),
     (CHAT, "verbosity", "low"),
     (CHAT, "web_search_options", {}),

@@ -102,7 +102,7 @@ OTHERS = (
     "return_routed_experts", "data_parallel_rank", "bootstrap_host", "bootstrap_room", "rid", "input_ids",
     "input_embeds", "image_data", "logprob_start_len", "return_text_in_logprobs", "stream_interval", "vllm_xargs",
     "use_cache", "chat_template_content_format", "enable_thinking", "thinking_token_budget", "min_tokens_to_keep",
-    "length_bonus", "speculative", "num_ctx", "keep_alive", "options", "template", "system", "raw", "images",
+    "length_bonus", "num_ctx", "keep_alive", "options", "template", "system", "raw", "images",
     "format", "context", "suffix_tokens", "prompt_tokens", "cache_prompt", "id_slot", "t_max_predict_ms",
     "dry_multiplier", "xtc_probability", "nvext", "agent_hints",
 )

@@ -138,7 +138,7 @@ def test_drafts_change_no_bit(subject: Subject, monkeypatch: pytest.MonkeyPatch)
     drafters = played(subject.requests, subject.alone, wrong=6)
     traffic = Traffic(subject.group, config, ahead=2, drafters=drafters)
     assert traffic.serve(subject.requests) == subject.alone
-    assert min(traffic.scheduler.drafted[True], traffic.scheduler.drafted[False]) > 100
+    assert min(traffic.scheduler.drafted["played", right] for right in (True, False)) > 100
     assert max(max(plan.drafts or [0]) for plan in traffic.plans) > 8
 
 

@@ -184,6 +184,7 @@ async def serving(options: Options) -> AsyncIterator[Server]:
         model_path="fake",
         version="0",
         limits=ApiLimits(context_length=options.context, vocab_size=VOCAB),
+        takes_predictions=True,
         tool_format=tool_format(None, options.tokenizer.chat_template),
         reasoning_format=reasoning_format(None, options.tokenizer.chat_template),
     )

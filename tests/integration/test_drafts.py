@@ -7,6 +7,7 @@ import signal
 import pytest
 from fake_worker import expected_tokens
 from harness import GREEDY, TELLING_BODIES, Options, Server, pids_of, serving, until, without_ids
+from numaserve.server.speculation.drafters import ServerDrafters
 
 from tests.support.drafters import Each
 
@@ -22,6 +23,7 @@ class Oracle:
 
 
 ORACLES = Each(Oracle)
+ACCEPTED = "accepted_prediction_tokens"
 
 
 async def answered(server: Server, body: dict[str, object]) -> str:
@@ -47,12 +49,35 @@ async def test_guesses_save_steps() -> None:
     assert steps[1] < steps[0] / 2
 
 
+async def test_a_prediction_saves_steps_as_far_as_it_is_right_and_usage_tells_it() -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 60, "temperature": 0, "ignore_eos": True}
+    async with serving(Options(drafters=ServerDrafters(("prediction",)))) as server:
+
+        async def asked(**fields: object) -> tuple[str, dict[str, int], int]:
+            before = server.engine._steps.steps
+            answer = (await server.client.post("/v1/chat/completions", json=body | fields)).json()
+            details = answer["usage"]["completion_tokens_details"]
+            return answer["choices"][0]["message"]["content"], details, server.engine._steps.steps - before
+
+        text, _, steps = await asked()
+        right = {"type": "content", "content": text}
+        same, details, fewer = await asked(prediction=right)
+        assert same == text
+        assert fewer < steps / 2
+        assert details[ACCEPTED] > 30
+        assert details["rejected_prediction_tokens"] == 0
+        assert await asked(prediction=right, speculative="off") == (text, {**details, ACCEPTED: 0}, steps)
+        same, details, _ = await asked(prediction={"type": "content", "content": "?" + text[::-1]})
+        assert same == text
+        assert details[ACCEPTED] < 30
+
+
 async def test_a_death_amid_guesses_is_a_pause_with_the_same_tokens() -> None:
     async with serving(Options()) as server:
         without = await answered(server, {"max_tokens": 300})
     async with serving(Options(ranks=2, drafters=ORACLES, faults=("--step-ms", "3"))) as server:
         job = asyncio.ensure_future(answered(server, {"max_tokens": 300}))
-        await until(lambda: server.engine._scheduler.drafted[False] > 3)
+        await until(lambda: server.engine._scheduler.drafted["played", False] > 3)
         os.kill(pids_of(server.engine)[1], signal.SIGKILL)
         assert await job == without
         assert server.metric("requests_resumed_total") == 1

@@ -173,6 +173,8 @@ class FakeSequence:
         chunk = GenerationChunk(self._index, text, [token], finish_reason=reason)
         if reason == "stop":
             chunk.stop_reason = self._engine.stop_reason
+        if reason is not None:
+            chunk.predicted = self._engine.predicted
         if self.request.sampling.logprobs >= 0:
             chunk.logprobs = [self._logprobs(token)]
         if named := self.request.sampling.token_ids_logprob:
@@ -209,6 +211,7 @@ class FakeEngine:
     pause_after: int | None = None
     cached_tokens: int = 0
     stop_reason: str | None = None  # of what ends by itself
+    predicted: tuple[int, int] = (0, 0)  # of each sequence
     admitted: list[GenerationRequest] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
 
@@ -269,6 +272,7 @@ def make_context(
     embedding_size: int = 0,
     judge: Judge | None = None,
     context_length: int = CONTEXT,
+    takes_predictions: bool = False,
 ) -> ApiContext:
     """A context over `engine` and byte tokens."""
     return ApiContext(
@@ -288,6 +292,7 @@ def make_context(
         ui=ui,
         embedding_size=embedding_size,
         judge=judge,
+        takes_predictions=takes_predictions,
     )
 
 

@@ -2,14 +2,34 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from numaserve.server.scheduler.drafting import Drafter
+from numaserve.server.scheduler.sequence import Sequence
+
+
+class Guesser(Protocol):
+    """A drafter without a name."""
+
+    def guess(self, tokens: list[int], most: int) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class Played:
+    """A drafter with the name that all of a test's have."""
+
+    guess: Callable[[list[int], int], list[int]]
+    name: str = "played"
 
 
 @dataclass(frozen=True)
 class Each:
-    """`make` is called with the `cache_salt` of each sequence."""
+    """`make_one` is called with the `cache_salt` of each sequence."""
 
-    make: Callable[[str], Drafter]
+    make_one: Callable[[str], Guesser]
 
     def begin_step(self) -> None: ...
+
+    def make(self, seq: Sequence) -> list[Drafter]:
+        """One for each sequence."""
+        return [Played(self.make_one(seq.cache_salt).guess)]

@@ -106,6 +106,7 @@ class Asked:
     tools: ToolUse | None = None
     reasoning: Reasoning = field(default_factory=Reasoning)
     constrained: Constrained | None = None
+    prediction: str = ""  # what the client thinks that the answer will be
     priority: int = 0  # as in `GenerationRequest`
     resumed: Sequence[int] = ()  # tokens with which the one answer begins
 
@@ -117,6 +118,7 @@ class Prompt:
     tokens: list[int]
     text: str = ""  # as an answer that echoes it begins; of a conversation, what the template wrote
     hidden: frozenset[int] = frozenset()  # tokens that are not in `text`
+    prediction: tuple[int, ...] = ()  # tokens of what the answer was said to be
 
 
 def total_tokens(prompts: Sequence[Prompt]) -> int:

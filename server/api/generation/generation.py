@@ -29,6 +29,7 @@ class Usage:
     completion_tokens: int
     cached_tokens: int = 0  # of the prompt, that came from the prefix cache
     reasoning_tokens: int = 0  # of the completion, that were thought
+    predicted: tuple[int, int] | None = None  # tokens that its prediction has guessed right, and wrong; if it has one
 
 
 class Generation:
@@ -57,6 +58,7 @@ class Generation:
         self._aborted = False
         self.replaying = False  # whether the chunk that came last was of what a client has had before
         self._on_close: Callable[[], None] = lambda: None
+        self._predicted = 0, 0
         self._completion_tokens = [0] * self._running
         # Each prompt's first sequence counts: its siblings find the whole prompt in the cache because it put it there.
         self._cached_tokens = [0] * len(prompts)
@@ -98,7 +100,8 @@ class Generation:
     def usage(self) -> Usage:
         """The tokens of the whole answer."""
         thought = sum(reader.thought_tokens for reader in self._readers or ())
-        return Usage(total_tokens(self.prompts), self.completion_tokens(), sum(self._cached_tokens), thought)
+        predicted = self._predicted if any(prompt.prediction for prompt in self.prompts) else None
+        return Usage(total_tokens(self.prompts), self.completion_tokens(), sum(self._cached_tokens), thought, predicted)
 
     def usage_so_far(self, index: int, *, begins: bool = False) -> Usage:
         """The tokens of sequence `index` until now; with `begins` before it has any."""
@@ -150,6 +153,8 @@ class Generation:
         if chunk.finish_reason is not None:
             self._running -= 1
             self._record.finish_reason = chunk.finish_reason
+            (right, wrong), (more_right, more_wrong) = self._predicted, chunk.predicted
+            self._predicted = right + more_right, wrong + more_wrong
         if index % self._per_prompt == 0:
             prompt = index // self._per_prompt
             self._cached_tokens[prompt] = max(self._cached_tokens[prompt], chunk.cached_tokens)

@@ -23,7 +23,8 @@ async def prompts_of(context: ApiContext, asked: Asked) -> list[Prompt]:
     """The prompts, none of them empty. Raises `ApiError` and `QueueFull`."""
     given = asked.input
     if isinstance(given, Chat):
-        return [await render(context, given, asked.tools)]
+        prediction = asked.prediction if context.takes_predictions else ""
+        return [await render(context, given, asked.tools, prediction)]
     return await _texts(context, asked, given)
 
 
@@ -43,8 +44,9 @@ async def _texts(context: ApiContext, asked: Asked, texts: Texts) -> list[Prompt
     return prompts
 
 
-async def render(context: ApiContext, chat: Chat, use: ToolUse | None = None) -> Prompt:
-    """A conversation with tools, by the model's own template. Raises `ApiError` and `QueueFull`."""
+async def render(context: ApiContext, chat: Chat, use: ToolUse | None = None, prediction: str = "") -> Prompt:
+    """A conversation with tools, by the model's own template, and the `prediction` of its
+    answer. Raises `ApiError` and `QueueFull`."""
     conversation, template = chat.conversation, context.tokenizer.chat_template
     check_text_length(context, conversation.characters, chat.param)
     tools = use.offered if use else ()
@@ -69,11 +71,20 @@ async def render(context: ApiContext, chat: Chat, use: ToolUse | None = None) ->
         raise template_unavailable(str(error)) from error
     if chat.continue_final:
         text = _cut_behind(text, conversation.messages[-1]["content"], chat)
-    with context.text.admit(len(text)) as turns:
+    check_text_length(context, len(prediction), "prediction")
+    with context.text.admit(len(text) + len(prediction)) as turns:
         prompt = await encode(context, turns, text, chat.param, add_special_tokens=False)
+        expected = await _predicted(context, turns, prediction)
     if not prompt:
         raise _template_refuses("The chat template makes an empty prompt of these messages.", chat)
-    return Prompt(prompt, text)
+    return Prompt(prompt, text, prediction=expected)
+
+
+async def _predicted(context: ApiContext, turns: Turns, prediction: str) -> tuple[int, ...]:
+    """As much of it as an answer can have."""
+    too_long = "the prediction has more than {} tokens. Shorten it."
+    tokens = await encode(context, turns, prediction, "prediction", add_special_tokens=False, too_long=too_long)
+    return tuple(tokens[: context.limits.context_length])
 
 
 def _cut_behind(text: str, content: str, chat: Chat) -> str:

@@ -10,6 +10,7 @@ from numaserve.server.api.explain import CONFLICT
 from numaserve.server.api.generation.asked import Asked, Chat, Prompt
 from numaserve.server.api.sampling import Sampling
 from numaserve.server.engine.types import GenerationRequest
+from numaserve.server.option_types import drafters_meant
 from numaserve.server.scheduler.client import Client
 from numaserve.server.structured.types import MatcherFactory
 from numaserve.workers.protocol import SamplingParams
@@ -90,6 +91,8 @@ def generation_requests(
             include_stop=sampling.include_stop,
             shown_tokens=shown,
             cache_salt=sampling.cache_salt,
+            drafters=None if sampling.speculative is None else frozenset(drafters_meant(sampling.speculative)),
+            prediction=prompt.prediction,
             matcher=matcher,
             client=client,
             priority=asked.priority,

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from numaserve.server.api.fields import MAX_INT, Neutral, TemplateArguments, TopLogprobs, conflict, neutral
+from numaserve.server.api.fields import MAX_INT, Neutral, Strict, TemplateArguments, TopLogprobs, conflict, neutral
 from numaserve.server.api.generation.asked import Asked, Chat, Reasoning, ToolUse, effort_arguments
 from numaserve.server.api.openai.constraint_fields import ConstraintFields
-from numaserve.server.api.openai.messages import Messages
+from numaserve.server.api.openai.messages import Content, Messages
 from numaserve.server.api.openai.sampling_fields import SamplingFields
 from numaserve.server.api.openai.tools_schema import FunctionChoice, Functions, ToolChoice, Tools, tool_use
+from numaserve.server.api.turns import text_of
 from pydantic import Field, model_validator
+
+
+class Prediction(Strict):
+    """A text that most of the answer is thought to be."""
+
+    type: Literal["content"]
+    content: Content
 
 
 class ChatRequest(ConstraintFields, SamplingFields):
@@ -54,9 +62,10 @@ class ChatRequest(ConstraintFields, SamplingFields):
     """Extension: the answer goes on from the last message, which is left open. Not with `add_generation_prompt`."""
     echo: bool | None = None
     """Extension: begin the answer with the last message, where that is the assistant's."""
+    prediction: Prediction | None = None
+    """What the answer will probably be, such as the text that is to be edited: it comes faster where that is right."""
     modalities: Annotated[Neutral, neutral(["text"])] = None
     audio: Annotated[Neutral, neutral()] = None
-    prediction: Annotated[Neutral, neutral()] = None
     verbosity: Annotated[Neutral, neutral("medium")] = None
     web_search_options: Annotated[Neutral, neutral()] = None
     service_tier: Annotated[Neutral, neutral("auto", "default")] = None
@@ -92,6 +101,7 @@ class ChatRequest(ConstraintFields, SamplingFields):
             tools=self._tool_use(),
             reasoning=Reasoning(include=include, separate=separate, max_tokens=self.max_thinking_tokens),
             constrained=self.constrained(),
+            prediction="" if self.prediction is None else text_of(self.prediction.content),
             priority=self.priority or 0,
             resumed=self.resume_token_ids or (),
         )

@@ -75,10 +75,13 @@ class StreamUsage:
 
 def usage_body(usage: Usage) -> dict[str, object]:
     """OpenAI's `usage` of a whole answer."""
+    completion = {"reasoning_tokens": usage.reasoning_tokens}
+    if usage.predicted is not None:
+        completion["accepted_prediction_tokens"], completion["rejected_prediction_tokens"] = usage.predicted
     return {
         **_counts(usage),
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "completion_tokens_details": completion,
     }
 
 

@@ -16,6 +16,7 @@ from numaserve.server.api.fields import (
     Neutral,
     Priority,
     ShortText,
+    Speculative,
     StopStrings,
     Strict,
     Text,
@@ -85,6 +86,10 @@ class SamplingFields(Strict):
     """Extension: leave special tokens out of the text; true unless set."""
     cache_salt: Annotated[Text, StringConstraints(max_length=256)] | None = None
     """Extension: cached prefixes are shared only with requests of the same salt."""
+
+    speculative: Speculative | None = None
+    """Extension: what may guess the next tokens, of what the server has: `auto`, the default, for all, `off`, or names.
+    The answer is the same."""
 
     prompt_logprobs: TopLogprobs | None = None
     """Extension: log-probabilities of the prompt's tokens, and so many of the likeliest; not with `stream`."""

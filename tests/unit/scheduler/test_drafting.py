@@ -5,7 +5,7 @@ from collections.abc import Callable
 from msgspec import UNSET
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.cost_table import Terms
-from numaserve.server.scheduler.drafting import Drafting
+from numaserve.server.scheduler.drafting import Draft, Drafting
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.workers.protocol import OperationTerms, SampledToken, SamplingParams, SeqResult, StepPlan, StepResult
@@ -72,7 +72,8 @@ def test_guesses_are_verified_behind_the_last_token_and_right_ones_are_kept() ->
     assert (plan.seqs[0].start, plan.seqs[0].tokens, plan.drafts) == (3, [4, 7, 8, 9], [3])
     answered(subject, [7, 8, 5])
     assert seq.output == [4, 7, 8, 5]
-    assert dict(subject.drafted) == {True: 2, False: 1}
+    assert dict(subject.drafted) == {("played", True): 2, ("played", False): 1}
+    assert dict(seq.rejected) == {"played": 1}
     following = planned(subject)
     assert (following.seqs[0].start, following.seqs[0].tokens[0]) == (6, 5)
 
@@ -201,8 +202,8 @@ def settled(operations: list[OperationTerms], guessed: list[int], said: list[int
 def test_guesses_that_were_right_are_chosen_where_a_row_more_costs_little() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
     ((seq, guesses),) = drafting.choose(list(drafting._guesses), 100).items()
-    assert len(guesses) > 5
-    assert drafting.choose([seq], 2) == {seq: [7, 7]}
+    assert len(guesses.tokens) > 5
+    assert drafting.choose([seq], 2) == {seq: Draft([7, 7], "played")}
 
 
 def test_guesses_are_left_out_where_each_row_costs_as_much_as_the_first() -> None:

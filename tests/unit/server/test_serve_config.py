@@ -82,6 +82,8 @@ def test_a_configuration_cannot_be_changed() -> None:
                 "/a\n",
             )
         ),
+        ({"model": "demo", "speculative": "sufix"}, "speculative"),
+        ({"model": "demo", "speculative": ["off", "suffix"]}, "speculative"),
         ({"model": " "}, "model must not be blank"),
         ({}, "'model' is not set"),
     ],

@@ -1,0 +1,37 @@
+"""Which drafters a sequence has."""
+
+import pytest
+from numaserve.server.option_types import DRAFTERS, drafters_meant
+from numaserve.server.scheduler.sequence import Sequence
+from numaserve.server.speculation.drafters import ServerDrafters
+from numaserve.workers.protocol import SamplingParams
+
+
+@pytest.mark.parametrize(
+    ("names", "meant"),
+    [(["off"], ()), (["auto"], DRAFTERS), ([], ()), (["suffix"], ("suffix",)), (["suffix", "prediction"], DRAFTERS)],
+)
+def test_names_mean_drafters(names: list[str], meant: tuple[str, ...]) -> None:
+    assert drafters_meant(names) == meant  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "prediction", "made"),
+    [
+        (None, (), ["suffix"]),
+        (None, (5,), ["prediction", "suffix"]),
+        (frozenset(("suffix",)), (5,), ["suffix"]),
+        (frozenset(("prediction",)), (5,), ["prediction"]),
+        (frozenset[str](), (5,), []),
+    ],
+)
+def test_a_sequence_has_those_that_it_allows(
+    allowed: frozenset[str] | None, prediction: tuple[int, ...], made: list[str]
+) -> None:
+    seq = Sequence("a", [1], SamplingParams(), 5, drafters=allowed, prediction=prediction)
+    assert [each.name for each in ServerDrafters(DRAFTERS).make(seq)] == made
+
+
+def test_a_server_has_no_other_drafters_than_its_own() -> None:
+    seq = Sequence("a", [1], SamplingParams(), 5, drafters=frozenset(DRAFTERS), prediction=(5,))
+    assert [each.name for each in ServerDrafters(("prediction",)).make(seq)] == ["prediction"]

@@ -1,0 +1,52 @@
+"""Guesses from what a client says that its answer will be."""
+
+import random
+
+from numaserve.server.speculation.prediction import PredictionDrafter
+
+PROMPT = [1, 2]
+
+
+def guesses(prediction: list[int], answer: list[int], most: int = 3) -> list[list[int]]:
+    """What is guessed before each token of the answer, and behind the last one."""
+    drafter = PredictionDrafter(prediction, len(PROMPT))
+    return [drafter.guess(PROMPT + answer[:end], most) for end in range(len(answer) + 1)]
+
+
+def test_the_answer_is_guessed_from_its_beginning_on() -> None:
+    assert guesses([5, 6, 7, 8], [5, 6]) == [[5, 6, 7], [6, 7, 8], [7, 8]]
+
+
+def test_behind_the_end_of_the_text_nothing_is_guessed() -> None:
+    assert guesses([5, 6], [5, 6, 7]) == [[5, 6], [6], [], []]
+
+
+def test_a_place_is_found_again_behind_a_word_that_was_changed() -> None:
+    assert guesses([5, 6, 7, 8, 9, 10], [5, 20, 7, 8]) == [[5, 6, 7], [6, 7, 8], [], [], [9, 10]]
+
+
+def test_the_next_place_with_the_same_tokens_counts_and_else_the_first_one() -> None:
+    text = [5, 6, 1, 20, 5, 6, 2, 5, 6, 3]
+    assert guesses(text, [5, 6, 1, 9, 5, 6])[-1] == [2, 5, 6]
+    assert guesses(text, [5, 6, 1, 20, 5, 6, 2, 5, 6, 3, 5, 6])[-1] == [1, 20, 5]
+
+
+def test_a_token_is_not_found_where_only_its_bytes_are() -> None:
+    assert guesses([0x0100, 0x0001, 7], [0x01000000, 0x010000])[-1] == []
+
+
+def test_tokens_that_came_between_two_calls_are_followed_too() -> None:
+    drafter = PredictionDrafter([5, 6, 7, 8, 9], len(PROMPT))
+    assert drafter.guess([*PROMPT, 5, 30, 7, 8], 4) == [9]
+
+
+def test_it_guesses_a_part_of_the_text_whatever_comes() -> None:
+    chance = random.Random(3)
+    for _ in range(200):
+        text = [chance.randrange(4) for _ in range(chance.randrange(30))]
+        drafter, tokens = PredictionDrafter(text, 2), [9, 9]
+        for _ in range(40):
+            guess = drafter.guess(tokens, 4)
+            assert len(guess) <= 4
+            assert any(text[at : at + len(guess)] == guess for at in range(len(text) + 1))
+            tokens.append(guess[0] if guess and chance.random() < 0.7 else chance.randrange(4))

@@ -23,6 +23,7 @@ MAX_HEAD_DIM: int  # or values of a latent
 MAX_LATENT_DIM: int  # values and rotated part
 MAX_EXPERTS: int  # of a layer
 MAX_TOP_K: int  # experts of a token
+MAX_MASKED_DRAFTS: int  # of a sequence in a step
 MAX_LOGPROBS: int  # most likely tokens that are told of
 SIGMOID_GAIN: float  # of swiglu_oai
 ONE_SHOT_BYTES: int  # beyond which each of more than two ranks sums a share

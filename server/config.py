@@ -166,8 +166,8 @@ class ServeConfig(BaseModel):
         None,
         description="What guesses the next tokens, of which a step then verifies several: `off`, `auto` for all that "
         "follows, or some of it, given several times: `prediction` by what the request says that its answer will be; "
-        "`suffix` by what followed when the same tokens came before, in requests with the same cache_salt. Answers are "
-        "the same to the last bit. Default: off.",
+        "`suffix` by what followed when the same tokens came before, in requests with the same cache_salt; `grammar` "
+        "by what a constraint allows. Answers are the same to the last bit. Default: off.",
     )
     prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
     kv_events: NonBlank | None = Field(

@@ -113,6 +113,7 @@ void bind_constants(nb::module_& m) {
   m.attr("MAX_LATENT_DIM") = kMaxLatentDim;
   m.attr("MAX_EXPERTS") = kMaxExperts;
   m.attr("MAX_TOP_K") = kMaxTopK;
+  m.attr("MAX_MASKED_DRAFTS") = kMaxMaskedDrafts;
   m.attr("MAX_LOGPROBS") = kMaxLogprobs;
   m.attr("SIGMOID_GAIN") = kSigmoidGain;
   m.attr("ONE_SHOT_BYTES") = kOneShotBytes;

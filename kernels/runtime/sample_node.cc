@@ -15,6 +15,11 @@ Slot& slot_of(const Run& run, int64_t row) {
   return run.slots.at(run.step.plan[static_cast<size_t>(sequence)].slot);
 }
 
+void not_sampled(SampledRow& row) {
+  row.token = kNotSampled;
+  row.dropped = false;
+}
+
 }  // namespace
 
 void SampleNode::run(Run& run, int thread) const {
@@ -73,14 +78,20 @@ void SampleNode::sample_masked_rows(Run& run, Range rows, int thread) const {
       SampledRow& result = run.sampled[static_cast<size_t>(row)];
       if (!waits) result.token = kNotSampled;
       if (result.token != kNotSampled) continue;
-      const auto index = static_cast<uint32_t>(run.step.plan[static_cast<size_t>(logit_row.sequence)].slot);
       const masks::Board* board = run.masks.board;
+      const auto index = static_cast<uint32_t>(run.step.plan[static_cast<size_t>(logit_row.sequence)].slot +
+                                               logit_row.behind * run.slots.size());
+      if (board != nullptr && index >= board->rows()) board = nullptr;
       masks::State state = board == nullptr ? masks::State::drop : board->peek(run.step_id, index);
       if (state == masks::State::none) {
         if (!waits) continue;
         const int64_t waits_from = now_ns();
         state = board->wait(run.step_id, index, static_cast<uint64_t>(limit));
         waited += now_ns() - waits_from;
+      }
+      if (state == masks::State::drop && logit_row.behind > 0) {
+        not_sampled(result);  // its sequence goes on with what was sampled before it
+        continue;
       }
       const bool has_mask = state == masks::State::mask;
       sample_row(run, row, has_mask ? board->bits(run.step_id, index) : nullptr, thread);
@@ -134,9 +145,9 @@ void SampleNode::finish(Run& run, int64_t index, const SampleArgs& args) const {
     run.table.token_logprobs(args.logits, args.vocab, row.target, std::max(args.state->num_logprobs, 0),
                              &run.sampled[run.step.logit_rows.size() + static_cast<size_t>(index)]);
   if (row.sample) run.table.sample(args, &result);
-  // A guess may lead to logits that are not numbers. What was sampled before it is good: the sequence fails when it
-  // gets there without guesses.
-  if (row.behind > 0 && !result.usable) result.token = kNotSampled;
+  // A guess may lead to logits that are not numbers, or to where no token is allowed. What was sampled before it is
+  // good: the sequence fails when it gets there without guesses.
+  if (row.behind > 0 && (!result.usable || result.dropped)) not_sampled(result);
 }
 
 void SampleNode::sample_row(Run& run, int64_t row, const uint32_t* mask, int thread) const {

@@ -67,8 +67,9 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
     if (s.num_targets < 0 || s.num_targets > s.count) refuse_slot(s, "has more targets than new tokens");
     if (s.drafts < 0 || (s.drafts > 0 && (s.drafts >= s.count || !s.sample || s.num_targets > 0)))
       refuse_slot(s, "has drafts that nothing is sampled before");
-    if (s.drafts > 0 && (slot.masked || !slot.named_ids.empty()))
-      refuse_slot(s, "has drafts, and a mask or named tokens, of which there is one a step");
+    if (s.drafts > 0 && !slot.named_ids.empty())
+      refuse_slot(s, "has drafts, and named tokens, which one row a step has");
+    if (slot.masked && s.drafts > kMaxMaskedDrafts) refuse_slot(s, "has more drafts than there are masks for");
     if (s.pool && !may_pool_) refuse_slot(s, "wants to be pooled, which this model is not loaded for");
     total += s.count;
     literal += s.from_previous ? 0 : s.count;

@@ -13,6 +13,9 @@
 namespace numaserve {
 
 // One sequence's part of a step; see SeqPlan in workers/protocol/steps.py.
+// Each draft of a sequence that is masked waits for a mask of its own.
+inline constexpr int32_t kMaxMaskedDrafts = 8;
+
 struct SequenceInput {
   int32_t slot, start, count;
   bool from_previous, sample;

@@ -1,6 +1,9 @@
 """The seam between those who know what a sequence may say and the engine, which generates it."""
 
+from __future__ import annotations
+
 import enum
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -27,3 +30,9 @@ class TokenMatcher(Protocol):
 
         Bit i of the little-endian uint32 words tells whether token i is allowed. Raises `ConstraintFailed`.
         """
+
+    def fork(self) -> TokenMatcher:
+        """One at the same place, which goes its own way: what becomes of it changes nothing here."""
+
+    def forced(self) -> Sequence[int]:
+        """Tokens of the only text that is allowed next. The answer may cut it into tokens in another way."""

@@ -73,6 +73,7 @@ class Engine:
             clock=clock,
             matcher_work=matcher_work,
             trace=trace,
+            looks_ahead="grammar" in config.drafters,
         )
         self._callbacks = callbacks or EngineCallbacks()
         self._steps = StepLoop(

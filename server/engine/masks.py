@@ -9,13 +9,12 @@ import functools
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from numaserve.server.engine.clock import Clock
 from numaserve.server.engine.constraint import ConstraintFailed, MaskState, TokenMatcher
+from numaserve.server.engine.masked_sequence import Guesses, MaskedSequence
 from numaserve.server.engine.matcher_threads import MatcherThreads
 from numaserve.server.metrics.metrics import Metrics
 from numaserve.server.scheduler.sequence import Sequence, SequenceUpdate
@@ -24,6 +23,8 @@ from numaserve.server.supervisor.memory import MaskBoard
 
 logger = logging.getLogger(__name__)
 
+# For all masks behind the guesses of a sequence: a step shall not wait long for what may not be wanted.
+_LOOKING_S = 1e-3
 _LATE = (
     "The server could not work out in time what the constraint of this request allows next. Please send it again, or "
     "simplify the constraint."
@@ -40,50 +41,6 @@ class MatcherWork(Protocol):
 
     def close(self) -> None:
         """Begin nothing more."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row of the board whose word rank 0 awaits."""
-
-    board: MaskBoard
-    step_id: int
-    slot: int
-    position: int
-
-    def publish(self, state: MaskState, bits: int = 0) -> None:
-        self.board.publish(self.step_id, self.slot, state, bits)
-
-
-@dataclass(slots=True)
-class _Held:
-    """A constrained sequence. What threads and the event loop both touch, they touch under the lock of `Masks`."""
-
-    request_id: str
-    make: Callable[[], TokenMatcher]
-    position: int  # tokens before the one that `state` is about
-    memory: ctypes.Array[ctypes.c_uint32]  # the bits; a thread writes them without the lock while `state` is None
-    state: MaskState | None = None  # None: not known yet
-    tokens: deque[int] = field(default_factory=deque)  # sampled, not accepted yet
-    rows: list[_Row] = field(default_factory=list)  # awaited, not published yet
-    at_work: bool = False  # a piece of work is in a thread or on its way there
-    ended: bool = False
-    failure: str | None = None
-    matcher: TokenMatcher | None = None  # the threads' alone
-
-    def publish_known(self) -> None:
-        """Publish the row that `state` is about, if it is awaited."""
-        if self.state is None:
-            return
-        for row in [row for row in self.rows if row.position == self.position]:
-            row.publish(self.state, ctypes.addressof(self.memory))
-            self.rows.remove(row)
-
-    def drop_rows(self) -> None:
-        """Let nobody wait for this sequence any more."""
-        for row in self.rows:
-            row.publish(MaskState.DROP)
-        self.rows.clear()
 
 
 class Masks:
@@ -104,13 +61,16 @@ class Masks:
         *,
         clock: Clock = time.monotonic,
         work: MatcherWork | None = None,
+        looks_ahead: bool = False,
     ) -> None:
-        """`board` gives that of the present group of workers. `work` is for threads of its own unless given."""
+        """`board` gives that of the present group of workers. `work` is for threads of its own unless given. With
+        `looks_ahead` sequences are told what their constraints force, for those who guess."""
+        self._looks_ahead = looks_ahead
         self._board = board
         self._metrics = metrics
         self._failed = failed
         self._row: type[ctypes.Array[ctypes.c_uint32]] = ctypes.c_uint32 * 0
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, MaskedSequence] = {}
         self._lock = threading.Lock()
         self._clock = clock
         self._threads: MatcherWork = work or MatcherThreads()
@@ -127,11 +87,11 @@ class Masks:
     def add(self, sequence: Sequence, make: Callable[[], TokenMatcher]) -> None:
         """Constrain a sequence that is new. `make` is called in a thread, now, as is its first mask made. There may be
         no workers, but have been."""
-        held = _Held(sequence.request_id, make, len(sequence.tokens), self._row())
+        held = MaskedSequence(sequence, make, len(sequence.tokens), self._row())
         self._held[sequence.request_id] = held
         self._set_to_work(held)
 
-    def planned(self, step_id: int, rows: Iterable[MaskedRow]) -> None:
+    def planned(self, step_id: int, rows: Collection[MaskedRow]) -> None:
         """A plan was made with these rows, for which rank 0 will wait."""
         board = self._board()
         if board is None:
@@ -139,11 +99,14 @@ class Masks:
         with self._lock:
             for row in rows:
                 held = self._held[row.seq.request_id]
-                held.rows.append(_Row(board, step_id, row.slot, row.position))
+                held.await_rows(board, step_id, row)
                 if held.failure is None:
                     held.publish_known()
                 else:
                     held.drop_rows()
+        for row in rows:
+            if row.drafts:
+                self._set_to_work(self._held[row.seq.request_id])
 
     def advance(self, updates: Iterable[SequenceUpdate]) -> None:
         """Tokens were sampled. Sequences that have ended by them are not here any more."""
@@ -152,23 +115,20 @@ class Masks:
             if held is None or update.token is None:
                 continue
             with self._lock:
-                held.tokens.append(update.token)
-                held.state = None
+                held.sampled(update.token)
             self._set_to_work(held)
 
     def void(self, step_id: int) -> None:
         """Nobody wants the result of this step any more."""
         with self._lock:
             for held in self._held.values():
-                for row in [row for row in held.rows if row.step_id == step_id]:
-                    row.publish(MaskState.DROP)
-                    held.rows.remove(row)
+                held.void(step_id)
 
     def reset(self) -> None:
         """The workers are gone, and nobody waits for anything. Matchers are where their sequences are, and stay."""
         with self._lock:
             for held in self._held.values():
-                held.rows.clear()
+                held.forget_rows()
 
     def remove(self, request_id: str) -> None:
         """A sequence has ended; nothing happens to one that is not constrained."""
@@ -191,23 +151,27 @@ class Masks:
         """Begin nothing more."""
         self._threads.close()
 
-    def _set_to_work(self, held: _Held) -> None:
+    def _set_to_work(self, held: MaskedSequence) -> None:
         with self._lock:
-            if held.at_work:
+            if held.at_work or not held.has_work:
                 return
             held.at_work = True
         self._threads.submit(functools.partial(self._work, held, asyncio.get_running_loop()))
 
     # --- in a thread --------------------------------------------------------------------------------------------
 
-    def _work(self, held: _Held, loop: asyncio.AbstractEventLoop) -> None:
+    def _work(self, held: MaskedSequence, loop: asyncio.AbstractEventLoop) -> None:
         """Make masks until all tokens that are known are behind the last one. One thread at a time has a sequence."""
         while True:
             with self._lock:
-                token = held.tokens.popleft() if held.tokens else None
-                held.at_work = not held.ended and held.failure is None and held.state is None
+                held.at_work = held.has_work
                 if not held.at_work:
                     return
+                guesses = held.take_guesses()
+                token = held.tokens.popleft() if held.tokens else None
+            if guesses is not None:
+                self._look_ahead(held, guesses)
+                continue
             try:
                 state = self._next_mask(held, token)
             except ConstraintFailed as failure:
@@ -221,8 +185,10 @@ class Masks:
                     if not held.tokens:
                         held.state = state
                         held.publish_known()
+                if self._looks_ahead and held.matcher is not None:
+                    held.sequence.forced = held.position, held.matcher.forced()
 
-    def _next_mask(self, held: _Held, token: int | None) -> MaskState:
+    def _next_mask(self, held: MaskedSequence, token: int | None) -> MaskState:
         begun = self._clock()
         if held.matcher is None:
             held.matcher = held.make()
@@ -234,9 +200,25 @@ class Masks:
         self._metrics.mask(self._clock() - begun)
         return state
 
-    def _fail(self, held: _Held, message: str, loop: asyncio.AbstractEventLoop) -> None:
+    def _look_ahead(self, held: MaskedSequence, guesses: Guesses) -> None:
+        """Publish what may come behind guesses. Behind those that are not allowed nothing is kept: nobody waits."""
+        end = self._clock() + _LOOKING_S
+        try:
+            for row, (state, bits) in zip(guesses.rows, held.masks_behind(guesses.tokens), strict=False):
+                with self._lock:
+                    guesses.publish(row, state, bits)
+                if self._clock() > end:
+                    break
+        except ConstraintFailed:
+            pass  # where the answer may never get
+        except Exception:
+            logger.exception("a constraint failed behind a guess")
+        with self._lock:
+            guesses.drop()
+
+    def _fail(self, held: MaskedSequence, message: str, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
             held.failure = message
             held.drop_rows()
         with contextlib.suppress(RuntimeError):  # the loop has ended before this thread
-            loop.call_soon_threadsafe(self._failed, held.request_id, message)
+            loop.call_soon_threadsafe(self._failed, held.sequence.request_id, message)

@@ -48,9 +48,17 @@ class LiveRequests:
         clock: Clock = time.monotonic,
         matcher_work: MatcherWork | None = None,
         trace: TraceSink | None = None,
+        looks_ahead: bool = False,
     ) -> None:
-        """`board` gives the mask board of the present workers; `matcher_work` is as for `Masks`."""
-        self.masks = Masks(board, metrics, failed=self._on_constraint_failed, clock=clock, work=matcher_work)
+        """`board` gives the mask board of the present workers; `matcher_work` and `looks_ahead` are as for `Masks`."""
+        self.masks = Masks(
+            board,
+            metrics,
+            failed=self._on_constraint_failed,
+            clock=clock,
+            work=matcher_work,
+            looks_ahead=looks_ahead,
+        )
         self._clock = clock
         self._scheduler = scheduler
         self._tokenizer = tokenizer

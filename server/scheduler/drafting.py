@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.sequence import Sequence
+from numaserve.workers.protocol import MAX_MASKED_DRAFTS
 
 _DEEPEST = 16  # guesses of a sequence in a step
 _BLIND = 3  # the same while nothing is known of the time of a step
@@ -15,6 +16,10 @@ _MEMORY = 0.15  # weight of the last guess among all that tell how often they ar
 # of both, as long as none was seen; what a step takes beside is as that of so many sequences.
 _PAUSE = 1e-4
 _PAUSE_BESIDE = 4
+_WORTH = 1.05  # how much more a step has to give: guessing itself takes time from the workers, on few cores
+_OUTLIER = 4.0  # times what is usual: what is further off counts as if it were that far
+_FEW = 4  # guesses left of a sequence that was guessed rightly, from which on more are looked for
+_REST = 16  # tokens for which nothing is guessed where no guess would pay
 _UNKNOWN = 0.5  # how often guesses are right of which nothing is known
 _RETRY = 0.01  # by which the doubt about steps with guesses falls with each step without any
 
@@ -55,8 +60,9 @@ _Candidate = tuple[float, int, int, Sequence]
 @dataclass(slots=True)
 class _Guesses:
     drafters: ListOf[Drafter]
-    behind: int = 0  # the tokens that were known when they were made
-    tokens: list[int] = field(default_factory=list)
+    behind: int = 0  # tokens that are known
+    tokens: list[int] = field(default_factory=list)  # what is guessed of the next ones
+    made_behind: int = -_REST  # the tokens that were known when anything was guessed last
     drafter: str = ""  # whose they are
     often_right: dict[str, float] = field(default_factory=dict)  # lately, by drafter
 
@@ -65,19 +71,28 @@ class _Guesses:
         """The probability that one of them is."""
         return self.often_right.get(self.drafter, _UNKNOWN)
 
+    def expected(self, depth: int) -> float:
+        """How many of the first `depth` are right, and those before them."""
+        return sum(self.right**each for each in range(1, depth + 1))
+
     def guess(self, tokens: list[int]) -> None:
         """Guess what follows `tokens`."""
-        self.behind, self.tokens = len(tokens), []
+        self.behind = self.made_behind = len(tokens)
+        self.tokens = []
         for each in self.drafters:
             self.tokens = each.guess(tokens, _DEEPEST + 1)
             if self.tokens:
                 self.drafter = each.name
                 return
 
-    def learn(self, *, right: bool) -> None:
-        """Take in whether one of them was."""
-        before = self.right
-        self.often_right[self.drafter] = before + _MEMORY * (right - before)
+    def answered(self, known: int, tokens: list[int]) -> None:
+        """Hold them against the next tokens, by which `known` ones are. What is left of right ones is kept."""
+        for guess, token in zip(self.tokens, tokens, strict=False):
+            before = self.right
+            self.often_right[self.drafter] = before + _MEMORY * ((guess == token) - before)
+            if guess != token:
+                self.tokens = []
+        self.behind, self.tokens = known, self.tokens[len(tokens) :]
 
 
 class Drafting:
@@ -98,6 +113,9 @@ class Drafting:
         self._refused: set[Sequence] = set()
         self._pause = _PAUSE
         self._took = {False: 1.0, True: 1.0}  # of the predicted time, steps without guesses and with some
+        self._kept = 1.0  # of the guesses that were expected to be right, those that were
+        self._least = 0.0  # how often a guess has to be right to pay, by sequences that run; as it was lately
+        self._expected = 0.0  # to be right, of those that were chosen last
         self._guesses: dict[Sequence, _Guesses] = {}
 
     def begin_step(self) -> None:
@@ -106,15 +124,25 @@ class Drafting:
 
     def paused(self, seconds: float, sequences: int) -> None:
         """Learn for how long the workers had nothing to do before and after a step of so many sequences."""
-        self._pause += _MEMORY * (seconds / (sequences + _PAUSE_BESIDE) - self._pause)
+        # A step behind which many requests came at once tells little of the next one.
+        each = min(seconds / (sequences + _PAUSE_BESIDE), _OUTLIER * self._pause)
+        self._pause += _MEMORY * (each - self._pause)
 
-    def took(self, seconds: float, predicted: float, *, drafted: bool) -> None:
-        """Learn what a step took that was predicted to take so long. A few rows more than fit a tile may cost as
-        much as a tile, and the model of costs knows of no steps in it."""
+    def took(self, seconds: float, predicted: float, kept: int | None) -> None:
+        """Learn what a step took that was predicted to take so long, and of one with guesses, how many it has kept.
+
+        A few rows more than fit a tile may cost as much as a tile, and the model of costs knows of no steps in it. And
+        of guesses that seem good, those are chosen that seem better than they are.
+        """
+        drafted = kept is not None
         if predicted > 0.0:
-            self._took[drafted] += _MEMORY * (min(seconds / predicted, 4.0) - self._took[drafted])
-        if not drafted:
+            self._took[drafted] += _MEMORY * (min(seconds / predicted, _OUTLIER) - self._took[drafted])
+        if kept is None:
             self._took[True] += _RETRY * (self._took[False] - self._took[True])
+            self._pause += _RETRY * (min(_PAUSE, self._pause) - self._pause)
+            self._kept += _RETRY * (1.0 - self._kept)
+        elif self._expected > 0.0:
+            self._kept += _MEMORY * (min(kept / self._expected, _OUTLIER) - self._kept)
 
     def refuse(self, seq: Sequence) -> None:
         """Guess nothing behind a sequence any more."""
@@ -123,6 +151,7 @@ class Drafting:
     def choose(self, decodes: list[Sequence], most: int) -> dict[Sequence, Draft]:
         """The guesses to verify in the next step, at most so many, of sequences whose every token is known."""
         depths = self._depths(decodes, most, unknown=0)
+        self._expected = sum(self._guesses[seq].expected(depth) for seq, depth in depths.items())
         chosen = ((seq, self._guesses[seq], depth) for seq, depth in depths.items())
         return {seq: Draft(guesses.tokens[:depth], guesses.drafter) for seq, guesses, depth in chosen}
 
@@ -133,12 +162,8 @@ class Drafting:
     def answered(self, seq: Sequence, tokens: list[int]) -> None:
         """Hold what was guessed against the next tokens of the sequence, which it has got."""
         guesses = self._guesses.get(seq)
-        if guesses is None or guesses.behind != len(seq.tokens) - len(tokens):
-            return
-        for guess, token in zip(guesses.tokens, tokens, strict=False):
-            guesses.learn(right=guess == token)
-            if guess != token:
-                break
+        if guesses is not None:
+            guesses.answered(len(seq.tokens), tokens)
 
     def forget(self, seq: Sequence) -> None:
         """Forget a sequence that has ended."""
@@ -147,7 +172,8 @@ class Drafting:
 
     def _depths(self, decodes: list[Sequence], most: int, *, unknown: int) -> dict[Sequence, int]:
         """How many guesses of each sequence to verify once its next `unknown` tokens are known; none is left out."""
-        candidates = [each for each in (self._next(seq, 0, unknown) for seq in decodes) if each is not None]
+        least = self._least * len(decodes)
+        candidates = [each for each in (self._next(seq, 0, unknown, least) for seq in decodes) if each is not None]
         if not candidates or most < 1:
             return {}
         heapify(candidates)
@@ -155,39 +181,47 @@ class Drafting:
         for seq in decodes:
             work.add(seq.num_computed, 1, 1)
         tokens, without = float(len(decodes)), self._costs.predict(work.terms())
-        pause, slower = self._pause * (len(decodes) + _PAUSE_BESIDE), self._took[True] / self._took[False]
+        slower = self._took[True] / self._took[False]
+        if predicts:
+            row = self._costs.predict(work.terms(0, 1, 1)) - without
+            self._least = slower * row / without / self._kept
+        pause = self._pause * (len(decodes) + _PAUSE_BESIDE)
         rate, depths = tokens / (slower * without + pause), dict[Sequence, int]()
         for _ in range(most):
             if not candidates:
                 break
             loss, depth, _, seq = heappop(candidates)
-            tokens -= loss
+            tokens -= loss * self._kept
             work.lengthen(seq.num_computed, depth)
             better = tokens / (slower * self._costs.predict(work.terms()) + pause)
             if predicts and better <= rate:  # and worse with each one more: they gain less and less
                 break
             rate, depths[seq] = better, depth
-            following = self._next(seq, depth, unknown) if predicts or depth < _BLIND else None
+            following = self._next(seq, depth, unknown, least) if predicts or depth < _BLIND else None
             if following is not None:
                 heappush(candidates, following)
-        return depths if not predicts or rate > len(decodes) / without else {}
+        return depths if not predicts or rate > _WORTH * len(decodes) / without else {}
 
-    def _next(self, seq: Sequence, depth: int, unknown: int) -> _Candidate | None:
-        """The guess behind `depth` others of a sequence."""
-        # Workers have one mask, and one set of named tokens, a slot.
-        if seq.sampling.masked or seq.sampling.token_ids_logprob or seq.pool or seq in self._refused:
+    def _next(self, seq: Sequence, depth: int, unknown: int, least: float) -> _Candidate | None:
+        """The guess behind `depth` others of a sequence, of which none that is right less often than `least` pays."""
+        # Workers tell the log-probabilities of named tokens of one row a slot.
+        if seq.sampling.token_ids_logprob or seq.pool or seq in self._refused:
             return None
-        guesses = self._guesses_of(seq)
+        guesses = self._guesses_of(seq, least)
         # The last token of a sequence is sampled after the last guess.
         room = seq.max_tokens - len(seq.tokens) - 1 - unknown
-        if depth >= min(len(guesses.tokens) - unknown, room, _DEEPEST):
+        deepest = MAX_MASKED_DRAFTS if seq.sampling.masked else _DEEPEST
+        if depth >= min(len(guesses.tokens) - unknown, room, deepest):
             return None
         return -(guesses.right ** (depth + unknown + 1)), depth + 1, seq.arrival, seq
 
-    def _guesses_of(self, seq: Sequence) -> _Guesses:
+    def _guesses_of(self, seq: Sequence, least: float) -> _Guesses:
+        """Those of a sequence, which are made anew where few are left; not at every token where they could not pay."""
         guesses = self._guesses.get(seq)
         if guesses is None:
             guesses = self._guesses[seq] = _Guesses(self._drafters.make(seq))
-        if guesses.behind != len(seq.tokens):
+        known = len(seq.tokens)
+        is_short = len(guesses.tokens) < _FEW and guesses.made_behind != known
+        if guesses.behind != known or (is_short and (guesses.right > least or known - guesses.made_behind >= _REST)):
             guesses.guess(seq.tokens)
         return guesses

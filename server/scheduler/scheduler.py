@@ -147,7 +147,8 @@ class Scheduler:
             # Waiting for masks is no work of the step, and says nothing of the next one.
             seconds = (result.worker_ns - result.mask_wait_ns) * 1e-9
             if self._drafting is not None and self.costs.predicts:
-                self._drafting.took(seconds, self.costs.predict(record.terms), drafted=record.has_drafts)
+                kept = sum(len(each.following) for each in result.seqs) if record.has_drafts else None
+                self._drafting.took(seconds, self.costs.predict(record.terms), kept)
             self.costs.observe(record.terms, seconds)
         updates: list[SequenceUpdate] = []
         for entry, answer in zip(record.entries, result.seqs, strict=False):  # no entries when it is void

@@ -99,6 +99,8 @@ class Sequence:
     logprob_rows_planned: int = field(init=False, default=0)
     logprob_rows_received: int = field(init=False, default=0)
     resuming: bool = field(init=False, default=False)  # its output had begun when its KV was lost with the workers
+    # Tokens that its constraint forces, from an index on; told by whoever has the constraint, in another thread.
+    forced: tuple[int, Iterable[int]] = field(init=False, default=(0, ()))
     rejected: Counter[str] = field(init=False, default_factory=Counter)  # wrong guesses that were verified, by drafter
     num_answered: int = field(init=False, default=0)  # positions that were answered; the suspects' (see suspects.py)
 

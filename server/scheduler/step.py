@@ -63,11 +63,12 @@ class Entry(NamedTuple):
 
 
 class MaskedRow(NamedTuple):
-    """A row of a plan whose sample waits for a mask."""
+    """A sequence of a plan whose samples wait for masks."""
 
     seq: Sequence
-    slot: int  # when the plan was made
-    position: int  # of the token to sample: tokens that the sequence has before it
+    rows: tuple[int, ...]  # of the board: its slot's when the plan was made, and one behind each of its drafts
+    position: int  # of the first token to sample: tokens that the sequence has before it
+    drafts: tuple[int, ...] = ()  # what is guessed from there on
 
 
 @dataclass(slots=True)
@@ -101,6 +102,7 @@ class StepBuilder:
     """A plan in the making, and the record of what its result must bring."""
 
     def __init__(self, step_id: int, config: SchedulerConfig, costs: CostModel) -> None:
+        self._slots = config.max_running_requests
         self._work = costs.begin()
         self.budget = StepBudget(config, costs, self._work)
         self.in_flight = InFlight(step_id)
@@ -130,7 +132,10 @@ class StepBuilder:
         self.in_flight.entries.append(Entry(seq, end, chunk.sample, chunk.logprob_rows, pool, drafts, chunk.drafter))
         self._work.add(start, end - start, chunk.logprob_rows + chunk.sample + drafts)
         if chunk.sample and seq.sampling.masked:
-            self.masked.append(MaskedRow(seq, seq.slot, end))
+            self.masked.append(MaskedRow(seq, self._mask_rows(seq.slot, drafts), known, chunk.drafts))
+
+    def _mask_rows(self, slot: int, drafts: int) -> tuple[int, ...]:
+        return tuple(slot + behind * self._slots for behind in range(drafts + 1))
 
     def finish(self) -> StepPlan:
         """The plan, to which nothing is added any more."""

@@ -33,6 +33,7 @@ from numaserve.server.version import installed_version
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import create_segment
 from numaserve.workers.planning.deployment import Deployment
+from numaserve.workers.protocol import mask_rows
 
 if TYPE_CHECKING:
     from numaserve.server.kv_events.feed import KVFeed
@@ -100,7 +101,7 @@ def make_engine(
     )
     world_size = len(deployment.launches)
     ring_factory = partial(create_segment, world_size, deployment.ring_lanes, deployment.ring_slot_bytes)
-    board_factory = partial(create_mask_board, config.max_running_requests, checked.vocab_size)
+    board_factory = partial(create_mask_board, mask_rows(config.max_running_requests), checked.vocab_size)
     spec = GroupSpec(
         deployment.launches,
         ring_factory if world_size > 1 else None,

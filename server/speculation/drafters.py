@@ -5,18 +5,23 @@ from collections.abc import Callable, Sequence
 from numaserve.server.option_types import DrafterName
 from numaserve.server.scheduler.drafting import Drafter
 from numaserve.server.scheduler.sequence import Sequence as Scheduled
+from numaserve.server.speculation.grammar import GrammarDrafter
 from numaserve.server.speculation.prediction import PredictionDrafter
 from numaserve.server.speculation.suffix import Corpus, SuffixDrafter
 
 
 class ServerDrafters:
-    """Makes the drafters of a server's sequences: those of `names` that a sequence lets guess, the surest first."""
+    """Makes the drafters of a server's sequences: those of `names` that a sequence lets guess.
+
+    The first that has a guess is heard: a grammar forces few tokens at a time, behind which others see further.
+    """
 
     def __init__(self, names: Sequence[DrafterName]) -> None:
         self._corpus = Corpus()
         makers: dict[DrafterName, Callable[[Scheduled], Drafter | None]] = {
             "prediction": _prediction,
             "suffix": lambda seq: SuffixDrafter(self._corpus, seq.cache_salt),
+            "grammar": lambda seq: GrammarDrafter(seq) if seq.sampling.masked else None,
         }
         self._makers = {name: make for name, make in makers.items() if name in names}
 

@@ -1,6 +1,9 @@
 """One sequence's walk through a grammar."""
 
+from __future__ import annotations
+
 import ctypes
+from copy import copy
 
 from llguidance import LLMatcher
 from numaserve.server.engine.constraint import ConstraintFailed, MaskState
@@ -46,6 +49,17 @@ class GrammarMatcher:
         if self._matcher.is_error():
             raise self._failure()
         return MaskState.MASK
+
+    def fork(self) -> GrammarMatcher:
+        """One at the same place, which goes its own way."""
+        copied = copy(self)
+        copied._matcher = self._matcher.deep_copy()
+        return copied
+
+    def forced(self) -> list[int]:
+        """Tokens of the text that alone may come next."""
+        # A copy is asked: its failure is not the answer's.
+        return self._matcher.deep_copy().compute_ff_tokens()
 
     def _failure(self) -> ConstraintFailed:
         reason = self._matcher.get_error().partition("\n")[0] or "the token is not allowed"

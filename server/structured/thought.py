@@ -1,7 +1,10 @@
 """Constraints of what comes after a thought: the thought itself is free, and may be closed when it grows too long."""
 
+from __future__ import annotations
+
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 
@@ -76,6 +79,19 @@ class _AfterThought:
         if self._may_begin and self._thought.begin is not None and state == MaskState.MASK:
             _allow(self._thought.begin, address, nbytes)
         return state
+
+    def fork(self) -> _AfterThought:
+        """One at the same place, which goes its own way."""
+        copied = copy(self)
+        copied._answer = None if self._answer is None else self._answer.fork()
+        copied._closing = self._closing.copy()
+        return copied
+
+    def forced(self) -> Sequence[int]:
+        """The tokens that close the thought, or what the answer has to go on with."""
+        if self._is_thinking:
+            return self._closing if self._left == 0 else ()
+        return () if self._answer is None or self._may_begin else self._answer.forced()
 
     def _think(self, token: int) -> None:
         if self._left == 0 and self._closing:

@@ -2,7 +2,8 @@
 //
 //   page 0     Geometry, written once by the creator
 //   then rows  two halves of them, one for each of the two plans that can be in flight: step s has half s % 2, and a
-//              sequence the row of its slot. A row is Word | Sleeper | bits, each on cache lines of its own.
+//              sequence the row of its slot, and where it has drafts, as many slots on, a row for what is sampled
+//              behind each of them. A row is Word | Sleeper | bits, each on cache lines of its own.
 //
 // One step, in which slot r samples a masked sequence:
 //
@@ -54,7 +55,7 @@ using ring::kPage;
 inline constexpr std::uint64_t kMagic = 0x4b53414d414d554eULL;  // "NUMAMASK"
 inline constexpr std::uint32_t kVersion = 1;
 inline constexpr std::uint64_t kHalves = 2;
-inline constexpr std::uint32_t kMaxRows = 4096;
+inline constexpr std::uint32_t kMaxRows = 1U << 16;
 inline constexpr std::uint32_t kMaxRowBytes = 1U << 20;
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "words must work between processes");
@@ -90,7 +91,7 @@ struct Layout {
 
   // Throws Error when a size is outside the bounds.
   void validate() const {
-    if (rows < 1 || rows > kMaxRows) throw Error("mask board: " + std::to_string(rows) + " rows are not in 1..4096");
+    if (rows < 1 || rows > kMaxRows) throw Error("mask board: " + std::to_string(rows) + " rows are not in 1..65536");
     if (row_bytes < 4 || row_bytes > kMaxRowBytes || row_bytes % 4 != 0)
       throw Error("mask board: " + std::to_string(row_bytes) + " bytes in a row are no multiple of 4 in 4..1048576");
   }

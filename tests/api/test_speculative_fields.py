@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from numaserve.server.api.app import create_app
+from numaserve.server.option_types import DRAFTERS
 from starlette.testclient import TestClient
 
 from tests.support.api_fakes import CONTEXT, FakeEngine, make_context
@@ -90,7 +91,7 @@ def test_another_shape_is_refused_by_its_place(client: TestClient, prediction: o
     ("value", "drafters"),
     [
         ("off", frozenset[str]()),
-        ("auto", frozenset(("prediction", "suffix"))),
+        ("auto", frozenset(DRAFTERS)),
         ("suffix", frozenset(("suffix",))),
         (["suffix", "prediction"], frozenset(("prediction", "suffix"))),
         (None, None),

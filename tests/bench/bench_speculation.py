@@ -2,10 +2,11 @@
 
 python tests/bench/bench_speculation.py [--model demo] [--streams 1 4 16] [--rounds 3] [--json FILE]
 
-Four kinds of work: a text to be edited, facts to be put as JSON, code that repeats itself, and free chat, greedy and at
-a temperature of 0.7. No two requests are alike: what one server has seen of another's answer would make the next one
-free. `speed` is tokens a second with by without, the median over rounds; `accepted` is the part of the verified guesses
-that was right, and `guessed` the part of all tokens that came as guesses.
+Kinds of work: a text to be edited, without and with OpenAI's `prediction` of it, facts to be put as JSON, without and
+with a schema, code that repeats itself, and free chat, greedy and at a temperature of 0.7. No two requests are alike:
+what one server has seen of another's answer would make the next one free. `speed` is tokens a second with by without,
+the median over rounds; `accepted` is the part of the verified guesses that was right, and `guessed` the part of all
+tokens that came as guesses.
 """
 
 import argparse
@@ -33,54 +34,90 @@ VERBS = ("watched", "repaired", "painted", "followed", "described", "forgot", "v
 ADJECTIVES = ("old", "quiet", "narrow", "bright", "heavy", "careful", "distant", "green", "broken", "famous")
 NAMES = ("Anna", "Boris", "Carla", "David", "Elena", "Frank", "Greta", "Hugo", "Irene", "Jonas", "Karin", "Luis")
 CITIES = ("Oslo", "Porto", "Lyon", "Turin", "Bergen", "Graz", "Ghent", "Malmo", "Split", "Basel")
+EDIT = "Repeat this text word for word, but write 'lake' in place of 'river':\n\n"
+PERSON = {"name": {"type": "string"}, "age": {"type": "integer"}, "city": {"type": "string"}}
+OBJECT = {"type": "object", "properties": PERSON, "required": list(PERSON), "additionalProperties": False}
+SCHEMA = {"name": "people", "schema": {"type": "array", "items": OBJECT}}
 SUBJECTS = ("history", "cooking", "astronomy", "gardening", "music", "bridges", "volcanoes", "chess", "bees", "trains")
 
 
-def edit(chance: random.Random) -> str:
+Body = dict[str, Any]
+
+
+def asking(text: str, **fields: Any) -> Body:
+    """The body of a request."""
+    return {"messages": [{"role": "user", "content": text}], **fields}
+
+
+def edit(chance: random.Random) -> Body:
     """A text of which almost all comes again."""
+    text = _story(chance)
+    return asking(f"{EDIT}{text}")
+
+
+def edit_as_predicted(chance: random.Random) -> Body:
+    """The same, with the text as the prediction."""
+    text = _story(chance)
+    return asking(f"{EDIT}{text}", prediction={"type": "content", "content": text})
+
+
+def _story(chance: random.Random) -> str:
 
     def thing() -> str:
         return f"{chance.choice(ADJECTIVES)} {chance.choice(NOUNS)}"
 
     sentences = [f"The {thing()} {chance.choice(VERBS)} the {thing()} near {chance.choice(CITIES)}." for _ in range(10)]
-    return "Repeat this text word for word, but write 'lake' in place of 'river':\n\n" + " ".join(sentences)
+    return " ".join(sentences)
 
 
-def json_of_facts(chance: random.Random) -> str:
+def json_of_facts(chance: random.Random) -> Body:
     """Facts that come again in another form."""
     people = [
         f"{name} is {chance.randrange(20, 80)} years old and lives in {chance.choice(CITIES)}."
         for name in chance.sample(NAMES, 5)
     ]
-    return "Write these people as a JSON list of objects with the keys name, age and city. " + " ".join(people)
+    return asking("Write these people as a JSON list of objects with the keys name, age and city. " + " ".join(people))
 
 
-def code(chance: random.Random) -> str:
+def json_by_schema(chance: random.Random) -> Body:
+    """The same, by a schema."""
+    return json_of_facts(chance) | {"response_format": {"type": "json_schema", "json_schema": SCHEMA}}
+
+
+def code(chance: random.Random) -> Body:
     """Code whose parts are alike."""
     fields = ", ".join(chance.sample(NOUNS, 5))
-    return f"Write a Python class with the fields {fields}, and for each of them a getter and a setter."
+    return asking(f"Write a Python class with the fields {fields}, and for each of them a getter and a setter.")
 
 
-def chat(chance: random.Random) -> str:
+def chat(chance: random.Random) -> Body:
     """Nothing that was said before."""
-    return f"Tell {chance.choice(NAMES)} from {chance.choice(CITIES)} something about {chance.choice(SUBJECTS)}."
+    return asking(
+        f"Tell {chance.choice(NAMES)} from {chance.choice(CITIES)} something about {chance.choice(SUBJECTS)}."
+    )
 
 
-KINDS: dict[str, Callable[[random.Random], str]] = {"edit": edit, "json": json_of_facts, "code": code, "chat": chat}
+KINDS: dict[str, Callable[[random.Random], Body]] = {
+    "edit": edit,
+    "edit, predicted": edit_as_predicted,
+    "json": json_of_facts,
+    "json by schema": json_by_schema,
+    "code": code,
+    "chat": chat,
+}
 
 
-async def _ask(server: Server, prompts: Sequence[str], streams: int, temperature: float) -> tuple[list[str], int]:
+async def _ask(server: Server, bodies: Sequence[Body], streams: int, temperature: float) -> tuple[list[str], int]:
     """The answers, and how many tokens they have."""
     limits, gate = httpx.Limits(max_connections=None), asyncio.Semaphore(streams)
 
-    async def one(prompt: str) -> dict[str, Any]:
-        messages = [{"role": "user", "content": prompt}]
-        body = {"messages": messages, "max_tokens": TOKENS, "temperature": temperature, "seed": 5}
+    async def one(asked: Body) -> dict[str, Any]:
+        body = {"max_tokens": TOKENS, "temperature": temperature, "seed": 5, **asked}
         async with gate:
             return dict((await client.post("/v1/chat/completions", json=body)).raise_for_status().json())
 
     async with httpx.AsyncClient(base_url=server.url, timeout=600, limits=limits) as client:
-        answers = await asyncio.gather(*map(one, prompts))
+        answers = await asyncio.gather(*map(one, bodies))
     texts = [answer["choices"][0]["message"]["content"] for answer in answers]
     return texts, sum(answer["usage"]["completion_tokens"] for answer in answers)
 
@@ -89,20 +126,24 @@ def _verified(server: Server) -> dict[str, float]:
     """Guesses that were verified so far, by what came of them."""
     families = text_string_to_metric_families(httpx.get(f"{server.url}/metrics").text)
     samples = [sample for family in families if family.name == "numaserve_draft_tokens" for sample in family.samples]
-    return {sample.labels["outcome"]: sample.value for sample in samples}
+    found = {"accepted": 0.0, "rejected": 0.0}
+    for sample in samples:
+        if sample.name.endswith("_total"):
+            found[sample.labels["outcome"]] += sample.value
+    return found
 
 
-def bench(off: Server, on: Server, streams: Sequence[int], rounds: int) -> Rows:
+def bench(off: Server, on: Server, kinds: Sequence[str], streams: Sequence[int], rounds: int) -> Rows:
     """Every kind of work, with every number of streams."""
     seeds = itertools.count()
-    for kind, temperature, count in itertools.product(KINDS, (0.0, 0.7), streams):
+    for kind, temperature, count in itertools.product(kinds, (0.0, 0.7), streams):
         speeds, tokens, before = [], 0, _verified(on)
         for _ in range(rounds):
-            prompts = [KINDS[kind](random.Random(next(seeds))) for _ in range(REQUESTS * count)]
+            bodies = [KINDS[kind](random.Random(next(seeds))) for _ in range(REQUESTS * count)]
             seconds, answers = [], []
             for server in (off, on):
                 begin = time.perf_counter()
-                texts, said = asyncio.run(_ask(server, prompts, count, temperature))
+                texts, said = asyncio.run(_ask(server, bodies, count, temperature))
                 seconds.append(time.perf_counter() - begin)
                 answers.append(texts)
             assert answers[0] == answers[1], "the answers differ"
@@ -126,17 +167,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="demo")
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 4, 16])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     with (
         MachineReport("speculation", arguments.json) as report,
         serving(arguments.model, 1, OPTIONS) as off,
-        serving(arguments.model, 1, [*OPTIONS, "--speculative", "suffix"]) as on,
+        serving(arguments.model, 1, [*OPTIONS, "--speculative", "auto"]) as on,
     ):
         for each in (off, on):
-            asyncio.run(_ask(each, ["Hello"] * 4, 4, 0.0))
-        report.add(bench(off, on, arguments.streams, arguments.rounds))
+            asyncio.run(_ask(each, [asking("Hello")] * 4, 4, 0.0))
+        report.add(bench(off, on, arguments.kinds, arguments.streams, arguments.rounds))
     return 0
 
 

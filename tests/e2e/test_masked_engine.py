@@ -11,9 +11,11 @@ import pytest
 from numaserve.server.engine.constraint import ConstraintFailed, MaskState
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.types import GenerationFailed, GenerationRequest
+from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.workers.protocol import SamplingParams, TokenLogprobs
 
 from tests.support import checkpoints
+from tests.support.played_drafts import played
 from tests.support.real_engine import real_engine
 from tests.support.same_bits import instruction_sets, save_tiny_model, scheduler_config
 from tests.support.scripted_matchers import ScriptedMatcher, some_tokens
@@ -105,6 +107,36 @@ async def test_the_same_bits_alone_batched_cached_chunked_and_retracted(
         assert info["retractions"] > 0
         assert isinstance(info["prefix_hit_tokens"], int)
         assert info["prefix_hit_tokens"] > 0
+
+
+@pytest.fixture
+def guesses_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CostModel, "describe", lambda *_: None)
+
+
+@pytest.mark.usefixtures("guesses_are_free")
+@pytest.mark.parametrize("tp", [1, 2])
+async def test_guesses_right_wrong_and_forbidden_change_no_bit(model: Path, isa: str, tp: int) -> None:
+    some = [request for request in requests() if not request.sampling.token_ids_logprob]
+    async with real_engine(model, tp, limits=LIMITS) as engine:
+        alone = [await answer_of(engine, request) for request in some]
+    drafters = played(some, alone, wrong=5)
+    for limits in (LIMITS, replace(LIMITS, num_pages=8, max_step_tokens=33)):
+        async with real_engine(model, tp, limits=limits, drafters=drafters) as engine:
+            assert await answers(engine, some) == alone
+            drafted = engine._scheduler.drafted
+            assert drafted["played", True] > drafted["played", False] > 0
+
+
+@pytest.mark.usefixtures("guesses_are_free")
+async def test_guesses_change_no_token_of_the_reference(model: Path) -> None:
+    some = [replace(request, max_new_tokens=12) for request in requests()[1:4]]
+    async with real_engine(model, limits=LIMITS, backend="reference") as engine:
+        alone = [await answer_of(engine, request) for request in some]
+    async with real_engine(model, limits=LIMITS, backend="reference", drafters=played(some, alone, wrong=5)) as engine:
+        for request, answer in zip(some, alone, strict=True):
+            assert (await answer_of(engine, request)).tokens == answer.tokens
+        assert engine._scheduler.drafted["played", True] > 0
 
 
 async def test_the_reference_keeps_to_masks_too(model: Path) -> None:

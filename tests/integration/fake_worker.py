@@ -110,6 +110,7 @@ class FakeModel:
         self._mask_deadline_s = launch.mask_deadline_s
         self._kv = bytearray(launch.num_pages * PAGE_BYTES)
         self._slots: dict[int, Slot] = {}
+        self._max_slots = launch.max_running_requests
 
     def step(self, plan: StepPlan) -> list[SeqResult]:
         self.mask_wait_ns = 0
@@ -122,27 +123,29 @@ class FakeModel:
             return self._one(seq, step_id)
         result = self._one(replace(seq, tokens=seq.tokens[:known]), step_id)
         token, following = result.token, []
-        for index, draft in enumerate(seq.tokens[known:], known):
+        for behind, draft in enumerate(seq.tokens[known:], 1):
             if draft != token:
                 break
-            behind = replace(seq, start=seq.start + index, tokens=[draft], pages=[], init=None)
-            more = self._one(behind, step_id)
+            next_one = replace(seq, start=seq.start + known + behind - 1, tokens=[draft], pages=[], init=None)
+            more = self._one(next_one, step_id, behind)
+            if more.dropped:
+                break
             token = more.token
             following.append(SampledToken(token, more.logprobs))
         return replace(result, following=following)
 
-    def _allowed(self, step_id: int, slot: int) -> set[int] | None:
+    def _allowed(self, step_id: int, row: int) -> set[int] | None:
         """The tokens that the mask allows, none where the row is dropped; None: all."""
         assert self._board is not None
         begin = time.monotonic_ns()
-        state = self._board.wait(step_id, slot, max(0.0, self._mask_deadline_s - self.mask_wait_ns / 1e9))
+        state = self._board.wait(step_id, row, max(0.0, self._mask_deadline_s - self.mask_wait_ns / 1e9))
         self.mask_wait_ns += time.monotonic_ns() - begin
         if state != 1:
             return None if state == 2 else set()
-        bits = int.from_bytes(self._board.bits(step_id, slot), "little")
+        bits = int.from_bytes(self._board.bits(step_id, row), "little")
         return {token for token in range(VOCAB) if bits >> token & 1}
 
-    def _one(self, seq: SeqPlan, step_id: int) -> SeqResult:
+    def _one(self, seq: SeqPlan, step_id: int, behind: int = 0) -> SeqResult:
         if seq.init is not None:
             self._slots[seq.slot] = Slot(seq.init.sampling, list(seq.pages))
         else:
@@ -166,7 +169,7 @@ class FakeModel:
             return SeqResult(prompt_logprobs=echoed, nan=nan)
         slot.sampled = self._script.next_token(known) if self._script else next_token(context, slot.sampling)
         reads_mask = slot.sampling.masked and self._board and not self._script
-        allowed = self._allowed(step_id, seq.slot) if reads_mask else None
+        allowed = self._allowed(step_id, seq.slot + behind * self._max_slots) if reads_mask else None
         if allowed:
             slot.sampled = allowed_token(slot.sampled, allowed)
         top = slot.sampling.logprobs

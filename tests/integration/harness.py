@@ -32,7 +32,7 @@ from numaserve.server.supervisor.policy import RestartPolicy
 from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.server.tokenizer.types import TokenizerProtocol
 from numaserve.shm_comm.mask_board import create_mask_board
-from numaserve.workers.protocol import Launch, SamplingParams
+from numaserve.workers.protocol import Launch, SamplingParams, mask_rows
 from word_tokenizer import WordTokenizer
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
@@ -116,7 +116,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
                 launches,
                 options.ring_factory,
                 [*options.command, *options.faults],
-                lambda: create_mask_board(options.running, VOCAB),
+                lambda: create_mask_board(mask_rows(options.running), VOCAB),
             ),
             options.policy,
         ),

@@ -27,6 +27,7 @@ SAME: dict[str, Sequence[object]] = {
     "MAX_LATENT_DIM": [latent._MAX_CACHED],
     "MAX_EXPERTS": [experts._MAX_EXPERTS],
     "MAX_TOP_K": [experts._MAX_TOP_K],
+    "MAX_MASKED_DRAFTS": [protocol.MAX_MASKED_DRAFTS],
     "MAX_LOGPROBS": [protocol.MAX_LOGPROBS],
     "ONE_SHOT_BYTES": [exchange._ONE_SHOT_BYTES],
 }

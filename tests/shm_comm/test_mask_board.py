@@ -212,7 +212,7 @@ def test_a_header_that_lies_is_refused(board, offset, value, complaint):
         Board(board.fd, board.nonce)
 
 
-@pytest.mark.parametrize(("rows", "vocabulary"), [(0, 10), (4097, 10), (1, 0), (1, 1 << 24)])
+@pytest.mark.parametrize(("rows", "vocabulary"), [(0, 10), (65537, 10), (1, 0), (1, 1 << 24)])
 def test_impossible_sizes_are_refused(rows, vocabulary):
     with pytest.raises(RingError, match="mask board"):
         create_mask_board(rows, vocabulary)

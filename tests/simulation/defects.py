@@ -1,7 +1,6 @@
 """Defects that are put into the server to show that the simulation finds them."""
 
 import asyncio
-import ctypes
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -11,7 +10,8 @@ import pytest
 from msgspec import structs
 from numaserve.server.death import Cause, Death
 from numaserve.server.engine.backlog import Backlog
-from numaserve.server.engine.masks import Masks, _Held
+from numaserve.server.engine.masked_sequence import MaskedSequence
+from numaserve.server.engine.masks import Masks
 from numaserve.server.engine.outage import Outage
 from numaserve.server.engine.registry import LiveRequests
 from numaserve.server.engine.steps import StepLoop
@@ -173,12 +173,12 @@ def a_watch_is_not_armed_again(_right: Callable[..., None], watch: ProgressWatch
         watch._on_stall()
 
 
-@_defect(_Held, "publish_known")
-def a_mask_is_given_to_any_position(_right: Callable[..., None], held: _Held) -> None:
+@_defect(MaskedSequence, "publish_known")
+def a_mask_is_given_to_any_position(_right: Callable[..., None], held: MaskedSequence) -> None:
     """A row that awaits the mask of a later token gets the one that is there."""
     if held.state is not None:
         for row in held.rows:
-            row.publish(held.state, ctypes.addressof(held.memory))
+            row.publish(held.state, held.memory)
         held.rows.clear()
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
+from copy import copy
 
 from numaserve.server.engine.constraint import ConstraintFailed, MaskState
 
@@ -17,13 +18,30 @@ class SimulatedMatcher:
         self._world = world
         self._truth = truth
         self._count = 0
+        self._is_fork = self._is_lost = False
+
+    def fork(self) -> "SimulatedMatcher":
+        """One that guesses are tried on."""
+        copied = copy(self)
+        copied._is_fork = True
+        return copied
+
+    def forced(self) -> list[int]:
+        """Right ones."""
+        begin = self._truth.prompt_len + self._count
+        return self._truth.tokens[begin : begin + 2]
 
     def accept(self, token: int) -> None:
-        if token != self._truth.tokens[self._truth.prompt_len + self._count]:
-            self._world.violate("a matcher was told a token that is not the sequence's next one")
+        position = self._truth.prompt_len + self._count
+        if [token] != self._truth.tokens[position : position + 1]:
+            if not self._is_fork:
+                self._world.violate("a matcher was told a token that is not the sequence's next one")
+            self._is_lost = True
         self._count += 1
 
     def write_mask(self, address: int, nbytes: int) -> MaskState:
+        if self._is_lost or self._count > len(self._truth.masks):
+            return MaskState.FREE
         step, fault = self._truth.wanted.mask_fault
         if self._count == step and fault == "failed":
             raise ConstraintFailed("on purpose")

@@ -35,8 +35,9 @@ class Memory:
         if not (fits and len(slots) == len(plan.seqs) and slots <= set(range(self._scenario.running))):
             self._world.violate(f"plan {plan.step_id} is more than the workers were told they would get")
 
-    def run(self, plan: StepPlan, dropped: set[int]) -> list[SeqResult]:
-        """Run a plan; sequences in the slots of `dropped` have no mask. All read before any writes."""
+    def run(self, plan: StepPlan, dropped: dict[int, int]) -> list[SeqResult]:
+        """Run a plan; sequences in the slots of `dropped` have no mask behind so many guesses. All read before any
+        writes."""
         slots = [self._open(seq) for seq in plan.seqs]
         ends = [self._read(*each) for each in zip(plan.seqs, slots, plan.drafts_of_each, strict=True)]
         written: set[tuple[int, int]] = set()
@@ -48,7 +49,7 @@ class Memory:
                 written.add(cell)
                 self._pages[cell[0]][cell[1]] = slot.truth.digests[position] if position < right else -1
         return [
-            self._result(seq, slot, *end, dropped=seq.slot in dropped)
+            self._result(seq, slot, *end, dropped=dropped.get(seq.slot))
             for seq, slot, end in zip(plan.seqs, slots, ends, strict=True)
         ]
 
@@ -91,8 +92,10 @@ class Memory:
             right += 1
         return start + known, start + right
 
-    def _result(self, seq: SeqPlan, slot: _Slot, known: int, end: int, *, dropped: bool) -> SeqResult:
+    def _result(self, seq: SeqPlan, slot: _Slot, known: int, end: int, *, dropped: int | None) -> SeqResult:
         truth = slot.truth
+        if dropped:
+            end = min(end, known + dropped - 1)
         rows = [truth.row(seq.start + 1 + i) for i in range(len(seq.prompt_logprobs))]
         last = end - 1 if seq.sample or seq.pool else seq.start + len(rows) - 1
         nan = bool(seq.sample or rows or seq.pool) and truth.is_nan(last)
@@ -109,4 +112,4 @@ class Memory:
             slot.history += [each.token for each in sampled]
         slot.sampled = sampled[-1].token
         token, logprobs = sampled[0].token, sampled[0].logprobs
-        return SeqResult(token, logprobs, rows, nan, dropped, truth.named(known), embedding, sampled[1:])
+        return SeqResult(token, logprobs, rows, nan, dropped == 0, truth.named(known), embedding, sampled[1:])

@@ -1,12 +1,21 @@
 """The workers of a simulated group: they run plans, and answer late, wrongly or not at all, ranks in any order."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from numaserve.server.engine.constraint import MaskState
-from numaserve.workers.protocol import Failure, FromWorker, ProfileRequest, RankProfile, SeqResult, StepPlan, StepResult
+from numaserve.workers.protocol import (
+    Failure,
+    FromWorker,
+    ProfileRequest,
+    RankProfile,
+    SeqPlan,
+    SeqResult,
+    StepPlan,
+    StepResult,
+)
 
 from tests.simulation.board import SimulatedBoard
 from tests.simulation.memory import Memory
@@ -19,6 +28,14 @@ _WAY_S = 0.002  # from a worker to the front end, on average
 
 class Die(Protocol):
     def __call__(self, *, quietly: bool) -> None: ...
+
+
+class _MaskedRow(NamedTuple):
+    slot: int
+    row: int  # of the board
+    behind: int  # guesses
+    truth: Truth | None  # of the sequence; None where a guess before it is wrong, and its mask says nothing
+    count: int  # of the token of the output that is sampled there
 
 
 @dataclass(eq=False, slots=True)
@@ -34,7 +51,7 @@ class _Step:
     failed: bool = False
     lied: bool = False
     waits: bool = False  # for masks
-    rows: list[tuple[int, Truth, int]] = field(default_factory=list)  # slot, sequence, position of each masked row
+    rows: list[_MaskedRow] = field(default_factory=list)
     wrong_drafts: list[int] = field(default_factory=list)  # of each sequence; empty until it was run
 
 
@@ -80,9 +97,9 @@ class SimulatedWorkers:
             if seq.init is not None:
                 self._slots[seq.slot] = self._world.truths[seq.init.sampling.seed]
         step = _Step(message, [self._slots[seq.slot] for seq in message.seqs], set(range(self._scenario.ranks)))
-        for seq, truth in zip(message.seqs, step.truths, strict=True):
+        for seq, truth, drafts in zip(message.seqs, step.truths, message.drafts_of_each, strict=True):
             if seq.sample and truth.wanted.masked:
-                step.rows.append((seq.slot, truth, seq.start + max(1, len(seq.tokens)) - truth.prompt_len))
+                step.rows += self._masked_rows(seq, truth, drafts)
         self._world.sent(message, step.truths)
         self._memory.check(message)
         self.in_flight.append(step)
@@ -150,7 +167,7 @@ class SimulatedWorkers:
                 self._send(0, Failure(0, step.plan.step_id, "the last words"))
             self._die(quietly=step.fault == "die_quietly")
             return
-        missing = any((step.plan.step_id, slot) not in self._board.rows for slot, _, _ in step.rows)
+        missing = any((step.plan.step_id, each.row) not in self._board.rows for each in step.rows)
         if missing and not late and step.fault != "fail":
             if not step.waits:
                 step.waits = True
@@ -168,7 +185,11 @@ class SimulatedWorkers:
         doubtful = step.void or any(before.failed for before in self.in_flight if before is not step)
         seqs: list[SeqResult] = []
         if not step.failed:
-            dropped = {slot for slot, truth, count in step.rows if self._is_dropped(step, slot, truth, count, doubtful)}
+            # Rows that are not sampled, by slot the first one.
+            dropped: dict[int, int] = {}
+            for each in step.rows:
+                if self._is_dropped(step, each, doubtful):
+                    dropped[each.slot] = min(each.behind, dropped.get(each.slot, each.behind))
         if doubtful or step.failed:
             self._memory.spoil(plan)
         else:
@@ -196,14 +217,22 @@ class SimulatedWorkers:
             if step.fault == "twice":
                 self._send(rank, answer)
 
-    def _is_dropped(self, step: _Step, slot: int, truth: Truth, count: int, doubtful: bool) -> bool:
-        """Whether the row in `slot`, which samples token `count` of the output, has no mask that allows a token."""
-        state, bits = self._board.rows.pop((step.plan.step_id, slot), (None, 0))
+    def _masked_rows(self, seq: SeqPlan, truth: Truth, drafts: int) -> Iterator[_MaskedRow]:
+        known = seq.start + max(1, len(seq.tokens)) - drafts
+        for behind in range(drafts + 1):
+            right = seq.tokens[len(seq.tokens) - drafts :][:behind] == truth.tokens[known : known + behind]
+            row = seq.slot + behind * self._scenario.running
+            yield _MaskedRow(seq.slot, row, behind, truth if right else None, known + behind - truth.prompt_len)
+
+    def _is_dropped(self, step: _Step, row: _MaskedRow, doubtful: bool) -> bool:
+        """Whether the row has no mask that allows a token."""
+        state, bits = self._board.rows.pop((step.plan.step_id, row.row), (None, 0))
         if state is None:
-            self._world.expired(truth.wanted.seed, step.plan.step_id)
+            if row.truth is not None and not row.behind:
+                self._world.expired(row.truth.wanted.seed, step.plan.step_id)
             return True
-        if state is not MaskState.DROP and not doubtful:
-            wanted = truth.masks[count]
+        if state is not MaskState.DROP and not doubtful and row.truth is not None:
+            wanted = row.truth.masks[row.count]
             if (state, bits if state is MaskState.MASK else wanted[1]) != wanted:
                 self._world.violate(f"the mask of a row in step {step.plan.step_id} is that of another position")
         return state is MaskState.DROP or (state is MaskState.MASK and not bits)

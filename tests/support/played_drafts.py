@@ -2,15 +2,29 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Protocol
 
 from tests.support.drafters import Each
-from tests.support.traffic import Answer, Request
+
+
+class Asked(Protocol):
+    """A request."""
+
+    @property
+    def prompt(self) -> list[int]: ...
+
+
+class Said(Protocol):
+    """An answer."""
+
+    @property
+    def tokens(self) -> list[int]: ...
 
 
 class PlayedDrafter:
     """Guesses what the answers to `requests` say, but for one of `wrong` tokens."""
 
-    def __init__(self, requests: Sequence[Request], answers: Sequence[Answer], wrong: int, _salt: str) -> None:
+    def __init__(self, requests: Sequence[Asked], answers: Sequence[Said], wrong: int, _salt: str) -> None:
         self._texts = [request.prompt + answer.tokens for request, answer in zip(requests, answers, strict=True)]
         self._wrong = wrong
 
@@ -22,6 +36,6 @@ class PlayedDrafter:
         return [abs(token - (hash((index, token)) % self._wrong == 0)) for index, token in true]
 
 
-def played(requests: Sequence[Request], answers: Sequence[Answer], *, wrong: int) -> Each:
+def played(requests: Sequence[Asked], answers: Sequence[Said], *, wrong: int) -> Each:
     """What makes such a drafter for each sequence."""
     return Each(partial(PlayedDrafter, requests, answers, wrong))

@@ -33,6 +33,7 @@ from numaserve.workers.protocol import (
     WeightsCache,
     decode_from_worker,
     encode,
+    mask_rows,
 )
 from numaserve.workers.settings import ModelSettings
 
@@ -95,7 +96,8 @@ class RankGroup:
     ) -> None:
         config = read_config(open_model(model), pooled=settings.get("pooled", False))
         self._exits = contextlib.ExitStack()
-        self.board = None if mask_deadline_s is None else create_mask_board(max_running_requests, config.vocab_size)
+        rows = mask_rows(max_running_requests)
+        self.board = None if mask_deadline_s is None else create_mask_board(rows, config.vocab_size)
         if self.board is not None:
             self._exits.callback(self.board.close)
         segment = None

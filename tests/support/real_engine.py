@@ -8,6 +8,7 @@ from pathlib import Path
 from numaserve.server.engine.config import EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.drafting import Drafters
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.supervisor.group import GroupSpec
@@ -15,7 +16,7 @@ from numaserve.server.supervisor.supervisor import Supervisor
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import create_segment
 from numaserve.workers.models.load import load_model_config
-from numaserve.workers.protocol import Launch
+from numaserve.workers.protocol import Launch, mask_rows
 from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings
 
 from tests.support.api_fakes import ByteTokenizer
@@ -35,6 +36,7 @@ async def real_engine(
     backend: Backend = "native",
     settings: ModelSettings = DEFAULT_SETTINGS,
     metrics: Metrics | None = None,
+    drafters: Drafters | None = None,
 ) -> AsyncIterator[Engine]:
     """A model on `tp` ranks of `threads` unpinned threads each, until the context ends. Its texts mean nothing."""
     config = load_model_config(model)
@@ -62,11 +64,11 @@ async def real_engine(
         for rank in range(tp)
     ]
     ring = partial(create_segment, tp, threads, -(-4 * wide // 4096) * 4096)
-    board = partial(create_mask_board, limits.max_running_requests, config.vocab_size)
+    board = partial(create_mask_board, mask_rows(limits.max_running_requests), config.vocab_size)
     engine = Engine(
         EngineConfig("real", "0", step_deadline_s=_PATIENCE_S, overlap=overlap),
         Supervisor(GroupSpec(launches, ring if tp > 1 else None, board_factory=board)),
-        Scheduler(limits),
+        Scheduler(limits, drafters=drafters),
         ByteTokenizer(),
         metrics or Metrics("real"),
     )

@@ -31,6 +31,12 @@ class ScriptedMatcher:
     output: list[int] = field(default_factory=list)
     users: list[str] = field(default_factory=list)  # threads
 
+    def fork(self) -> "ScriptedMatcher":
+        return ScriptedMatcher(self.allowed, self.step, self.instead, self.output.copy(), self.users)
+
+    def forced(self) -> list[int]:
+        return []
+
     def accept(self, token: int) -> None:
         assert token in self.allowed(self.output)
         self.output.append(token)

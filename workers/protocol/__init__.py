@@ -31,6 +31,7 @@ from numaserve.workers.protocol.lives import (
 from numaserve.workers.protocol.profiles import Ceilings, OperationProfile, ProfileRequest, RankProfile
 from numaserve.workers.protocol.steps import (
     MAX_LOGPROBS,
+    MAX_MASKED_DRAFTS,
     PAGE_SIZE,
     SampledToken,
     SamplingParams,
@@ -40,10 +41,12 @@ from numaserve.workers.protocol.steps import (
     StepPlan,
     StepResult,
     TokenLogprobs,
+    mask_rows,
 )
 
 __all__ = [
     "MAX_LOGPROBS",
+    "MAX_MASKED_DRAFTS",
     "PAGE_SIZE",
     "PROTOCOL_VERSION",
     "Ceilings",
@@ -73,4 +76,5 @@ __all__ = [
     "decode_from_worker",
     "decode_to_worker",
     "encode",
+    "mask_rows",
 ]

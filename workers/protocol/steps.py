@@ -5,6 +5,14 @@ from __future__ import annotations
 import msgspec
 
 PAGE_SIZE = 32
+MAX_MASKED_DRAFTS = 8  # of a masked sequence in a step
+
+
+def mask_rows(slots: int) -> int:
+    """The rows of a mask board: one for each slot, and as many for what is sampled behind each draft."""
+    return slots * (1 + MAX_MASKED_DRAFTS)
+
+
 MAX_LOGPROBS = 20
 
 

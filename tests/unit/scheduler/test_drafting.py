@@ -8,7 +8,16 @@ from numaserve.server.scheduler.cost_table import Terms
 from numaserve.server.scheduler.drafting import Draft, Drafting
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
-from numaserve.workers.protocol import OperationTerms, SampledToken, SamplingParams, SeqResult, StepPlan, StepResult
+from numaserve.server.scheduler.step import MaskedRow
+from numaserve.workers.protocol import (
+    MAX_MASKED_DRAFTS,
+    OperationTerms,
+    SampledToken,
+    SamplingParams,
+    SeqResult,
+    StepPlan,
+    StepResult,
+)
 
 from tests.support.drafters import Each
 
@@ -124,12 +133,23 @@ def test_every_sequence_keeps_its_token_and_its_row() -> None:
     assert plan.drafts == [1, 0, 0]
 
 
-def test_masks_and_named_tokens_are_never_guessed_behind() -> None:
-    for sampling in (SamplingParams(masked=True), SamplingParams(token_ids_logprob=[5])):
-        subject = scheduler(7)
-        seq = added(subject, sampling=sampling)
-        begun(subject, seq)
-        assert planned(subject).drafts is UNSET
+def test_named_tokens_are_never_guessed_behind() -> None:
+    subject = scheduler(7)
+    seq = added(subject, sampling=SamplingParams(token_ids_logprob=[5]))
+    begun(subject, seq)
+    assert planned(subject).drafts is UNSET
+
+
+def test_a_masked_sequence_has_a_row_of_the_board_for_each_guess_and_few_of_them() -> None:
+    drafting = settled(READ, [7] * 17, [7] * 20, sampling=SamplingParams(temperature=0.0, masked=True))
+    ((seq, draft),) = drafting.choose(list(drafting._guesses), 100).items()
+    assert len(draft.tokens) == MAX_MASKED_DRAFTS
+    subject = scheduler(7, 8)
+    seq = added(subject, sampling=SamplingParams(temperature=0.0, masked=True))
+    begun(subject, seq)
+    plan = planned(subject)
+    assert plan.drafts == [2]
+    assert subject.masked == [MaskedRow(seq, (0, 4, 8), 4, (7, 8))]  # there are four slots
 
 
 def test_without_guesses_plans_are_what_they_are_without_a_drafter() -> None:
@@ -185,15 +205,17 @@ READ = [OperationTerms("linear", weight_bytes=10**9, row_flops=10**6)]  # rows c
 COMPUTED = [OperationTerms("linear", weight_bytes=10**3, row_flops=10**9)]  # each row costs as much as the first
 
 
-def settled(operations: list[OperationTerms], guessed: list[int], said: list[int]) -> Drafting:
+def settled(
+    operations: list[OperationTerms], guessed: list[int], said: list[int], sampling: SamplingParams = GREEDY
+) -> Drafting:
     """After an answer whose times are as the operations tell, and twenty more tokens that were guessed so."""
     subject = scheduler(*guessed, operations=operations)
-    seq = added(subject, tokens=60)
+    seq = added(subject, tokens=60, sampling=sampling)
     begun(subject, seq)
     drafting = subject._drafting
     assert drafting is not None
     for token in said:
-        drafting.choose([seq], 0)
+        drafting.choose([seq], 1)
         seq.tokens.append(token)
         drafting.answered(seq, [token])
     return drafting
@@ -204,6 +226,40 @@ def test_guesses_that_were_right_are_chosen_where_a_row_more_costs_little() -> N
     ((seq, guesses),) = drafting.choose(list(drafting._guesses), 100).items()
     assert len(guesses.tokens) > 5
     assert drafting.choose([seq], 2) == {seq: Draft([7, 7], "played")}
+
+
+def counted(guesses: list[int], said: list[int], operations: list[OperationTerms]) -> int:
+    """How often guesses are asked for, while so much is said."""
+    asked = 0
+
+    class Counting(Fixed):
+        def guess(self, tokens: list[int], most: int) -> list[int]:
+            nonlocal asked
+            asked += 1
+            return super().guess(tokens, most)
+
+    subject = Scheduler(
+        SchedulerConfig(num_pages=32, context_length=100), drafters=Each(lambda _salt: Counting(*guesses))
+    )
+    subject.costs.describe([operations])
+    seq = added(subject, tokens=90)
+    begun(subject, seq)
+    drafting = subject._drafting
+    assert drafting is not None
+    for token in said:
+        drafting.choose([seq], 1)
+        seq.tokens.append(token)
+        drafting.answered(seq, [token])
+    return asked
+
+
+def test_guesses_that_are_right_are_not_asked_for_again_until_few_are_left() -> None:
+    assert counted([7] * 17, [7] * 60, READ) == 5
+
+
+def test_where_no_guess_would_pay_it_is_seldom_tried() -> None:
+    assert counted([7] * 17, [8] * 64, READ) > 48
+    assert counted([7] * 17, [8] * 64, COMPUTED) <= 8
 
 
 def test_guesses_are_left_out_where_each_row_costs_as_much_as_the_first() -> None:
@@ -231,10 +287,10 @@ def test_guesses_are_given_up_where_steps_with_them_take_longer_than_was_predict
     drafting = settled(READ, [7] * 17, [7] * 20)
     (seq,) = drafting._guesses
     for _ in range(40):
-        drafting.took(4e-3, 1e-3, drafted=True)
+        drafting.took(4e-3, 1e-3, 1)
     assert not drafting.choose([seq], 2)
     for _ in range(300):
-        drafting.took(1e-3, 1e-3, drafted=False)
+        drafting.took(1e-3, 1e-3, None)
     assert drafting.choose([seq], 2)
 
 
@@ -244,3 +300,18 @@ def test_guesses_are_given_up_where_the_workers_rest_for_long_to_get_them() -> N
     for _ in range(40):
         drafting.paused(1.0, 1)
     assert not drafting.choose([seq], 2)
+    for _ in range(1000):  # as long as nothing is seen of it
+        drafting.took(1e-3, 1e-3, None)
+    assert drafting.choose([seq], 2)
+
+
+def test_guesses_are_given_up_where_fewer_are_kept_than_their_past_lets_expect() -> None:
+    drafting = settled(READ, [7] * 17, [7] * 20)
+    (seq,) = drafting._guesses
+    for _ in range(60):
+        drafting.choose([seq], 2)
+        drafting.took(1e-3, 1e-3, 0)
+    assert not drafting.choose([seq], 2)
+    for _ in range(300):
+        drafting.took(1e-3, 1e-3, None)
+    assert drafting.choose([seq], 2)

@@ -36,11 +36,11 @@ def test_only_rows_that_sample_a_masked_sequence_are_named() -> None:
     assert subject.masked == []  # a part of the prompt
     second = planned(subject)
     assert [seq.sample for seq in second.seqs] == [True, True]
-    assert subject.masked == [MaskedRow(masked, masked.slot, 9)]
+    assert subject.masked == [MaskedRow(masked, (masked.slot,), 9)]
     assert subject.schedule() is None
     answer(subject, first)
     planned(subject)
-    assert subject.masked == [MaskedRow(masked, masked.slot, 10)]  # one ahead: its token 9 is not known yet
+    assert subject.masked == [MaskedRow(masked, (masked.slot,), 10)]  # one ahead: its token 9 is not known yet
 
 
 def test_no_plan_has_no_masked_rows() -> None:
@@ -73,5 +73,5 @@ def test_a_dropped_sequence_has_ended_with_nothing_and_its_pages_are_free(ahead:
         answer(subject, second)
         assert other.tokens == [4, 5, 8, 5]
     planned(subject)
-    assert subject.masked == [MaskedRow(other, other.slot, len(other.tokens))]
+    assert subject.masked == [MaskedRow(other, (other.slot,), len(other.tokens))]
     check_integrity(subject)

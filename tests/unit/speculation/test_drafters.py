@@ -9,10 +9,21 @@ from numaserve.workers.protocol import SamplingParams
 
 @pytest.mark.parametrize(
     ("names", "meant"),
-    [(["off"], ()), (["auto"], DRAFTERS), ([], ()), (["suffix"], ("suffix",)), (["suffix", "prediction"], DRAFTERS)],
+    [
+        (["off"], ()),
+        (["auto"], DRAFTERS),
+        ([], ()),
+        (["suffix"], ("suffix",)),
+        (["suffix", "prediction"], ("prediction", "suffix")),
+    ],
 )
 def test_names_mean_drafters(names: list[str], meant: tuple[str, ...]) -> None:
     assert drafters_meant(names) == meant  # type: ignore[arg-type]
+
+
+def test_only_a_constrained_sequence_has_one_that_looks_at_its_constraint() -> None:
+    seq = Sequence("a", [1], SamplingParams(masked=True), 5)
+    assert [each.name for each in ServerDrafters(DRAFTERS).make(seq)] == ["suffix", "grammar"]
 
 
 @pytest.mark.parametrize(

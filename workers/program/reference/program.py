@@ -88,7 +88,7 @@ class ReferenceProgram:
         self._slots.commit()
         if not len(step.tokens):  # torch has no products of nothing, and there is no other rank to meet
             return [], time.monotonic_ns() - begin, 0, 0
-        masks = StepMasks(*self._masks, step_id)
+        masks = StepMasks(*self._masks, step_id, self._setup.limits.max_slots)
         run = Run(self._setup, self._numbers, self._weights, self._kv, self._ranks, step, masks)
         with torch.inference_mode():
             self._ranks.run(lambda: self._run(run))

@@ -9,7 +9,7 @@ from numaserve.workers.program.cost import StepWork
 from numaserve.workers.program.reference.slots import Slot, SlotTable
 from numaserve.workers.program.setup import ProgramSetup
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE
-from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.protocol import MAX_MASKED_DRAFTS, PAGE_SIZE
 
 Ints = npt.NDArray[np.int32]
 
@@ -163,8 +163,12 @@ def _check_drafts(slots: SlotTable, row: list[int], drafts: int) -> None:
         f"{named} has drafts that nothing is sampled before",
     )
     _require(
-        drafts == 0 or not (sampling.masked or sampling.token_ids_logprob),
-        f"{named} has drafts, and a mask or named tokens, of which there is one a step",
+        drafts == 0 or not sampling.token_ids_logprob,
+        f"{named} has drafts, and named tokens, which one row a step has",
+    )
+    _require(
+        drafts <= MAX_MASKED_DRAFTS or not sampling.masked,
+        f"{named} has more drafts than there are masks for",
     )
 
 

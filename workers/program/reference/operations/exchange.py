@@ -87,10 +87,12 @@ def _sampled(run: Run, row: LogitRow, logits: F32) -> Sampled:
     if row.sample and (usable(logits) or not row.drafts):
         allowed, dropped = None, False
         if params.masked:
-            allowed, dropped = run.masks.wait_for(row.sequence.number, len(logits))
+            allowed, dropped = run.masks.wait_for(row.sequence.number, len(row.drafts), len(logits))
         x = adjusted(logits, params, row.position, slot.prompt, [*slot.output, *row.drafts], allowed=allowed)
         token = sampled_token(x, params, row.position)
         if dropped or is_dropped(x, allowed):
+            if row.drafts:  # the sequence goes on with what was sampled before
+                return None, target
             run.dropped.append(row.sequence.index)
         slot.token_logprobs = named_logprobs(logits, params.token_ids_logprob) if params.token_ids_logprob else []
         wanted = params.logprobs >= 0

@@ -129,7 +129,7 @@ def _any_scenario(rng: random.Random) -> Scenario:
         step_faults={kind: rng.choice((0.01, 0.05, 0.2)) for kind in kinds},
         load_faults=rng.choice((0.0, 0.0, 0.0, 0.3)) if faulty else 0.0,
         deaths=tuple(sorted(rng.uniform(load_s / 2, 2 * until) for _ in range(deaths))),
-        late_matchers=rng.choice((0.0, 0.0, 0.1)) if faulty else 0.0,
+        late_matchers=rng.choice((0.0, 0.1, 0.3)) if faulty else 0.0,
         faults_end=until * rng.choice((0.7, 1.5)) + 1.0,
         ending=rng.choice(("wait", "wait", "wait", "wait", "drain", "stop", "hurry")),
         ends_at=rng.uniform(0, 2 * until),

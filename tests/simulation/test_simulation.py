@@ -51,7 +51,7 @@ def test_runs_come_through_every_state_and_see_every_fault() -> None:
     clients = {
         f"client.{end}" for end in ("answered", "failed", "given up", "left", "refused", "timed out", "too long")
     }
-    others = {"retraction", "prefix found", "masks awaited", "mask too late", "profile"}
+    others = {"retraction", "prefix found", "masks awaited", "mask too late", "mask behind a guess", "profile"}
     assert faults | deaths | states | clients | others <= seen.keys()
 
 

@@ -233,6 +233,8 @@ class SimulatedWorkers:
             return True
         if state is not MaskState.DROP and not doubtful and row.truth is not None:
             wanted = row.truth.masks[row.count]
+            if row.behind:
+                self._world.note("mask behind a guess", step.plan.step_id)
             if (state, bits if state is MaskState.MASK else wanted[1]) != wanted:
                 self._world.violate(f"the mask of a row in step {step.plan.step_id} is that of another position")
         return state is MaskState.DROP or (state is MaskState.MASK and not bits)

@@ -32,7 +32,9 @@ class TokenMatcher(Protocol):
         """
 
     def fork(self) -> TokenMatcher:
-        """One at the same place, which goes its own way: what becomes of it changes nothing here."""
+        """One at the same place, which goes its own way: what becomes of it changes nothing here. Raises
+        `ConstraintFailed` where there can be none."""
 
     def forced(self) -> Sequence[int]:
-        """Tokens of the only text that is allowed next. The answer may cut it into tokens in another way."""
+        """Tokens of the only text that is allowed next. The answer may cut it into tokens in another way. Raises
+        `ConstraintFailed` where that cannot be told."""

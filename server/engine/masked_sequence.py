@@ -14,6 +14,7 @@ from numaserve.server.supervisor.memory import MaskBoard
 
 Bits = ctypes.Array[ctypes.c_uint32]
 _WORD_BITS = 32
+_FEW = 64  # tokens: the beginnings of one text are no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,16 @@ class MaskedSequence:
     rows: list[AwaitedRow] = field(default_factory=list)  # not published yet
     guesses: Guesses | None = None  # of the step that is awaited
     looks: bool = False  # a thread has taken them
+    tells_forced: bool = False  # the sequence is to know what its constraint forces
     at_work: bool = False  # a piece of work is in a thread or on its way there
     ended: bool = False
     failure: str | None = None
     matcher: TokenMatcher | None = None  # the threads' alone
+
+    @property
+    def allows_few(self) -> bool:
+        """Whether so few tokens are allowed that they may all begin alike; in a thread."""
+        return self.state is MaskState.MASK and int.from_bytes(self.memory, "little").bit_count() <= _FEW
 
     @property
     def has_work(self) -> bool:

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 # For all masks behind the guesses of a sequence: a step shall not wait long for what may not be wanted.
 _LOOKING_S = 1e-3
+_FORCED_S = 5e-3  # it is made beside everything else, but not without the interpreter's lock
 _LATE = (
     "The server could not work out in time what the constraint of this request allows next. Please send it again, or "
     "simplify the constraint."
@@ -88,6 +89,7 @@ class Masks:
         """Constrain a sequence that is new. `make` is called in a thread, now, as is its first mask made. There may be
         no workers, but have been."""
         held = MaskedSequence(sequence, make, len(sequence.tokens), self._row())
+        held.tells_forced = self._looks_ahead and (sequence.drafters is None or "grammar" in sequence.drafters)
         self._held[sequence.request_id] = held
         self._set_to_work(held)
 
@@ -168,12 +170,13 @@ class Masks:
                 if not held.at_work:
                     return
                 guesses = held.take_guesses()
-                token = held.tokens.popleft() if held.tokens else None
+                tokens = [*held.tokens]
+                held.tokens.clear()
             if guesses is not None:
                 self._look_ahead(held, guesses)
                 continue
             try:
-                state = self._next_mask(held, token)
+                state = self._next_mask(held, tokens)
             except ConstraintFailed as failure:
                 self._fail(held, str(failure), loop)
             except Exception:
@@ -181,24 +184,37 @@ class Masks:
                 self._fail(held, _BROKEN, loop)
             else:
                 with self._lock:
-                    held.position += token is not None
+                    held.position += len(tokens)
                     if not held.tokens:
                         held.state = state
                         held.publish_known()
-                if self._looks_ahead and held.matcher is not None:
-                    held.sequence.forced = held.position, held.matcher.forced()
+                self._tell_forced(held)
 
-    def _next_mask(self, held: MaskedSequence, token: int | None) -> MaskState:
+    def _next_mask(self, held: MaskedSequence, tokens: list[int]) -> MaskState:
         begun = self._clock()
         if held.matcher is None:
             held.matcher = held.make()
-        if token is not None:
+        for token in tokens:
             held.matcher.accept(token)
         state = MaskState(held.matcher.write_mask(ctypes.addressof(held.memory), ctypes.sizeof(held.memory)))
         if state is MaskState.DROP:
             raise ConstraintFailed(_NOTHING)
         self._metrics.mask(self._clock() - begun)
         return state
+
+    def _tell_forced(self, held: MaskedSequence) -> None:
+        """Tell the sequence what its constraint forces, until that has failed or taken long once."""
+        if not held.tells_forced or held.matcher is None or not held.allows_few:
+            return
+        begun, held.tells_forced = self._clock(), False
+        try:
+            held.sequence.forced = held.position, held.matcher.forced()
+        except ConstraintFailed:
+            return
+        except Exception:
+            logger.exception("what a constraint forces cannot be told")
+            return
+        held.tells_forced = self._clock() - begun < _FORCED_S
 
     def _look_ahead(self, held: MaskedSequence, guesses: Guesses) -> None:
         """Publish what may come behind guesses. Behind those that are not allowed nothing is kept: nobody waits."""
@@ -207,7 +223,7 @@ class Masks:
             for row, (state, bits) in zip(guesses.rows, held.masks_behind(guesses.tokens), strict=False):
                 with self._lock:
                     guesses.publish(row, state, bits)
-                if self._clock() > end:
+                if self._clock() > end or not guesses.rows:
                     break
         except ConstraintFailed:
             pass  # where the answer may never get

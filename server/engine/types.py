@@ -76,7 +76,7 @@ class GenerationRequest:
     priority: int = 0  # among the requests of its client, whom alone it concerns: lower begins earlier
     timeout_s: float | None = None  # from its admission on, in the queue or not; None: no limit
     drafters: frozenset[str] | None = None  # that may guess its tokens; None: all that the server has
-    prediction: tuple[int, ...] = ()  # what the client thinks that the output will be
+    prediction: Sequence[int] = ()  # what the client thinks that the output will be
     generated: tuple[int, ...] = ()  # tokens that the output begins with: it was generated that far elsewhere
     matcher: Callable[[], TokenMatcher] | None = None  # makes the constraint of this sequence; not in the event loop
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from itertools import takewhile
 from typing import NamedTuple, Protocol
 
 from numaserve.server.scheduler.cost_model import CostModel
@@ -42,7 +43,7 @@ class Drafters(Protocol):
         """Called before the guesses for a step are asked for: what takes long is to be divided over steps."""
 
     def make(self, seq: Sequence) -> ListOf[Drafter]:
-        """The drafters of a sequence. The first that guesses anything is heard."""
+        """The drafters of a sequence. Of equally good ones the first is heard."""
 
 
 class Draft(NamedTuple):
@@ -73,17 +74,17 @@ class _Guesses:
 
     def expected(self, depth: int) -> float:
         """How many of the first `depth` are right, and those before them."""
-        return sum(self.right**each for each in range(1, depth + 1))
+        return _expected(self.right, depth)
 
-    def guess(self, tokens: list[int]) -> None:
-        """Guess what follows `tokens`."""
+    def guess(self, tokens: list[int], vocab_size: int) -> None:
+        """Guess what follows `tokens`, as that drafter does of whose guesses most should be right."""
         self.behind = self.made_behind = len(tokens)
-        self.tokens = []
+        self.tokens, most = [], 0.0
         for each in self.drafters:
-            self.tokens = each.guess(tokens, _DEEPEST + 1)
-            if self.tokens:
-                self.drafter = each.name
-                return
+            guessed = list(takewhile(vocab_size.__gt__, each.guess(tokens, _DEEPEST + 1)))
+            expected = _expected(self.often_right.get(each.name, _UNKNOWN), len(guessed))
+            if expected > most:
+                self.tokens, self.drafter, most = guessed, each.name, expected
 
     def answered(self, known: int, tokens: list[int]) -> None:
         """Hold them against the next tokens, by which `known` ones are. What is left of right ones is kept."""
@@ -93,6 +94,10 @@ class _Guesses:
             if guess != token:
                 self.tokens = []
         self.behind, self.tokens = known, self.tokens[len(tokens) :]
+
+
+def _expected(right: float, depth: int) -> float:
+    return sum(right**each for each in range(1, depth + 1))
 
 
 class Drafting:
@@ -107,7 +112,9 @@ class Drafting:
     gain by guesses is planned after the answer, though the workers wait for it meanwhile.
     """
 
-    def __init__(self, costs: CostModel, drafters: Drafters) -> None:
+    def __init__(self, costs: CostModel, drafters: Drafters, vocab_size: int) -> None:
+        """Guesses are of tokens below `vocab_size`."""
+        self._vocab_size = vocab_size
         self._costs = costs
         self._drafters = drafters
         self._refused: set[Sequence] = set()
@@ -223,5 +230,5 @@ class Drafting:
         known = len(seq.tokens)
         is_short = len(guesses.tokens) < _FEW and guesses.made_behind != known
         if guesses.behind != known or (is_short and (guesses.right > least or known - guesses.made_behind >= _REST)):
-            guesses.guess(seq.tokens)
+            guesses.guess(seq.tokens, self._vocab_size)
         return guesses

@@ -53,7 +53,7 @@ class Scheduler:
         self.costs = CostModel()
         self.waiting = WaitingQueue()
         self.seats = Seats(config, self.kv, self.waiting)
-        self._drafting = None if drafters is None else Drafting(self.costs, drafters)
+        self._drafting = None if drafters is None else Drafting(self.costs, drafters, config.vocab_size)
         self._planner = Planner(self.kv, self.waiting, self.seats, self._drafting)
         # Guesses that were verified, by what they came from and whether they were right.
         self.drafted: Counter[tuple[str, bool]] = Counter()
@@ -148,7 +148,8 @@ class Scheduler:
             seconds = (result.worker_ns - result.mask_wait_ns) * 1e-9
             if self._drafting is not None and self.costs.predicts:
                 kept = sum(len(each.following) for each in result.seqs) if record.has_drafts else None
-                self._drafting.took(seconds, self.costs.predict(record.terms), kept)
+                # What is waited for behind guesses is a part of their price.
+                self._drafting.took(result.worker_ns * 1e-9, self.costs.predict(record.terms), kept)
             self.costs.observe(record.terms, seconds)
         updates: list[SequenceUpdate] = []
         for entry, answer in zip(record.entries, result.seqs, strict=False):  # no entries when it is void

@@ -3,6 +3,7 @@
 import enum
 from collections import Counter
 from collections.abc import Iterable
+from collections.abc import Sequence as ListOf
 from dataclasses import InitVar, dataclass, field
 
 from numaserve.server.scheduler.client import EVERYBODY, Client
@@ -27,6 +28,7 @@ class SchedulerConfig:
     # Seconds that a step with output tokens may take for the sake of prompts. None: `DEFAULT_TARGET_ITL_S`, or as many
     # steps of those tokens alone as `DEFAULT_TARGET_STEPS` says, if that is longer.
     target_itl_s: float | None = None
+    vocab_size: int = 1 << 31  # token ids that workers know, to which guesses keep
     page_size: int = PAGE_SIZE  # smaller in tests only, where short sequences should cross many pages
 
     def __post_init__(self) -> None:
@@ -76,7 +78,7 @@ class Sequence:
     client: Client = EVERYBODY
     priority: int = 0  # among the sequences of its client: lower begins earlier
     drafters: frozenset[str] | None = None  # that may guess its tokens; None: all that there are
-    prediction: tuple[int, ...] = ()  # what the client thinks that its output will be
+    prediction: ListOf[int] = ()  # what the client thinks that its output will be
 
     tokens: list[int] = field(init=False)  # prompt and then output, as far as it is known
     prompt_len: int = field(init=False)

@@ -94,6 +94,7 @@ def make_engine(
             max_step_tokens=deployment.max_step_tokens,
             max_logit_rows=deployment.max_logit_rows,
             enable_prefix_cache=config.prefix_cache,
+            vocab_size=checked.vocab_size,
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1000,
         ),
         None if kv_feed is None else kv_feed.log,

@@ -11,10 +11,7 @@ from numaserve.server.speculation.suffix import Corpus, SuffixDrafter
 
 
 class ServerDrafters:
-    """Makes the drafters of a server's sequences: those of `names` that a sequence lets guess.
-
-    The first that has a guess is heard: a grammar forces few tokens at a time, behind which others see further.
-    """
+    """Makes the drafters of a server's sequences: those of `names` that a sequence lets guess."""
 
     def __init__(self, names: Sequence[DrafterName]) -> None:
         self._corpus = Corpus()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -20,6 +20,7 @@ from numaserve.server.structured.types import Constraint, Limits, MatcherFactory
 from numaserve.server.structured.vocabulary import DefinedTokenizer, Vocabulary
 from numaserve.server.text.lane import Lane
 
+_LARGEST_AHEAD = 16 * 1024  # characters of a grammar that is compiled once more for each sequence, to look ahead
 _LEAST_BYTES = 64 * 1024  # of a compiled grammar, however small it is
 
 
@@ -95,7 +96,8 @@ class Grammars:
         if matcher.is_error():  # not seen in the trial
             raise UnsupportedGrammar("compiling it fails")
         nbytes = _LEAST_BYTES + answer.memory_bytes + len(answer.grammar) + len(constraint.text)
-        return partial(_fresh, matcher, vocabulary.size, frozenset(vocabulary.eos)), nbytes
+        ahead = partial(new_matcher, tokenizer, answer.grammar) if len(answer.grammar) <= _LARGEST_AHEAD else None
+        return partial(_fresh, matcher, vocabulary.size, frozenset(vocabulary.eos), ahead), nbytes
 
     @contextmanager
     def _trial(self, vocabulary: Vocabulary) -> Iterator[Trial]:
@@ -142,5 +144,7 @@ def _check_text(text: str, max_bytes: int) -> None:
         raise UnsupportedGrammar(f"it is longer than {max_bytes} bytes")
 
 
-def _fresh(matcher: LLMatcher, vocab_size: int, eos: frozenset[int]) -> GrammarMatcher:
-    return GrammarMatcher(matcher.deep_copy(), vocab_size, eos)
+def _fresh(
+    matcher: LLMatcher, vocab_size: int, eos: frozenset[int], ahead: Callable[[], LLMatcher] | None
+) -> GrammarMatcher:
+    return GrammarMatcher(matcher.deep_copy(), vocab_size, eos, ahead)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from copy import copy
 
 from llguidance import LLMatcher
@@ -19,9 +20,15 @@ def mask_bytes(vocab_size: int) -> int:
 class GrammarMatcher:
     """Implements `TokenMatcher`. Where the grammar may end, every end token is allowed; where it must, nothing else."""
 
-    def __init__(self, matcher: LLMatcher, vocab_size: int, eos: frozenset[int]) -> None:
-        """`matcher` is used up. `eos` are the end tokens, which may come again once the grammar has ended."""
+    def __init__(
+        self, matcher: LLMatcher, vocab_size: int, eos: frozenset[int], make: Callable[[], LLMatcher] | None = None
+    ) -> None:
+        """`matcher` is used up. `eos` are the end tokens, which may come again once the grammar has ended. `make` makes
+        one of the same grammar that has nothing in common with it, to look ahead with; without it nothing is."""
         self._matcher = matcher
+        self._make = make
+        self._ahead: LLMatcher | None = None
+        self._not_ahead: list[int] = []  # tokens that were accepted here, and not there
         self._eos = eos
         self._bytes = mask_bytes(vocab_size)
 
@@ -31,6 +38,8 @@ class GrammarMatcher:
         # A matcher that has failed says of an end token that it took it.
         if not (ended or self._matcher.consume_token(token)) or self._matcher.is_error():
             raise self._failure()
+        if self._make is not None:
+            self._not_ahead.append(token)
 
     def write_mask(self, address: int, nbytes: int) -> MaskState:
         """Write the bits of the next position to the `nbytes` bytes at `address`.
@@ -51,15 +60,27 @@ class GrammarMatcher:
         return MaskState.MASK
 
     def fork(self) -> GrammarMatcher:
-        """One at the same place, which goes its own way."""
+        """One at the same place, which goes its own way. Raises `ConstraintFailed`."""
         copied = copy(self)
-        copied._matcher = self._matcher.deep_copy()
+        copied._matcher, copied._make = self._copy_ahead(), None
         return copied
 
     def forced(self) -> list[int]:
-        """Tokens of the text that alone may come next."""
-        # A copy is asked: its failure is not the answer's.
-        return self._matcher.deep_copy().compute_ff_tokens()
+        """Tokens of the text that alone may come next. Raises `ConstraintFailed`."""
+        return self._copy_ahead().compute_ff_tokens()
+
+    def _copy_ahead(self) -> LLMatcher:
+        """A copy at this place. Copies share the states of their lexer, and with them its limits and failures: those
+        that look ahead are copies of one that no answer depends on."""
+        if self._make is None:
+            raise ConstraintFailed("Nothing looks ahead here.")
+        if self._ahead is None:
+            self._ahead = self._make()
+        tokens, self._not_ahead = self._not_ahead, []
+        if not self._ahead.consume_tokens(tokens) or self._ahead.is_error():
+            self._make = None  # for good: what it has seen stays in its lexer
+            raise ConstraintFailed("What looks ahead has come to an end.")
+        return self._ahead.deep_copy()
 
     def _failure(self) -> ConstraintFailed:
         reason = self._matcher.get_error().partition("\n")[0] or "the token is not allowed"

@@ -39,7 +39,7 @@ def test_a_prediction_goes_to_the_engine_as_tokens_for_every_choice(
     client: TestClient, engine: FakeEngine, content: object
 ) -> None:
     assert post(client, prediction={"type": "content", "content": content}, n=2).status_code == 200
-    assert {bytes(each.prediction).strip() for each in engine.admitted} == {b"abc"}
+    assert {bytes(list(each.prediction)).strip() for each in engine.admitted} == {b"abc"}
     assert len(engine.admitted) == 2
 
 

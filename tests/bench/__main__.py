@@ -1,6 +1,6 @@
 """``python -m tests.bench [NAME ...]``: runs the benchmarks, or those named, in turn; JSON goes to bench-results/.
 
-All but the last five are commands of ``numaserve bench``.
+All but the last six are commands of ``numaserve bench``.
 """
 
 import argparse
@@ -14,6 +14,7 @@ NUMASERVE = [sys.executable, "-m", "numaserve.server.cli.main", "bench"]
 STEPS = [*NUMASERVE, "offline", "--tp", "1", "--tp", "2", "--batch-size", "1", "--batch-size", "16", "--no-operations"]
 EXPANDED = ["--quantization", "bf16"]
 INT8 = ["--quantization", "int8", "--quantize-lm-head"]
+FORMATS = ("bf16", "int8", "int4", "fp8")
 AMX = "amx"  # measures again what others do, and runs only where it is named
 COMMANDS = {
     "kernels": [[*NUMASERVE, "kernels"]],
@@ -27,6 +28,10 @@ COMMANDS = {
     "serving": [[sys.executable, str(Path(__file__).with_name("bench_serving.py"))]],
     "front-door": [[sys.executable, str(Path(__file__).with_name("bench_front_door.py"))]],
     "speculation": [[sys.executable, str(Path(__file__).with_name("bench_speculation.py"))]],
+    "verification": [
+        [sys.executable, str(Path(__file__).with_name("bench_verification.py")), *model]
+        for model in (["--model", "demo"], *(["--shape", "llama-1b", "--quantization", each] for each in FORMATS))
+    ],
     "spans": [[sys.executable, str(Path(__file__).with_name("bench_spans.py"))]],
     AMX: [[sys.executable, str(Path(__file__).with_name("bench_amx.py"))]],
 }

@@ -118,7 +118,7 @@ class Prompt:
     tokens: list[int]
     text: str = ""  # as an answer that echoes it begins; of a conversation, what the template wrote
     hidden: frozenset[int] = frozenset()  # tokens that are not in `text`
-    prediction: tuple[int, ...] = ()  # tokens of what the answer was said to be
+    prediction: Sequence[int] = ()  # tokens of what the answer was said to be
 
 
 def total_tokens(prompts: Sequence[Prompt]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from functools import partial
 
 from numaserve.server.api.context import ApiContext
@@ -80,11 +82,13 @@ async def render(context: ApiContext, chat: Chat, use: ToolUse | None = None, pr
     return Prompt(prompt, text, prediction=expected)
 
 
-async def _predicted(context: ApiContext, turns: Turns, prediction: str) -> tuple[int, ...]:
-    """As much of it as an answer can have."""
+async def _predicted(context: ApiContext, turns: Turns, prediction: str) -> Sequence[int]:
+    """As much of it as an answer can have; each token takes four bytes for as long as the request lives."""
+    if not prediction:
+        return ()
     too_long = "the prediction has more than {} tokens. Shorten it."
     tokens = await encode(context, turns, prediction, "prediction", add_special_tokens=False, too_long=too_long)
-    return tuple(tokens[: context.limits.context_length])
+    return array("I", tokens[: context.limits.context_length])
 
 
 def _cut_behind(text: str, content: str, chat: Chat) -> str:

@@ -56,9 +56,15 @@ class Later:
 
 
 class Run:
-    def __init__(self, make: Callable[[], Any] = lambda: ScriptedMatcher(after), **options: Any) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Any] = lambda: ScriptedMatcher(after),
+        *,
+        drafters: frozenset[str] | None = None,
+        **options: Any,
+    ) -> None:
         self.board, self.later, self.failures = Board(), Later(), list[str]()
-        self.seq = Sequence("a", PROMPT, SamplingParams(masked=True), 20)
+        self.seq = Sequence("a", PROMPT, SamplingParams(masked=True), 20, drafters=drafters)
         self.masks = Masks(
             lambda: self.board,
             Metrics("m"),
@@ -97,6 +103,23 @@ async def test_the_answer_goes_on_where_it_really_is() -> None:
     run.later.do()
     assert run.board.said[2, 0] == {13, 14}
     assert run.failures == []
+
+
+async def test_many_tokens_at_once_take_one_mask() -> None:
+    made = []
+
+    class Counting(ScriptedMatcher):
+        def write_mask(self, address: int, nbytes: int) -> MaskState:
+            made.append(len(self.output))
+            return super().write_mask(address, nbytes)
+
+    run = Run(lambda: Counting(after))
+    run.later.do()
+    run.sampled(11, 12, 13)
+    run.planned(2)
+    run.later.do()
+    assert made == [0, 3]
+    assert run.board.said == {(2, 0): {14, 15}}
 
 
 async def test_behind_a_guess_that_is_not_allowed_nobody_waits() -> None:
@@ -165,6 +188,9 @@ async def test_a_sequence_is_told_what_its_constraint_forces_where_somebody_asks
         def forced(self) -> list[int]:
             return [self.output[-1] + 1 if self.output else 11]
 
+    run = Run(lambda: Forced(after), looks_ahead=True, drafters=frozenset(("suffix",)))
+    run.later.do()
+    assert run.seq.forced == (0, ())
     for looks_ahead in (False, True):
         run = Run(lambda: Forced(after), looks_ahead=looks_ahead)
         run.later.do()

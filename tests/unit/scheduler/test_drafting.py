@@ -5,7 +5,7 @@ from collections.abc import Callable
 from msgspec import UNSET
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.cost_table import Terms
-from numaserve.server.scheduler.drafting import Draft, Drafting
+from numaserve.server.scheduler.drafting import Draft, Drafter, Drafting
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.server.scheduler.step import MaskedRow
@@ -19,7 +19,7 @@ from numaserve.workers.protocol import (
     StepResult,
 )
 
-from tests.support.drafters import Each
+from tests.support.drafters import Each, Played
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -131,6 +131,32 @@ def test_every_sequence_keeps_its_token_and_its_row() -> None:
     plan = planned(subject)
     assert len(plan.seqs) == 3
     assert plan.drafts == [1, 0, 0]
+
+
+def test_what_workers_do_not_know_as_a_token_is_not_guessed() -> None:
+    subject = scheduler(7, 99, 8, vocab_size=99)
+    seq = added(subject)
+    begun(subject, seq)
+    assert planned(subject).drafts == [1]
+
+
+def test_of_several_drafters_that_one_is_heard_whose_guesses_were_right() -> None:
+    class Two(Each):
+        def make(self, seq: Sequence) -> list[Drafter]:
+            return [Played(Fixed(*[1] * 17).guess, "bad"), Played(Fixed(*[7] * 17).guess, "good")]
+
+    subject = Scheduler(SchedulerConfig(num_pages=32, context_length=100), drafters=Two(lambda _: Fixed()))
+    seq = added(subject, tokens=90)
+    begun(subject, seq)
+    drafting = subject._drafting
+    assert drafting is not None
+    heard = []
+    for _ in range(10):
+        heard += [each.drafter for each in drafting.choose([seq], 1).values()]
+        seq.tokens.append(7)
+        drafting.answered(seq, [7])
+    assert heard[0] == "bad"
+    assert heard[-1] == "good"
 
 
 def test_named_tokens_are_never_guessed_behind() -> None:

@@ -35,6 +35,17 @@ def test_a_token_is_not_found_where_only_its_bytes_are() -> None:
     assert guesses([0x0100, 0x0001, 7], [0x01000000, 0x010000])[-1] == []
 
 
+def test_of_an_answer_that_is_resumed_only_the_end_is_looked_for() -> None:
+    drafter = PredictionDrafter([5, 6, 7, 8, 9], len(PROMPT))
+    assert drafter.guess([*PROMPT, *[30] * 100, 7, 8], 4) == [9]
+
+
+def test_a_place_far_away_is_not_looked_for() -> None:
+    text = [5, 6, *range(100, 9000), 7, 8, 9]
+    assert guesses(text, [5, 6, 7, 8])[-1] == []
+    assert guesses(text[-3000:], [*text[-3000:-2998], 7, 8])[-1] == [9]
+
+
 def test_tokens_that_came_between_two_calls_are_followed_too() -> None:
     drafter = PredictionDrafter([5, 6, 7, 8, 9], len(PROMPT))
     assert drafter.guess([*PROMPT, 5, 30, 7, 8], 4) == [9]

@@ -1,5 +1,8 @@
 """Masks of one sequence, of every size that a model's logits may have."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 from numaserve.server.engine.constraint import ConstraintFailed
@@ -94,3 +97,54 @@ def test_a_row_that_is_shorter_than_the_mask_has_its_first_bits(tokenizer: Token
 @pytest.mark.parametrize(("tokens", "size"), [(1, 4), (32, 4), (33, 8), (49152, 6144)])
 def test_masks_are_whole_words(tokens: int, size: int) -> None:
     assert mask_bytes(tokens) == size
+
+
+def _looking(loaded: LLTokenizer, grammar: str) -> Callable[[], GrammarMatcher]:
+    """What makes matchers that can look ahead, and that share what a server's do."""
+    whole = new_matcher(loaded, grammar)
+    eos, ahead = frozenset(loaded.eos_tokens), partial(new_matcher, loaded, grammar)
+    return lambda: GrammarMatcher(whole.deep_copy(), loaded.vocab_size, eos, ahead)
+
+
+def test_a_fork_goes_its_own_way(tokenizer: Tokenizer, loaded: LLTokenizer) -> None:
+    matcher = _looking(loaded, LLMatcher.grammar_from_regex("x(yz|qw)"))()
+    matcher.accept(tokenizer.encode("x")[0])
+    fork = matcher.fork()
+    fork.accept(tokenizer.encode("y")[0])
+    assert _spelled(tokenizer, allowed(fork, tokenizer.vocab_size)) == {"z"}
+    matcher.accept(tokenizer.encode("q")[0])
+    assert _spelled(tokenizer, allowed(matcher, tokenizer.vocab_size)) == {"w"}
+    assert _spelled(tokenizer, allowed(matcher.fork(), tokenizer.vocab_size)) == {"w"}
+
+
+def test_the_only_text_that_may_come_is_told(tokenizer: Tokenizer, loaded: LLTokenizer) -> None:
+    matcher = _looking(loaded, LLMatcher.grammar_from_regex("x(yzq|qw)"))()
+    assert matcher.forced() == tokenizer.encode("x")
+    matcher.accept(tokenizer.encode("x")[0])
+    assert matcher.forced() == []
+    matcher.accept(tokenizer.encode("y")[0])
+    assert matcher.forced() == tokenizer.encode("zq")
+
+
+def test_what_becomes_too_much_for_a_fork_is_not_too_much_for_the_answer(
+    tokenizer: Tokenizer, loaded: LLTokenizer
+) -> None:
+    make = _looking(loaded, LLMatcher.grammar_from_json_schema({"type": "string", "maxLength": 90_000}))
+    matcher, quote, letter = make(), tokenizer.encode('"')[0], tokenizer.encode("a")[0]
+    matcher.accept(quote)
+    fork = matcher.fork()
+    with pytest.raises(ConstraintFailed, match="too many states"):
+        for index in range(90_000):
+            fork.accept(letter)
+            if index % 50 == 0:
+                allowed(fork, tokenizer.vocab_size)
+    matcher.accept(letter)
+    matcher.accept(quote)
+    assert allowed(matcher, tokenizer.vocab_size) == tokenizer.eos_token_ids
+    make().accept(quote)
+
+
+def test_a_matcher_that_cannot_look_ahead_says_so(loaded: LLTokenizer) -> None:
+    for look in (GrammarMatcher.fork, GrammarMatcher.forced):
+        with pytest.raises(ConstraintFailed):
+            look(_matcher(loaded, "z"))

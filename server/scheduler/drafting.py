@@ -93,6 +93,7 @@ class _Guesses:
             self.often_right[self.drafter] = before + _MEMORY * ((guess == token) - before)
             if guess != token:
                 self.tokens = []
+                break
         self.behind, self.tokens = known, self.tokens[len(tokens) :]
 
 

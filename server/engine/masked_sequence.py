@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -67,7 +66,7 @@ class MaskedSequence:
     position: int  # tokens before the one that `state` is about
     memory: Bits  # a thread writes it without the lock while `state` is None
     state: MaskState | None = None  # None: not known yet
-    tokens: deque[int] = field(default_factory=deque)  # sampled, not accepted yet
+    tokens: list[int] = field(default_factory=list)  # sampled, not accepted yet
     rows: list[AwaitedRow] = field(default_factory=list)  # not published yet
     guesses: Guesses | None = None  # of the step that is awaited
     looks: bool = False  # a thread has taken them

@@ -170,8 +170,7 @@ class Masks:
                 if not held.at_work:
                     return
                 guesses = held.take_guesses()
-                tokens = [*held.tokens]
-                held.tokens.clear()
+                tokens, held.tokens = held.tokens, []
             if guesses is not None:
                 self._look_ahead(held, guesses)
                 continue

@@ -61,7 +61,6 @@ _Candidate = tuple[float, int, int, Sequence]
 @dataclass(slots=True)
 class _Guesses:
     drafters: ListOf[Drafter]
-    behind: int = 0  # tokens that are known
     tokens: list[int] = field(default_factory=list)  # what is guessed of the next ones
     made_behind: int = -_REST  # the tokens that were known when anything was guessed last
     drafter: str = ""  # whose they are
@@ -78,7 +77,7 @@ class _Guesses:
 
     def guess(self, tokens: list[int], vocab_size: int) -> None:
         """Guess what follows `tokens`, as that drafter does of whose guesses most should be right."""
-        self.behind = self.made_behind = len(tokens)
+        self.made_behind = len(tokens)
         self.tokens, most = [], 0.0
         for each in self.drafters:
             guessed = list(takewhile(vocab_size.__gt__, each.guess(tokens, _DEEPEST + 1)))
@@ -86,15 +85,15 @@ class _Guesses:
             if expected > most:
                 self.tokens, self.drafter, most = guessed, each.name, expected
 
-    def answered(self, known: int, tokens: list[int]) -> None:
-        """Hold them against the next tokens, by which `known` ones are. What is left of right ones is kept."""
+    def answered(self, tokens: list[int]) -> None:
+        """Hold them against the next tokens. What is left of right ones is kept."""
         for guess, token in zip(self.tokens, tokens, strict=False):
             before = self.right
             self.often_right[self.drafter] = before + _MEMORY * ((guess == token) - before)
             if guess != token:
                 self.tokens = []
                 break
-        self.behind, self.tokens = known, self.tokens[len(tokens) :]
+        self.tokens = self.tokens[len(tokens) :]
 
 
 def _expected(right: float, depth: int) -> float:
@@ -171,7 +170,7 @@ class Drafting:
         """Hold what was guessed against the next tokens of the sequence, which it has got."""
         guesses = self._guesses.get(seq)
         if guesses is not None:
-            guesses.answered(len(seq.tokens), tokens)
+            guesses.answered(tokens)
 
     def forget(self, seq: Sequence) -> None:
         """Forget a sequence that has ended."""
@@ -230,6 +229,6 @@ class Drafting:
             guesses = self._guesses[seq] = _Guesses(self._drafters.make(seq))
         known = len(seq.tokens)
         is_short = len(guesses.tokens) < _FEW and guesses.made_behind != known
-        if guesses.behind != known or (is_short and (guesses.right > least or known - guesses.made_behind >= _REST)):
+        if is_short and (guesses.right > least or known - guesses.made_behind >= _REST):
             guesses.guess(seq.tokens, self._vocab_size)
         return guesses

@@ -237,6 +237,11 @@ def settled(
     """After an answer whose times are as the operations tell, and twenty more tokens that were guessed so."""
     subject = scheduler(*guessed, operations=operations)
     seq = added(subject, tokens=60, sampling=sampling)
+    return told(subject, seq, said)
+
+
+def told(subject: Scheduler, seq: Sequence, said: list[int]) -> Drafting:
+    """After the first answer to a sequence and so many more tokens, at each of which one guess was wanted."""
     begun(subject, seq)
     drafting = subject._drafting
     assert drafting is not None
@@ -268,14 +273,7 @@ def counted(guesses: list[int], said: list[int], operations: list[OperationTerms
         SchedulerConfig(num_pages=32, context_length=100), drafters=Each(lambda _salt: Counting(*guesses))
     )
     subject.costs.describe([operations])
-    seq = added(subject, tokens=90)
-    begun(subject, seq)
-    drafting = subject._drafting
-    assert drafting is not None
-    for token in said:
-        drafting.choose([seq], 1)
-        seq.tokens.append(token)
-        drafting.answered(seq, [token])
+    told(subject, added(subject, tokens=90), said)
     return asked
 
 

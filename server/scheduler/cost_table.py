@@ -9,6 +9,13 @@ from numaserve.workers.protocol import OperationTerms
 
 NUM_TERMS = 5
 Terms = tuple[float, float, float, float, float]  # 1, bytes and flops of weights, bytes and flops of attention
+NO_TERMS: Terms = (0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def summed(parts: Iterable[Terms]) -> Terms:
+    """The terms of work that is done one after the other."""
+    one, weights, products, kv_bytes, kv_flops = map(sum, zip(NO_TERMS, *parts, strict=True))
+    return one, weights, products, kv_bytes, kv_flops
 
 
 @dataclass(frozen=True)
@@ -78,13 +85,14 @@ class StepWork:
         self._kv_bytes += times * nbytes
         self._kv_flops += times * flops
 
-    def lengthen(self, start: int, count: int) -> None:
-        """Add a token, with a row of logits, behind `count` that were added of a sequence from position `start` on."""
-        self._tokens += 1
-        self._rows += 1
+    def lengthen(self, start: int, count: int, times: int = 1) -> None:
+        """Add a token, with a row of logits, behind `count` that were added of a sequence from position `start` on;
+        with `times` -1 take it away again."""
+        self._tokens += times
+        self._rows += times
         (fewer_bytes, fewer_flops), (nbytes, flops) = self._attention(start, count), self._attention(start, count + 1)
-        self._kv_bytes += nbytes - fewer_bytes
-        self._kv_flops += flops - fewer_flops
+        self._kv_bytes += times * (nbytes - fewer_bytes)
+        self._kv_flops += times * (flops - fewer_flops)
 
     def terms(self, start: int = 0, count: int = 0, rows: int = 0) -> Terms:
         """The terms of all that was added, and of that as it would be if `count` more tokens were added, too."""

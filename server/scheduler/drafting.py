@@ -7,12 +7,13 @@ from itertools import takewhile
 from typing import NamedTuple, Protocol
 
 from numaserve.server.scheduler.cost_model import CostModel
+from numaserve.server.scheduler.draft_gain import MEMORY, UNKNOWN, Gain, expected
+from numaserve.server.scheduler.draft_model import NAME as DRAFT_MODEL
+from numaserve.server.scheduler.draft_model_guesses import BLIND, DraftModelGuesses, blind_depths
 from numaserve.server.scheduler.sequence import Sequence
-from numaserve.workers.protocol import MAX_MASKED_DRAFTS
+from numaserve.workers.protocol import MAX_MASKED_DRAFTS, TO_BE_DRAFTED
 
 _DEEPEST = 16  # guesses of a sequence in a step
-_BLIND = 3  # the same while nothing is known of the time of a step
-_MEMORY = 0.15  # weight of the last guess among all that tell how often they are right
 # Seconds for which the workers wait when a plan is made only after the answer to the one before it, for each sequence
 # of both, as long as none was seen; what a step takes beside is as that of so many sequences.
 _PAUSE = 1e-4
@@ -21,7 +22,6 @@ _WORTH = 1.05  # how much more a step has to give: guessing itself takes time fr
 _OUTLIER = 4.0  # times what is usual: what is further off counts as if it were that far
 _FEW = 4  # guesses left of a sequence that was guessed rightly, from which on more are looked for
 _REST = 16  # tokens for which nothing is guessed where no guess would pay
-_UNKNOWN = 0.5  # how often guesses are right of which nothing is known
 _RETRY = 0.01  # by which the doubt about steps with guesses falls with each step without any
 
 
@@ -56,6 +56,7 @@ class Draft(NamedTuple):
 # A guess: the probability that it and those before it are right, negative since the least comes first; how many of its
 # sequence that are; and of which sequence, the earlier of equal ones first.
 _Candidate = tuple[float, int, int, Sequence]
+_Depths = dict[Sequence, int]
 
 
 @dataclass(slots=True)
@@ -69,11 +70,11 @@ class _Guesses:
     @property
     def right(self) -> float:
         """The probability that one of them is."""
-        return self.often_right.get(self.drafter, _UNKNOWN)
+        return self.often_right.get(self.drafter, UNKNOWN)
 
     def expected(self, depth: int) -> float:
         """How many of the first `depth` are right, and those before them."""
-        return _expected(self.right, depth)
+        return expected(self.right, depth)
 
     def guess(self, tokens: list[int], vocab_size: int) -> None:
         """Guess what follows `tokens`, as that drafter does of whose guesses most should be right."""
@@ -81,23 +82,19 @@ class _Guesses:
         self.tokens, most = [], 0.0
         for each in self.drafters:
             guessed = list(takewhile(vocab_size.__gt__, each.guess(tokens, _DEEPEST + 1)))
-            expected = _expected(self.often_right.get(each.name, _UNKNOWN), len(guessed))
-            if expected > most:
-                self.tokens, self.drafter, most = guessed, each.name, expected
+            likely = expected(self.often_right.get(each.name, UNKNOWN), len(guessed))
+            if likely > most:
+                self.tokens, self.drafter, most = guessed, each.name, likely
 
     def answered(self, tokens: list[int]) -> None:
         """Hold them against the next tokens. What is left of right ones is kept."""
         for guess, token in zip(self.tokens, tokens, strict=False):
             before = self.right
-            self.often_right[self.drafter] = before + _MEMORY * ((guess == token) - before)
+            self.often_right[self.drafter] = before + MEMORY * ((guess == token) - before)
             if guess != token:
                 self.tokens = []
                 break
         self.tokens = self.tokens[len(tokens) :]
-
-
-def _expected(right: float, depth: int) -> float:
-    return sum(right**each for each in range(1, depth + 1))
 
 
 class Drafting:
@@ -112,8 +109,11 @@ class Drafting:
     gain by guesses is planned after the answer, though the workers wait for it meanwhile.
     """
 
-    def __init__(self, costs: CostModel, drafters: Drafters, vocab_size: int) -> None:
-        """Guesses are of tokens below `vocab_size`."""
+    def __init__(
+        self, costs: CostModel, drafters: Drafters, vocab_size: int, draft_costs: CostModel | None = None
+    ) -> None:
+        """Guesses are of tokens below `vocab_size`. `draft_costs` are the draft model's, where the workers have one."""
+        self._draft_model = None if draft_costs is None else DraftModelGuesses(draft_costs)
         self._vocab_size = vocab_size
         self._costs = costs
         self._drafters = drafters
@@ -133,7 +133,7 @@ class Drafting:
         """Learn for how long the workers had nothing to do before and after a step of so many sequences."""
         # A step behind which many requests came at once tells little of the next one.
         each = min(seconds / (sequences + _PAUSE_BESIDE), _OUTLIER * self._pause)
-        self._pause += _MEMORY * (each - self._pause)
+        self._pause += MEMORY * (each - self._pause)
 
     def took(self, seconds: float, predicted: float, kept: int | None) -> None:
         """Learn what a step took that was predicted to take so long, and of one with guesses, how many it has kept.
@@ -143,13 +143,15 @@ class Drafting:
         """
         drafted = kept is not None
         if predicted > 0.0:
-            self._took[drafted] += _MEMORY * (min(seconds / predicted, _OUTLIER) - self._took[drafted])
+            self._took[drafted] += MEMORY * (min(seconds / predicted, _OUTLIER) - self._took[drafted])
         if kept is None:
             self._took[True] += _RETRY * (self._took[False] - self._took[True])
             self._pause += _RETRY * (min(_PAUSE, self._pause) - self._pause)
             self._kept += _RETRY * (1.0 - self._kept)
+            if self._draft_model is not None:
+                self._draft_model.rested()
         elif self._expected > 0.0:
-            self._kept += _MEMORY * (min(kept / self._expected, _OUTLIER) - self._kept)
+            self._kept += MEMORY * (min(kept / self._expected, _OUTLIER) - self._kept)
 
     def refuse(self, seq: Sequence) -> None:
         """Guess nothing behind a sequence any more."""
@@ -157,17 +159,26 @@ class Drafting:
 
     def choose(self, decodes: list[Sequence], most: int) -> dict[Sequence, Draft]:
         """The guesses to verify in the next step, at most so many, of sequences whose every token is known."""
-        depths = self._depths(decodes, most, unknown=0)
-        self._expected = sum(self._guesses[seq].expected(depth) for seq, depth in depths.items())
-        chosen = ((seq, self._guesses[seq], depth) for seq, depth in depths.items())
-        return {seq: Draft(guesses.tokens[:depth], guesses.drafter) for seq, guesses, depth in chosen}
+        own, of_model = self._depths(decodes, most, unknown=0)
+        self._expected = sum(self._guesses[seq].expected(depth) for seq, depth in own.items())
+        drafts = dict[Sequence, Draft]()
+        for seq, depth in own.items():
+            drafts[seq] = Draft(self._guesses[seq].tokens[:depth], self._guesses[seq].drafter)
+        if self._draft_model is not None:
+            self._expected += sum(self._draft_model.expected(seq, depth) for seq, depth in of_model.items())
+        for seq, depth in of_model.items():
+            drafts[seq] = Draft([TO_BE_DRAFTED] * depth, DRAFT_MODEL)
+        return drafts
 
     def waits(self, running: list[Sequence], most: int) -> bool:
         """Whether the answer that is awaited will probably be worth the wait: it lets more be guessed."""
-        return bool(self._depths([seq for seq in running if seq.num_pending], most, unknown=1))
+        return any(self._depths([seq for seq in running if seq.num_pending], most, unknown=1))
 
-    def answered(self, seq: Sequence, tokens: list[int]) -> None:
-        """Hold what was guessed against the next tokens of the sequence, which it has got."""
+    def answered(self, seq: Sequence, tokens: list[int], by_model: int = 0) -> None:
+        """Hold what was guessed against the next tokens of the sequence, which it has got; `by_model` is how many
+        guesses of the draft model were verified."""
+        if by_model and self._draft_model is not None:
+            self._draft_model.answered(seq, len(tokens) - 1, by_model)
         guesses = self._guesses.get(seq)
         if guesses is not None:
             guesses.answered(tokens)
@@ -175,50 +186,81 @@ class Drafting:
     def forget(self, seq: Sequence) -> None:
         """Forget a sequence that has ended."""
         self._guesses.pop(seq, None)
+        if self._draft_model is not None:
+            self._draft_model.forget(seq)
         self._refused.discard(seq)
 
-    def _depths(self, decodes: list[Sequence], most: int, *, unknown: int) -> dict[Sequence, int]:
-        """How many guesses of each sequence to verify once its next `unknown` tokens are known; none is left out."""
+    def _depths(self, decodes: list[Sequence], most: int, *, unknown: int) -> tuple[_Depths, _Depths]:
+        """How many guesses of each sequence to verify once its next `unknown` tokens are known, of those that there are
+        and of the draft model's; none is left out."""
         least = self._least * len(decodes)
-        candidates = [each for each in (self._next(seq, 0, unknown, least) for seq in decodes) if each is not None]
-        if not candidates or most < 1:
-            return {}
-        heapify(candidates)
-        predicts, work = self._costs.predicts, self._costs.begin()
-        for seq in decodes:
-            work.add(seq.num_computed, 1, 1)
-        tokens, without = float(len(decodes)), self._costs.predict(work.terms())
-        slower = self._took[True] / self._took[False]
-        if predicts:
-            row = self._costs.predict(work.terms(0, 1, 1)) - without
-            self._least = slower * row / without / self._kept
+        rooms = self._rooms_of_model(decodes, unknown, least)
+        candidates = [self._next(seq, 0, unknown, least) for seq in decodes if seq not in rooms]
+        heap = [each for each in candidates if each is not None]
+        if most < 1 or not (heap or rooms):
+            return {}, {}
         pause = self._pause * (len(decodes) + _PAUSE_BESIDE)
-        rate, depths = tokens / (slower * without + pause), dict[Sequence, int]()
+        slower = self._took[True] / self._took[False]
+        gain = Gain(self._costs, decodes, slower=slower, pause=pause, kept=self._kept)
+        if self._costs.predicts:
+            self._least = gain.least
+        own = self._paying(gain, heap, most, unknown, least)
+        most -= sum(own.values())
+        if not self._costs.predicts:
+            return own, blind_depths(rooms, most)
+        of_model, rate = {}, gain.rate
+        if self._draft_model is not None:
+            of_model, rate = self._draft_model.depths(gain, rooms, most, least)
+        return (own, of_model) if rate > _WORTH * gain.rate_without else ({}, {})
+
+    def _paying(self, gain: Gain, heap: list[_Candidate], most: int, unknown: int, least: float) -> _Depths:
+        """Those guesses that make `gain` greater, the most probable first; they are added to it."""
+        predicts, rate, depths = self._costs.predicts, gain.rate, _Depths()
+        heapify(heap)
         for _ in range(most):
-            if not candidates:
+            if not heap:
                 break
-            loss, depth, _, seq = heappop(candidates)
-            tokens -= loss * self._kept
-            work.lengthen(seq.num_computed, depth)
-            better = tokens / (slower * self._costs.predict(work.terms()) + pause)
-            if predicts and better <= rate:  # and worse with each one more: they gain less and less
+            loss, depth, _, seq = heappop(heap)
+            gain.add(seq, depth, -loss)
+            if predicts and gain.rate <= rate:  # and worse with each one more: they gain less and less
+                gain.add(seq, depth, -loss, times=-1)
                 break
-            rate, depths[seq] = better, depth
-            following = self._next(seq, depth, unknown, least) if predicts or depth < _BLIND else None
+            rate, depths[seq] = gain.rate, depth
+            following = self._next(seq, depth, unknown, least) if predicts or depth < BLIND else None
             if following is not None:
-                heappush(candidates, following)
-        return depths if not predicts or rate > _WORTH * len(decodes) / without else {}
+                heappush(heap, following)
+        return depths
+
+    def _rooms_of_model(self, decodes: list[Sequence], unknown: int, least: float) -> _Depths:
+        """The sequences that the draft model is to guess behind, of whose guesses more should be right than of what is
+        guessed already; and for how many each has room."""
+        if self._draft_model is None:
+            return {}
+        rooms = _Depths()
+        for seq in decodes:
+            room = self._room(seq, unknown)
+            if room < 1 or not self._draft_model.may_guess(seq):
+                continue
+            guesses = self._guesses_of(seq, least)
+            if self._draft_model.expected(seq) > guesses.expected(len(guesses.tokens) - unknown):
+                rooms[seq] = room
+        return rooms
+
+    def _room(self, seq: Sequence, unknown: int) -> int:
+        """How many tokens may be guessed behind a sequence: its last one is sampled after the last guess."""
+        # Workers tell the log-probabilities of named tokens of one row a slot.
+        if seq.sampling.token_ids_logprob or seq.pool or seq in self._refused:
+            return 0
+        deepest = MAX_MASKED_DRAFTS if seq.sampling.masked else _DEEPEST
+        return min(seq.max_tokens - len(seq.tokens) - 1 - unknown, deepest)
 
     def _next(self, seq: Sequence, depth: int, unknown: int, least: float) -> _Candidate | None:
         """The guess behind `depth` others of a sequence, of which none that is right less often than `least` pays."""
-        # Workers tell the log-probabilities of named tokens of one row a slot.
-        if seq.sampling.token_ids_logprob or seq.pool or seq in self._refused:
+        room = self._room(seq, unknown)
+        if depth >= room:
             return None
         guesses = self._guesses_of(seq, least)
-        # The last token of a sequence is sampled after the last guess.
-        room = seq.max_tokens - len(seq.tokens) - 1 - unknown
-        deepest = MAX_MASKED_DRAFTS if seq.sampling.masked else _DEEPEST
-        if depth >= min(len(guesses.tokens) - unknown, room, deepest):
+        if depth >= len(guesses.tokens) - unknown:
             return None
         return -(guesses.right ** (depth + unknown + 1)), depth + 1, seq.arrival, seq
 

@@ -41,7 +41,7 @@ class KVCache:
             return False
         seq.node = node
         seq.pages = self.tree.path_pages(node) + self._take(need)
-        seq.num_computed = node.depth * self._config.page_size
+        seq.num_computed = seq.draft_read = node.depth * self._config.page_size
         self._count_lookup(seq)
         return True
 
@@ -122,7 +122,8 @@ class KVCache:
     #     |              | the tree has that page  |                           |
     #
     # `full` counts a page when every position in it is planned (num_computed) and every token in it known: the token
-    # that a plan in flight samples may be computed by the next plan before the front end has seen its id.
+    # that a plan in flight samples may be computed by the next plan before the front end has seen its id. Where there
+    # is a draft model, that has read it, too.
     def release(self, seq: Sequence) -> None:
         """Take all pages from `seq`. They may be given out again at once, see `Scheduler` on plans in flight."""
         node = _locked_node(seq)
@@ -138,7 +139,7 @@ class KVCache:
         self.tree.unlock(node)
         seq.node = None
         seq.pages = []
-        seq.num_computed = 0
+        seq.num_computed = seq.draft_read = 0
 
     def trust(self, seq: Sequence, end: int) -> None:
         """Mark pages as sound: position `end` - 1 of `seq` gave numbers as logits, and so did all that it sees."""
@@ -180,7 +181,8 @@ class KVCache:
     def _num_full(self, seq: Sequence) -> int:
         if not self._config.enable_prefix_cache:
             return 0
-        return min(seq.num_computed, len(seq.tokens)) // self._config.page_size
+        read = seq.draft_read if self._config.draft_model else seq.num_computed
+        return min(seq.num_computed, read, len(seq.tokens)) // self._config.page_size
 
     def _key(self, seq: Sequence, index: int) -> tuple[int, ...]:
         size = self._config.page_size

@@ -51,9 +51,12 @@ class Scheduler:
         self.config = config
         self.kv = KVCache(config, log)
         self.costs = CostModel()
+        self.draft_costs = CostModel() if config.draft_model else None
         self.waiting = WaitingQueue()
         self.seats = Seats(config, self.kv, self.waiting)
-        self._drafting = None if drafters is None else Drafting(self.costs, drafters, config.vocab_size)
+        self._drafting = (
+            None if drafters is None else Drafting(self.costs, drafters, config.vocab_size, self.draft_costs)
+        )
         self._planner = Planner(self.kv, self.waiting, self.seats, self._drafting)
         # Guesses that were verified, by what they came from and whether they were right.
         self.drafted: Counter[tuple[str, bool]] = Counter()
@@ -117,7 +120,7 @@ class Scheduler:
         if self.held:
             self._let_in(self._suspects.next_on_trial())
         self.kv.begin_step()
-        step = StepBuilder(self._next_step, self.config, self.costs)
+        step = StepBuilder(self._next_step, self.config, self.costs, self.draft_costs)
         self.newly_admitted = self._planner.fill(step)
         self.masked = step.masked
         if not step.plans:
@@ -145,12 +148,15 @@ class Scheduler:
         record = self.in_flight.popleft()
         if record.entries:  # it is neither void nor a beat
             # Waiting for masks is no work of the step, and says nothing of the next one.
-            seconds = (result.worker_ns - result.mask_wait_ns) * 1e-9
+            seconds = (result.worker_ns - result.draft_ns - result.mask_wait_ns) * 1e-9
             if self._drafting is not None and self.costs.predicts:
                 kept = sum(len(each.following) for each in result.seqs) if record.has_drafts else None
                 # What is waited for behind guesses is a part of their price.
-                self._drafting.took(result.worker_ns * 1e-9, self.costs.predict(record.terms), kept)
+                took = (result.worker_ns - result.draft_ns) * 1e-9
+                self._drafting.took(took, self.costs.predict(record.terms), kept)
             self.costs.observe(record.terms, seconds)
+            if self.draft_costs is not None:
+                self.draft_costs.observe(record.draft_terms, result.draft_ns * 1e-9)
         updates: list[SequenceUpdate] = []
         for entry, answer in zip(record.entries, result.seqs, strict=False):  # no entries when it is void
             if entry.seq.state is not SequenceState.FINISHED:
@@ -280,6 +286,8 @@ class Scheduler:
         if seq.state is SequenceState.RUNNING:
             if entry.drafts:
                 seq.num_computed = end  # what rests on wrong guesses is computed again, in the same places
+            if entry.by_draft_model:
+                seq.draft_read += min(len(answer.following), entry.by_draft_model - 1)  # it has not read its last guess
             if entry.sample or entry.logprob_rows or entry.pool:
                 self.kv.trust(seq, end)
         if entry.sample:
@@ -297,7 +305,7 @@ class Scheduler:
         seq.tokens += tokens
         seq.resuming = False
         if self._drafting is not None:
-            self._drafting.answered(seq, tokens)
+            self._drafting.answered(seq, tokens, entry.by_draft_model)
         if entry.drafts:
             right, wrong = len(answer.following), entry.drafts - len(answer.following)
             self.drafted.update({(entry.drafter, True): right, (entry.drafter, False): wrong})

@@ -29,6 +29,7 @@ class SchedulerConfig:
     # steps of those tokens alone as `DEFAULT_TARGET_STEPS` says, if that is longer.
     target_itl_s: float | None = None
     vocab_size: int = 1 << 31  # token ids that workers know, to which guesses keep
+    draft_model: bool = False  # whether the workers have one
     page_size: int = PAGE_SIZE  # smaller in tests only, where short sequences should cross many pages
 
     def __post_init__(self) -> None:
@@ -94,6 +95,7 @@ class Sequence:
     pages: list[int] = field(init=False, default_factory=list)
     node: Node | None = field(init=False, default=None)
     num_computed: int = field(init=False, default=0)  # positions whose KV is written once every plan sent has run
+    draft_read: int = field(init=False, default=0)  # the same of the draft model's, if there is one
     num_pending: int = field(
         init=False, default=0
     )  # tokens sampled by plans in flight: they exist, their ids do not yet

@@ -1,10 +1,12 @@
 """A plan in the making, and the record of it until its result comes."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from numaserve.server.scheduler.cost_model import CostModel
-from numaserve.server.scheduler.cost_table import Terms
+from numaserve.server.scheduler.cost_table import NO_TERMS, Terms
+from numaserve.server.scheduler.draft_model import NAME as DRAFT_MODEL
+from numaserve.server.scheduler.draft_model import DraftModelWork
 from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.policy import Chunk, StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
@@ -21,6 +23,11 @@ class Entry(NamedTuple):
     pool: bool
     drafts: int = 0  # of the positions; they count in `end`
     drafter: str = ""  # whose they are
+
+    @property
+    def by_draft_model(self) -> int:
+        """How many of the drafts are the draft model's."""
+        return self.drafts if self.drafter == DRAFT_MODEL else 0
 
     @property
     def known_end(self) -> int:
@@ -78,7 +85,8 @@ class InFlight:
     step_id: int
     entries: list[Entry] = field(default_factory=list)
     void: bool = False  # its result is to be ignored
-    terms: Terms = (0.0, 0.0, 0.0, 0.0, 0.0)  # of its work
+    terms: Terms = NO_TERMS  # of its work
+    draft_terms: Terms = NO_TERMS  # of the draft model's
 
     @property
     def has_drafts(self) -> bool:
@@ -101,9 +109,13 @@ class InFlight:
 class StepBuilder:
     """A plan in the making, and the record of what its result must bring."""
 
-    def __init__(self, step_id: int, config: SchedulerConfig, costs: CostModel) -> None:
+    def __init__(
+        self, step_id: int, config: SchedulerConfig, costs: CostModel, draft_costs: CostModel | None = None
+    ) -> None:
+        """`draft_costs` are those of the draft model, if there is one."""
         self._slots = config.max_running_requests
         self._work = costs.begin()
+        self._draft_model = None if draft_costs is None else DraftModelWork(draft_costs, config.page_size)
         self.budget = StepBudget(config, costs, self._work)
         self.in_flight = InFlight(step_id)
         self.plans: list[SeqPlan] = []
@@ -116,6 +128,9 @@ class StepBuilder:
         drafts = len(chunk.drafts)
         end = known + drafts
         pool = seq.pool and end == seq.prompt_len
+        if self._draft_model is not None:
+            guesses = drafts if chunk.drafter == DRAFT_MODEL else 0
+            self._draft_model.add(len(self.plans), seq, min(known, len(seq.tokens)), guesses)
         self.plans.append(
             SeqPlan(
                 slot=seq.slot,
@@ -140,8 +155,12 @@ class StepBuilder:
     def finish(self) -> StepPlan:
         """The plan, to which nothing is added any more."""
         self.in_flight.terms = self._work.terms()
-        step_id, drafts = self.in_flight.step_id, [entry.drafts for entry in self.in_flight.entries]
-        return StepPlan(step_id, self.plans, drafts=drafts) if any(drafts) else StepPlan(step_id, self.plans)
+        drafts = [entry.drafts for entry in self.in_flight.entries]
+        more: dict[str, Any] = {"drafts": drafts} if any(drafts) else {}  # left out where there is nothing to say
+        if self._draft_model is not None and self._draft_model.plans:
+            self.in_flight.draft_terms = self._draft_model.terms()
+            more["draft_work"] = self._draft_model.plans
+        return StepPlan(self.in_flight.step_id, self.plans, **more)
 
 
 def slot_init(seq: Sequence) -> SlotInit:

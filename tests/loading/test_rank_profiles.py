@@ -1,5 +1,5 @@
 import pytest
-from numaserve.workers.process.model import by_operation
+from numaserve.workers.process.rank_program import by_operation
 from numaserve.workers.protocol import (
     Ceilings,
     OperationProfile,

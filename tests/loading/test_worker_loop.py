@@ -47,8 +47,8 @@ class Model:
     def __init__(self) -> None:
         self.events: list[object] = []
 
-    def kv_population(self) -> "Model":
-        return self
+    def kv_populations(self) -> list["Model"]:
+        return [self]
 
     def advance(self) -> bool:
         return False

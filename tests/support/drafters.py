@@ -33,3 +33,13 @@ class Each:
     def make(self, seq: Sequence) -> list[Drafter]:
         """One for each sequence."""
         return [Played(self.make_one(seq.cache_salt).guess)]
+
+
+class NoDrafters:
+    """No drafter in the front end, where the workers have a draft model."""
+
+    def begin_step(self) -> None: ...
+
+    def make(self, seq: Sequence) -> list[Drafter]:
+        """None."""
+        return []

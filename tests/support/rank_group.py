@@ -19,7 +19,9 @@ from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.shm_comm.stat import ring_stat
 from numaserve.workers.models.load import open_model, read_config
+from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.protocol import (
+    DraftModel,
     Failure,
     FromWorker,
     Launch,
@@ -56,6 +58,10 @@ def _padded(count: int, unit: int = 32) -> int:
     return -(-count // unit) * unit
 
 
+def _sizes(config: ModelConfig) -> tuple[int, int]:
+    return config.hidden_size, config.vocab_size
+
+
 def _work(arguments: list[str], environment: dict[str, str], files: dict[int, Connection]) -> None:
     """What a worker's command line does. `files` are its lifeline, the segment of its ring and its mask board, where
     there are such, by the numbers that they get."""
@@ -74,7 +80,7 @@ class RankGroup:
 
     At most two plans are in flight, as with the server: `send` a plan, `receive` the result of the oldest. `isa`
     forces an instruction set; None leaves the choice to the workers. With a `mask_deadline_s` there is a mask `board`.
-    `settings` are those of `ModelSettings`.
+    `settings` are those of `ModelSettings`. A `draft_model` is no larger than the model.
     """
 
     def __init__(
@@ -92,6 +98,7 @@ class RankGroup:
         max_logit_rows: int = 512,
         weights_cache: WeightsCache | None = None,
         mask_deadline_s: float | None = None,
+        draft_model: Path | None = None,
         **settings: Any,
     ) -> None:
         config = read_config(open_model(model), pooled=settings.get("pooled", False))
@@ -102,7 +109,11 @@ class RankGroup:
             self._exits.callback(self.board.close)
         segment = None
         if tp > 1:
-            largest = max(max_step_tokens * _padded(config.hidden_size), max_logit_rows * _padded(config.vocab_size))
+            configs = [config] if draft_model is None else [config, read_config(open_model(draft_model))]
+            hidden, vocabulary = (
+                max(_padded(each) for each in sizes) for sizes in zip(*map(_sizes, configs), strict=True)
+            )
+            largest = max(max_step_tokens * hidden, max_logit_rows * vocabulary)
             segment = create_segment(tp, threads, _padded(4 * largest, 4096))
             self._exits.callback(segment.close)
         launches = [
@@ -126,6 +137,7 @@ class RankGroup:
                 mask_fd=_MASK_FD if self.board else -1,
                 mask_nonce=self.board.nonce if self.board else 0,
                 mask_deadline_s=mask_deadline_s or 1.0,
+                draft=None if draft_model is None else DraftModel(str(draft_model), ModelSettings()),
             )
             for rank in range(tp)
         ]

@@ -158,6 +158,7 @@ def make_group(
     threads: int = 1,
     formats: WeightFormats = BF16_WEIGHTS,
     weights_cache: WeightsCache | None = None,
+    draft_model: Path | None = None,
     **settings: Any,
 ) -> RankGroup:
     """Workers with room for `scheduler_config`; `settings` are those of `ModelSettings`."""
@@ -174,6 +175,7 @@ def make_group(
         max_logit_rows=config.max_logit_rows,
         formats=formats,
         weights_cache=weights_cache,
+        draft_model=draft_model,
         **settings,
     )
 

@@ -50,10 +50,10 @@ def _load(launch: Launch) -> Loaded:
     ready = time.perf_counter()
     model = RankModel(launch, node, lambda done, total: _say(f"loading: {100 * done // max(total, 1)} %"))
     seconds = time.perf_counter() - ready
-    if model.loaded.save is not None:
+    for save in model.to_be_cached():
         _say("writing packed weights")
-        model.loaded.save(lambda: None)
-    return Loaded(seconds, model.loaded.origin, ready - begin, model.weight_bytes)
+        save(lambda: None)
+    return Loaded(seconds, model.origin, ready - begin, model.weight_bytes)
 
 
 def _say(text: str) -> None:

@@ -129,9 +129,10 @@ def _load(mailbox: Mailbox, launch: Launch) -> RankModel:
             kv_bytes=model.kv_bytes,
             misplaced_pages=model.misplaced_pages(),
             memory_bound=node.memory_bound,
-            weights_from=model.loaded.origin,
-            weights_ns=round(model.loaded.seconds * 1e9),
+            weights_from=model.origin,
+            weights_ns=round(model.load_seconds * 1e9),
             terms=model.terms,
+            draft_terms=model.draft_terms,
         )
     )
     return model
@@ -142,13 +143,13 @@ class _Loop:
         self._mailbox = mailbox
         self._model = model
         self._rank = rank
-        self._kv_population = model.kv_population()
+        self._kv_populations = model.kv_populations()
         self._next_stats = time.monotonic() + _STATS_INTERVAL_S
 
     def run(self) -> int:
         while True:
             try:
-                message = self._mailbox.receive(self._kv_population.advance)
+                message = self._mailbox.receive(self._touch_memory)
             except Orphaned:
                 # The last plan may have reached other ranks only, which then wait for this one.
                 self._model.abandon("the front end is gone")
@@ -166,12 +167,14 @@ class _Loop:
                 self._mailbox.send(Failure(self._rank, -1, str(error)))
                 return 1
             self._send_stats()
-            self._kv_population.keep_up()
+            for each in self._kv_populations:
+                each.keep_up()
 
     def _step(self, plan: StepPlan) -> None:
         for seq in plan.seqs:
             if seq.pages:
-                self._kv_population.use(max(seq.pages))
+                for each in self._kv_populations:
+                    each.use(max(seq.pages))
         begin = time.monotonic_ns()
         try:
             answer = self._model.run(plan)
@@ -190,8 +193,13 @@ class _Loop:
                 answer.all_reduce_ns,
                 worker_ns,
                 answer.mask_wait_ns,
+                answer.draft_ns,
             )
         )
+
+    def _touch_memory(self) -> bool:
+        """Touch some of the KV caches' memory; False when there is nothing to touch now."""
+        return any(each.advance() for each in self._kv_populations)
 
     def _send_stats(self) -> None:
         now = time.monotonic()

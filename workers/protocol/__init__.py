@@ -18,6 +18,7 @@ from numaserve.workers.protocol.frames import (
     encode,
 )
 from numaserve.workers.protocol.lives import (
+    DraftModel,
     Failure,
     Launch,
     LoadProgress,
@@ -33,6 +34,8 @@ from numaserve.workers.protocol.steps import (
     MAX_LOGPROBS,
     MAX_MASKED_DRAFTS,
     PAGE_SIZE,
+    TO_BE_DRAFTED,
+    DraftWork,
     SampledToken,
     SamplingParams,
     SeqPlan,
@@ -49,7 +52,10 @@ __all__ = [
     "MAX_MASKED_DRAFTS",
     "PAGE_SIZE",
     "PROTOCOL_VERSION",
+    "TO_BE_DRAFTED",
     "Ceilings",
+    "DraftModel",
+    "DraftWork",
     "Failure",
     "FromWorker",
     "Launch",

@@ -15,6 +15,13 @@ class WeightsCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit_bytes: int  # of all files together
 
 
+class DraftModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A smaller model of the same vocabulary, that guesses what the served one will say."""
+
+    model: str  # a folder or a .gguf file
+    settings: ModelSettings
+
+
 WeightsOrigin = Literal["checkpoint", "cache"]
 
 
@@ -41,6 +48,7 @@ class Launch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="launc
     settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
     backend: Backend = "native"  # the interpreter of operations
+    draft: DraftModel | None = None
 
 
 class LoadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="progress"):
@@ -83,6 +91,7 @@ class Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="ready"
     weights_from: WeightsOrigin = "checkpoint"
     weights_ns: int = 0  # how long that took
     terms: list[OperationTerms] = []  # of the operations that multiply
+    draft_terms: list[OperationTerms] = []  # of those of the draft model
 
 
 class WorkerStats(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="stats"):

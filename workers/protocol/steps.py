@@ -14,6 +14,7 @@ def mask_rows(slots: int) -> int:
 
 
 MAX_LOGPROBS = 20
+TO_BE_DRAFTED = -1  # in the place of a token that the workers' draft model guesses
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -79,6 +80,14 @@ class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     pool: bool = False  # whether the final norm of the last position is the result, of a model loaded with `pooled`
 
 
+class DraftWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What the draft model reads of a sequence: the tokens before `SeqPlan.start` that it has not read, `lacking`, and
+    then those of the plan that are known. It guesses as many as the plan has places `TO_BE_DRAFTED`."""
+
+    index: int  # of the sequence in the plan
+    lacking: list[int] = []
+
+
 class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="plan"):
     """The work of one step, for every rank."""
 
@@ -88,6 +97,8 @@ class StepPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="pla
     # How many of each sequence's last tokens are drafts: guesses of what is sampled after the tokens before them. There
     # is a sample after the last token that is none, and one after each draft. Left out where no sequence has any.
     drafts: list[int] | msgspec.UnsetType = msgspec.UNSET
+    # Before the step, by the draft model, of as many sequences as it is to read. Left out where there is no such model.
+    draft_work: list[DraftWork] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def drafts_of_each(self) -> list[int]:
@@ -141,3 +152,4 @@ class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="r
     all_reduce_ns: int  # of which collectives, on thread 0
     worker_ns: int  # plan received to result sent
     mask_wait_ns: int = 0  # of native_ns, waiting for masks, on the thread that waited longest
+    draft_ns: int = 0  # of worker_ns, in the draft model

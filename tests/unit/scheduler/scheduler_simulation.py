@@ -3,13 +3,17 @@
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 
 from msgspec import UNSET
+from msgspec.structs import replace
 from numaserve.server.scheduler.client import EVERYBODY, Client
+from numaserve.server.scheduler.drafting import Drafters
 from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
 from numaserve.workers.protocol import (
+    TO_BE_DRAFTED,
     OperationTerms,
     SampledToken,
     SamplingParams,
@@ -20,12 +24,13 @@ from numaserve.workers.protocol import (
     TokenLogprobs,
 )
 
-from tests.support.drafters import Each
+from tests.support.drafters import Each, NoDrafters
 
 VOCABULARY = 3
 # What the simulated workers tell of themselves, and nanoseconds of a step, of a token and of a pair in it.
 OPERATIONS = [OperationTerms("linear", row_flops=2e7), OperationTerms("attention", pair_flops=200_000)]
 STEP_NS, TOKEN_NS, PAIR_NS = 1_000_000, 100_000, 5_000
+DRAFT_OPERATIONS, DRAFT_PASS_NS = [OperationTerms("linear", row_flops=1e6)], 50_000
 NAN_TOKEN = 3  # never sampled; logits from its position on are not numbers
 
 
@@ -42,6 +47,7 @@ class Request:
     stop_after: int | None = None  # the caller finds a stop token after so many
     client: Client = EVERYBODY
     priority: int = 0
+    drafters: frozenset[str] | None = None
 
     received: list[int] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
@@ -72,6 +78,7 @@ class Request:
             cache_salt=self.salt,
             client=self.client,
             priority=self.priority,
+            drafters=self.drafters,
         )
 
 
@@ -93,15 +100,42 @@ class SimulatedWorkers:
         self.config = config
         self.requests = requests
         self.memory: dict[tuple[int, int], int] = {}
+        self.draft_memory: dict[tuple[int, int], int] = {}  # the draft model's
         self.slots: dict[int, Slot] = {}
 
     def run(self, plan: StepPlan) -> StepResult:
         self.check_limits(plan)
         writes: dict[tuple[int, int], int] = {}
         drafts = drafts_of(plan)
-        results = [self.run_one(seq, count, writes) for seq, count in zip(plan.seqs, drafts, strict=True)]
+        slots = [self.open_slot(seq) for seq in plan.seqs]
+        plan = self.drafted(plan, slots)
+        each = zip(plan.seqs, slots, drafts, strict=True)
+        results = [self.run_one(seq, slot, count, writes) for seq, slot, count in each]
         self.memory.update(writes)
-        return StepResult(plan.step_id, 0, results, 0, 0, worker_ns=step_ns(plan))
+        draft_ns = 0 if plan.draft_work is UNSET else DRAFT_PASS_NS * (1 + max(drafts))
+        return StepResult(plan.step_id, 0, results, 0, 0, worker_ns=step_ns(plan) + draft_ns, draft_ns=draft_ns)
+
+    def drafted(self, plan: StepPlan, slots: list[Slot]) -> StepPlan:
+        """The plan with guesses, of which some are wrong. Whatever the draft model sees it must have read itself."""
+        assert plan.draft_work is UNSET or plan.draft_work
+        seqs = list(plan.seqs)
+        for work in plan.draft_work or []:
+            index, lacking = work.index, work.lacking
+            seq, slot = plan.seqs[index], slots[index]
+            truth, digests = slot.request.truth, slot.request.digests
+            start, known = seq.start - len(lacking), seq.start + len(seq.tokens) - plan.drafts_of_each[index]
+            assert lacking == truth[start : seq.start]
+            for position in range(start):
+                assert self.draft_memory[self.cell(slot, position)] == digests[position], "the draft model skipped some"
+            for position in range(start, max(known, seq.start)):
+                self.draft_memory[self.cell(slot, position)] = digests[position]
+            if TO_BE_DRAFTED not in seq.tokens:
+                continue
+            guesses = [truth[at] if hash((known, at)) % 3 else 0 for at in range(known, seq.start + len(seq.tokens))]
+            for position, right in enumerate(accumulate(map(int.__eq__, guesses[:-1], truth[known:]), min), known):
+                self.draft_memory[self.cell(slot, position)] = digests[position] if right else -1
+            seqs[index] = replace(seq, tokens=seq.tokens[: known - seq.start] + guesses)
+        return replace(plan, seqs=seqs)
 
     def check_limits(self, plan: StepPlan) -> None:
         tokens = sum(max(1, len(seq.tokens)) for seq in plan.seqs)
@@ -111,8 +145,7 @@ class SimulatedWorkers:
         assert len({seq.slot for seq in plan.seqs}) == len(plan.seqs) <= self.config.max_running_requests
         assert all(0 <= seq.slot < self.config.max_running_requests for seq in plan.seqs)
 
-    def run_one(self, plan: SeqPlan, drafts: int, writes: dict[tuple[int, int], int]) -> SeqResult:
-        slot = self.open_slot(plan)
+    def run_one(self, plan: SeqPlan, slot: Slot, drafts: int, writes: dict[tuple[int, int], int]) -> SeqResult:
         request = slot.request
         assert plan.from_previous != bool(plan.tokens)
         tokens = [slot.last_sample] if plan.from_previous else plan.tokens
@@ -145,7 +178,7 @@ class SimulatedWorkers:
         for seq in plan.seqs:
             slot = self.open_slot(seq)
             for position in range(seq.start, seq.start + max(1, len(seq.tokens))):
-                self.memory[self.cell(slot, position)] = -1
+                self.memory[self.cell(slot, position)] = self.draft_memory[self.cell(slot, position)] = -1
 
     def open_slot(self, plan: SeqPlan) -> Slot:
         if plan.init is not None:
@@ -197,15 +230,28 @@ class Service:
     """A scheduler with its workers, and the part of the engine that finds stop tokens."""
 
     def __init__(
-        self, config: SchedulerConfig, ahead: bool = False, log: KVEventLog | None = None, *, drafts: bool = False
+        self,
+        config: SchedulerConfig,
+        ahead: bool = False,
+        log: KVEventLog | None = None,
+        *,
+        drafts: bool = False,
     ) -> None:
         self.config = config
         self.ahead = ahead  # whether a plan leaves before the result of the one before it is in
         self.requests: dict[int, Request] = {}
-        self.scheduler = Scheduler(config, log, Each(partial(HalfRight, self.requests)) if drafts else None)
+        self.scheduler = Scheduler(config, log, self.drafters(drafts))
         self.scheduler.costs.describe([OPERATIONS])
+        if self.scheduler.draft_costs is not None:
+            self.scheduler.draft_costs.describe([DRAFT_OPERATIONS])
         self.workers = SimulatedWorkers(config, self.requests)
         self.sent: deque[StepPlan | StepResult] = deque()  # plans, or results that are there already
+
+    def drafters(self, drafts: bool) -> Drafters | None:
+        """Those of the front end; none of them where only the workers' draft model guesses."""
+        if drafts:
+            return Each(partial(HalfRight, self.requests))
+        return NoDrafters() if self.config.draft_model else None
 
     def add(self, prompt: list[int], max_new_tokens: int, **options: object) -> Request:
         request = Request(len(self.requests), prompt, max_new_tokens, **options)  # type: ignore[arg-type]

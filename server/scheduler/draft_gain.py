@@ -1,0 +1,58 @@
+"""What a step gives, and takes, with guesses to verify."""
+
+from numaserve.server.scheduler.cost_model import CostModel
+from numaserve.server.scheduler.sequence import Sequence
+
+UNKNOWN = 0.5  # how often guesses are right of which nothing is known
+MEMORY = 0.15  # weight of the last guess among all that tell how often they are right
+
+
+def expected(right: float, depth: int) -> float:
+    """How many of `depth` guesses are right, and those before them, of which each is with that probability."""
+    return sum(right**each for each in range(1, depth + 1))
+
+
+class Gain:
+    """Tokens a second of a step of sequences with one known token each, to which guesses are added one by one."""
+
+    def __init__(self, costs: CostModel, decodes: list[Sequence], *, slower: float, pause: float, kept: float) -> None:
+        """`slower` is what such steps take of the predicted time, `pause` for how long workers rest for their sake, and
+        `kept` how many guesses are kept of those that are expected to be."""
+        self._costs = costs
+        self._slower = slower
+        self._pause = pause
+        self._kept = kept
+        self._work = costs.begin()
+        for seq in decodes:
+            self._work.add(seq.num_computed, 1, 1)
+        self._sequences = len(decodes)
+        self._tokens = float(self._sequences)
+        self._without = costs.predict(self._work.terms())
+        self._drafting = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second."""
+        seconds = self._slower * self._costs.predict(self._work.terms())
+        return self._tokens / (seconds + self._drafting + self._pause)
+
+    @property
+    def rate_without(self) -> float:
+        """The same of a step without guesses, for which no worker rests."""
+        return self._sequences / self._without
+
+    @property
+    def least(self) -> float:
+        """How often a guess behind each has to be right to pay, by the number of sequences."""
+        row = self._costs.predict(self._work.terms(0, 1, 1)) - self._costs.predict(self._work.terms())
+        return self._slower * row / self._without / self._kept
+
+    def add(self, seq: Sequence, depth: int, probability: float, times: int = 1) -> None:
+        """Add the `depth`-th guess behind a sequence, which is right, like those before it, with that probability; with
+        `times` -1 take it away again."""
+        self._tokens += times * probability * self._kept
+        self._work.lengthen(seq.num_computed, depth, times)
+
+    def drafting(self, seconds: float) -> None:
+        """Guessing takes so long, before the step."""
+        self._drafting += seconds

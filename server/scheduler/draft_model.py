@@ -1,0 +1,65 @@
+"""What the workers' draft model reads and guesses in a step, and how long that takes."""
+
+from collections.abc import Sequence as ListOf
+from typing import NamedTuple
+
+from numaserve.server.scheduler.cost_model import CostModel
+from numaserve.server.scheduler.cost_table import Terms, summed
+from numaserve.server.scheduler.sequence import Sequence
+from numaserve.workers.protocol import DraftWork
+
+NAME = "draft_model"  # by which its guesses are counted, and chosen
+
+
+class Reading(NamedTuple):
+    """Tokens that the draft model reads of a sequence, `count` from position `start` on, and how many it guesses."""
+
+    start: int
+    count: int
+    guesses: int
+
+
+def reading_before_guesses(seq: Sequence, guesses: int) -> Reading:
+    """What it reads of a sequence whose next token is known and that is guessed behind."""
+    return Reading(seq.draft_read, seq.num_computed + 1 - seq.draft_read, guesses)
+
+
+def pass_terms(costs: CostModel, readings: ListOf[Reading], number: int) -> Terms:
+    """The work of one of its passes: the first reads, and each guesses the next token where that many are wanted."""
+    work = costs.begin()
+    for each in readings:
+        if number == 0:
+            work.add(each.start, each.count, 1 if each.guesses else 0)
+        elif each.guesses > number:
+            work.add(each.start + each.count + number - 1, 1, 1)
+    return work.terms()
+
+
+class DraftModelWork:
+    """The draft model's part of a step in the making.
+
+    It reads prompts with the served model. What is said it reads when it is to guess behind, and when that has filled a
+    page, all at once: pages are shared with other sequences only if both models have read them, and a step in which
+    nothing is guessed is to cost no more for a draft model that rests.
+    """
+
+    def __init__(self, costs: CostModel, page_size: int) -> None:
+        self._costs = costs
+        self._page_size = page_size
+        self._readings: list[Reading] = []
+        self.plans: list[DraftWork] = []
+
+    def add(self, index: int, seq: Sequence, known: int, guesses: int) -> None:
+        """A sequence is planned as the `index`-th of the plan, and its tokens before `known` are known."""
+        start, behind = seq.num_computed, seq.draft_read
+        fills_page = known // self._page_size > behind // self._page_size
+        if not (guesses or fills_page or known - start > 1) or known <= behind:
+            return
+        self.plans.append(DraftWork(index, seq.tokens[behind:start]))
+        self._readings.append(Reading(behind, known - behind, guesses))
+        seq.draft_read = known
+
+    def terms(self) -> Terms:
+        """The work of all its passes."""
+        passes = max((max(1, each.guesses) for each in self._readings), default=0)
+        return summed(pass_terms(self._costs, self._readings, number) for number in range(passes))

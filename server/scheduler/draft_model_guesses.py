@@ -1,0 +1,81 @@
+"""How many tokens the workers' draft model is to guess: for all sequences together, since one pass guesses for all."""
+
+from numaserve.server.scheduler.cost_model import CostModel
+from numaserve.server.scheduler.draft_gain import MEMORY, UNKNOWN, Gain, expected
+from numaserve.server.scheduler.draft_model import NAME, pass_terms, reading_before_guesses
+from numaserve.server.scheduler.sequence import Sequence
+
+_DEEPEST = 8  # guesses of a sequence in a step
+BLIND = 3  # the same while nothing is known of the time of a step
+_MEMORY_OF_ALL = 0.02  # weight of the last guess among those of all sequences, by which new ones are judged
+_RETRY = 0.002  # by which a bad opinion of all is forgotten with each step in which nothing is guessed
+
+
+class DraftModelGuesses:
+    """What is known of the guesses of a draft model, and which of them pay.
+
+    Front-end drafters are asked first and cost nothing; a pass of the draft model reads all of its weights, whether for
+    one sequence or for all. So depth is chosen pass by pass: all sequences that may gain by one more take part in it.
+    """
+
+    def __init__(self, costs: CostModel) -> None:
+        """`costs` is what the draft model takes."""
+        self._costs = costs
+        self._often_right: dict[Sequence, float] = {}
+        self._of_all = UNKNOWN
+
+    def may_guess(self, seq: Sequence) -> bool:
+        """Whether a sequence is the draft model's: nobody tells the masks behind what workers alone know."""
+        return not seq.sampling.masked and (seq.drafters is None or NAME in seq.drafters)
+
+    def right(self, seq: Sequence) -> float:
+        """The probability that a guess is right."""
+        return self._often_right.get(seq, self._of_all)
+
+    def expected(self, seq: Sequence, depth: int = _DEEPEST) -> float:
+        """How many of the first `depth` are right, and those before them."""
+        return expected(self.right(seq), depth)
+
+    def answered(self, seq: Sequence, right: int, verified: int) -> None:
+        """Of so many guesses that were verified, the first `right` ones were right."""
+        for was_right in [True] * right + [False] * (right < verified):
+            before = self.right(seq)
+            self._often_right[seq] = before + MEMORY * (was_right - before)
+            self._of_all += _MEMORY_OF_ALL * (was_right - self._of_all)
+
+    def rested(self) -> None:
+        """Nothing was guessed in a step: what is known becomes old."""
+        self._of_all += _RETRY * (max(UNKNOWN, self._of_all) - self._of_all)
+
+    def forget(self, seq: Sequence) -> None:
+        """Forget a sequence that has ended."""
+        self._often_right.pop(seq, None)
+
+    def depths(
+        self, gain: Gain, rooms: dict[Sequence, int], most: int, least: float
+    ) -> tuple[dict[Sequence, int], float]:
+        """How many guesses of each sequence pay, which has room for so many; at most so many of all, none left out; and
+        tokens a second with them.
+
+        Those that are right less often than `least` pay for no row. All that were tried are added to `gain`.
+        """
+        best, chosen, depths = gain.rate, dict[Sequence, int](), dict[Sequence, int]()
+        readings = {seq: reading_before_guesses(seq, _DEEPEST) for seq in rooms}
+        for depth in range(1, _DEEPEST + 1):
+            level = [seq for seq, room in rooms.items() if depth <= room and self.right(seq) ** depth > least]
+            most -= len(level)
+            if not level or most < 0:
+                break
+            for seq in level:
+                gain.add(seq, depth, self.right(seq) ** depth)
+            gain.drafting(self._costs.predict(pass_terms(self._costs, [readings[seq] for seq in level], depth - 1)))
+            depths |= dict.fromkeys(level, depth)
+            if gain.rate > best:
+                best, chosen = gain.rate, dict(depths)
+        return chosen, best
+
+
+def blind_depths(rooms: dict[Sequence, int], most: int) -> dict[Sequence, int]:
+    """Some guesses behind each sequence, as long as nothing is known of what they take; at most so many of all."""
+    each = min(BLIND, most // max(1, len(rooms)))
+    return {seq: min(each, room) for seq, room in rooms.items() if min(each, room) > 0}

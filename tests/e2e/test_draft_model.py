@@ -1,0 +1,90 @@
+"""A draft model in the workers changes no bit, and reads all that the served model has read."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from numaserve.workers.protocol import TO_BE_DRAFTED, DraftWork, SeqPlan, SlotInit, StepPlan
+
+from tests.support.drafters import NoDrafters
+from tests.support.rank_group import RankGroup
+from tests.support.same_bits import (
+    FEW_PAGES,
+    FEWEST_PAGES,
+    GREEDY,
+    few_requests,
+    instruction_sets,
+    make_group,
+    random_requests,
+    save_tiny_model,
+    scheduler_config,
+)
+from tests.support.traffic import Traffic, one_by_one
+
+DRAFTED = "draft_model"
+
+
+def drafted(group: RankGroup, *, ahead: int = 1, **changes: object) -> Traffic:
+    return Traffic(group, scheduler_config(draft_model=True, **changes), ahead=ahead, drafters=NoDrafters())
+
+
+@pytest.fixture(scope="module", params=instruction_sets())
+def isa(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def twins(request: pytest.FixtureRequest, isa: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
+    """A model that is its own draft model."""
+    model = save_tiny_model("llama", tmp_path_factory.mktemp("llama"))
+    with make_group(model, request.param, isa=isa, draft_model=model) as group:
+        yield group
+
+
+def test_a_model_that_guesses_what_it_says_itself_is_always_right(twins: RankGroup) -> None:
+    # Penalties are the served model's alone, so that guesses of others are wrong at times.
+    requests = [each for each in random_requests() if not each.sampling.has_penalties]
+    alone = one_by_one(Traffic(twins, scheduler_config()), requests)
+    for changes in (
+        {},
+        {"max_step_tokens": 64},
+        {"enable_prefix_cache": True},
+        {"enable_prefix_cache": True, "num_pages": FEW_PAGES},
+    ):
+        for ahead in (1, 2):
+            traffic = drafted(twins, ahead=ahead, **changes)
+            assert traffic.serve(requests) == alone
+            assert traffic.serve(requests) == alone
+            assert traffic.scheduler.drafted[DRAFTED, True] > 200
+            assert traffic.scheduler.drafted[DRAFTED, False] == 0
+
+
+def test_penalties_and_a_draft_model_go_together(twins: RankGroup) -> None:
+    requests = random_requests()
+    alone = one_by_one(Traffic(twins, scheduler_config()), requests)
+    traffic = drafted(twins, ahead=2, enable_prefix_cache=True)
+    assert traffic.serve(requests) == alone
+    assert min(traffic.scheduler.drafted[DRAFTED, right] for right in (True, False)) > 10
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("name", ["gemma2", "deepseek_v3"])
+def test_a_draft_model_of_another_kind_changes_no_bit(name: str, tp: int, tmp_path: Path) -> None:
+    draft = save_tiny_model("llama", tmp_path / "draft")
+    requests = few_requests()
+    with make_group(save_tiny_model(name, tmp_path / name), tp, draft_model=draft) as group:
+        alone = one_by_one(Traffic(group, scheduler_config()), requests)
+        for ahead in (1, 2):
+            traffic = drafted(group, ahead=ahead, enable_prefix_cache=True, num_pages=FEWEST_PAGES)
+            assert traffic.serve(requests) == alone
+        assert traffic.scheduler.drafted[DRAFTED, False] > 50
+
+
+def test_work_that_does_not_fit_the_plan_is_refused(twins: RankGroup) -> None:
+    begin = SeqPlan(0, 0, [5, 6, TO_BE_DRAFTED], pages=[0], init=SlotInit(GREEDY), sample=True)
+    works: list[list[DraftWork]] = [[DraftWork(1)], [DraftWork(-1)], [DraftWork(0, [7])], []]
+    for step, work in enumerate(works):
+        twins.send(StepPlan(step, [begin], drafts=[1], draft_work=work))
+        assert len({each.message for each in twins.receive_failures()}) == 1
+    result = twins.run(StepPlan(9, [begin], drafts=[1], draft_work=[DraftWork(0)]))
+    assert len(result.seqs[0].following) == 1

@@ -1,0 +1,151 @@
+"""Guesses by a smaller model, which each rank holds a shard of, too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numaserve.workers.process.rank_program import RankProgram
+from numaserve.workers.program.slots import END_SAMPLE, slot_settings
+from numaserve.workers.protocol import TO_BE_DRAFTED, SamplingParams, SeqPlan, SlotInit, StepPlan
+
+Row = tuple[int, int, int, bool, int, int]  # of `Program.step`
+
+
+class _Reading(NamedTuple):
+    """Tokens of a sequence that the draft model reads, from position `start` on, and how many it guesses behind."""
+
+    index: int  # of the sequence in the plan
+    slot: int
+    start: int
+    tokens: list[int]
+    guesses: int
+
+
+class Drafting:
+    """Reads with a draft model what the served one reads, and guesses what that will say.
+
+    The draft model has the same slots and page tables, and a KV cache of its own behind the same page numbers, so that
+    the front end plans both alike and a cached prefix serves both. It samples as the request does, with the request's
+    random numbers: where both models expect much the same, they mostly draw the same token. The front end says what is
+    to be read; what a page holds that the draft model has not read can cost a guess, never a token.
+    """
+
+    def __init__(self, loaded: RankProgram, max_step_tokens: int, vocabulary: int) -> None:
+        """Guesses are tokens below `vocabulary`, the served model's."""
+        self._program = loaded.program
+        self._own_vocabulary = loaded.config.vocab_size
+        self._vocabulary = vocabulary
+        self._max_step_tokens = max_step_tokens
+
+    def prepare(self, seqs: Sequence[SeqPlan]) -> None:
+        """Take in what the plan changes about slots, as the served model does."""
+        for seq in seqs:
+            if seq.init is not None:
+                self._program.init_slot(seq.slot, slot_settings(self._own_init(seq.init.sampling)))
+            if seq.pages:
+                self._program.append_pages(seq.slot, seq.pages)
+
+    def revert(self) -> None:
+        """Undo `prepare`, as far as no step has run since."""
+        self._program.revert()
+
+    def run(self, plan: StepPlan) -> tuple[StepPlan, int]:
+        """The plan with guesses in place of `TO_BE_DRAFTED`, and how many nanoseconds they took.
+
+        Raises `ValueError` for work that does not fit the plan, and whatever a step does.
+        """
+        begin = time.monotonic_ns()
+        readings = [_reading(plan, each.index, each.lacking) for each in plan.draft_work or []]
+        guesses = self._guess(readings)
+        seqs = list(plan.seqs)
+        for index, found in guesses.items():
+            seq = seqs[index]
+            known = seq.tokens[: len(seq.tokens) - len(found)]
+            seqs[index] = msgspec.structs.replace(seq, tokens=known + found)
+        return msgspec.structs.replace(plan, seqs=seqs), time.monotonic_ns() - begin
+
+    def _guess(self, readings: list[_Reading]) -> dict[int, list[int]]:
+        """The guesses behind each, by the index of its sequence."""
+        guesses: dict[int, list[int]] = {each.index: [] for each in readings if each.guesses}
+        for batch in _batches(readings, self._max_step_tokens):
+            self._step(batch, guesses)
+        ends = {each.index: each.start + len(each.tokens) for each in readings}
+        for depth in range(1, max((each.guesses for each in readings), default=0)):
+            following = [
+                each._replace(start=ends[each.index] + depth - 1, tokens=[])
+                for each in readings
+                if each.guesses > depth
+            ]
+            self._step(following, guesses)
+        return guesses
+
+    def _step(self, readings: list[_Reading], guesses: dict[int, list[int]]) -> None:
+        """Run a step of the draft model; without tokens a sequence goes on from its last guess."""
+        rows: list[Row] = [
+            (each.slot, each.start, len(each.tokens) or 1, not each.tokens, END_SAMPLE if each.guesses else 0, 0)
+            for each in readings
+        ]
+        tokens = [min(token, self._own_vocabulary - 1) for each in readings for token in each.tokens]
+        nothing = np.empty(0, dtype=np.int32)
+        shape = np.array(rows, dtype=np.int32).reshape(-1, len(rows[0]))
+        found, *_ = self._program.step(shape, np.array(tokens, dtype=np.int32), nothing)
+        for row, sample, _ in found:
+            if sample is not None:
+                guesses[readings[row].index].append(min(sample[0], self._vocabulary - 1))
+
+    def _own_init(self, sampling: SamplingParams) -> SlotInit:
+        """Without what only the served model does: it would count guesses as if they had been said."""
+        known = {token: bias for token, bias in sampling.logit_bias.items() if token < self._own_vocabulary}
+        suppressed = [token for token in sampling.suppress if token < self._own_vocabulary]
+        own = msgspec.structs.replace(
+            sampling,
+            repetition_penalty=1.0,
+            presence_penalty=0.0,
+            frequency_penalty=0.0,
+            logit_bias=known,
+            suppress=suppressed,
+            logprobs=-1,
+            masked=False,
+            token_ids_logprob=[],
+        )
+        return SlotInit(own)
+
+
+def _reading(plan: StepPlan, index: int, lacking: list[int]) -> _Reading:
+    if not 0 <= index < len(plan.seqs):
+        raise ValueError(f"the draft model is to read sequence {index} of a plan that has {len(plan.seqs)}")
+    seq = plan.seqs[index]
+    guesses = seq.tokens.count(TO_BE_DRAFTED)
+    known = seq.tokens[: len(seq.tokens) - guesses]
+    if TO_BE_DRAFTED in known or guesses not in (0, plan.drafts_of_each[index]):
+        raise ValueError("what a draft model guesses comes behind what is known, and is all of a sequence's drafts")
+    if plan.drafts_of_each[index] and not guesses:
+        known = known[: len(known) - plan.drafts_of_each[index]]  # other guesses, which may be wrong
+    tokens = lacking + known
+    if not tokens:
+        raise ValueError("the draft model is to read nothing of a sequence")
+    return _Reading(index, seq.slot, seq.start - len(lacking), tokens, guesses)
+
+
+def _batches(readings: list[_Reading], most: int) -> Iterator[list[_Reading]]:
+    """Cut into steps of at most so many tokens; guesses follow the last token of each sequence."""
+    batch: list[_Reading] = []
+    room = most
+    for each in readings:
+        begin = 0
+        while begin < len(each.tokens):
+            part = each.tokens[begin : begin + room]
+            end = begin + len(part)
+            guesses = each.guesses if end == len(each.tokens) else 0
+            batch.append(each._replace(start=each.start + begin, tokens=part, guesses=guesses))
+            room -= len(part)
+            begin = end
+            if not room:
+                yield batch
+                batch, room = [], most
+    if batch:
+        yield batch

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from numaserve.server.config_errors import explain_value, unknown_key
 from numaserve.server.config_file import read_config_file
 from numaserve.server.model_options import ModelKeys
-from numaserve.server.option_types import Names, NonBlank, Speculative, UrlPrefix
+from numaserve.server.option_types import DrafterName, Names, NonBlank, Speculative, UrlPrefix, drafters_meant
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings, settings_of
+from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings, Quantization, settings_of
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
@@ -162,12 +162,23 @@ class ServeConfig(BaseModel):
         description="Seconds for which requests wait for new workers when the old ones have failed; then they end.",
     )
     overlap: bool = Field(True, description="Plan one step ahead of the workers.")
+    draft_model: NonBlank | None = Field(
+        None,
+        description="A smaller model of the same vocabulary, named like the model itself, that the workers load beside "
+        "it to guess what it will say: see `speculative`, which is then `auto` unless it says otherwise.",
+    )
+    draft_quantization: Quantization | None = Field(
+        None,
+        description="Quantize the weights of the draft model: `int8`, `int4` or `fp8`; `bf16` expands those of one "
+        "that is quantized.",
+    )
     speculative: Speculative | None = Field(
         None,
         description="What guesses the next tokens, of which a step then verifies several: `off`, `auto` for all that "
         "follows, or some of it, given several times: `prediction` by what the request says that its answer will be; "
         "`suffix` by what followed when the same tokens came before, in requests with the same cache_salt; `grammar` "
-        "by what a constraint allows. Answers are the same to the last bit. Default: off.",
+        "by what a constraint allows; `draft_model` by the smaller model of that option. Answers are the same to the "
+        "last bit. Default: off.",
     )
     prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
     kv_events: NonBlank | None = Field(
@@ -214,6 +225,33 @@ class ServeConfig(BaseModel):
         False, description="Refuse requests with fields that the server does not know, instead of ignoring those."
     )
     log_prompts: bool = Field(False, description="Write prompts to the log.")
+
+    @property
+    def drafters(self) -> tuple[DrafterName, ...]:
+        """What guesses."""
+        meant = drafters_meant(self.speculative or (("auto",) if self.draft_model else ()))
+        return tuple(each for each in meant if each != "draft_model" or self.draft_model)
+
+    @field_validator("draft_model")
+    @classmethod
+    def _of_what_speaks(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("task") == "embed":
+            raise ValueError("guesses tokens, and a model that embeds says none: leave one of both out")
+        return value
+
+    @field_validator("draft_quantization")
+    @classmethod
+    def _of_a_draft_model(cls, value: object, info: ValidationInfo) -> object:
+        if value is not None and info.data.get("draft_model") is None:
+            raise ValueError("needs 'draft_model' to be set too")
+        return value
+
+    @field_validator("speculative")
+    @classmethod
+    def _names_what_there_is(cls, value: Speculative | None, info: ValidationInfo) -> Speculative | None:
+        if value is not None and "draft_model" in value and info.data.get("draft_model") is None:
+            raise ValueError("names the draft model: set 'draft_model' too")
+        return value
 
     @field_validator("mask_deadline_ms")
     @classmethod

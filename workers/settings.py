@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 
 WeightFormat = Literal["bf16", "int8", "int4", "int8_group", "fp8"]
+Quantization = Literal["int8", "int4", "fp8", "bf16"]
 ActivationDtype = Literal["int8", "bf16"]
 ActivationChoice = Literal["auto", ActivationDtype]
 KvCacheDtype = Literal["bf16", "int8", "fp8_e4m3"]
@@ -80,7 +81,7 @@ class WeightOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's options about the formats of weights."""
 
     quantization: Annotated[
-        Literal["int8", "int4", "fp8", "bf16"] | None,
+        Quantization | None,
         Option(
             "Quantize the weights of a checkpoint that is not: `int8`, `int4` or `fp8`; the embedding stays bf16. "
             "`bf16` expands those of one that is."

@@ -28,7 +28,10 @@ _OUTPUT_LEN = 1024
 _WIDTH = 120  # where there is no terminal to tell
 
 
-@takes_settings("tp", "backend", "task", "chunked_prefill_size", "threads_per_worker", "mem_fraction_static")
+@takes_settings(
+    *("tp", "backend", "task", "chunked_prefill_size", "threads_per_worker", "mem_fraction_static"),
+    *("draft_model", "draft_quantization"),
+)
 def plan(
     model: Annotated[
         str | None, typer.Argument(metavar="[MODEL]", help="Folder with a config.json, .gguf file, hub id, or 'demo'.")
@@ -74,7 +77,7 @@ def plan(
                 "weights_cache_gib": 0,
             }
         )
-        wanted = deployment_options(serve_config, path)
+        wanted = deployment_options(serve_config, path, weights=False)
         config = read_config(open_model(path), pooled=wanted.settings.pooled)
         known = load_efficiencies(efficiencies or EFFICIENCIES)
         if host == THIS:

@@ -21,7 +21,7 @@ from rich.table import Table
 
 _KEYS = (
     *("tp", "context_length", "max_running_requests", "kv_cache_gib"),
-    *("mem_fraction_static", "threads_per_worker", "reserve_core"),
+    *("mem_fraction_static", "threads_per_worker", "reserve_core", "draft_model", "draft_quantization"),
 )
 
 

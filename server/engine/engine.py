@@ -156,6 +156,7 @@ class Engine:
             "max_queued_requests": self._config.max_queued_requests,
             "overlap": self._config.overlap,
             "speculative": list(self._config.drafters) or "off",
+            "draft_model": None if self._launches[0].draft is None else self._launches[0].draft.model,
             **limits_info(self._scheduler.config),
             "backend": self._launches[0].backend,
             **settings_info(self._launches[0].settings, self._config.multiplied_by),
@@ -269,7 +270,7 @@ class Engine:
 
     def _on_up(self) -> None:
         self._ranks.up(self._config)
-        self._scheduler.costs.describe(self._ranks.terms)
+        self._scheduler.step_costs.describe(self._ranks.terms, self._ranks.draft_terms)
         self._state = "serving"
         self._requests.masks.begin()
         self._recovery.workers_up()

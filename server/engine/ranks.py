@@ -48,6 +48,11 @@ class Ranks:
         """The work of the operations of each rank that has loaded."""
         return [each.terms for each in self._ready.values()]
 
+    @property
+    def draft_terms(self) -> list[list[OperationTerms]]:
+        """The same of the draft models."""
+        return [each.draft_terms for each in self._ready.values()]
+
     def info(self, pids: Sequence[int]) -> list[dict[str, object]]:
         """Process, place and sizes of each rank that runs, as `/server_info` has them; `pids` are by rank."""
         return workers_info(self._launches, pids, self._ready)

@@ -12,10 +12,10 @@ NAME = "draft_model"  # by which its guesses are counted, and chosen
 
 
 class Reading(NamedTuple):
-    """Tokens that the draft model reads of a sequence, `count` from position `start` on, and how many it guesses."""
+    """Tokens that the draft model reads of a sequence, `length` from position `start` on, and how many it guesses."""
 
     start: int
-    count: int
+    length: int
     guesses: int
 
 
@@ -29,9 +29,9 @@ def pass_terms(costs: CostModel, readings: ListOf[Reading], number: int) -> Term
     work = costs.begin()
     for each in readings:
         if number == 0:
-            work.add(each.start, each.count, 1 if each.guesses else 0)
+            work.add(each.start, each.length, 1 if each.guesses else 0)
         elif each.guesses > number:
-            work.add(each.start + each.count + number - 1, 1, 1)
+            work.add(each.start + each.length + number - 1, 1, 1)
     return work.terms()
 
 

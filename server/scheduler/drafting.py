@@ -6,11 +6,11 @@ from heapq import heapify, heappop, heappush
 from itertools import takewhile
 from typing import NamedTuple, Protocol
 
-from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.draft_gain import MEMORY, UNKNOWN, Gain, expected
 from numaserve.server.scheduler.draft_model import NAME as DRAFT_MODEL
 from numaserve.server.scheduler.draft_model_guesses import BLIND, DraftModelGuesses, blind_depths
 from numaserve.server.scheduler.sequence import Sequence
+from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.workers.protocol import MAX_MASKED_DRAFTS, TO_BE_DRAFTED
 
 _DEEPEST = 16  # guesses of a sequence in a step
@@ -109,13 +109,11 @@ class Drafting:
     gain by guesses is planned after the answer, though the workers wait for it meanwhile.
     """
 
-    def __init__(
-        self, costs: CostModel, drafters: Drafters, vocab_size: int, draft_costs: CostModel | None = None
-    ) -> None:
-        """Guesses are of tokens below `vocab_size`. `draft_costs` are the draft model's, where the workers have one."""
-        self._draft_model = None if draft_costs is None else DraftModelGuesses(draft_costs)
+    def __init__(self, costs: StepCosts, drafters: Drafters, vocab_size: int) -> None:
+        """Guesses are of tokens below `vocab_size`."""
+        self._draft_model = None if costs.draft_model is None else DraftModelGuesses(costs.draft_model)
         self._vocab_size = vocab_size
-        self._costs = costs
+        self._costs = costs.served
         self._drafters = drafters
         self._refused: set[Sequence] = set()
         self._pause = _PAUSE
@@ -208,7 +206,7 @@ class Drafting:
         most -= sum(own.values())
         if not self._costs.predicts:
             return own, blind_depths(rooms, most)
-        of_model, rate = {}, gain.rate
+        of_model, rate = _Depths(), gain.rate
         if self._draft_model is not None:
             of_model, rate = self._draft_model.depths(gain, rooms, most, least)
         return (own, of_model) if rate > _WORTH * gain.rate_without else ({}, {})

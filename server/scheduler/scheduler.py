@@ -2,7 +2,6 @@
 
 from collections import Counter, deque
 
-from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.drafting import Drafters, Drafting
 from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong
 from numaserve.server.scheduler.kv_cache import KVCache
@@ -12,6 +11,7 @@ from numaserve.server.scheduler.queue import WaitingQueue
 from numaserve.server.scheduler.seats import Seats
 from numaserve.server.scheduler.sequence import SchedulerConfig, SchedulerStats, Sequence, SequenceState, SequenceUpdate
 from numaserve.server.scheduler.step import Entry, InFlight, MaskedRow, StepBuilder
+from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.server.scheduler.suspects import Finding, Suspects
 from numaserve.workers.protocol import SeqResult, StepPlan, StepResult
 
@@ -50,13 +50,11 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.kv = KVCache(config, log)
-        self.costs = CostModel()
-        self.draft_costs = CostModel() if config.draft_model else None
+        self.step_costs = StepCosts(draft_model=config.draft_model)
+        self.costs = self.step_costs.served
         self.waiting = WaitingQueue()
         self.seats = Seats(config, self.kv, self.waiting)
-        self._drafting = (
-            None if drafters is None else Drafting(self.costs, drafters, config.vocab_size, self.draft_costs)
-        )
+        self._drafting = None if drafters is None else Drafting(self.step_costs, drafters, config.vocab_size)
         self._planner = Planner(self.kv, self.waiting, self.seats, self._drafting)
         # Guesses that were verified, by what they came from and whether they were right.
         self.drafted: Counter[tuple[str, bool]] = Counter()
@@ -120,7 +118,7 @@ class Scheduler:
         if self.held:
             self._let_in(self._suspects.next_on_trial())
         self.kv.begin_step()
-        step = StepBuilder(self._next_step, self.config, self.costs, self.draft_costs)
+        step = StepBuilder(self._next_step, self.config, self.costs, self.step_costs.draft_model)
         self.newly_admitted = self._planner.fill(step)
         self.masked = step.masked
         if not step.plans:
@@ -147,16 +145,12 @@ class Scheduler:
         self.in_flight[0].check(result)
         record = self.in_flight.popleft()
         if record.entries:  # it is neither void nor a beat
-            # Waiting for masks is no work of the step, and says nothing of the next one.
-            seconds = (result.worker_ns - result.draft_ns - result.mask_wait_ns) * 1e-9
             if self._drafting is not None and self.costs.predicts:
                 kept = sum(len(each.following) for each in result.seqs) if record.has_drafts else None
                 # What is waited for behind guesses is a part of their price.
                 took = (result.worker_ns - result.draft_ns) * 1e-9
                 self._drafting.took(took, self.costs.predict(record.terms), kept)
-            self.costs.observe(record.terms, seconds)
-            if self.draft_costs is not None:
-                self.draft_costs.observe(record.draft_terms, result.draft_ns * 1e-9)
+            self.step_costs.observe(record, result)
         updates: list[SequenceUpdate] = []
         for entry, answer in zip(record.entries, result.seqs, strict=False):  # no entries when it is void
             if entry.seq.state is not SequenceState.FINISHED:

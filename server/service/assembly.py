@@ -15,7 +15,6 @@ from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.traces import TraceSink
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.option_types import drafters_meant
 from numaserve.server.reasoning.format import ReasoningFormat
 from numaserve.server.response_template.template import ResponseTemplate
 from numaserve.server.scheduler.scheduler import Scheduler
@@ -85,7 +84,7 @@ def make_engine(
 ) -> Engine:
     """The engine; nothing is started yet. `worker_command` is the command of a worker."""
     config, deployment = checked.config, checked.deployment
-    drafters = drafters_meant(config.speculative or ())
+    drafters = config.drafters
     scheduler = Scheduler(
         SchedulerConfig(
             num_pages=deployment.num_pages,
@@ -95,6 +94,7 @@ def make_engine(
             max_logit_rows=deployment.max_logit_rows,
             enable_prefix_cache=config.prefix_cache,
             vocab_size=checked.vocab_size,
+            draft_model="draft_model" in drafters,
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1000,
         ),
         None if kv_feed is None else kv_feed.log,
@@ -179,7 +179,7 @@ def make_http_server(
         ui=config.ui,
         traced=traced,
         tokenizer_info=config.tokenizer_info,
-        takes_predictions="prediction" in drafters_meant(config.speculative or ()),
+        takes_predictions="prediction" in config.drafters,
         sampling_defaults=checked.sampling_defaults,
         tool_format=checked.tool_format,
         reasoning_format=checked.reasoning_format,

@@ -6,13 +6,20 @@ from pathlib import Path
 from msgspec import structs
 from numaserve.server.config import ServeConfig
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.needs import GIB
-from numaserve.workers.planning.options import DeploymentOptions
+from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.protocol import WeightsCache
+from numaserve.workers.settings import ModelSettings, WeightFormats
+from numaserve.workers.weights.hub import resolve_model
 
 
-def deployment_options(config: ServeConfig, model: Path) -> DeploymentOptions:
-    """The part of the configuration that decides on cores and memory."""
+def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True) -> DeploymentOptions:
+    """The part of the configuration that decides on cores and memory. A draft model is looked for, and fetched where it
+    is not here; without `weights` no more than its configuration.
+
+    Raises `OperatorError` for a draft model that cannot be had.
+    """
     return DeploymentOptions(
         model=str(model),
         max_running_requests=config.max_running_requests,
@@ -29,7 +36,18 @@ def deployment_options(config: ServeConfig, model: Path) -> DeploymentOptions:
         settings=structs.replace(config.settings, pooled=config.task == "embed"),
         weights_cache=_weights_cache(config),
         backend=config.backend,
+        draft=_draft(config, weights=weights),
     )
+
+
+def _draft(config: ServeConfig, *, weights: bool) -> DraftOptions | None:
+    if config.draft_model is None or "draft_model" not in config.drafters:
+        return None
+    path = resolve_model(config.draft_model, weights=weights)
+    settings = ModelSettings(
+        formats=WeightFormats(linear=config.draft_quantization), kv_cache_dtype=config.settings.kv_cache_dtype
+    )
+    return DraftOptions(str(path), load_model_config(path), settings)
 
 
 def weights_cache_folder() -> Path:

@@ -12,6 +12,7 @@ import gc
 import logging
 import os
 from collections.abc import Awaitable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import uvloop
@@ -27,6 +28,7 @@ from numaserve.server.service.bind import Member, bind_listeners, warn_of_reach
 from numaserve.server.service.chat_template_file import load_tokenizer_with
 from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.descriptors import check_descriptors
+from numaserve.server.service.draft_vocabulary import check_vocabulary
 from numaserve.server.service.ending import end_process
 from numaserve.server.service.key_sources import KeySources
 from numaserve.server.service.kv_feed import open_kv_feed
@@ -104,6 +106,8 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     sampling_defaults = read_sampling_defaults(path) if config.generation_config == "model" else Sampling()
     deployment = make_deployment(options, model, read_topology())
     check_checkpoint(files, model)
+    if options.draft is not None:
+        check_checkpoint(open_model(Path(options.draft.model)), options.draft.config)
     for note in deployment.notes:
         _log.warning("%s", note)
     if products := products_text(deployment.multiplied_by):
@@ -111,6 +115,8 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     if deployment.front_end_cpus:
         os.sched_setaffinity(0, deployment.front_end_cpus)  # before a child is started, which inherits them
     tokenizer = load_tokenizer_with(path, config.chat_template)
+    if options.draft is not None:
+        check_vocabulary(tokenizer, Path(options.draft.model))
     parser = config.tool_call_parser
     calls = tool_format(parser, tokenizer.chat_template)
     answers = config.max_running_requests + config.max_queued_requests

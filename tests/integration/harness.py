@@ -65,6 +65,7 @@ class Options:
     tokenizer: TokenizerProtocol = field(default_factory=WordTokenizer)
     kv_log: KVEventLog | None = None
     drafters: Drafters | None = None
+    draft_model: bool = False
 
 
 def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks | None = None) -> Engine:
@@ -95,6 +96,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
             max_running_requests=options.running,
             max_step_tokens=options.step_tokens,
             enable_prefix_cache=options.prefix_cache,
+            draft_model=options.draft_model,
         ),
         options.kv_log,
         options.drafters,

@@ -9,7 +9,7 @@ from fake_worker import expected_tokens
 from harness import GREEDY, TELLING_BODIES, Options, Server, pids_of, serving, until, without_ids
 from numaserve.server.speculation.drafters import ServerDrafters
 
-from tests.support.drafters import Each
+from tests.support.drafters import Each, NoDrafters
 
 
 class Oracle:
@@ -81,3 +81,28 @@ async def test_a_death_amid_guesses_is_a_pause_with_the_same_tokens() -> None:
         os.kill(pids_of(server.engine)[1], signal.SIGKILL)
         assert await job == without
         assert server.metric("requests_resumed_total") == 1
+
+
+@pytest.mark.parametrize("kind", TELLING_BODIES)
+async def test_an_answer_is_the_same_to_the_last_bit_with_a_draft_model(kind: str) -> None:
+    async with serving(Options(step_tokens=16)) as server:
+        without = await answered(server, TELLING_BODIES[kind])
+    options = Options(step_tokens=16, drafters=NoDrafters(), draft_model=True)
+    async with serving(options) as server:
+        assert await asyncio.gather(*(answered(server, TELLING_BODIES[kind]) for _ in range(3))) == [without] * 3
+        assert server.pages()["active"] == 0
+        drafted = server.engine._scheduler.drafted
+        before = drafted.total()
+        assert await answered(server, TELLING_BODIES[kind] | {"speculative": ["suffix"]}) == without
+        assert drafted.total() == before
+
+
+async def test_a_death_amid_guesses_of_a_draft_model_is_a_pause_with_the_same_tokens() -> None:
+    async with serving(Options()) as server:
+        without = await answered(server, {"max_tokens": 300})
+    options = Options(ranks=2, drafters=NoDrafters(), draft_model=True, faults=("--step-ms", "3"))
+    async with serving(options) as server:
+        job = asyncio.ensure_future(answered(server, {"max_tokens": 300}))
+        await until(lambda: server.engine._scheduler.drafted["draft_model", True] > 3)
+        os.kill(pids_of(server.engine)[1], signal.SIGKILL)
+        assert await job == without

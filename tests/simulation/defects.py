@@ -127,6 +127,17 @@ def what_rests_on_wrong_guesses_counts_as_computed(
     return updates
 
 
+@_defect(Scheduler, "_apply_one")
+def the_draft_model_counts_as_having_read_wrong_guesses(
+    right: Callable[..., list[SequenceUpdate]], scheduler: Scheduler, entry: Entry, answer: SeqResult
+) -> list[SequenceUpdate]:
+    """What it guesses behind them is worth nothing."""
+    updates = right(scheduler, entry, answer)
+    if entry.by_draft_model and entry.seq.state is SequenceState.RUNNING:
+        entry.seq.draft_read = len(entry.seq.tokens) - 1
+    return updates
+
+
 @_defect(StepBudget, "beyond")
 def guesses_take_the_rows_of_others(_right: Callable[..., int], budget: StepBudget, _sequences: int) -> int:
     """Sequences that come behind find none."""

@@ -24,6 +24,7 @@ class Memory:
         self._world = world
         self._scenario = scenario
         self._pages = [[0] * PAGE_SIZE for _ in range(scenario.pages)]
+        self._draft_pages = [[0] * PAGE_SIZE for _ in range(scenario.pages)]  # the draft model's
         self._slots: dict[int, _Slot] = {}
 
     def check(self, plan: StepPlan) -> None:
@@ -39,6 +40,8 @@ class Memory:
         """Run a plan; sequences in the slots of `dropped` have no mask behind so many guesses. All read before any
         writes."""
         slots = [self._open(seq) for seq in plan.seqs]
+        for work in plan.draft_work or []:
+            self._draft(plan.seqs[work.index], slots[work.index], plan.drafts_of_each[work.index], work.lacking)
         ends = [self._read(*each) for each in zip(plan.seqs, slots, plan.drafts_of_each, strict=True)]
         written: set[tuple[int, int]] = set()
         for seq, slot, (_, right) in zip(plan.seqs, slots, ends, strict=True):
@@ -58,7 +61,21 @@ class Memory:
         for seq in plan.seqs:
             slot = self._open(seq)
             for position in range(seq.start, seq.start + max(1, len(seq.tokens))):
-                self._pages[slot.pages[position // PAGE_SIZE]][position % PAGE_SIZE] = -1
+                page, at = slot.pages[position // PAGE_SIZE], position % PAGE_SIZE
+                self._pages[page][at] = self._draft_pages[page][at] = -1
+
+    def _draft(self, seq: SeqPlan, slot: _Slot, drafts: int, lacking: list[int]) -> None:
+        """Check what the draft model reads, which has to be all that it has not read before."""
+        truth, start, end = slot.truth, seq.start - len(lacking), seq.start + len(seq.tokens)
+        known = end - drafts
+        if lacking != truth.tokens[start : seq.start] or start < 0 or known <= start:
+            self._world.violate("the draft model is to read what its sequence has not said")
+        cells = [(slot.pages[position // PAGE_SIZE], position % PAGE_SIZE) for position in range(max(known, end - 1))]
+        if any(self._draft_pages[page][at] != truth.digests[i] for i, (page, at) in enumerate(cells[:start])):
+            self._world.violate(f"the draft model would guess behind what it has not read of {truth.wanted.seed}")
+        for position, (page, at) in enumerate(cells[start:], start):
+            right = seq.tokens[: position + 1 - seq.start] == truth.tokens[seq.start : position + 1]
+            self._draft_pages[page][at] = truth.digests[position] if right or position < known else -1
 
     def _open(self, seq: SeqPlan) -> _Slot:
         if seq.init is not None:

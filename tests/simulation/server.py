@@ -9,6 +9,7 @@ from numaserve.server.death import Death
 from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.scheduler.drafting import Drafters
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.supervisor.group import GroupHooks, GroupSpec
@@ -25,7 +26,7 @@ from tests.simulation.matchers import SimulatedMatcherWork
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import LETTERS, PAGE_SIZE
 from tests.simulation.world import World
-from tests.support.drafters import Each
+from tests.support.drafters import Each, NoDrafters
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,18 @@ def _scheduler(world: World, scenario: Scenario) -> Scheduler:
             max_step_tokens=scenario.step_tokens,
             max_logit_rows=scenario.logit_rows,
             enable_prefix_cache=scenario.prefix_cache,
+            draft_model=scenario.draft_model,
             page_size=PAGE_SIZE,
             target_itl_s=scenario.target_itl_s,
         ),
-        drafters=Each(partial(SimulatedDrafter, world, scenario.right_drafts)) if scenario.right_drafts else None,
+        drafters=_drafters(world, scenario),
     )
+
+
+def _drafters(world: World, scenario: Scenario) -> Drafters | None:
+    if scenario.right_drafts:
+        return Each(partial(SimulatedDrafter, world, scenario.right_drafts))
+    return NoDrafters() if scenario.draft_model else None
 
 
 @lru_cache

@@ -18,6 +18,7 @@ from numaserve.workers.protocol import (
 )
 
 from tests.simulation.board import SimulatedBoard
+from tests.simulation.drafts import drafted
 from tests.simulation.memory import Memory
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import Truth
@@ -96,7 +97,9 @@ class SimulatedWorkers:
         for seq in message.seqs:
             if seq.init is not None:
                 self._slots[seq.slot] = self._world.truths[seq.init.sampling.seed]
-        step = _Step(message, [self._slots[seq.slot] for seq in message.seqs], set(range(self._scenario.ranks)))
+        truths = [self._slots[seq.slot] for seq in message.seqs]
+        message = drafted(self._world, self._scenario, message, truths)
+        step = _Step(message, truths, set(range(self._scenario.ranks)))
         for seq, truth, drafts in zip(message.seqs, step.truths, message.drafts_of_each, strict=True):
             if seq.sample and truth.wanted.masked:
                 step.rows += self._masked_rows(seq, truth, drafts)

@@ -22,7 +22,7 @@ from numaserve.workers.planning.needs import (
 from numaserve.workers.planning.options import DeploymentOptions
 from numaserve.workers.planning.placement import Placement, place_ranks
 from numaserve.workers.planning.topology import Topology
-from numaserve.workers.protocol import PAGE_SIZE, Launch
+from numaserve.workers.protocol import PAGE_SIZE, DraftModel, Launch
 from numaserve.workers.settings import ActivationDtype
 
 USEFUL_CONTEXT = 1024  # a default context is not reduced below this
@@ -94,6 +94,7 @@ def make_deployment(options: DeploymentOptions, model: ModelConfig, topology: To
             settings=options.settings,
             weights_cache=options.weights_cache,
             backend=options.backend,
+            draft=None if options.draft is None else DraftModel(options.draft.model, options.draft.settings),
         )
         for rank in range(len(ranks))
     ]

@@ -1,13 +1,13 @@
 """The memory that each rank of a deployment needs, and the KV cache that fits beside it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.partition import Partition, RankPart
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning import reference
-from numaserve.workers.planning.options import DeploymentOptions
+from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.topology import Topology
 from numaserve.workers.program.handles import MATRIX_PAD, round_up
@@ -40,6 +40,11 @@ class RankNeeds:
     scratch: list[int]
     per_page: list[int]
 
+    @property
+    def parts(self) -> tuple[list[int], ...]:
+        """Those lists."""
+        return self.weights, self.scratch, self.per_page
+
 
 def max_logit_rows(max_running_requests: int) -> int:
     """Rows of logits that one step may produce."""
@@ -63,7 +68,10 @@ def _logit_rows(options: DeploymentOptions) -> int:
 
 def ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> int:
     """The largest message of a step, fp32: the residual stream of all tokens, what one rank makes of a layer for the
-    others, or its logits."""
+    others, or its logits. A draft model has them, too."""
+    if options.draft is not None:
+        own = ring_slot_bytes(replace(options, draft=None), model, partition)
+        return max(own, ring_slot_bytes(*_of_draft(options, options.draft, partition)))
     decoder = model.decoder
     columns = max(model.hidden_size, *(decoder.message_columns(part) for part in partition.ranks))
     vocabulary = max(map(len, partition.ranges(decoder.embedding.axis)))
@@ -73,7 +81,12 @@ def ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, partition: P
 
 
 def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> RankNeeds:
-    """The memory that each rank needs. Raises `OperatorError` for formats that cannot be had."""
+    """The memory that each rank needs, for its draft model, too. Raises `OperatorError` for formats that cannot be
+    had."""
+    if options.draft is not None:
+        served = rank_needs(replace(options, draft=None), model, partition)
+        draft = rank_needs(*_of_draft(options, options.draft, partition))
+        return RankNeeds(*(list(map(int.__add__, *each)) for each in zip(served.parts, draft.parts, strict=True)))
     slot_bytes = ring_slot_bytes(options, model, partition) if partition.world_size > 1 else 0
     # Besides the ring's slots, queries of all ranks' heads: narrower than the results that a slot has for as many
     # sequences.
@@ -86,6 +99,14 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
         scratch=[fixed + _activation_bytes(options, model, part) for part in ranks],
         per_page=[reference.page_bytes(model, part, options.backend, dtype) for part in ranks],
     )
+
+
+def _of_draft(
+    options: DeploymentOptions, draft: DraftOptions, partition: Partition
+) -> tuple[DeploymentOptions, ModelConfig, Partition]:
+    """The draft model as if it were served itself by the same ranks. Some scratch is counted twice: an upper bound."""
+    alone = replace(options, model=draft.model, settings=draft.settings, draft=None)
+    return alone, draft.config, draft.config.partition(partition.shares, draft.settings)
 
 
 def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: RankPart) -> int:

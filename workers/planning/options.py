@@ -2,8 +2,18 @@
 
 from dataclasses import dataclass
 
+from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.protocol import WeightsCache
 from numaserve.workers.settings import DEFAULT_SETTINGS, Backend, ModelSettings
+
+
+@dataclass(frozen=True)
+class DraftOptions:
+    """A draft model beside the model."""
+
+    model: str  # the folder or .gguf file that the workers open
+    config: ModelConfig
+    settings: ModelSettings
 
 
 @dataclass(frozen=True)
@@ -25,3 +35,4 @@ class DeploymentOptions:
     settings: ModelSettings = DEFAULT_SETTINGS
     weights_cache: WeightsCache | None = None
     backend: Backend = "native"
+    draft: DraftOptions | None = None

@@ -18,7 +18,7 @@ Row = tuple[int, int, int, bool, int, int]  # of `Program.step`
 class _Reading(NamedTuple):
     """Tokens of a sequence that the draft model reads, from position `start` on, and how many it guesses behind."""
 
-    index: int  # of the sequence in the plan
+    place: int  # of the sequence in the plan
     slot: int
     start: int
     tokens: list[int]
@@ -70,13 +70,13 @@ class Drafting:
 
     def _guess(self, readings: list[_Reading]) -> dict[int, list[int]]:
         """The guesses behind each, by the index of its sequence."""
-        guesses: dict[int, list[int]] = {each.index: [] for each in readings if each.guesses}
+        guesses: dict[int, list[int]] = {each.place: [] for each in readings if each.guesses}
         for batch in _batches(readings, self._max_step_tokens):
             self._step(batch, guesses)
-        ends = {each.index: each.start + len(each.tokens) for each in readings}
+        ends = {each.place: each.start + len(each.tokens) for each in readings}
         for depth in range(1, max((each.guesses for each in readings), default=0)):
             following = [
-                each._replace(start=ends[each.index] + depth - 1, tokens=[])
+                each._replace(start=ends[each.place] + depth - 1, tokens=[])
                 for each in readings
                 if each.guesses > depth
             ]
@@ -95,7 +95,7 @@ class Drafting:
         found, *_ = self._program.step(shape, np.array(tokens, dtype=np.int32), nothing)
         for row, sample, _ in found:
             if sample is not None:
-                guesses[readings[row].index].append(min(sample[0], self._vocabulary - 1))
+                guesses[readings[row].place].append(min(sample[0], self._vocabulary - 1))
 
     def _own_init(self, sampling: SamplingParams) -> SlotInit:
         """Without what only the served model does: it would count guesses as if they had been said."""

@@ -159,7 +159,9 @@ class RankModel:
             sequences = np.array([_native_row(seq) for seq in plan.seqs], dtype=np.int32).reshape(-1, 6)
             tokens = _concatenated(seq.tokens for seq in plan.seqs)
             targets = _concatenated(seq.prompt_logprobs for seq in plan.seqs)
-            rows, *times = self._program.step(sequences, tokens, targets, plan.step_id, plan.drafts or [])
+            rows, native_ns, all_reduce_ns, mask_wait_ns = self._program.step(
+                sequences, tokens, targets, plan.step_id, plan.drafts or []
+            )
         except Exception:
             # Whether a plan can be run shows when all of it has been looked at. To look at it twice, first without
             # changing anything, would cost each step what a refusal alone should cost.
@@ -167,7 +169,8 @@ class RankModel:
             if self._drafting is not None:
                 self._drafting.revert()
             raise
-        return StepAnswer(self._results(plan, rows) if self._launch.rank == 0 else [], *times, draft_ns)
+        results = self._results(plan, rows) if self._launch.rank == 0 else []
+        return StepAnswer(results, native_ns, all_reduce_ns, mask_wait_ns, draft_ns)
 
     def _begin(self, slot: int, init: SlotInit) -> None:
         # Every rank must refuse it, and only the first one has the board.

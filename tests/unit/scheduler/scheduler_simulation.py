@@ -241,9 +241,7 @@ class Service:
         self.ahead = ahead  # whether a plan leaves before the result of the one before it is in
         self.requests: dict[int, Request] = {}
         self.scheduler = Scheduler(config, log, self.drafters(drafts))
-        self.scheduler.costs.describe([OPERATIONS])
-        if self.scheduler.draft_costs is not None:
-            self.scheduler.draft_costs.describe([DRAFT_OPERATIONS])
+        self.scheduler.step_costs.describe([OPERATIONS], [DRAFT_OPERATIONS])
         self.workers = SimulatedWorkers(config, self.requests)
         self.sent: deque[StepPlan | StepResult] = deque()  # plans, or results that are there already
 

@@ -84,6 +84,9 @@ def test_a_configuration_cannot_be_changed() -> None:
         ),
         ({"model": "demo", "speculative": "sufix"}, "speculative"),
         ({"model": "demo", "speculative": ["off", "suffix"]}, "speculative"),
+        ({"model": "demo", "speculative": "draft_model"}, "speculative names the draft model"),
+        ({"model": "demo", "draft_quantization": "int8"}, "draft_quantization needs 'draft_model'"),
+        ({"model": "demo", "task": "embed", "draft_model": "demo"}, "draft_model guesses tokens"),
         ({"model": " "}, "model must not be blank"),
         ({}, "'model' is not set"),
     ],
@@ -172,3 +175,16 @@ def test_a_file_comes_before_the_preset_of_its_name(tmp_path: Path, monkeypatch:
 def test_a_name_that_is_neither_file_nor_preset_is_answered_with_the_presets() -> None:
     with pytest.raises(OperatorError, match=r"no configuration file lap; presets are .*laptop"):
         load_config({}, Path("lap"))
+
+
+def test_a_draft_model_guesses_unless_speculative_says_otherwise() -> None:
+    def drafters(**options: object) -> tuple[str, ...]:
+        return load_config({"model": "demo", **options}).drafters
+
+    others = ("prediction", "suffix", "grammar")
+    assert drafters() == drafters(speculative="off") == drafters(draft_model="small", speculative="off") == ()
+    assert drafters(speculative="auto") == others
+    assert (
+        drafters(draft_model="small") == drafters(draft_model="small", speculative="auto") == (*others, "draft_model")
+    )
+    assert drafters(draft_model="small", speculative=["draft_model", "suffix"]) == ("suffix", "draft_model")

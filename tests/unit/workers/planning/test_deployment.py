@@ -4,10 +4,11 @@ import pytest
 from numaserve.workers.errors import OperatorError
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.planning.deployment import Deployment, make_deployment
+from numaserve.workers.planning.options import DraftOptions
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
-from numaserve.workers.protocol import PAGE_SIZE
-from numaserve.workers.settings import KvCacheDtype, ModelSettings
+from numaserve.workers.protocol import PAGE_SIZE, DraftModel
+from numaserve.workers.settings import KvCacheDtype, ModelSettings, WeightFormats
 
 from tests.support.configured import configured, with_experts
 from tests.support.machines import GIB, OPTIONS, machine
@@ -209,3 +210,19 @@ def test_a_context_beyond_the_model_is_refused() -> None:
 def test_a_step_has_room_for_one_token_of_every_running_request() -> None:
     deployment = make_deployment(replace(OPTIONS, max_step_tokens=16, max_running_requests=64), SMALL, machine(4))
     assert deployment.launches[0].max_step_tokens == 64
+
+
+def test_a_draft_model_takes_memory_for_weights_pages_and_scratch_beside_the_model() -> None:
+    options = replace(OPTIONS, kv_cache_gib=1.0, tp=2)
+    alone = make_deployment(options, LARGE, machine(2, 2, free_gib=400))
+    draft = DraftOptions("/models/d", SMALL, ModelSettings(formats=WeightFormats(linear="int8")))
+    both = make_deployment(replace(options, draft=draft), LARGE, machine(2, 2, free_gib=400))
+    small = make_deployment(replace(options, settings=draft.settings), SMALL, machine(2, 2, free_gib=400))
+    for with_draft, served, drafting in zip(both.ranks, alone.ranks, small.ranks, strict=True):
+        assert with_draft.weight_bytes == served.weight_bytes + drafting.weight_bytes
+        assert with_draft.scratch_bytes == served.scratch_bytes + drafting.scratch_bytes
+    pages = [each.ranks[0].kv_bytes // each.num_pages for each in (both, alone, small)]
+    assert pages[0] == pages[1] + pages[2]
+    assert both.num_pages < alone.num_pages
+    assert both.ring_slot_bytes == max(alone.ring_slot_bytes, small.ring_slot_bytes)
+    assert both.launches[0].draft == DraftModel("/models/d", draft.settings)

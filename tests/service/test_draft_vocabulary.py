@@ -1,0 +1,20 @@
+from pathlib import Path
+
+import pytest
+from numaserve.server.service.draft_vocabulary import check_vocabulary
+from numaserve.server.tokenizer import load_tokenizer
+from numaserve.workers.errors import OperatorError
+
+from tests.support.tokenizer_builders import write_byte_level_gguf, write_sentencepiece_gguf
+
+
+def test_a_draft_model_of_the_same_tokens_will_do(tmp_path: Path) -> None:
+    one, other = (write_byte_level_gguf(tmp_path / f"{name}.gguf", "gpt-2") for name in ("one", "other"))
+    check_vocabulary(load_tokenizer(one), other)
+
+
+def test_one_of_other_tokens_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    one = write_byte_level_gguf(tmp_path / "one.gguf", "gpt-2")
+    other = write_sentencepiece_gguf(tmp_path / "other.gguf")
+    with pytest.raises(OperatorError, match=r"other.gguf: its vocabulary is not the model's, token \d+ is another one"):
+        check_vocabulary(load_tokenizer(one), other)

@@ -216,8 +216,6 @@ class Program:
     def pooled(self) -> list[tuple[int, bytes]]:
         """Of the last step: the index of each sequence that was pooled, and the final norm of its last position, in
         fp32 of the machine's byte order."""
-    def token_logprobs(self, slot: int, /) -> list[float]:
-        """Log-probabilities of the slot's `token_ids_logprob` at its last sample."""
     def step(
         self,
         sequences: npt.NDArray[np.int32],
@@ -225,7 +223,7 @@ class Program:
         targets: npt.NDArray[np.int32],
         step_id: int = 0,
         drafts: Sequence[int] = (),
-    ) -> tuple[list[tuple[int, Logprobs | None, Logprobs | None]], int, int, int]:
+    ) -> tuple[list[tuple[int, Logprobs | None, Logprobs | None, list[float]]], int, int, int]:
         """Run a batch: rows of (slot, start, count, from previous, end, targets) and their token ids. `end` is what the
         last position is for: 0 nothing, 1 a sample, 2 pooling. Masks are those of step `step_id`.
 
@@ -233,8 +231,8 @@ class Program:
         those before them. There is a sample after the last token that is none and after each draft, and only those
         that rest on right ones are told and kept.
 
-        Returns for each row of logits its sequence, sample and target, then nanoseconds in all, in collectives, and of
-        waiting for masks.
+        Returns for each row of logits its sequence, sample, target, and at a sample the log-probabilities of its slot's
+        `token_ids_logprob`, then nanoseconds in all, in collectives, and of waiting for masks.
         Raises ValueError for a batch that cannot be run, RingError when a peer is gone.
         """
     @property

@@ -117,7 +117,14 @@ nb::object logprobs(const SampledRow& row) {
 // What a sequence's last position is for; 0: nothing.
 constexpr int32_t kSample = 1, kPool = 2;
 
-// [(sequence, sampled or None, target or None)], each a (token, logprob, top ids, top logprobs), and three times.
+nb::list named_logprobs(const StepOutcome& outcome, Range where) {
+  nb::list values;
+  for (int64_t i = where.begin; i < where.end; ++i) values.append(outcome.named_logprobs[i]);
+  return values;
+}
+
+// [(sequence, sampled or None, target or None, log-probabilities of the tokens that it names)], the second and third a
+// (token, logprob, top ids, top logprobs), and three times.
 // `drafts` is empty, or has a number for each sequence.
 nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, const Ints& targets, uint64_t step_id,
                const std::vector<int32_t>& drafts) {
@@ -141,9 +148,9 @@ nb::tuple step(Program& program, const Rows& sequences, const Ints& tokens, cons
   nb::list rows;
   for (size_t i = 0; i < outcome.rows.size(); ++i) {
     const LogitRow& row = outcome.rows[i];
-    rows.append(nb::make_tuple(row.sequence,
-                               row.sample && outcome.sampled[i].token >= 0 ? logprobs(outcome.sampled[i]) : nb::none(),
-                               row.target >= 0 ? logprobs(outcome.targets[i]) : nb::none()));
+    rows.append(nb::make_tuple(
+        row.sequence, row.sample && outcome.sampled[i].token >= 0 ? logprobs(outcome.sampled[i]) : nb::none(),
+        row.target >= 0 ? logprobs(outcome.targets[i]) : nb::none(), named_logprobs(outcome, row.named)));
   }
   return nb::make_tuple(rows, outcome.native_ns, outcome.all_reduce_ns, outcome.mask_wait_ns);
 }
@@ -197,7 +204,6 @@ void bind_program(nb::module_& m) {
       .def_prop_ro("nan_sequences", &Program::nan_sequences)
       .def_prop_ro("dropped_sequences", &Program::dropped_sequences)
       .def_prop_ro("pooled", &pooled)
-      .def("token_logprobs", [](Program& self, int64_t slot) { return self.slots().at(slot).named_logprobs; })
       .def("step", &step, nb::arg("sequences"), nb::arg("tokens"), nb::arg("targets"), nb::arg("step_id") = 0,
            nb::arg("drafts") = std::vector<int32_t>{})
       .def_prop_rw(

@@ -22,9 +22,7 @@ struct SamplingState {
   int32_t num_logprobs;          // -1: none wanted
   const int32_t* prompt_counts;  // [vocabulary], or null without penalties
   const int32_t* output_counts;
-  // Tokens whose log-probabilities are wanted, and where they go; in the vocabulary.
-  const int32_t* named_ids;
-  float* named_logprobs;
+  const int32_t* named_ids;  // tokens whose log-probabilities are wanted; in the vocabulary
   int32_t num_named;
 };
 
@@ -46,11 +44,12 @@ struct SampleArgs {
   const SamplingState* state;
   const int32_t* drafts;  // tokens of the output that `output_counts` does not count yet; those of the step before this
   int32_t num_drafts;
-  const uint32_t* mask;  // bit i of its words tells whether token i is allowed; null: all are
-  int32_t* candidates;   // scratch: [2 * vocab]
-  float* adjusted;       // scratch: [vocab], the logits after penalties, bias, mask and suppression
-  SampledBlock* raw;     // scratch: [sample_blocks(vocab)], of the logits: exp(logit - peak) is weighed
-  SampledBlock* drawn;   // scratch: the same of what is drawn from, at the temperature
+  const uint32_t* mask;   // bit i of its words tells whether token i is allowed; null: all are
+  int32_t* candidates;    // scratch: [2 * vocab]
+  float* adjusted;        // scratch: [vocab], the logits after penalties, bias, mask and suppression
+  SampledBlock* raw;      // scratch: [sample_blocks(vocab)], of the logits: exp(logit - peak) is weighed
+  SampledBlock* drawn;    // scratch: the same of what is drawn from, at the temperature
+  float* named_logprobs;  // [num_named], a result
 };
 
 [[gnu::always_inline]] constexpr int64_t sample_blocks(int64_t vocab) {

@@ -284,7 +284,7 @@ void sample(const SampleArgs& a, SampledRow* out) {
   if (!wants_logprobs(a)) return;
   const double log_sum = log_of(total_weight(a.raw, a.vocab)) + static_cast<double>(of_logits.value);
   for (int i = 0; i < state.num_named; ++i)
-    state.named_logprobs[i] = static_cast<float>(static_cast<double>(a.logits[state.named_ids[i]]) - log_sum);
+    a.named_logprobs[i] = static_cast<float>(static_cast<double>(a.logits[state.named_ids[i]]) - log_sum);
   if (state.num_logprobs >= 0)
     write_logprobs(a.logits, a.vocab, of_logits, log_sum, out->token, state.num_logprobs, out);
 }

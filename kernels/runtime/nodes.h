@@ -49,6 +49,7 @@ struct Run {
   Blocking blocking;
   void* part_sums;  // kPartSums, of the product that is taken
   std::vector<SampledRow>& sampled;
+  std::vector<float>& named_logprobs;  // of all rows; see `LogitRow::named`
   Masks masks;
   uint64_t step_id;
   std::atomic<int64_t> mask_wait_ns{0};  // of the thread that waited longest

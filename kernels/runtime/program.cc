@@ -126,6 +126,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
   node_wait_ns_.resize(nodes_.size());
   step_.begin(plan, tokens, targets, slots_);
   slots_.commit();
+  named_logprobs_.resize(static_cast<size_t>(step_.num_named));
   Run run{.table = table_,
           .team = team_,
           .ring = ring_,
@@ -137,6 +138,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
           .blocking = blocking_,
           .part_sums = part_sums_.data(),
           .sampled = sampled_,
+          .named_logprobs = named_logprobs_,
           .masks = masks_,
           .step_id = step_id};
   if (ring_ != nullptr) {
@@ -156,6 +158,7 @@ StepOutcome Program::run(std::span<const SequenceInput> plan, std::span<const in
   return {.rows = step_.logit_rows,
           .sampled = sampled_.data(),
           .targets = sampled_.data() + step_.logit_rows.size(),
+          .named_logprobs = named_logprobs_.data(),
           .native_ns = native_ns,
           .all_reduce_ns = run.all_reduce_ns,
           .mask_wait_ns = run.mask_wait_ns};

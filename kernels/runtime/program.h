@@ -38,8 +38,9 @@ struct NodeTime {
 
 struct StepOutcome {
   std::span<const LogitRow> rows;
-  const SampledRow* sampled;  // for each row: its sample
-  const SampledRow* targets;  // for each row: the log-probability of its target
+  const SampledRow* sampled;    // for each row: its sample
+  const SampledRow* targets;    // for each row: the log-probability of its target
+  const float* named_logprobs;  // of all rows; see `LogitRow::named`
   int64_t native_ns;
   int64_t all_reduce_ns;
   int64_t mask_wait_ns;
@@ -120,6 +121,7 @@ class Program {
   LargeBuffer thread_scratch_, part_sums_;
   int64_t most_ahead_;
   std::vector<SampledRow> sampled_;
+  std::vector<float> named_logprobs_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<int64_t> node_ns_, node_wait_ns_;
   int64_t native_ns_ = 0;

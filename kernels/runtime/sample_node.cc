@@ -119,7 +119,8 @@ SampleArgs SampleNode::arguments(Run& run, int64_t row, const uint32_t* mask, in
           .candidates = candidates,
           .adjusted = adjusted,
           .raw = raw,
-          .drawn = raw + sample_blocks(vocab)};
+          .drawn = raw + sample_blocks(vocab),
+          .named_logprobs = run.named_logprobs.data() + logit_row.named.begin};
 }
 
 // Puts the ranks' parts of some blocks of the vocabulary together, whose rows are padded to each rank's own columns.

@@ -50,7 +50,6 @@ void SlotTable::init(int64_t index, SlotSettings s) {
   slot.bias_ids = std::move(s.bias_ids);
   slot.bias_values = std::move(s.bias_values);
   slot.suppress_ids = std::move(s.suppress);
-  slot.named_logprobs.resize(s.token_ids_logprob.size());
   slot.named_ids = std::move(s.token_ids_logprob);
   slot.masked = s.masked;
   slot.prompt_counts = s.penalties ? counts(s.prompt_history, vocabulary_) : std::vector<int32_t>{};
@@ -74,7 +73,6 @@ void SlotTable::init(int64_t index, SlotSettings s) {
       .prompt_counts = s.penalties ? slot.prompt_counts.data() : nullptr,
       .output_counts = s.penalties ? slot.output_counts.data() : nullptr,
       .named_ids = slot.named_ids.data(),
-      .named_logprobs = slot.named_logprobs.data(),
       .num_named = static_cast<int32_t>(slot.named_ids.size()),
   };
 }

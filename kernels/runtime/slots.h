@@ -17,7 +17,6 @@ struct Slot {
   std::vector<float> bias_values;
   std::vector<int32_t> prompt_counts, output_counts;  // [vocabulary], empty without penalties
   std::vector<int32_t> named_ids;
-  std::vector<float> named_logprobs;  // of the last sample
   bool masked = false;
   int32_t last_token = -1;
 };

@@ -67,8 +67,6 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
     if (s.num_targets < 0 || s.num_targets > s.count) refuse_slot(s, "has more targets than new tokens");
     if (s.drafts < 0 || (s.drafts > 0 && (s.drafts >= s.count || !s.sample || s.num_targets > 0)))
       refuse_slot(s, "has drafts that nothing is sampled before");
-    if (s.drafts > 0 && !slot.named_ids.empty())
-      refuse_slot(s, "has drafts, and named tokens, which one row a step has");
     if (slot.masked && s.drafts > kMaxMaskedDrafts) refuse_slot(s, "has more drafts than there are masks for");
     if (s.pool && !may_pool_) refuse_slot(s, "wants to be pooled, which this model is not loaded for");
     total += s.count;
@@ -93,6 +91,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
   runs.clear();
   sequences.clear();
   logit_rows.clear();
+  num_named = 0;
   pooled_rows.clear();
   pooled_sequences.clear();
   divided.sequences.clear();
@@ -111,7 +110,7 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
     const AttentionSequence sequence{.row = row, .q_len = s.count, .start = s.start, .pages = slot.pages.data()};
     add_sequence(sequence);
     add_runs(sequence);
-    add_rows(s, static_cast<int32_t>(i), row, targets);
+    add_rows(s, slot, static_cast<int32_t>(i), row, targets);
     if (s.pool) {
       pooled_rows.push_back(row + s.count - 1);
       pooled_sequences.push_back(static_cast<int32_t>(i));
@@ -142,18 +141,22 @@ void Step::add_runs(const AttentionSequence& s) {
     runs.push_back(page_run(s, position, end));
 }
 
-void Step::add_rows(const SequenceInput& s, int32_t index, int32_t row, std::span<const int32_t>& targets) {
+void Step::add_rows(const SequenceInput& s, const Slot& slot, int32_t index, int32_t row,
+                    std::span<const int32_t>& targets) {
   const int32_t first_sample = s.count - 1 - s.drafts;
   for (int32_t t = 0; t < s.count; ++t) {
     const bool sample = s.sample && t >= first_sample;
     if (!sample && t >= s.num_targets) continue;
+    const int64_t first_named = num_named;
+    if (sample) num_named += static_cast<int64_t>(slot.named_ids.size());
     logit_rows.push_back({.row = row + t,
                           .sequence = index,
                           .position = s.start + t + 1,
                           .target = t < s.num_targets ? targets[static_cast<size_t>(t)] : -1,
                           .sample = sample,
                           .draft = sample && t + 1 < s.count ? tokens[static_cast<size_t>(row + t) + 1] : -1,
-                          .behind = sample ? t - first_sample : 0});
+                          .behind = sample ? t - first_sample : 0,
+                          .named = {first_named, num_named}});
   }
   targets = targets.subspan(static_cast<size_t>(s.num_targets));
 }

@@ -34,6 +34,7 @@ struct LogitRow {
   bool sample;
   int32_t draft;   // the guess of what is sampled here, on which the next row rests; or -1
   int32_t behind;  // drafts of its sequence in the step that come before it
+  Range named;     // where the log-probabilities of the tokens that its sequence names lie among those of all rows
 };
 
 // How ranks divide the latents of a long sequence: each attends its blocks of them with the heads of all ranks. (They
@@ -75,6 +76,7 @@ class Step {
   // look cheaper.
   bool counts() const { return !tokens.empty(); }
 
+  int64_t num_named = 0;  // log-probabilities of named tokens, of all rows of logits
   std::vector<int32_t> tokens;
   std::vector<PageRun> runs;
   std::vector<AttentionSequence> sequences;  // that each rank attends for its own heads
@@ -100,7 +102,8 @@ class Step {
  private:
   void check(std::span<const SequenceInput> plan, std::span<const int32_t> tokens, std::span<const int32_t> targets,
              SlotTable& slots);
-  void add_rows(const SequenceInput& sequence, int32_t index, int32_t row, std::span<const int32_t>& targets);
+  void add_rows(const SequenceInput& sequence, const Slot& slot, int32_t index, int32_t row,
+                std::span<const int32_t>& targets);
   void add_runs(const AttentionSequence& sequence);
   void add_sequence(AttentionSequence sequence);
 

@@ -246,8 +246,7 @@ class Drafting:
 
     def _room(self, seq: Sequence, unknown: int) -> int:
         """How many tokens may be guessed behind a sequence: its last one is sampled after the last guess."""
-        # Workers tell the log-probabilities of named tokens of one row a slot.
-        if seq.sampling.token_ids_logprob or seq.pool or seq in self._refused:
+        if seq.pool or seq in self._refused:
             return 0
         deepest = MAX_MASKED_DRAFTS if seq.sampling.masked else _DEEPEST
         return min(seq.max_tokens - len(seq.tokens) - 1 - unknown, deepest)

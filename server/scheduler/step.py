@@ -54,6 +54,7 @@ class Entry(NamedTuple):
                 each.logprobs,
                 [],
                 finished and index == last,
+                token_logprobs=each.token_logprobs,
                 drafter=self.drafter if index < last else "",
             )
             for index, each in enumerate(answer.following)

@@ -106,7 +106,6 @@ IMPOSSIBLE_DRAFTS = {
     "drafts in 40 bits": drafted([0, 1 << 40]),
     "drafts before no sample": drafted([0, 1], sample=False),
     "drafts and targets": drafted([0, 1], prompt_logprobs=[5]),
-    "drafts of a sequence with named tokens": drafted([0, 1], sampling=SamplingParams(token_ids_logprob=[5])),
     "more drafts than rows of logits": drafted([0, 16], tokens=[5] * 17),
 }
 

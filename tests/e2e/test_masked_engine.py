@@ -117,7 +117,7 @@ def guesses_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("guesses_are_free")
 @pytest.mark.parametrize("tp", [1, 2])
 async def test_guesses_right_wrong_and_forbidden_change_no_bit(model: Path, isa: str, tp: int) -> None:
-    some = [request for request in requests() if not request.sampling.token_ids_logprob]
+    some = requests()
     async with real_engine(model, tp, limits=LIMITS) as engine:
         alone = [await answer_of(engine, request) for request in some]
     drafters = played(some, alone, wrong=5)

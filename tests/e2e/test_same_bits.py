@@ -140,6 +140,8 @@ def test_drafts_change_no_bit(subject: Subject, monkeypatch: pytest.MonkeyPatch)
     assert traffic.serve(subject.requests) == subject.alone
     assert min(traffic.scheduler.drafted["played", right] for right in (True, False)) > 100
     assert max(max(plan.drafts or [0]) for plan in traffic.plans) > 8
+    for request, answer in zip(subject.requests, subject.alone, strict=True):
+        assert {len(each) for each in answer.named} == {len(request.sampling.token_ids_logprob)}
 
 
 @needs_demo

@@ -137,7 +137,7 @@ class FakeModel:
             if more.dropped:
                 break
             token = more.token
-            following.append(SampledToken(token, more.logprobs))
+            following.append(SampledToken(token, more.logprobs, more.token_logprobs))
         return replace(result, following=following)
 
     def _allowed(self, step_id: int, row: int) -> set[int] | None:

@@ -48,7 +48,7 @@ inline Request make_request(const Model& model, uint64_t seed, int number) {
        .bias_values = {},
        .suppress = {},
        .masked = false,
-       .token_ids_logprob = {},
+       .token_ids_logprob = one_in(3) ? std::vector{any_token(), any_token()} : std::vector<int32_t>{},
        .penalties = one_in(3),
        .prompt_history = {},
        .output_history = {}};
@@ -243,7 +243,11 @@ class Traffic {
       result.dropped.push_back(dropped);
     }
     result.tokens.push_back(token);
-    if (rank_.rank() == 0) result.logprobs.push_back(outcome.sampled[index].logprob);
+    if (rank_.rank() == 0) {
+      result.logprobs.push_back(outcome.sampled[index].logprob);
+      result.logprobs.insert(result.logprobs.end(), outcome.named_logprobs + row.named.begin,
+                             outcome.named_logprobs + row.named.end);
+    }
     running.known.push_back(token);
     running.sampled = true;
     if (static_cast<int64_t>(result.tokens.size()) >= running.request.max_new) end(running);

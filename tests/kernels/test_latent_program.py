@@ -162,7 +162,7 @@ def run(program: Program, step: Step) -> list[dict[int, float]]:
     rows = np.array([(slot, start, len(tokens), 0, 1, 0) for slot, start, tokens in step], np.int32)
     tokens = np.array([token for _, _, tokens in step for token in tokens], np.int32)
     results, *_ = program.step(rows, tokens, NONE)
-    return [dict(zip(sampled[2], sampled[3], strict=True)) for _, sampled, _ in results if sampled is not None]
+    return [dict(zip(sampled[2], sampled[3], strict=True)) for _, sampled, *_ in results if sampled is not None]
 
 
 def prompts(rng: np.random.Generator) -> list[list[int]]:

@@ -89,7 +89,7 @@ class Model:
         program.append_pages(0, [0])
         plan = np.array([(0, 0, len(tokens), 0, 1, 0)], np.int32)
         results, *_ = program.step(plan, np.array(tokens, np.int32), NONE)
-        ((_, sampled, _),) = results
+        ((_, sampled, *_),) = results
         assert sampled is not None
         return list(zip(sampled[2], sampled[3], strict=True))
 

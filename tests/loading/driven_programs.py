@@ -21,6 +21,7 @@ AnyProgram = Program | ReferenceProgram
 NONE = np.empty(0, np.int32)
 # Rows of (slot, start, tokens or None: the one sampled before, whether to sample or what else it ends in, targets).
 Row = tuple[int, int, Sequence[int] | None, int, Sequence[int]]
+Told = tuple[int, Any, Any, list[float]]
 
 
 class RandomWeights(Shapes):
@@ -63,8 +64,8 @@ def start(program: AnyProgram, slot: int, pages: Sequence[int], sampling: Sampli
     program.append_pages(slot, list(pages))
 
 
-def run(program: AnyProgram, rows: Sequence[Row], drafts: Sequence[int] = ()) -> list[tuple[int, Any, Any]]:
-    """One step; for each row of logits its sequence, what was sampled, and what the target got."""
+def run(program: AnyProgram, rows: Sequence[Row], drafts: Sequence[int] = ()) -> list[Told]:
+    """One step; for each row of logits its sequence, what was sampled, and what the target and named tokens got."""
     plan = [
         (slot, begin, 1 if tokens is None else len(tokens), tokens is None, sample, len(targets))
         for slot, begin, tokens, sample, targets in rows
@@ -88,16 +89,16 @@ def steps(length: int = 48) -> list[list[Row]]:
     ]
 
 
-def answers(program: AnyProgram) -> list[tuple[int, Any, Any]]:
+def answers(program: AnyProgram) -> list[Told]:
     """What a program answers to all `steps`."""
     for slot in range(2):
         start(program, slot, range(slot, 32, 2))
     return [row for each in steps() for row in run(program, each)]
 
 
-def logprobs(found: list[tuple[int, Any, Any]]) -> np.ndarray:
+def logprobs(found: list[Told]) -> np.ndarray:
     """Those of the targets, which are the same whatever is sampled."""
-    return np.array([target[1] for _, _, target in found if target is not None])
+    return np.array([target[1] for _, _, target, _ in found if target is not None])
 
 
 def reference(
@@ -106,7 +107,7 @@ def reference(
     return ReferenceProgram(b.setup, operations, numbers=numbers, ranks=ranks)
 
 
-def reference_group(builders: Sequence[ProgramBuilder], numbers: Numbers) -> list[list[tuple[int, Any, Any]]]:
+def reference_group(builders: Sequence[ProgramBuilder], numbers: Numbers) -> list[list[Told]]:
     """What each rank of a group answers, or, if it is not the first, tells nobody."""
     group = Group(len(builders))
     programs = [reference(b, b.fused(), numbers, Member(group, rank)) for rank, b in enumerate(builders)]

@@ -1,7 +1,6 @@
 """The reference beside native code: what fusions and kernels are compared with, and what it says of itself."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import psutil
@@ -11,6 +10,7 @@ from driven_programs import (
     AnyProgram,
     RandomWeights,
     Row,
+    Told,
     answers,
     logprobs,
     packed,
@@ -98,9 +98,9 @@ def test_rows_of_a_step_do_not_depend_on_each_other(part: Part) -> None:
     start(alone, 3, range(20, 36))
     prompt = np.random.default_rng(0).integers(0, 96, (2, 48)).tolist()[1]
     found = [run(alone, [(3, at, [token], at == 47, prompt[at + 1 : at + 2])])[0] for at, token in enumerate(prompt)]
-    of_second = [target for sequence, _, target in expected[48:] if target is not None][: len(prompt) - 1]
+    of_second = [target for sequence, _, target, _ in expected[48:] if target is not None][: len(prompt) - 1]
     assert len(of_second) == 47
-    for (_, _, one), other in zip(found, of_second, strict=False):
+    for (_, _, one, _), other in zip(found, of_second, strict=False):
         assert one[:1] == other[:1]
         np.testing.assert_allclose(one[1], other[1], rtol=1e-10)
 
@@ -119,7 +119,7 @@ def test_ranks_that_divide_a_sequence_attend_to_what_each_would_alone(team: Team
         settings = ModelSettings(context_parallel_from=begin)
         builders = [latent(Part(2, rank, RandomWeights(team, rank), settings)) for rank in range(2)]
         found.append(reference_group(builders, EXACT)[0])
-    divided, whole = ([sampled for _, sampled, _ in each if sampled] for each in found)
+    divided, whole = ([sampled for _, sampled, *_ in each if sampled] for each in found)
     for one, other in zip(divided, whole, strict=True):
         assert (one[0], one[2]) == (other[0], other[2])
         np.testing.assert_allclose(one[3], other[3], rtol=1e-10)
@@ -130,9 +130,9 @@ def programs(part: Part, team: Team) -> list[AnyProgram]:
     return [make_program(b.setup, b.fused(), team), reference(b, b.fused(), DECLARED)]
 
 
-def said(found: list[tuple[int, Any, Any]]) -> list[tuple[int, float]]:
-    """The tokens that were kept, with their log-probabilities."""
-    return [(sampled[0], sampled[1]) for _, sampled, _ in found if sampled is not None]
+def said(found: list[Told]) -> list[tuple[int, float, list[float]]]:
+    """The tokens that were kept, with their log-probabilities and those of named ones."""
+    return [(sampled[0], sampled[1], named) for _, sampled, _, named in found if sampled is not None]
 
 
 PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.7}
@@ -144,12 +144,12 @@ def test_right_drafts_are_kept_and_what_rests_on_a_wrong_one_is_forgotten(
     index: int, sampling: dict[str, float], part: Part, team: Team
 ) -> None:
     program = programs(part, team)[index]
-    params = SamplingParams(**{"temperature": 0.0, "logprobs": 0, **sampling})  # type: ignore[arg-type]
+    params = SamplingParams(**{"temperature": 0.0, "logprobs": 0, "token_ids_logprob": [7, 90], **sampling})  # type: ignore[arg-type]
     start(program, 0, range(8), params)
     alone = said(run(program, [(0, 0, [5, 6, 7], True, ())]))
     for position in range(3, 9):
         alone += said(run(program, [(0, position, None, True, ())]))
-    tokens = [token for token, _ in alone]
+    tokens = [token for token, *_ in alone]
     start(program, 1, range(8, 16), params)
     found = said(run(program, [(1, 0, [5, 6, 7], True, ())]))
     wrong = tokens[3] ^ 1
@@ -157,17 +157,17 @@ def test_right_drafts_are_kept_and_what_rests_on_a_wrong_one_is_forgotten(
     assert len(found) == 4
     found += said(run(program, [(1, 6, None, True, ())]))
     found += said(run(program, [(1, 7, [tokens[4], tokens[5]], True, ())], [1]))
-    assert [token for token, _ in found] == tokens
+    assert [token for token, *_ in found] == tokens
     if index == 0:
         assert found == alone
-    np.testing.assert_allclose([logprob for _, logprob in found], [logprob for _, logprob in alone], rtol=1e-5)
+    np.testing.assert_allclose(*([[one, *named] for _, one, named in each] for each in (found, alone)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("index", [0, 1], ids=["native", "reference"])
 def test_a_wrong_draft_whose_logits_are_not_numbers_spoils_nothing(index: int, team: Team) -> None:
     program = programs(Part(weights=RandomWeights(team, spoiled_token=9)), team)[index]
     start(program, 0, range(8))
-    ((first, _),) = said(run(program, [(0, 0, [5, 6, 7], True, ())]))
+    ((first, *_),) = said(run(program, [(0, 0, [5, 6, 7], True, ())]))
     assert len(said(run(program, [(0, 3, [first, 9], True, ())], [1]))) == 1
     assert list(program.nan_sequences) == []
     run(program, [(0, 4, [9], True, ())])
@@ -180,7 +180,7 @@ def test_a_right_draft_behind_which_logits_are_not_numbers_ends_what_is_kept(ind
     start(program, 0, range(8), SamplingParams(temperature=0.0, logprobs=0, logit_bias={9: 1e4}))
     run(program, [(0, 0, [5, 6], False, ())])
     found = run(program, [(0, 2, [7, 9, 9], True, ())], [2])
-    assert [token for token, _ in said(found)] == [9]
+    assert [token for token, *_ in said(found)] == [9]
     assert list(program.nan_sequences) == []
     run(program, [(0, 3, None, True, ())])
     assert list(program.nan_sequences) == [0]
@@ -210,7 +210,7 @@ def test_a_plan_that_native_code_refuses_is_refused_and_taken_back(name: str, pa
         with pytest.raises(ValueError):
             run(program, REFUSED[name])
         program.revert()
-        ((_, sampled, _),) = run(program, [(0, 3, [5] * 40, True, ())])  # on the two pages that it had
+        ((_, sampled, *_),) = run(program, [(0, 3, [5] * 40, True, ())])  # on the two pages that it had
         after.append(sampled[0])
         assert program.totals[:2] == (2, 43)
     assert after[0] == after[1]
@@ -272,7 +272,7 @@ def test_seeds_penalties_and_biases_sample_what_native_code_does(team: Team) -> 
             start(program, 0, range(8), sampling)
             rows = [run(program, [(0, 0, [1, 2, 3], True, [2])])[-1]]
             rows += [run(program, [(0, at, None, True, ())])[0] for at in range(3, 200)]
-            found.append([(token, ids) for _, (token, _, ids, _), _ in rows])
+            found.append([(token, ids) for _, (token, _, ids, _), *_ in rows])
         assert found[0] == found[1]
         if sampling.temperature > 0:
             assert len({token for token, _ in found[0]}) > 30

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from numaserve.workers.protocol import SampledToken, SeqPlan, SeqResult, StepPlan
+from numaserve.workers.protocol import SeqPlan, SeqResult, StepPlan
 
 from tests.simulation.scenario import Scenario
 from tests.simulation.truth import PAGE_SIZE, Truth
@@ -119,14 +119,12 @@ class Memory:
         embedding = truth.embedding() if seq.pool else b""
         if not seq.sample:
             return SeqResult(prompt_logprobs=rows, nan=nan, embedding=embedding)
-        sampled = [
-            SampledToken(truth.tokens[position], truth.row(position) if truth.wanted.logprobs >= 0 else None)
-            for position in range(known, end + 1)
-        ]
+        sampled = [truth.sampled(position) for position in range(known, end + 1)]
         if truth.wanted.penalties:
             if slot.history != truth.tokens[truth.prompt_len : known]:
                 self._world.violate("penalties would count other tokens than those of the output")
             slot.history += [each.token for each in sampled]
         slot.sampled = sampled[-1].token
-        token, logprobs = sampled[0].token, sampled[0].logprobs
-        return SeqResult(token, logprobs, rows, nan, dropped == 0, truth.named(known), embedding, sampled[1:])
+        first, *others = sampled
+        named = first.token_logprobs
+        return SeqResult(first.token, first.logprobs, rows, nan, dropped == 0, named, embedding, others)

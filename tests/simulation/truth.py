@@ -4,7 +4,7 @@ import codecs
 from dataclasses import dataclass, field
 
 from numaserve.server.engine.constraint import MaskState
-from numaserve.workers.protocol import TokenLogprobs
+from numaserve.workers.protocol import SampledToken, TokenLogprobs
 
 PAGE_SIZE = 4
 EOS = 0
@@ -135,6 +135,11 @@ class Truth:
     def named(self, position: int) -> list[float]:
         """Those of the tokens that are named."""
         return [-(self.digests[position - 1] % 997 + token) / 100 for token in self.wanted.named]
+
+    def sampled(self, position: int) -> SampledToken:
+        """What a worker tells of the token of `position`."""
+        logprobs = self.row(position) if self.wanted.logprobs >= 0 else None
+        return SampledToken(self.tokens[position], logprobs, self.named(position))
 
     def embedding(self) -> bytes:
         """The embedding of the prompt, which has one number."""

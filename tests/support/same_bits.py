@@ -115,8 +115,10 @@ QUANTIZED = [
 GREEDY = SamplingParams(temperature=0.0, logprobs=5)
 SAMPLED = (
     SamplingParams(temperature=0.8, top_p=0.9, seed=1, logprobs=5),
-    SamplingParams(temperature=1.2, top_k=40, seed=2, logprobs=5, repetition_penalty=1.2),
-    SamplingParams(temperature=1.0, min_p=0.02, seed=3, logprobs=0, presence_penalty=0.5, frequency_penalty=0.5),
+    SamplingParams(temperature=1.2, top_k=40, seed=2, logprobs=5, repetition_penalty=1.2, token_ids_logprob=[3, 200]),
+    SamplingParams(
+        temperature=1.0, min_p=0.02, seed=3, presence_penalty=0.5, frequency_penalty=0.5, token_ids_logprob=[7]
+    ),
 )
 
 

@@ -29,6 +29,7 @@ class Answer:
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    named: list[list[float]] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     nan: bool = False
     embedding: bytes = b""
@@ -92,6 +93,7 @@ class Traffic:
             if update.token is not None:
                 answer.tokens.append(update.token)
                 answer.logprobs.append(update.logprobs)
+                answer.named.append(list(update.token_logprobs))
 
 
 def one_by_one(traffic: Traffic, requests: Sequence[Request]) -> list[Answer]:

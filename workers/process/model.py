@@ -34,8 +34,8 @@ from numaserve.workers.weights.cache.background import BackgroundWriter
 
 # Token, its log-probability, the most likely tokens and theirs.
 NativeLogprobs = tuple[int, float, list[int], list[float]]
-# Index in the plan, what was sampled, what the wanted next token got.
-NativeRow = tuple[int, NativeLogprobs | None, NativeLogprobs | None]
+# Index in the plan, what was sampled, what the wanted next token got, and what the named ones did.
+NativeRow = tuple[int, NativeLogprobs | None, NativeLogprobs | None, list[float]]
 
 
 @dataclass
@@ -80,7 +80,6 @@ class RankModel:
         self._cache_writers: list[BackgroundWriter] = []
         self._steps = 0
         self._wants_logprobs = [False] * launch.max_running_requests
-        self._names_tokens = [False] * launch.max_running_requests
 
     @property
     def isa(self) -> str:
@@ -182,29 +181,27 @@ class RankModel:
         for seq in plan.seqs:
             if seq.init is not None:
                 self._wants_logprobs[seq.slot] = seq.init.sampling.logprobs >= 0
-                self._names_tokens[seq.slot] = bool(seq.init.sampling.token_ids_logprob)
         sampled: list[list[SampledToken]] = [[] for _ in plan.seqs]
         prompts: list[list[TokenLogprobs]] = [[] for _ in plan.seqs]
-        for index, sample, target in rows:
+        for index, sample, target, named in rows:
             if sample is not None:
                 wanted = self._wants_logprobs[plan.seqs[index].slot]
-                sampled[index].append(SampledToken(sample[0], TokenLogprobs(*sample) if wanted else None))
+                sampled[index].append(SampledToken(sample[0], TokenLogprobs(*sample) if wanted else None, named))
             if target is not None:
                 prompts[index].append(TokenLogprobs(*target))
         results = []
         for tokens, of_prompt in zip(sampled, prompts, strict=True):
             first, *following = tokens or [SampledToken(-1)]
-            results.append(SeqResult(first.token, first.logprobs, of_prompt, following=following))
+            told = SeqResult(
+                first.token, first.logprobs, of_prompt, token_logprobs=first.token_logprobs, following=following
+            )
+            results.append(told)
         for index, values in self._program.pooled:
             results[index] = msgspec.structs.replace(results[index], embedding=values)
         for index in self._program.nan_sequences:
             results[index] = msgspec.structs.replace(results[index], nan=True)
         for index in self._program.dropped_sequences:
             results[index] = msgspec.structs.replace(results[index], dropped=True)
-        for index, seq in enumerate(plan.seqs):
-            if seq.sample and self._names_tokens[seq.slot]:
-                named = self._program.token_logprobs(seq.slot)
-                results[index] = msgspec.structs.replace(results[index], token_logprobs=named)
         return results
 
 

@@ -120,6 +120,7 @@ class SampledToken(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
     token: int
     logprobs: TokenLogprobs | None = None
+    token_logprobs: list[float] = []  # of `token_ids_logprob`, in that order
 
 
 class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

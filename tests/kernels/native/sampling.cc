@@ -24,7 +24,7 @@ nb::tuple row_of(const SampledRow& row) {
 // A row whose blocks `parts` threads would share.
 SampledRow sample_in_parts(const KernelTable& table, const float* logits, int64_t vocab, int64_t position,
                            const SamplingState& state, const uint32_t* mask, const std::vector<int32_t>& drafts,
-                           int64_t parts) {
+                           int64_t parts, float* named_logprobs) {
   std::vector<int32_t> candidates(static_cast<size_t>(2 * vocab));
   std::vector<float> adjusted(static_cast<size_t>(vocab));
   const int64_t count = sample_blocks(vocab);
@@ -39,7 +39,8 @@ SampledRow sample_in_parts(const KernelTable& table, const float* logits, int64_
                         .candidates = candidates.data(),
                         .adjusted = adjusted.data(),
                         .raw = raw.data(),
-                        .drawn = drawn.data()};
+                        .drawn = drawn.data(),
+                        .named_logprobs = named_logprobs};
   for (int64_t part = 0; part < parts; ++part) table.sample_begin(args, split(count, parts, part));
   for (int64_t part = 0; part < parts; ++part) table.sample_weigh(args, split(count, parts, part));
   SampledRow row{};
@@ -80,10 +81,9 @@ nb::tuple sample(const std::string& isa, Array<const float, 1> logits, int64_t p
                             .prompt_counts = data_or_null(prompt_counts),
                             .output_counts = data_or_null(output_counts),
                             .named_ids = named.data(),
-                            .named_logprobs = named_logprobs.data(),
                             .num_named = static_cast<int32_t>(named.size())};
-  const SampledRow row =
-      sample_in_parts(*table_by_name(isa), logits.data(), vocab, position, state, data_or_null(mask), drafts, parts);
+  const SampledRow row = sample_in_parts(*table_by_name(isa), logits.data(), vocab, position, state, data_or_null(mask),
+                                         drafts, parts, named_logprobs.data());
   return nb::make_tuple(row_of(row), row.dropped, named_logprobs);
 }
 
@@ -106,7 +106,7 @@ std::pair<bool, bool> usable(const std::string& isa, Array<const float, 1> logit
   state.num_bias = bias != 0.0f;
   state.num_logprobs = -1;
   SampledRow target{};
-  const SampledRow sampled = sample_in_parts(table, logits.data(), vocab, 0, state, nullptr, {}, 1);
+  const SampledRow sampled = sample_in_parts(table, logits.data(), vocab, 0, state, nullptr, {}, 1, nullptr);
   table.token_logprobs(logits.data(), vocab, 0, 0, &target);
   return {sampled.usable, target.usable};
 }

@@ -159,11 +159,13 @@ def test_of_several_drafters_that_one_is_heard_whose_guesses_were_right() -> Non
     assert heard[-1] == "good"
 
 
-def test_named_tokens_are_never_guessed_behind() -> None:
+def test_what_is_said_of_named_tokens_comes_with_each_token() -> None:
     subject = scheduler(7)
-    seq = added(subject, sampling=SamplingParams(token_ids_logprob=[5]))
-    begun(subject, seq)
-    assert planned(subject).drafts is UNSET
+    begun(subject, added(subject, sampling=SamplingParams(token_ids_logprob=[5])))
+    step_id = planned(subject).step_id
+    answer = SeqResult(7, token_logprobs=[-1.0], following=[SampledToken(8, token_logprobs=[-2.0])])
+    updates = subject.apply(StepResult(step_id, 0, [answer], 0, 0, 1_000_000))
+    assert [(each.token, each.token_logprobs) for each in updates] == [(7, [-1.0]), (8, [-2.0])]
 
 
 def test_a_masked_sequence_has_a_row_of_the_board_for_each_guess_and_few_of_them() -> None:

@@ -21,7 +21,8 @@ from numaserve.workers.program.reference.step import Ints, make_step
 from numaserve.workers.program.setup import ProgramSetup
 from numaserve.workers.protocol import TokenLogprobs
 
-Row = tuple[int, tuple[Any, ...] | None, tuple[Any, ...] | None]  # sequence, sample, target, as native code tells them
+# Sequence, sample, target, log-probabilities of named tokens, as native code tells them.
+Row = tuple[int, tuple[Any, ...] | None, tuple[Any, ...] | None, list[float]]
 
 
 class ReferenceProgram:
@@ -61,10 +62,6 @@ class ReferenceProgram:
         """Look for masks there."""
         self._masks = (board, deadline_s)
 
-    def token_logprobs(self, slot: int) -> list[float]:
-        """Log-probabilities of the slot's `token_ids_logprob` at its last sample."""
-        return self._slots.at(slot).token_logprobs
-
     def init_slot(self, slot: int, settings: Mapping[str, Any]) -> None:
         """Forget what a slot held."""
         self._slots.init(slot, settings)
@@ -98,7 +95,7 @@ class ReferenceProgram:
         steps, total_tokens, ns = self._totals
         self._totals = (steps + 1, total_tokens + len(step.tokens), ns + took)
         found = zip(step.logit_rows, run.sampled, strict=True) if run.sampled else ()
-        rows = [(row.sequence.index, _told(chosen), _told(target)) for row, (chosen, target) in found]
+        rows = [(row.sequence.index, _told(chosen), _told(target), named) for row, (chosen, target, named) in found]
         return rows, took, 0, masks.waited_ns
 
     def expand(self, matrices: Iterable[Matrix]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -69,7 +69,12 @@ class KvCache:
         return held.transpose(0, 1).flatten(1, 2)[:, :tokens].to(self._numbers.dtype)
 
 
-Sampled = tuple[TokenLogprobs | None, TokenLogprobs | None]  # the sample, the target
+class Sampled(NamedTuple):
+    """What is told of a row of logits."""
+
+    sample: TokenLogprobs | None = None
+    target: TokenLogprobs | None = None
+    named: list[float] = []  # log-probabilities of the tokens that its sequence names
 
 
 @dataclass

@@ -17,7 +17,6 @@ class Slot:
     prompt: list[int] = field(default_factory=list)
     output: list[int] = field(default_factory=list)
     last_token: int = -1
-    token_logprobs: list[float] = field(default_factory=list)  # of the last sample
 
 
 class SlotTable:

@@ -163,10 +163,6 @@ def _check_drafts(slots: SlotTable, row: list[int], drafts: int) -> None:
         f"{named} has drafts that nothing is sampled before",
     )
     _require(
-        drafts == 0 or not sampling.token_ids_logprob,
-        f"{named} has drafts, and named tokens, which one row a step has",
-    )
-    _require(
         drafts <= MAX_MASKED_DRAFTS or not sampling.masked,
         f"{named} has more drafts than there are masks for",
     )

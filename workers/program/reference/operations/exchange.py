@@ -45,20 +45,20 @@ def sample(run: Run, op: Sample) -> None:
     tokens = []
     if run.setup.ranks.rank == 0:
         wide = cast(F32, logits.to(torch.float32).numpy())
-        run.sampled = [(None, None)] * len(rows)
+        run.sampled = [Sampled()] * len(rows)
         # Free rows first: they wait for nobody's mask.
         for index in sorted(range(len(rows)), key=lambda index: _is_masked(rows[index])):
             run.sampled[index] = _sampled(run, rows[index], wide[index])
-        tokens = [-1 if each is None else each.token for each, _ in run.sampled]
+        tokens = [-1 if each.sample is None else each.sample.token for each in run.sampled]
     tokens = list(run.ranks.gather(tokens)[0])
     for index in _wrong(rows, tokens):
         if run.sampled:
-            run.sampled[index] = (None, None)
+            run.sampled[index] = Sampled()
         tokens[index] = -1
     for index, (row, token) in enumerate(zip(rows, tokens, strict=True)):
         if token >= 0:
             _remember(row.sequence.slot, token)
-        told = run.sampled and run.sampled[index] != (None, None)
+        told = run.sampled and run.sampled[index] != Sampled()
         if told and not usable(wide[index]) and row.sequence.index not in run.spoiled:
             run.spoiled.append(row.sequence.index)
 
@@ -81,6 +81,7 @@ def _is_masked(row: LogitRow) -> bool:
 def _sampled(run: Run, row: LogitRow, logits: F32) -> Sampled:
     slot = row.sequence.slot
     params, target, chosen = slot.sampling, None, None
+    named: list[float] = []
     if row.target >= 0:
         target = token_logprobs(logits, row.target, max(params.logprobs, 0))
     # What a guess leads to may be no numbers: the sequence fails when it gets there without guesses.
@@ -92,12 +93,12 @@ def _sampled(run: Run, row: LogitRow, logits: F32) -> Sampled:
         token = sampled_token(x, params, row.position)
         if dropped or is_dropped(x, allowed):
             if row.drafts:  # the sequence goes on with what was sampled before
-                return None, target
+                return Sampled(target=target)
             run.dropped.append(row.sequence.index)
-        slot.token_logprobs = named_logprobs(logits, params.token_ids_logprob) if params.token_ids_logprob else []
+        named = named_logprobs(logits, params.token_ids_logprob) if params.token_ids_logprob else []
         wanted = params.logprobs >= 0
         chosen = token_logprobs(logits, token, params.logprobs) if wanted else TokenLogprobs(token, 0.0)
-    return chosen, target
+    return Sampled(chosen, target, named)
 
 
 def _remember(slot: Slot, token: int) -> None:

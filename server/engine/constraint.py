@@ -35,6 +35,10 @@ class TokenMatcher(Protocol):
         """One at the same place, which goes its own way: what becomes of it changes nothing here. Raises
         `ConstraintFailed` where there can be none."""
 
+    def would_accept(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens may come next, one after the other; those of which nothing is known count. Raises
+        `ConstraintFailed` where that cannot be told."""
+
     def forced(self) -> Sequence[int]:
         """Tokens of the only text that is allowed next. The answer may cut it into tokens in another way. Raises
         `ConstraintFailed` where that cannot be told."""

@@ -71,6 +71,8 @@ class MaskedSequence:
     guesses: Guesses | None = None  # of the step that is awaited
     looks: bool = False  # a thread has taken them
     tells_forced: bool = False  # the sequence is to know what its constraint forces
+    tells_forbidden: bool = True  # and which of its guesses that forbids
+    checked: int = -1  # tokens before the guesses that were held against the constraint last
     at_work: bool = False  # a piece of work is in a thread or on its way there
     ended: bool = False
     failure: str | None = None
@@ -85,7 +87,13 @@ class MaskedSequence:
     def has_work(self) -> bool:
         """Whether there is something for a thread to do."""
         waits = self.guesses is not None and not self.looks
-        return not self.ended and self.failure is None and (self.state is None or waits)
+        return not self.ended and self.failure is None and (self.state is None or waits or self.has_unchecked)
+
+    @property
+    def has_unchecked(self) -> bool:
+        """Whether more is guessed of what comes behind the tokens that are known than was looked at."""
+        begin, guessed = self.sequence.guessed
+        return self.tells_forbidden and begin == self.position != self.checked and bool(guessed)
 
     def await_rows(self, board: MaskBoard, step_id: int, planned: MaskedRow) -> None:
         """Rank 0 will wait for these."""
@@ -145,6 +153,17 @@ class MaskedSequence:
         if self.guesses is not None:
             self.guesses.forget()
         self.guesses = None
+
+    def tell_forced(self, matcher: TokenMatcher) -> None:
+        """Tell the sequence what its constraint forces; in a thread. Raises `ConstraintFailed`."""
+        self.sequence.forced = self.position, matcher.forced()
+
+    def tell_forbidden(self, matcher: TokenMatcher) -> None:
+        """Tell the sequence which of its guesses its constraint forbids; in a thread. Raises `ConstraintFailed`."""
+        self.checked = self.position
+        begin, guessed = self.sequence.guessed
+        if begin == self.position and (count := matcher.would_accept(guessed)) < len(guessed):
+            self.sequence.forbidden = begin, guessed[: count + 1]
 
     def masks_behind(self, tokens: tuple[int, ...]) -> Iterator[tuple[MaskState, Bits]]:
         """What may come behind each of these, as far as they are allowed; in a thread. Raises `ConstraintFailed`."""

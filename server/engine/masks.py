@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 # For all masks behind the guesses of a sequence: a step shall not wait long for what may not be wanted.
 _LOOKING_S = 1e-3
-_FORCED_S = 5e-3  # it is made beside everything else, but not without the interpreter's lock
+_TELLING_S = 5e-3  # it is made beside everything else, but not without the interpreter's lock
 _LATE = (
     "The server could not work out in time what the constraint of this request allows next. Please send it again, or "
     "simplify the constraint."
@@ -169,10 +169,13 @@ class Masks:
                 held.at_work = held.has_work
                 if not held.at_work:
                     return
-                guesses = held.take_guesses()
+                guesses, is_known = held.take_guesses(), held.state is not None
                 tokens, held.tokens = held.tokens, []
             if guesses is not None:
                 self._look_ahead(held, guesses)
+                continue
+            if is_known:
+                held.tells_forbidden = self._tell(held, held.tell_forbidden)
                 continue
             try:
                 state = self._next_mask(held, tokens)
@@ -187,7 +190,8 @@ class Masks:
                     if not held.tokens:
                         held.state = state
                         held.publish_known()
-                self._tell_forced(held)
+                if held.tells_forced and held.allows_few:
+                    held.tells_forced = self._tell(held, held.tell_forced)
 
     def _next_mask(self, held: MaskedSequence, tokens: list[int]) -> MaskState:
         begun = self._clock()
@@ -201,19 +205,19 @@ class Masks:
         self._metrics.mask(self._clock() - begun)
         return state
 
-    def _tell_forced(self, held: MaskedSequence) -> None:
-        """Tell the sequence what its constraint forces, until that has failed or taken long once."""
-        if not held.tells_forced or held.matcher is None or not held.allows_few:
-            return
-        begun, held.tells_forced = self._clock(), False
+    def _tell(self, held: MaskedSequence, tell: Callable[[TokenMatcher], None]) -> bool:
+        """Have `tell` tell the sequence something. Whether it may again: it has neither failed nor taken long."""
+        if held.matcher is None:
+            return False
+        begun = self._clock()
         try:
-            held.sequence.forced = held.position, held.matcher.forced()
+            tell(held.matcher)
         except ConstraintFailed:
-            return
+            return False
         except Exception:
-            logger.exception("what a constraint forces cannot be told")
-            return
-        held.tells_forced = self._clock() - begun < _FORCED_S
+            logger.exception("what a constraint lets come cannot be told")
+            return False
+        return self._clock() - begun < _TELLING_S
 
     def _look_ahead(self, held: MaskedSequence, guesses: Guesses) -> None:
         """Publish what may come behind guesses. Behind those that are not allowed nothing is kept: nobody waits."""

@@ -76,12 +76,12 @@ class _Guesses:
         """How many of the first `depth` are right, and those before them."""
         return expected(self.right, depth)
 
-    def guess(self, tokens: list[int], vocab_size: int) -> None:
-        """Guess what follows `tokens`, as that drafter does of whose guesses most should be right."""
-        self.made_behind = len(tokens)
+    def guess(self, seq: Sequence, vocab_size: int) -> None:
+        """Guess the next tokens, as that drafter does of whose guesses most should be right."""
+        self.made_behind = len(seq.tokens)
         self.tokens, most = [], 0.0
         for each in self.drafters:
-            guessed = list(takewhile(vocab_size.__gt__, each.guess(tokens, _DEEPEST + 1)))
+            guessed = _allowed(seq, list(takewhile(vocab_size.__gt__, each.guess(seq.tokens, _DEEPEST + 1))))
             likely = expected(self.often_right.get(each.name, UNKNOWN), len(guessed))
             if likely > most:
                 self.tokens, self.drafter, most = guessed, each.name, likely
@@ -266,8 +266,21 @@ class Drafting:
         guesses = self._guesses.get(seq)
         if guesses is None:
             guesses = self._guesses[seq] = _Guesses(self._drafters.make(seq))
+        guesses.tokens = _allowed(seq, guesses.tokens)
         known = len(seq.tokens)
         is_short = len(guesses.tokens) < _FEW and guesses.made_behind != known
         if is_short and (guesses.right > least or known - guesses.made_behind >= _REST):
-            guesses.guess(seq.tokens, self._vocab_size)
+            guesses.guess(seq, self._vocab_size)
+            if seq.sampling.masked:
+                seq.guessed = known, guesses.tokens
         return guesses
+
+
+def _allowed(seq: Sequence, guesses: list[int]) -> list[int]:
+    """The guesses before the first that is known to be forbidden."""
+    begin, forbidden = seq.forbidden
+    known = len(seq.tokens) - begin  # of them
+    count = len(forbidden) - known
+    if 0 < count <= len(guesses) and forbidden[known:] == guesses[:count] and forbidden[:known] == seq.tokens[begin:]:
+        return guesses[: count - 1]
+    return guesses

@@ -105,6 +105,10 @@ class Sequence:
     resuming: bool = field(init=False, default=False)  # its output had begun when its KV was lost with the workers
     # Tokens that its constraint forces, from an index on; told by whoever has the constraint, in another thread.
     forced: tuple[int, Iterable[int]] = field(init=False, default=(0, ()))
+    # What is guessed of the next tokens of a constrained one, from an index on; and, told as above, such guesses as far
+    # as the first that the constraint forbids.
+    guessed: tuple[int, ListOf[int]] = field(init=False, default=(0, ()))
+    forbidden: tuple[int, ListOf[int]] = field(init=False, default=(0, ()))
     rejected: Counter[str] = field(init=False, default_factory=Counter)  # wrong guesses that were verified, by drafter
     num_answered: int = field(init=False, default=0)  # positions that were answered; the suspects' (see suspects.py)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 
 from llguidance import LLMatcher
@@ -64,6 +64,14 @@ class GrammarMatcher:
         copied = copy(self)
         copied._matcher, copied._make = self._copy_ahead(), None
         return copied
+
+    def would_accept(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens may come next, one after the other. Raises `ConstraintFailed`."""
+        ahead = self._copy_ahead()
+        count = ahead.validate_tokens(list(tokens))
+        if ahead.is_error():
+            raise ConstraintFailed("Some of these are no tokens.")
+        return count
 
     def forced(self) -> list[int]:
         """Tokens of the text that alone may come next. Raises `ConstraintFailed`."""

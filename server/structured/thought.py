@@ -87,6 +87,11 @@ class _AfterThought:
         copied._closing = self._closing.copy()
         return copied
 
+    def would_accept(self, tokens: Sequence[int]) -> int:
+        """How many of these tokens the answer may go on with; all, as long as it has not begun."""
+        begun = self._answer if not (self._is_thinking or self._may_begin) else None
+        return len(tokens) if begun is None else begun.would_accept(tokens)
+
     def forced(self) -> Sequence[int]:
         """The tokens that close the thought, or what the answer has to go on with."""
         if self._is_thinking:

@@ -1,8 +1,10 @@
 """Matchers that know the truth, and the work of matchers as a part of the event loop."""
 
 import ctypes
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from copy import copy
+from itertools import takewhile
 
 from numaserve.server.engine.constraint import ConstraintFailed, MaskState
 
@@ -30,6 +32,11 @@ class SimulatedMatcher:
         """Right ones."""
         begin = self._truth.prompt_len + self._count
         return self._truth.tokens[begin : begin + 2]
+
+    def would_accept(self, tokens: Sequence[int]) -> int:
+        """How many are the true ones."""
+        begin = self._truth.prompt_len + self._count
+        return len(list(takewhile(bool, map(operator.eq, tokens, self._truth.tokens[begin:]))))
 
     def accept(self, token: int) -> None:
         position = self._truth.prompt_len + self._count

@@ -3,8 +3,9 @@
 import ctypes
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from numaserve.server.engine.constraint import MaskState
 
@@ -36,6 +37,10 @@ class ScriptedMatcher:
 
     def forced(self) -> list[int]:
         return []
+
+    def would_accept(self, tokens: Sequence[int]) -> int:
+        allowed = (token in self.allowed([*self.output, *tokens[:index]]) for index, token in enumerate(tokens))
+        return len(list(takewhile(bool, allowed)))
 
     def accept(self, token: int) -> None:
         assert token in self.allowed(self.output)

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable
+from collections.abc import Sequence as ListOf
 from typing import Any
 
 import pytest
@@ -198,3 +199,57 @@ async def test_a_sequence_is_told_what_its_constraint_forces_where_somebody_asks
         run.sampled(12)
         run.later.do()
         assert run.seq.forced == ((4, [13]) if looks_ahead else (0, ()))
+
+
+async def test_a_sequence_is_told_which_of_its_guesses_its_constraint_forbids() -> None:
+    run = Run()
+    run.seq.guessed = 3, [11, 13, 20, 21]
+    run.later.do()
+    assert run.seq.forbidden == (3, [11, 13, 20])
+    run.sampled(12)
+    run.seq.guessed = 4, [13, 15]
+    run.later.do()
+    assert run.seq.forbidden == (3, [11, 13, 20])
+    run.sampled(13)
+    run.seq.guessed = 4, [15]  # behind tokens that are not the last ones any more
+    run.later.do()
+    assert run.seq.forbidden == (3, [11, 13, 20])
+
+
+async def test_guesses_are_looked_at_when_all_masks_that_are_awaited_are_there() -> None:
+    seen = []
+
+    class Looking(ScriptedMatcher):
+        def would_accept(self, tokens: ListOf[int]) -> int:
+            seen.append(set(run.board.said))
+            return super().would_accept(tokens)
+
+    run = Run(lambda: Looking(after))
+    run.seq.guessed = 3, [11, 13, 15, 30]
+    run.planned(1, 11, 13)
+    run.later.do()
+    assert seen == [{(1, 0), (1, 4), (1, 8)}]
+    assert run.seq.forbidden == (3, [11, 13, 15, 30])
+    run.planned(2, 11)
+    run.later.do()
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("error", [ConstraintFailed("it fails"), RuntimeError("it breaks")])
+async def test_guesses_are_not_looked_at_any_more_where_that_has_failed(error: Exception) -> None:
+    asked = []
+
+    class Failing(ScriptedMatcher):
+        def would_accept(self, tokens: ListOf[int]) -> int:
+            asked.append(tokens)
+            raise error
+
+    run = Run(lambda: Failing(after))
+    for known, token in enumerate((11, 12), 3):
+        run.seq.guessed = known, [20]
+        run.planned(known, 20)
+        run.later.do()
+        run.sampled(token)
+    assert asked == [[20]]
+    assert run.seq.forbidden == (0, ())
+    assert run.failures == []

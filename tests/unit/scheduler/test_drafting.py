@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from msgspec import UNSET
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.cost_table import Terms
@@ -178,6 +179,47 @@ def test_a_masked_sequence_has_a_row_of_the_board_for_each_guess_and_few_of_them
     plan = planned(subject)
     assert plan.drafts == [2]
     assert subject.masked == [MaskedRow(seq, (0, 4, 8), 4, (7, 8))]  # there are four slots
+
+
+MASKED = SamplingParams(temperature=0.0, masked=True)
+
+
+def test_a_masked_sequence_knows_what_is_guessed_of_it() -> None:
+    subject = scheduler(7, 8, 9)
+    free, seq = added(subject, "free"), added(subject, sampling=MASKED)
+    begun(subject, free, seq)
+    planned(subject)
+    assert seq.guessed == (4, [7, 8, 9])
+    assert free.guessed == (0, ())
+
+
+def test_guesses_end_before_the_first_that_a_constraint_is_known_to_forbid() -> None:
+    subject = scheduler(7, 8, 9)
+    seq = added(subject, sampling=MASKED)
+    begun(subject, seq)
+    seq.forbidden = 3, [4, 7, 8, 9]  # it was told so before the first token came
+    assert planned(subject).drafts == [2]
+    answered(subject, [7, 8, 9])
+    seq.forbidden = 6, [9, 8]  # behind another token than the one that is guessed next
+    assert planned(subject).drafts == [3]
+
+
+@pytest.mark.parametrize("forbidden", [(3, [5, 7]), (4, [8]), (4, [7, 8, 9, 10]), (5, [8]), (2, [3, 4])])
+def test_what_is_forbidden_elsewhere_is_verified(forbidden: tuple[int, list[int]]) -> None:
+    subject = scheduler(7, 8, 9)
+    seq = added(subject, sampling=MASKED)
+    begun(subject, seq)
+    seq.forbidden = forbidden
+    assert planned(subject).drafts == [3]
+
+
+def test_nobody_waits_for_guesses_whose_first_is_forbidden() -> None:
+    drafting = settled(READ, [7] * 17, [7] * 20, sampling=MASKED)
+    (seq,) = drafting._guesses
+    seq.num_pending = 1
+    assert drafting.waits([seq], 100)
+    seq.forbidden = len(seq.tokens), [7]
+    assert not drafting.waits([seq], 100)
 
 
 def test_without_guesses_plans_are_what_they_are_without_a_drafter() -> None:

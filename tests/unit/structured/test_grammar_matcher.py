@@ -126,6 +126,24 @@ def test_the_only_text_that_may_come_is_told(tokenizer: Tokenizer, loaded: LLTok
     assert matcher.forced() == tokenizer.encode("zq")
 
 
+def test_so_many_of_some_tokens_as_may_come_next_are_told(tokenizer: Tokenizer, loaded: LLTokenizer) -> None:
+    matcher = _looking(loaded, LLMatcher.grammar_from_regex("x(yzq|qw)"))()
+    matcher.accept(tokenizer.encode("x")[0])
+    told = {text: matcher.would_accept(tokenizer.encode(text)) for text in ("yzq", "yzw", "w", "qwq")}
+    assert told == {"yzq": 3, "yzw": 2, "w": 0, "qwq": 2}
+    assert matcher.would_accept([*tokenizer.encode("qw"), _SECOND_END]) == 3
+    assert matcher.would_accept([]) == 0
+    assert _spelled(tokenizer, allowed(matcher, tokenizer.vocab_size)) == {"y", "q"}
+
+
+def test_of_tokens_that_there_are_not_nothing_is_told(tokenizer: Tokenizer, loaded: LLTokenizer) -> None:
+    matcher = _looking(loaded, LLMatcher.grammar_from_regex("[xyz]q?"))()
+    with pytest.raises(ConstraintFailed):
+        matcher.would_accept([1 << 30])
+    matcher.accept(tokenizer.encode("x")[0])
+    assert matcher.would_accept(tokenizer.encode("q")) == 1
+
+
 def test_what_becomes_too_much_for_a_fork_is_not_too_much_for_the_answer(
     tokenizer: Tokenizer, loaded: LLTokenizer
 ) -> None:
@@ -145,6 +163,6 @@ def test_what_becomes_too_much_for_a_fork_is_not_too_much_for_the_answer(
 
 
 def test_a_matcher_that_cannot_look_ahead_says_so(loaded: LLTokenizer) -> None:
-    for look in (GrammarMatcher.fork, GrammarMatcher.forced):
+    for look in (GrammarMatcher.fork, GrammarMatcher.forced, lambda matcher: matcher.would_accept([])):
         with pytest.raises(ConstraintFailed):
             look(_matcher(loaded, "z"))

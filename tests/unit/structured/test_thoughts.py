@@ -1,5 +1,7 @@
 """What comes before an answer: free thoughts, thoughts that are closed, and none."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +52,17 @@ def test_a_thought_is_free_and_the_answer_is_not(answer: MatcherFactory, tokeniz
     assert _is_at_the_answer(matcher, tokenizer)
     _take(matcher, tokenizer, "12")
     assert allowed(matcher, tokenizer.vocab_size) == tokenizer.eos_token_ids
+
+
+def test_guesses_are_told_forbidden_where_the_answer_has_begun(loaded: LLTokenizer, tokenizer: Tokenizer) -> None:
+    def make() -> TokenMatcher:
+        ahead = partial(new_matcher, loaded, LLMatcher.grammar_from_regex("12"))
+        return GrammarMatcher(ahead(), loaded.vocab_size, tokenizer.eos_token_ids, ahead)
+
+    matcher, guesses = after_thought(make, Thought("</think>", tokenizer.token_bytes))(), tokenizer.encode("13")
+    assert matcher.would_accept(guesses) == len(guesses) == 2
+    _take(matcher, tokenizer, "</think>")
+    assert matcher.would_accept(guesses) == 1
 
 
 @given(st.text(alphabet="</think> x", max_size=30).filter(lambda text: "</think>" not in text + "</think>"[:-1]))

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from numaserve.server.loadtest.options import Traffic, Workload
 from numaserve.server.loadtest.requests import Outcome
+from numaserve.server.loadtest.speculation import Speculation
 from numaserve.server.loadtest.stats import LATENCIES, Latency, Summary
 from numaserve.workers.errors import OperatorError
 from rich.console import Group
@@ -99,6 +100,7 @@ def json_record(setting: Setting, summary: Summary, notes: Sequence[str]) -> dic
         "output_throughput": summary.output_throughput,
         "total_throughput": summary.input_throughput + summary.output_throughput,
         "request_goodput": summary.goodput,
+        **_guesses_record(summary.speculation),
     }
     for name, latency in summary.latencies.items():
         for field in fields(Latency):
@@ -160,7 +162,28 @@ def _counts(summary: Summary) -> list[tuple[str, str]]:
         ("input tokens/s", number(summary.input_throughput)),
         ("output tokens/s", number(summary.output_throughput)),
     ]
-    return rows if summary.goodput is None else [*rows, ("goodput (requests/s)", number(summary.goodput))]
+    rows += [] if summary.goodput is None else [("goodput (requests/s)", number(summary.goodput))]
+    return rows if summary.speculation is None else [*rows, *_guesses(summary.speculation)]
+
+
+def _guesses(told: Speculation) -> list[tuple[str, str]]:
+    per_step, acceptance = told.tokens_per_step, told.acceptance
+    fraction = "" if acceptance is None else f" ({acceptance:.0%})"
+    return [
+        ("tokens a step, of a sequence", "-" if per_step is None else number(per_step)),
+        ("guesses accepted", f"{told.accepted:,} of {told.verified:,}{fraction}"),
+    ]
+
+
+def _guesses_record(told: Speculation | None) -> dict[str, float | None]:
+    """By SGLang's name of tokens a step, and vLLM's of the others; the rate is in percent."""
+    acceptance = None if told is None else told.acceptance
+    return {
+        "accept_length": None if told is None else told.tokens_per_step,
+        "spec_decode_draft_tokens": None if told is None else told.verified,
+        "spec_decode_accepted_tokens": None if told is None else told.accepted,
+        "spec_decode_acceptance_rate": None if acceptance is None else 100 * acceptance,
+    }
 
 
 def _right(name: str) -> Column:

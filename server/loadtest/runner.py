@@ -16,6 +16,7 @@ from numaserve.server.loadtest.options import DatasetName, Traffic, Workload
 from numaserve.server.loadtest.probe import Probed, probe
 from numaserve.server.loadtest.prompts import CountTokens, TokenFiller, WordFiller, estimate_tokens, random_prompt
 from numaserve.server.loadtest.requests import BenchRequest, Outcome
+from numaserve.server.loadtest.speculation import Speculation, speculation_of
 from numaserve.server.loadtest.target import Target
 from numaserve.workers.errors import OperatorError
 
@@ -30,6 +31,7 @@ class Run:
     requests: list[BenchRequest]
     outcomes: list[Outcome]
     duration_s: float
+    speculation: Speculation | None  # of the server meanwhile, for others too; None where it does not say
 
 
 @dataclass
@@ -91,8 +93,10 @@ class Bench:
             await self.client.target.flush_cache()
         arrivals = arrivals_of(requests, rate, np.random.default_rng([seed, _ARRIVALS]))
         limit = self.client.traffic.max_concurrency
+        before = speculation_of(await self.client.target.metrics())
         outcomes, seconds = await run_load(self.client.complete, requests, arrivals, max_concurrency=limit, done=done)
-        return Run(requests, outcomes, seconds)
+        after = None if before is None else speculation_of(await self.client.target.metrics())
+        return Run(requests, outcomes, seconds, None if before is None or after is None else after.since(before))
 
     async def _find_tokenizer(self) -> None:
         traffic = self.client.traffic

@@ -46,7 +46,7 @@ class Reporter:
         """Do one run, show its figures and write them."""
         with Progress(label, len(requests)) as progress:
             run = await bench.run(requests, rate, seed, progress.done)
-        summary = summarize(run.outcomes, run.duration_s, self.limits)
+        summary = summarize(run.outcomes, run.duration_s, self.limits, run.speculation)
         client = bench.client
         setting = Setting(client.target.base_url, client.model, self.workload, self.traffic, rate, seed)
         self.output.console.print(summary_view(setting, summary))

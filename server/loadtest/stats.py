@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numaserve.server.loadtest.goodput import is_good
 from numaserve.server.loadtest.requests import Outcome
+from numaserve.server.loadtest.speculation import Speculation
 
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
@@ -35,6 +36,7 @@ class Summary:
     concurrency: float  # requests in flight, on average
     goodput: float | None  # requests a second within the objectives, where there are any
     latencies: Mapping[str, Latency | None]  # by the names in LATENCIES; None without a sample
+    speculation: Speculation | None = None  # of a server that tells of it
 
     @property
     def request_throughput(self) -> float:
@@ -52,7 +54,12 @@ class Summary:
         return self.output_tokens / self.duration_s
 
 
-def summarize(outcomes: Sequence[Outcome], duration_s: float, limits: Mapping[str, float]) -> Summary:
+def summarize(
+    outcomes: Sequence[Outcome],
+    duration_s: float,
+    limits: Mapping[str, float],
+    speculation: Speculation | None = None,
+) -> Summary:
     """The figures of `outcomes`. `limits` are the objectives of goodput, in milliseconds.
 
     Failed requests count as failed and in nothing else.
@@ -77,6 +84,7 @@ def summarize(outcomes: Sequence[Outcome], duration_s: float, limits: Mapping[st
         concurrency=sum(outcome.e2e_s for outcome in done) / duration_s,
         goodput=sum(is_good(outcome, limits) for outcome in done) / duration_s if limits else None,
         latencies={name: latency_of(samples[name]) for name in LATENCIES},
+        speculation=speculation,
     )
 
 

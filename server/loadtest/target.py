@@ -50,6 +50,16 @@ class Target:
         if status != 200:
             raise OperatorError(f"{self.root}/flush_cache answered {status}: leave out --flush-cache")
 
+    async def metrics(self) -> list[str]:
+        """The lines of GET /metrics; none where that is not served."""
+        url = f"{self.root}/metrics"
+        try:
+            async with self.session.get(url, timeout=_CONTROL_TIMEOUT, allow_redirects=False) as response:
+                content = await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return []
+        return content.decode(errors="replace").splitlines() if response.status == 200 else []
+
     async def ask(self, method: str, url: str, body: object = None) -> tuple[int, Any]:
         """Status and decoded JSON (None if it is none). Raises `OperatorError` when there is no answer."""
         data = None if body is None else msgspec.json.encode(body)

@@ -21,6 +21,7 @@ from numaserve.server.engine.config import EngineCallbacks, EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.engine.types import GenerationChunk, GenerationRequest
 from numaserve.server.metrics.metrics import Metrics
+from numaserve.server.option_types import DrafterName
 from numaserve.server.scheduler.drafting import Drafters
 from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
@@ -66,6 +67,7 @@ class Options:
     kv_log: KVEventLog | None = None
     drafters: Drafters | None = None
     draft_model: bool = False
+    counted_drafters: tuple[DrafterName, ...] = ()  # in /metrics
 
 
 def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks | None = None) -> Engine:
@@ -110,6 +112,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
         overlap=options.overlap,
         resume_timeout_s=options.resume_timeout_s,
         beat_s=options.beat_s,
+        drafters=options.counted_drafters,
     )
     return Engine(
         config,

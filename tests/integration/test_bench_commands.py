@@ -13,6 +13,7 @@ from numaserve.server.cli.main import main
 from numaserve.server.loadtest.options import DatasetName, Traffic, Workload
 from numaserve.server.loadtest.session import Output, bench_compare, bench_serve
 from numaserve.server.loadtest.stats import Summary
+from numaserve.server.speculation.drafters import ServerDrafters
 from rich.console import Console
 
 WORKLOAD = Workload(num_prompts=12, random_input_len=40, random_output_len=9)
@@ -110,6 +111,24 @@ def test_the_cache_is_flushed_before_each_run_where_that_is_asked_for(tmp_path: 
             return cached
 
     assert run(scenario()) == [0, 12 * 32, 0]
+
+
+def test_tokens_a_step_and_right_guesses_are_told_of_each_run(tmp_path: Path) -> None:
+    where = output(tmp_path)
+
+    async def scenario() -> float:
+        guessing = Options(drafters=ServerDrafters(("suffix",)), counted_drafters=("suffix",))
+        async with serving(guessing) as server:
+            for _ in range(2):  # the second time its answers have been given before
+                await bench_serve(url_of(server), WORKLOAD, TRAFFIC, rates=[], limits={}, output=where)
+            return server.metric("draft_tokens_total", drafter="suffix", outcome="accepted")
+
+    counted = run(scenario())
+    first, second = records(tmp_path)
+    assert first["accept_length"] == 1.0
+    assert 12 < second["spec_decode_accepted_tokens"] <= counted  # those of the warm-up count in no run
+    assert second["accept_length"] == 12 * 9 / (12 * 9 - second["spec_decode_accepted_tokens"])
+    assert "tokens a step" in shown(where)
 
 
 def test_servers_in_comparison_get_the_same_work_in_turn(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from numaserve.server.loadtest.report import (
     sweep_table,
 )
 from numaserve.server.loadtest.requests import Outcome
+from numaserve.server.loadtest.speculation import Speculation
 from numaserve.server.loadtest.stats import Summary, summarize
 from numaserve.workers.errors import OperatorError
 from rich.console import Console, RenderableType
@@ -93,6 +94,25 @@ def test_a_record_has_the_names_of_other_clients_and_is_strict_json(tmp_path: Pa
     assert "itls" not in first
     assert second["itls"] == [[0.125, 0.125], [], []]
     assert second["errors"] == [None, None, "HTTP 503: busy"]
+
+
+def test_guesses_are_shown_and_written_where_the_server_tells_of_them() -> None:
+    guessed = summarize(OUTCOMES, 2.0, {}, Speculation(generated=3000, accepted=1200, rejected=300))
+    text, record = shown(summary_view(SETTING, guessed)), json_record(SETTING, guessed, [])
+    assert re.search(r"tokens a step, of a sequence +1\.67\b", text)
+    assert re.search(r"guesses accepted +1,200 of 1,500 \(80%\)", text)
+    assert (record["accept_length"], record["spec_decode_acceptance_rate"]) == (pytest.approx(5 / 3), 80.0)
+    assert (record["spec_decode_draft_tokens"], record["spec_decode_accepted_tokens"]) == (1500, 1200)
+    without = summarize(OUTCOMES, 2.0, {}, Speculation(3000, 0, 0))
+    assert re.search(r"guesses accepted +0 of 0 *\n", shown(summary_view(SETTING, without)))
+    assert json_record(SETTING, without, [])["spec_decode_acceptance_rate"] is None
+
+
+def test_of_a_server_that_does_not_tell_of_guesses_nothing_is_shown() -> None:
+    text, record = shown(summary_view(SETTING, summary())), json_record(SETTING, summary(), [])
+    assert "guesses" not in text
+    assert "tokens a step" not in text
+    assert {record[name] for name in record if name.startswith(("accept", "spec_decode"))} == {None}
 
 
 def test_a_record_never_has_the_key() -> None:

@@ -1,29 +1,35 @@
 """What speculation gains: a server without it and one with it are asked the same by turns, and have to answer the same.
 
-python tests/bench/bench_speculation.py [--model demo] [--streams 1 4 16] [--rounds 3] [--json FILE]
+python tests/bench/bench_speculation.py [--model demo | --larger] [--streams 1 4 16] [--rounds 3] [--json FILE]
 
 Kinds of work: a text to be edited, without and with OpenAI's `prediction` of it, facts to be put as JSON, without and
 with a schema, code that repeats itself, and free chat, greedy and at a temperature of 0.7. No two requests are alike:
 what one server has seen of another's answer would make the next one free. `speed` is tokens a second with by without,
 the median over rounds; `accepted` is the part of the verified guesses that was right, and `guessed` the part of all
-tokens that came as guesses.
+tokens that came as guesses. With `--larger` the demo is the draft model of one of a billion parameters that says nearly
+the same (larger_demo.py).
 """
 
 import argparse
 import asyncio
 import itertools
+import os
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 from bench_serving import Server, serving
+from larger_demo import save_larger
 from numaserve.server.cli.bench_report import MachineReport
 from numaserve.workers.bench.rows import Row, Rows
+from numaserve.workers.weights.hub import resolve_model
 from prometheus_client.parser import text_string_to_metric_families
 
 TOKENS = 160
@@ -166,16 +172,23 @@ def main() -> int:
     """Measure every kind of work."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="demo")
+    parser.add_argument("--larger", action="store_true")
+    parser.add_argument("--speculative", nargs="+", default=["auto"])
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 4, 16])
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    with (
-        MachineReport("speculation", arguments.json) as report,
-        serving(arguments.model, 1, OPTIONS) as off,
-        serving(arguments.model, 1, [*OPTIONS, "--speculative", "auto"]) as on,
-    ):
+    drafting = [option for each in arguments.speculative for option in ("--speculative", each)]
+    with ExitStack() as stack:
+        report = stack.enter_context(MachineReport("speculation", arguments.json))
+        model = arguments.model
+        if arguments.larger:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="numaserve-bench-"))
+            model = os.fspath(save_larger(resolve_model("demo"), Path(folder) / "larger"))
+            drafting += ["--draft-model", "demo"]
+        off = stack.enter_context(serving(model, 1, OPTIONS))
+        on = stack.enter_context(serving(model, 1, [*OPTIONS, *drafting]))
         for each in (off, on):
             asyncio.run(_ask(each, [asking("Hello")] * 4, 4, 0.0))
         report.add(bench(off, on, arguments.kinds, arguments.streams, arguments.rounds))

@@ -93,7 +93,7 @@ class Drafting:
         nothing = np.empty(0, dtype=np.int32)
         shape = np.array(rows, dtype=np.int32).reshape(-1, len(rows[0]))
         found, *_ = self._program.step(shape, np.array(tokens, dtype=np.int32), nothing)
-        for row, sample, _ in found:
+        for row, sample, *_ in found:
             if sample is not None:
                 guesses[readings[row].place].append(min(sample[0], self._vocabulary - 1))
 

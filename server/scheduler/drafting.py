@@ -22,6 +22,7 @@ _WORTH = 1.05  # how much more a step has to give: guessing itself takes time fr
 _OUTLIER = 4.0  # times what is usual: what is further off counts as if it were that far
 _FEW = 4  # guesses left of a sequence that was guessed rightly, from which on more are looked for
 _REST = 16  # tokens for which nothing is guessed where no guess would pay
+_LOOKED_AT = 4  # sequences of which nothing is guessed yet, for which something is looked for in a step
 _RETRY = 0.01  # by which the doubt about steps with guesses falls with each step without any
 
 
@@ -88,6 +89,8 @@ class _Guesses:
 
     def answered(self, tokens: list[int]) -> None:
         """Hold them against the next tokens. What is left of right ones is kept."""
+        if not self.tokens:
+            return
         for guess, token in zip(self.tokens, tokens, strict=False):
             before = self.right
             self.often_right[self.drafter] = before + MEMORY * ((guess == token) - before)
@@ -119,6 +122,7 @@ class Drafting:
         self._pause = _PAUSE
         self._took = {False: 1.0, True: 1.0}  # of the predicted time, steps without guesses and with some
         self._kept = 1.0  # of the guesses that were expected to be right, those that were
+        self._turn = 1  # tokens after which something is looked for again of which nothing was found
         self._least = 0.0  # how often a guess has to be right to pay, by sequences that run; as it was lately
         self._expected = 0.0  # to be right, of those that were chosen last
         self._guesses: dict[Sequence, _Guesses] = {}
@@ -192,6 +196,7 @@ class Drafting:
         """How many guesses of each sequence to verify once its next `unknown` tokens are known, of those that there are
         and of the draft model's; none is left out."""
         least = self._least * len(decodes)
+        self._turn = 1 + len(decodes) // _LOOKED_AT
         rooms = self._rooms_of_model(decodes, unknown, least)
         candidates = [self._next(seq, 0, unknown, least) for seq in decodes if seq not in rooms]
         heap = [each for each in candidates if each is not None]
@@ -253,23 +258,24 @@ class Drafting:
 
     def _next(self, seq: Sequence, depth: int, unknown: int, least: float) -> _Candidate | None:
         """The guess behind `depth` others of a sequence, of which none that is right less often than `least` pays."""
-        room = self._room(seq, unknown)
-        if depth >= room:
-            return None
         guesses = self._guesses_of(seq, least)
-        if depth >= len(guesses.tokens) - unknown:
+        if depth >= len(guesses.tokens) - unknown or depth >= self._room(seq, unknown):
             return None
         return -(guesses.right ** (depth + unknown + 1)), depth + 1, seq.arrival, seq
 
     def _guesses_of(self, seq: Sequence, least: float) -> _Guesses:
-        """Those of a sequence, which are made anew where few are left; not at every token where they could not pay."""
+        """Those of a sequence, which are made anew where few are left; not at every token where they could not pay, nor
+        for many sequences in a step: on few cores that takes time from the workers."""
         guesses = self._guesses.get(seq)
         if guesses is None:
             guesses = self._guesses[seq] = _Guesses(self._drafters.make(seq))
-        guesses.tokens = _allowed(seq, guesses.tokens)
+        if seq.forbidden[1]:
+            guesses.tokens = _allowed(seq, guesses.tokens)
+        if len(guesses.tokens) >= _FEW:
+            return guesses
         known = len(seq.tokens)
-        is_short = len(guesses.tokens) < _FEW and guesses.made_behind != known
-        if is_short and (guesses.right > least or known - guesses.made_behind >= _REST):
+        rest = _REST if guesses.right <= least else 1 if guesses.tokens else self._turn
+        if known - guesses.made_behind >= rest:
             guesses.guess(seq, self._vocab_size)
             if seq.sampling.masked:
                 seq.guessed = known, guesses.tokens

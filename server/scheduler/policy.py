@@ -36,14 +36,18 @@ class StepBudget:
     smaller the chunks, the more often the weights are read until all have caught up.
     """
 
-    def __init__(self, config: SchedulerConfig, costs: CostModel, work: StepWork) -> None:
-        """`work` is what was planned so far: whoever adds to the step adds to it."""
+    def __init__(
+        self, config: SchedulerConfig, costs: CostModel, work: StepWork, draft_costs: CostModel | None = None
+    ) -> None:
+        """`work` is what was planned so far: whoever adds to the step adds to it. `draft_costs` are those of the draft
+        model, if there is one, which reads prompts, too."""
         self._tokens = config.max_step_tokens
         self._rows = config.max_logit_rows
         self._page_size = config.page_size
         self._target_s = config.target_itl_s
         self._costs = costs
         self._work = work
+        self._draft_costs = draft_costs
         self._has_decodes = False
         self._limit_s: float | None = None
         self._out_of_time = False
@@ -105,7 +109,10 @@ class StepBudget:
     def _seconds(self, seq: Sequence, length: int) -> float:
         """The time of the step with so many positions of `seq`."""
         rows = length if seq.prompt_logprobs else 1
-        return self._costs.predict(self._work.terms(seq.num_computed, length, rows))
+        seconds = self._costs.predict(self._work.terms(seq.num_computed, length, rows))
+        if self._draft_costs is None:
+            return seconds
+        return seconds + self._draft_costs.predict(self._draft_costs.begin().terms(seq.num_computed, length))
 
 
 def _with_prompt_logprobs(seq: Sequence, length: int, rows: int) -> tuple[int, int]:

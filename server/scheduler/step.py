@@ -117,7 +117,7 @@ class StepBuilder:
         self._slots = config.max_running_requests
         self._work = costs.begin()
         self._draft_model = None if draft_costs is None else DraftModelWork(draft_costs, config.page_size)
-        self.budget = StepBudget(config, costs, self._work)
+        self.budget = StepBudget(config, costs, self._work, draft_costs)
         self.in_flight = InFlight(step_id)
         self.plans: list[SeqPlan] = []
         self.masked: list[MaskedRow] = []

@@ -12,10 +12,10 @@ import numpy as np
 
 from tests.support import tokenizer_builders
 
-MODEL = "model"  # its folder, and so its name
+MODEL, DRAFT = "model", "draft"  # their folders, and so their names
 HIDDEN = 128
 _FEED_FORWARD = 256
-_LAYERS = 4
+_LAYERS = {MODEL: 4, DRAFT: 1}
 _HEADS, _KV_HEADS, _HEAD_SIZE = 4, 2, 32
 CONTEXT = 2048
 
@@ -36,9 +36,9 @@ You may call these functions. Answer with <tool_call>{"name": "...", "arguments"
 {% endif %}"""
 
 
-def write_model(place: Path) -> Path:
-    """Write the model into a folder in `place`, the same one each time; returns that folder."""
-    folder = place / MODEL
+def write_model(place: Path, name: str = MODEL) -> Path:
+    """Write the model, or its draft model, into a folder in `place`, the same one each time; returns that folder."""
+    folder, layers = place / name, _LAYERS[name]
     folder.mkdir()
     tokenizer = tokenizer_builders.byte_level_backend()
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -50,7 +50,7 @@ def write_model(place: Path) -> Path:
         "model_type": "llama",
         "hidden_size": HIDDEN,
         "intermediate_size": _FEED_FORWARD,
-        "num_hidden_layers": _LAYERS,
+        "num_hidden_layers": layers,
         "num_attention_heads": _HEADS,
         "num_key_value_heads": _KV_HEADS,
         "head_dim": _HEAD_SIZE,
@@ -63,15 +63,15 @@ def write_model(place: Path) -> Path:
         "eos_token_id": tokenizer.token_to_id("</s>"),
     }
     (folder / "config.json").write_text(json.dumps(config))
-    _write_weights(folder / "model.safetensors", _shapes(vocabulary))
+    _write_weights(folder / "model.safetensors", _shapes(vocabulary, layers))
     return folder
 
 
-def _shapes(vocabulary: int) -> dict[str, list[int]]:
+def _shapes(vocabulary: int, layers: int) -> dict[str, list[int]]:
     """Names and shapes of the tensors."""
     keys = _KV_HEADS * _HEAD_SIZE
     found = {"model.embed_tokens.weight": [vocabulary, HIDDEN], "lm_head.weight": [vocabulary, HIDDEN]}
-    for index in range(_LAYERS):
+    for index in range(layers):
         layer = f"model.layers.{index}."
         found |= {f"{layer}self_attn.{name}_proj.weight": [HIDDEN, HIDDEN] for name in "qo"}
         found |= {f"{layer}self_attn.{name}_proj.weight": [keys, HIDDEN] for name in "kv"}

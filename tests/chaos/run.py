@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.model import write_model
+from tests.chaos.model import DRAFT, write_model
 from tests.chaos.report import Report
 from tests.chaos.served import oracle, under_chaos
 from tests.chaos.site import Load, Site, answers_of
@@ -46,11 +46,17 @@ def run(options: Options, show: Callable[[int, Report], None] = lambda *_: None)
             for index, load in enumerate(loads):
                 place = folder / str(index)
                 place.mkdir()
-                server = servers.enter_context(
-                    under_chaos(model, place, options.step_deadline_s, **_EMBEDDING if index else {})
-                )
+                more = _EMBEDDING if index else _guessing(options.seed, folder)
+                server = servers.enter_context(under_chaos(model, place, options.step_deadline_s, **more))
                 sites.append(Site(server, load, pooled=True) if index else Site(server, load, pooled=False, show=show))
             return asyncio.run(_run(options, sites))
+
+
+def _guessing(seed: int, folder: Path) -> dict[str, object]:
+    """The options by which the server guesses, which is not to show: nothing, what it can by itself, or also with a
+    draft model."""
+    ways: list[dict[str, object]] = [{}, {"speculative": "auto"}, {"draft-model": write_model(folder, DRAFT)}]
+    return ways[seed % len(ways)]
 
 
 def _loads(options: Options, model: Path) -> list[Load]:

@@ -60,9 +60,10 @@ class Agent:
                 self._states = NativeStates(model._launch, self._node.ring, self._node.masks)
 
         def running(model: RankModel, plan: StepPlan) -> StepAnswer:
-            if any(len(seq.tokens) > 1 for seq in plan.seqs):
+            known = [len(seq.tokens) - drafts for seq, drafts in zip(plan.seqs, plan.drafts_of_each, strict=True)]
+            if any(count > 1 for count in known):
                 self.at(Point.PREFILL)
-            if any(seq.sample and len(seq.tokens) <= 1 for seq in plan.seqs):
+            if any(seq.sample and count <= 1 for seq, count in zip(plan.seqs, known, strict=True)):
                 self.at(Point.DECODE)
             if self._states is None or self._node.ring is None:
                 return run(model, plan)

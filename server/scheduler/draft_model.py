@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.cost_table import Terms, summed
-from numaserve.server.scheduler.sequence import Sequence
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.workers.protocol import DraftWork
 
 NAME = "draft_model"  # by which its guesses are counted, and chosen
@@ -38,23 +38,39 @@ def pass_terms(costs: CostModel, readings: ListOf[Reading], number: int) -> Term
 class DraftModelWork:
     """The draft model's part of a step in the making.
 
-    It reads prompts with the served model. What is said it reads when it is to guess behind, and when that has filled a
-    page, all at once: pages are shared with other sequences only if both models have read them, and a step in which
-    nothing is guessed is to cost no more for a draft model that rests.
+    It reads prompts with the served model, and what is said when it is to guess behind. Of other sequences it reads
+    what has filled a page, since pages are shared with others only if both models have read them: with what it reads
+    anyway, or in every so many steps as a page has tokens. While nothing is guessed it rests in all other steps,
+    however many sequences there are.
     """
 
-    def __init__(self, costs: CostModel, page_size: int) -> None:
+    def __init__(self, costs: CostModel, config: SchedulerConfig, step_id: int) -> None:
         self._costs = costs
-        self._page_size = page_size
+        self._page_size = config.page_size
+        self._shares_pages = config.enable_prefix_cache
+        self._its_turn = step_id % config.page_size == 0
+        self._lagging: list[tuple[int, Sequence, int, int]] = []
         self._readings: list[Reading] = []
         self.plans: list[DraftWork] = []
 
     def add(self, index: int, seq: Sequence, known: int, guesses: int) -> None:
         """A sequence is planned as the `index`-th of the plan, and its tokens before `known` are known."""
         start, behind = seq.num_computed, seq.draft_read
-        fills_page = known // self._page_size > behind // self._page_size
-        if not (guesses or fills_page or known - start > 1) or known <= behind:
+        if known <= behind:
             return
+        if guesses or known - start > 1:
+            self._read(index, seq, start, known, guesses)
+        elif self._shares_pages and known // self._page_size > behind // self._page_size:
+            self._lagging.append((index, seq, start, known))
+
+    def finish(self) -> None:
+        """Nothing is added any more."""
+        if self.plans or self._its_turn:
+            for each in self._lagging:
+                self._read(*each, guesses=0)
+
+    def _read(self, index: int, seq: Sequence, start: int, known: int, guesses: int) -> None:
+        behind = seq.draft_read
         self.plans.append(DraftWork(index, seq.tokens[behind:start]))
         self._readings.append(Reading(behind, known - behind, guesses))
         seq.draft_read = known

@@ -8,7 +8,8 @@ from numaserve.server.scheduler.sequence import Sequence
 _DEEPEST = 8  # guesses of a sequence in a step
 BLIND = 3  # the same while nothing is known of the time of a step
 _MEMORY_OF_ALL = 0.02  # weight of the last guess among those of all sequences, by which new ones are judged
-_RETRY = 0.002  # by which a bad opinion of all is forgotten with each step in which nothing is guessed
+_FORGOTTEN = 0.01  # of a bad opinion of a sequence, with each step in which nothing is guessed for it
+_DECLINES = 2  # depths in a row that give less, beyond which none gives more
 
 
 class DraftModelGuesses:
@@ -21,16 +22,23 @@ class DraftModelGuesses:
     def __init__(self, costs: CostModel) -> None:
         """`costs` is what the draft model takes."""
         self._costs = costs
-        self._often_right: dict[Sequence, float] = {}
+        self._often_right: dict[Sequence, tuple[float, int]] = {}  # and in which step that was seen
         self._of_all = UNKNOWN
+        self._steps = 0
 
     def may_guess(self, seq: Sequence) -> bool:
         """Whether a sequence is the draft model's: nobody tells the masks behind what workers alone know."""
         return not seq.sampling.masked and (seq.drafters is None or NAME in seq.drafters)
 
     def right(self, seq: Sequence) -> float:
-        """The probability that a guess is right."""
-        return self._often_right.get(seq, self._of_all)
+        """The probability that a guess is right.
+
+        No sequence is thought ill of before it has begun, whatever others say, nor for ever: what is not guessed is not
+        seen to be right.
+        """
+        usual = max(UNKNOWN, self._of_all)
+        right, seen = self._often_right.get(seq, (usual, self._steps))
+        return right if right >= usual else usual - (usual - right) * (1.0 - _FORGOTTEN) ** (self._steps - seen)
 
     def expected(self, seq: Sequence, depth: int = _DEEPEST) -> float:
         """How many of the first `depth` are right, and those before them."""
@@ -40,12 +48,12 @@ class DraftModelGuesses:
         """Of so many guesses that were verified, the first `right` ones were right."""
         for was_right in [True] * right + [False] * (right < verified):
             before = self.right(seq)
-            self._often_right[seq] = before + MEMORY * (was_right - before)
+            self._often_right[seq] = before + MEMORY * (was_right - before), self._steps
             self._of_all += _MEMORY_OF_ALL * (was_right - self._of_all)
 
-    def rested(self) -> None:
-        """Nothing was guessed in a step: what is known becomes old."""
-        self._of_all += _RETRY * (max(UNKNOWN, self._of_all) - self._of_all)
+    def step_ended(self) -> None:
+        """What is known is a step older."""
+        self._steps += 1
 
     def forget(self, seq: Sequence) -> None:
         """Forget a sequence that has ended."""
@@ -59,19 +67,23 @@ class DraftModelGuesses:
 
         Those that are right less often than `least` pay for no row. All that were tried are added to `gain`.
         """
-        best, chosen, depths = gain.rate, dict[Sequence, int](), dict[Sequence, int]()
+        best, chosen, depths, declines = gain.rate, dict[Sequence, int](), dict[Sequence, int](), 0
         readings = {seq: reading_before_guesses(seq, _DEEPEST) for seq in rooms}
+        right = {seq: self.right(seq) for seq in rooms}
+        level = sorted(rooms, key=right.__getitem__, reverse=True)
         for depth in range(1, _DEEPEST + 1):
-            level = [seq for seq, room in rooms.items() if depth <= room and self.right(seq) ** depth > least]
-            most -= len(level)
-            if not level or most < 0:
+            level = [seq for seq in level if depth <= rooms[seq] and right[seq] ** depth > least][: max(0, most)]
+            if not level or declines == _DECLINES:
                 break
+            most -= len(level)
             for seq in level:
-                gain.add(seq, depth, self.right(seq) ** depth)
+                gain.add(seq, depth, right[seq] ** depth)
             gain.drafting(self._costs.predict(pass_terms(self._costs, [readings[seq] for seq in level], depth - 1)))
             depths |= dict.fromkeys(level, depth)
-            if gain.rate > best:
-                best, chosen = gain.rate, dict(depths)
+            rate = gain.rate
+            declines = declines + 1 if rate <= best else 0
+            if rate > best:
+                best, chosen = rate, dict(depths)
         return chosen, best
 
 

@@ -144,14 +144,14 @@ class Drafting:
         of guesses that seem good, those are chosen that seem better than they are.
         """
         drafted = kept is not None
+        if self._draft_model is not None:
+            self._draft_model.step_ended()
         if predicted > 0.0:
             self._took[drafted] += MEMORY * (min(seconds / predicted, _OUTLIER) - self._took[drafted])
         if kept is None:
             self._took[True] += _RETRY * (self._took[False] - self._took[True])
             self._pause += _RETRY * (min(_PAUSE, self._pause) - self._pause)
             self._kept += _RETRY * (1.0 - self._kept)
-            if self._draft_model is not None:
-                self._draft_model.rested()
         elif self._expected > 0.0:
             self._kept += MEMORY * (min(kept / self._expected, _OUTLIER) - self._kept)
 
@@ -197,24 +197,32 @@ class Drafting:
         and of the draft model's; none is left out."""
         least = self._least * len(decodes)
         self._turn = 1 + len(decodes) // _LOOKED_AT
+        found = [self._next(seq, 0, unknown, least) for seq in decodes]
         rooms = self._rooms_of_model(decodes, unknown, least)
-        candidates = [self._next(seq, 0, unknown, least) for seq in decodes if seq not in rooms]
-        heap = [each for each in candidates if each is not None]
-        if most < 1 or not (heap or rooms):
+        if most < 1 or not (rooms or any(found)):
             return {}, {}
+        gain = self._gain(decodes)
+        if not self._costs.predicts:
+            own = self._paying(gain, [each for each in found if each and each[-1] not in rooms], most, unknown, least)
+            return own, blind_depths(rooms, most - sum(own.values()))
+        self._least = gain.least
+        own, of_model = self._paying(gain, [each for each in found if each], most, unknown, least), _Depths()
+        rate = gain.rate
+        if self._draft_model is not None and rooms:
+            # Guesses that are there cost nothing, and those of the draft model may be more: which of both gives more?
+            beside = self._gain(decodes)
+            others = [each for each in found if each and each[-1] not in rooms]
+            fewer = self._paying(beside, others, most, unknown, least)
+            deeper, better = self._draft_model.depths(beside, rooms, most - sum(fewer.values()), least)
+            if better > rate:
+                own, of_model, rate = fewer, deeper, better
+        return (own, of_model) if rate > _WORTH * gain.rate_without else ({}, {})
+
+    def _gain(self, decodes: list[Sequence]) -> Gain:
+        """What a step of those gives without guesses, though planned as one with some."""
         pause = self._pause * (len(decodes) + _PAUSE_BESIDE)
         slower = self._took[True] / self._took[False]
-        gain = Gain(self._costs, decodes, slower=slower, pause=pause, kept=self._kept)
-        if self._costs.predicts:
-            self._least = gain.least
-        own = self._paying(gain, heap, most, unknown, least)
-        most -= sum(own.values())
-        if not self._costs.predicts:
-            return own, blind_depths(rooms, most)
-        of_model, rate = _Depths(), gain.rate
-        if self._draft_model is not None:
-            of_model, rate = self._draft_model.depths(gain, rooms, most, least)
-        return (own, of_model) if rate > _WORTH * gain.rate_without else ({}, {})
+        return Gain(self._costs, decodes, slower=slower, pause=pause, kept=self._kept)
 
     def _paying(self, gain: Gain, heap: list[_Candidate], most: int, unknown: int, least: float) -> _Depths:
         """Those guesses that make `gain` greater, the most probable first; they are added to it."""
@@ -225,10 +233,11 @@ class Drafting:
                 break
             loss, depth, _, seq = heappop(heap)
             gain.add(seq, depth, -loss)
-            if predicts and gain.rate <= rate:  # and worse with each one more: they gain less and less
+            better = gain.rate
+            if predicts and better <= rate:  # and worse with each one more: they gain less and less
                 gain.add(seq, depth, -loss, times=-1)
                 break
-            rate, depths[seq] = gain.rate, depth
+            rate, depths[seq] = better, depth
             following = self._next(seq, depth, unknown, least) if predicts or depth < BLIND else None
             if following is not None:
                 heappush(heap, following)

@@ -116,7 +116,7 @@ class StepBuilder:
         """`draft_costs` are those of the draft model, if there is one."""
         self._slots = config.max_running_requests
         self._work = costs.begin()
-        self._draft_model = None if draft_costs is None else DraftModelWork(draft_costs, config.page_size)
+        self._draft_model = None if draft_costs is None else DraftModelWork(draft_costs, config, step_id)
         self.budget = StepBudget(config, costs, self._work, draft_costs)
         self.in_flight = InFlight(step_id)
         self.plans: list[SeqPlan] = []
@@ -158,6 +158,8 @@ class StepBuilder:
         self.in_flight.terms = self._work.terms()
         drafts = [entry.drafts for entry in self.in_flight.entries]
         more: dict[str, Any] = {"drafts": drafts} if any(drafts) else {}  # left out where there is nothing to say
+        if self._draft_model is not None:
+            self._draft_model.finish()
         if self._draft_model is not None and self._draft_model.plans:
             self.in_flight.draft_terms = self._draft_model.terms()
             more["draft_work"] = self._draft_model.plans

@@ -44,10 +44,13 @@ def _draft(config: ServeConfig, *, weights: bool) -> DraftOptions | None:
     if config.draft_model is None or "draft_model" not in config.drafters:
         return None
     path = resolve_model(config.draft_model, weights=weights)
+    model = load_model_config(path)
+    latent = any(block.attention.cache.value_dim for block in model.decoder.blocks)  # kept in bf16 only
     settings = ModelSettings(
-        formats=WeightFormats(linear=config.draft_quantization), kv_cache_dtype=config.settings.kv_cache_dtype
+        formats=WeightFormats(linear=config.draft_quantization),
+        kv_cache_dtype="bf16" if latent else config.settings.kv_cache_dtype,
     )
-    return DraftOptions(str(path), load_model_config(path), settings)
+    return DraftOptions(str(path), model, settings)
 
 
 def weights_cache_folder() -> Path:

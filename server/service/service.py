@@ -108,6 +108,8 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     check_checkpoint(files, model)
     if options.draft is not None:
         check_checkpoint(open_model(Path(options.draft.model)), options.draft.config)
+    if config.draft_model is not None and options.draft is None:
+        _log.warning("the draft model %s is not loaded, since --speculative leaves it out", config.draft_model)
     for note in deployment.notes:
         _log.warning("%s", note)
     if products := products_text(deployment.multiplied_by):

@@ -25,6 +25,13 @@ class _Reading(NamedTuple):
     guesses: int
 
 
+class _Change(NamedTuple):
+    """What plans have changed about a slot: how a new sequence samples, and pages behind those that it has."""
+
+    sampling: SamplingParams | None
+    pages: list[int]
+
+
 class Drafting:
     """Reads with a draft model what the served one reads, and guesses what that will say.
 
@@ -40,17 +47,22 @@ class Drafting:
         self._own_vocabulary = loaded.config.vocab_size
         self._vocabulary = vocabulary
         self._max_step_tokens = max_step_tokens
+        self._changes: dict[int, _Change] = {}  # of slots
 
     def prepare(self, seqs: Sequence[SeqPlan]) -> None:
-        """Take in what the plan changes about slots, as the served model does."""
+        """Take in what the plan changes about slots.
+
+        They are changed when the draft model runs: a Program keeps what its slots were until a step, and this one may
+        rest for long. Of a plan that is refused nothing has to be undone, since all sequences are begun anew then.
+        """
         for seq in seqs:
             if seq.init is not None:
-                self._program.init_slot(seq.slot, slot_settings(self._own_init(seq.init.sampling)))
-            if seq.pages:
-                self._program.append_pages(seq.slot, seq.pages)
+                self._changes[seq.slot] = _Change(seq.init.sampling, list(seq.pages))
+            elif seq.pages:
+                self._changes.setdefault(seq.slot, _Change(None, [])).pages.extend(seq.pages)
 
     def revert(self) -> None:
-        """Undo `prepare`, as far as no step has run since."""
+        """Undo changes of slots that no step has been run with."""
         self._program.revert()
 
     def run(self, plan: StepPlan) -> tuple[StepPlan, int]:
@@ -60,6 +72,7 @@ class Drafting:
         """
         begin = time.monotonic_ns()
         readings = [_reading(plan, each.index, each.lacking) for each in plan.draft_work or []]
+        self._change_slots()
         guesses = self._guess(readings)
         seqs = list(plan.seqs)
         for index, found in guesses.items():
@@ -67,6 +80,14 @@ class Drafting:
             known = seq.tokens[: len(seq.tokens) - len(found)]
             seqs[index] = msgspec.structs.replace(seq, tokens=known + found)
         return msgspec.structs.replace(plan, seqs=seqs), time.monotonic_ns() - begin
+
+    def _change_slots(self) -> None:
+        changes, self._changes = self._changes, {}
+        for slot, change in changes.items():
+            if change.sampling is not None:
+                self._program.init_slot(slot, slot_settings(self._own_init(change.sampling)))
+            if change.pages:
+                self._program.append_pages(slot, change.pages)
 
     def _guess(self, readings: list[_Reading]) -> dict[int, list[int]]:
         """The guesses behind each, by the index of its sequence."""

@@ -5,10 +5,17 @@ from collections import Counter
 
 import pytest
 from msgspec import UNSET
-from numaserve.server.scheduler.sequence import SchedulerConfig
-from numaserve.workers.protocol import TO_BE_DRAFTED
+from numaserve.server.scheduler.cost_model import CostModel
+from numaserve.server.scheduler.cost_table import Terms
+from numaserve.server.scheduler.draft_gain import UNKNOWN
+from numaserve.server.scheduler.draft_model_guesses import DraftModelGuesses
+from numaserve.server.scheduler.drafting import Drafting
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.step_costs import StepCosts
+from numaserve.workers.protocol import TO_BE_DRAFTED, OperationTerms, SamplingParams
 from scheduler_simulation import Service
 
+from tests.support.drafters import Each, Played
 from tests.support.scheduler_integrity import check_integrity
 
 
@@ -72,3 +79,88 @@ def test_each_token_is_read_once_and_output_only_where_it_is_of_use() -> None:
     assert request.received == request.truth[30:60]
     assert request_off.received == request_off.truth[30:60]
     assert read[0] <= 60 and 56 <= read[1] <= 60
+
+
+def test_it_rests_while_nothing_is_guessed_but_for_one_pass_in_as_many_steps_as_a_page_has_tokens() -> None:
+    service = Service(config(num_pages=400, max_running_requests=16, max_step_tokens=64, max_logit_rows=64), ahead=True)
+    for length in range(3, 19):
+        service.add([0] * length, 40, drafters=frozenset())
+    steps = passes = 0
+    while service.scheduler.running or service.scheduler.waiting:
+        plan = service.schedule()
+        if plan is not None and all(seq.init is None for seq in plan.seqs):
+            steps += 1
+            passes += plan.draft_work is not UNSET
+        if plan is None or len(service.sent) == 2:
+            answered(service)
+    assert steps > 30
+    assert passes <= steps // 4 + 2
+
+
+def test_nothing_is_read_for_a_cache_that_there_is_not() -> None:
+    service = Service(config(enable_prefix_cache=False), ahead=True)
+    service.add([0] * 10, 30, drafters=frozenset())
+    while service.scheduler.running or service.scheduler.waiting:
+        plan = service.schedule()
+        assert plan is None or plan.draft_work is UNSET or plan.seqs[0].init is not None
+        if plan is None or len(service.sent) == 2:
+            answered(service)
+
+
+class Rated(CostModel):
+    """A step takes one second, and a hundredth more for each row; a pass of a draft model `seconds`."""
+
+    predicts = True
+
+    def __init__(self, seconds: float | None = None) -> None:
+        super().__init__()
+        self.describe([[OperationTerms("linear", row_flops=1.0)]])
+        self._seconds = seconds
+
+    def predict(self, terms: Terms) -> float:
+        return 1.0 + 0.01 * terms[2] if self._seconds is None else self._seconds
+
+
+def drafting(draft_seconds: float, *guesses: int) -> tuple[Drafting, Sequence]:
+    costs = StepCosts(draft_model=True)
+    costs.served, costs.draft_model = Rated(), Rated(draft_seconds)
+    subject = Drafting(costs, Each(lambda _salt: Played(lambda _tokens, most: list(guesses)[:most])), 100)
+    subject.paused(0.0, 1)
+    seq = Sequence("a", [1, 2, 3], SamplingParams(temperature=0.0), 50)
+    seq.max_tokens = 53
+    seq.num_computed = 2
+    return subject, seq
+
+
+@pytest.mark.parametrize(("seconds", "drafter"), [(0.01, "draft_model"), (0.3, "played"), (1.2, "played")])
+def test_guesses_that_are_there_are_taken_where_those_of_the_draft_model_cost_more_than_they_give(
+    seconds: float, drafter: str
+) -> None:
+    subject, seq = drafting(seconds, 5, 6)
+    (draft,) = subject.choose([seq], 20).values()
+    assert draft.drafter == drafter
+
+
+def test_bad_luck_is_forgotten_and_a_new_sequence_is_not_blamed_for_others() -> None:
+    guesses = DraftModelGuesses(CostModel())
+    unlucky, new = (Sequence(name, [1], SamplingParams(), 5) for name in "ab")
+    for _ in range(40):
+        guesses.answered(unlucky, 0, 1)
+        guesses.step_ended()
+    assert guesses.right(unlucky) < 0.1
+    assert guesses.right(new) == UNKNOWN
+    for _ in range(300):
+        guesses.step_ended()
+    assert guesses.right(unlucky) > 0.45
+
+
+def test_where_rows_are_few_those_have_them_whose_guesses_are_right_more_often() -> None:
+    subject, _ = drafting(0.01)
+    seqs = [Sequence(str(index), [1, 2, 3], SamplingParams(temperature=0.0), 50) for index in range(4)]
+    for seq in seqs:
+        seq.max_tokens, seq.num_computed = 53, 2
+    for seq in seqs[2:]:
+        subject.answered(seq, [1, 2, 3, 4], by_model=3)
+    chosen = subject.choose(seqs, 3)
+    assert sum(len(draft.tokens) for draft in chosen.values()) == 3
+    assert set(seqs[2:]) <= set(chosen)

@@ -28,6 +28,14 @@ class StepCosts:
         draft = self.draft_model.expected(step.draft_terms)
         return None if draft is None else served + draft
 
+    def request_seconds(self, prompt: int, output: int, *, chunk: int, batch: int) -> float:
+        """As `CostModel.request_seconds`, with a draft model that reads the prompt, too. What it guesses of the output
+        takes less than it gives, or is not asked for."""
+        served = self.served.request_seconds(prompt, output, chunk=chunk, batch=batch)
+        if self.draft_model is None:
+            return served
+        return served + self.draft_model.request_seconds(prompt, 0, chunk=chunk, batch=batch)
+
     def observe(self, step: InFlight, result: StepResult) -> None:
         """Take in the time of a step. Waiting for masks is no work of it, and says nothing of the next one."""
         self.served.observe(step.terms, (result.worker_ns - result.draft_ns - result.mask_wait_ns) * 1e-9)

@@ -27,7 +27,10 @@ COMMANDS = {
     "load": [[*NUMASERVE, "load", *model, "--tp", "1", "--tp", "2"] for model in (["demo"], ["--shape", "llama-1b"])],
     "serving": [[sys.executable, str(Path(__file__).with_name("bench_serving.py"))]],
     "front-door": [[sys.executable, str(Path(__file__).with_name("bench_front_door.py"))]],
-    "speculation": [[sys.executable, str(Path(__file__).with_name("bench_speculation.py"))]],
+    "speculation": [
+        [sys.executable, str(Path(__file__).with_name("bench_speculation.py")), *model] for model in ([], ["--larger"])
+    ],
+    "draft-model": [[sys.executable, str(Path(__file__).with_name("bench_draft_model.py"))]],
     "verification": [
         [sys.executable, str(Path(__file__).with_name("bench_verification.py")), *model]
         for model in (["--model", "demo"], *(["--shape", "llama-1b", "--quantization", each] for each in FORMATS))

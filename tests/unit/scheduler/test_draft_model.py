@@ -10,6 +10,7 @@ from numaserve.server.scheduler.cost_table import Terms
 from numaserve.server.scheduler.draft_gain import UNKNOWN
 from numaserve.server.scheduler.draft_model_guesses import DraftModelGuesses
 from numaserve.server.scheduler.drafting import Drafting
+from numaserve.server.scheduler.policy import StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.workers.protocol import TO_BE_DRAFTED, OperationTerms, SamplingParams
@@ -164,3 +165,17 @@ def test_where_rows_are_few_those_have_them_whose_guesses_are_right_more_often()
     chosen = subject.choose(seqs, 3)
     assert sum(len(draft.tokens) for draft in chosen.values()) == 3
     assert set(seqs[2:]) <= set(chosen)
+
+
+def test_the_time_of_a_prompt_is_that_of_both_models() -> None:
+    lengths = []
+    for draft_costs in (None, Rated()):
+        work = (costs := Rated()).begin()
+        budget = StepBudget(config(target_itl_s=2.3, max_step_tokens=64), costs, work, draft_costs)
+        decode, prompt = (Sequence(name, [1] * length, SamplingParams(), 5) for name, length in (("a", 1), ("b", 50)))
+        for seq in (decode, prompt):
+            seq.max_tokens = 60
+            chunk = budget.take(seq)
+            work.add(0, chunk.length, 1)
+        lengths.append(chunk.length)
+    assert lengths == [50, 12]

@@ -1,0 +1,155 @@
+"""What guesses of a draft model cost and gain, by how many there are, beside what the models of costs predict.
+
+python tests/bench/bench_draft_model.py [--tokens 96] [--rounds 2] [--json FILE]
+
+One sequence on one rank of all cores, without a front end: a model of a billion parameters whose draft model is the
+demo, which mostly agrees with it (larger_demo.py). Its text is what the model samples without guesses; what is kept
+has to be that. `step` is the time of a step by that of one without guesses, `drafting` the draft model's part of it,
+`speed` tokens a second by those without guesses, and `of_predicted` the time measured by that which the models of costs
+predict from the steps before.
+"""
+
+import argparse
+import itertools
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from larger_demo import save_larger
+from numaserve.server.cli.bench_report import MachineReport
+from numaserve.server.scheduler.cost_table import summed
+from numaserve.server.scheduler.draft_model import Reading, pass_terms
+from numaserve.server.scheduler.step import InFlight
+from numaserve.server.scheduler.step_costs import StepCosts
+from numaserve.server.tokenizer import load_tokenizer
+from numaserve.workers.bench.rows import Row, Rows
+from numaserve.workers.protocol import PAGE_SIZE, TO_BE_DRAFTED, DraftWork, SamplingParams, SeqPlan, SlotInit, StepPlan
+from numaserve.workers.weights.hub import resolve_model
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.support.rank_group import RankGroup
+
+QUESTION = "Tell Anna from Oslo something about volcanoes."
+DEPTHS = range(9)
+SAMPLING = SamplingParams(temperature=0.7, seed=1)
+
+
+@dataclass
+class Series:
+    """Steps with one number of guesses."""
+
+    depth: int
+    seconds: list[float] = field(default_factory=list)
+    drafting: list[float] = field(default_factory=list)
+    predicted: list[float] = field(default_factory=list)
+    tokens: int = 0
+
+
+class Text:
+    """The sequence: what comes next is known, and may be computed again."""
+
+    def __init__(self, group: RankGroup, prompt: list[int], tokens: int) -> None:
+        self._group = group
+        self._steps = itertools.count()
+        self._costs = StepCosts(draft_model=True)
+        self._costs.describe([each.terms for each in group.ready], [each.draft_terms for each in group.ready])
+        self._prompt = len(prompt)
+        self._text = list(prompt)
+        self._read = 0  # by the draft model
+        pages = list(range(-(-(len(prompt) + tokens + len(DEPTHS)) // PAGE_SIZE)))
+        init = SlotInit(SAMPLING)
+        whole = SeqPlan(0, 0, list(prompt), pages=pages, init=init, sample=True)
+        answer = group.run(StepPlan(next(self._steps), [whole], draft_work=[DraftWork(0)]))
+        self._text.append(answer.seqs[0].token)
+        for _ in range(tokens):
+            self._text += self._step(Series(0), len(self._text) - 1)
+
+    def run(self, series: Series) -> None:
+        """Go through the text once."""
+        position, self._read = self._prompt, self._prompt
+        while position + series.depth + 1 < len(self._text):
+            kept = self._step(series, position)
+            assert kept == self._text[position + 1 : position + 1 + len(kept)], "another text"
+            position += len(kept)
+
+    def _step(self, series: Series, position: int) -> list[int]:
+        depth, step = series.depth, InFlight(next(self._steps))
+        plan = StepPlan(step.step_id, [SeqPlan(0, position, [self._text[position]], sample=True)])
+        work = self._costs.served.begin()
+        work.add(position, 1 + depth, 1 + depth)
+        step.terms = work.terms()
+        if depth:
+            assert self._costs.draft_model is not None
+            drafts = [self._text[position], *[TO_BE_DRAFTED] * depth]
+            lacking = DraftWork(0, self._text[self._read : position])
+            plan = StepPlan(
+                step.step_id, [SeqPlan(0, position, drafts, sample=True)], drafts=[depth], draft_work=[lacking]
+            )
+            readings = [Reading(self._read, position + 1 - self._read, depth)]
+            step.draft_terms = summed(pass_terms(self._costs.draft_model, readings, each) for each in range(depth))
+        predicted = self._costs.expected(step)
+        result = self._group.run(plan)
+        answer = result.seqs[0]
+        if depth:
+            self._read = position + 1 + min(len(answer.following), depth - 1)
+        if predicted is not None:
+            series.seconds.append(result.worker_ns * 1e-9)
+            series.drafting.append(result.draft_ns * 1e-9)
+            series.predicted.append(predicted)
+            series.tokens += 1 + len(answer.following)
+        self._costs.observe(step, result)
+        return [answer.token, *(each.token for each in answer.following)]
+
+
+def bench(text: Text, rounds: int) -> Rows:
+    """Every depth, by turns."""
+    all_series = [Series(depth) for depth in DEPTHS]
+    for _ in range(1 + rounds):
+        for series in all_series:
+            text.run(series)
+    plain = all_series[0]
+    for series in all_series:
+        figures = {
+            "step": statistics.median(series.seconds) / statistics.median(plain.seconds),
+            "drafting": sum(series.drafting) / sum(series.seconds),
+            "tokens_a_step": series.tokens / len(series.seconds),
+            "speed": series.tokens / sum(series.seconds) * sum(plain.seconds) / plain.tokens,
+            "of_predicted": sum(series.seconds) / sum(series.predicted),
+        }
+        yield Row("guesses of a draft model", {"depth": series.depth}, figures)
+
+
+@contextmanager
+def larger_and_demo() -> Iterator[tuple[RankGroup, list[int]]]:
+    """The group of workers, and what it is asked."""
+    demo, cpus = resolve_model("demo"), sorted(os.sched_getaffinity(0))
+    tokenizer = load_tokenizer(demo)
+    asked = tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": QUESTION}]), add_special_tokens=False)
+    tokenizer.close()
+    with tempfile.TemporaryDirectory(prefix="numaserve-bench-") as folder:
+        larger = save_larger(demo, Path(folder) / "larger")
+        with RankGroup(larger, threads=len(cpus), cpus=[cpus], draft_model=demo) as group:
+            yield group, asked
+
+
+def main() -> int:
+    """Measure it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    with ExitStack() as stack:
+        report = stack.enter_context(MachineReport("draft model", given.json))
+        group, asked = stack.enter_context(larger_and_demo())
+        report.add(bench(Text(group, asked, given.tokens), given.rounds))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,19 +1,16 @@
 """Drafts: guesses of the tokens that come next, which one step verifies all at once."""
 
-from collections.abc import Sequence as ListOf
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from itertools import takewhile
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from numaserve.server.scheduler.draft_gain import MEMORY, UNKNOWN, Gain, expected
+from numaserve.server.scheduler.draft_gain import MEMORY, Gain
 from numaserve.server.scheduler.draft_model import NAME as DRAFT_MODEL
 from numaserve.server.scheduler.draft_model_guesses import BLIND, DraftModelGuesses, blind_depths
+from numaserve.server.scheduler.guesses import DEEPEST, REST, Drafters, Guesses, allowed
 from numaserve.server.scheduler.sequence import Sequence
 from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.workers.protocol import MAX_MASKED_DRAFTS, TO_BE_DRAFTED
 
-_DEEPEST = 16  # guesses of a sequence in a step
 # Seconds for which the workers wait when a plan is made only after the answer to the one before it, for each sequence
 # of both, as long as none was seen; what a step takes beside is as that of so many sequences.
 _PAUSE = 1e-4
@@ -21,30 +18,8 @@ _PAUSE_BESIDE = 4
 _WORTH = 1.05  # how much more a step has to give: guessing itself takes time from the workers, on few cores
 _OUTLIER = 4.0  # times what is usual: what is further off counts as if it were that far
 _FEW = 4  # guesses left of a sequence that was guessed rightly, from which on more are looked for
-_REST = 16  # tokens for which nothing is guessed where no guess would pay
 _LOOKED_AT = 4  # sequences of which nothing is guessed yet, for which something is looked for in a step
 _RETRY = 0.01  # by which the doubt about steps with guesses falls with each step without any
-
-
-class Drafter(Protocol):
-    """Guesses the tokens of one sequence."""
-
-    @property
-    def name(self) -> str:
-        """By which guesses are counted, and how often they are right."""
-
-    def guess(self, tokens: list[int], most: int) -> list[int]:
-        """At most so many guesses of what follows `tokens`: one list, to which tokens are added from call to call."""
-
-
-class Drafters(Protocol):
-    """The drafters of a server's sequences."""
-
-    def begin_step(self) -> None:
-        """Called before the guesses for a step are asked for: what takes long is to be divided over steps."""
-
-    def make(self, seq: Sequence) -> ListOf[Drafter]:
-        """The drafters of a sequence. Of equally good ones the first is heard."""
 
 
 class Draft(NamedTuple):
@@ -58,46 +33,6 @@ class Draft(NamedTuple):
 # sequence that are; and of which sequence, the earlier of equal ones first.
 _Candidate = tuple[float, int, int, Sequence]
 _Depths = dict[Sequence, int]
-
-
-@dataclass(slots=True)
-class _Guesses:
-    drafters: ListOf[Drafter]
-    tokens: list[int] = field(default_factory=list)  # what is guessed of the next ones
-    made_behind: int = -_REST  # the tokens that were known when anything was guessed last
-    drafter: str = ""  # whose they are
-    often_right: dict[str, float] = field(default_factory=dict)  # lately, by drafter
-
-    @property
-    def right(self) -> float:
-        """The probability that one of them is."""
-        return self.often_right.get(self.drafter, UNKNOWN)
-
-    def expected(self, depth: int) -> float:
-        """How many of the first `depth` are right, and those before them."""
-        return expected(self.right, depth)
-
-    def guess(self, seq: Sequence, vocab_size: int) -> None:
-        """Guess the next tokens, as that drafter does of whose guesses most should be right."""
-        self.made_behind = len(seq.tokens)
-        self.tokens, most = [], 0.0
-        for each in self.drafters:
-            guessed = _allowed(seq, list(takewhile(vocab_size.__gt__, each.guess(seq.tokens, _DEEPEST + 1))))
-            likely = expected(self.often_right.get(each.name, UNKNOWN), len(guessed))
-            if likely > most:
-                self.tokens, self.drafter, most = guessed, each.name, likely
-
-    def answered(self, tokens: list[int]) -> None:
-        """Hold them against the next tokens. What is left of right ones is kept."""
-        if not self.tokens:
-            return
-        for guess, token in zip(self.tokens, tokens, strict=False):
-            before = self.right
-            self.often_right[self.drafter] = before + MEMORY * ((guess == token) - before)
-            if guess != token:
-                self.tokens = []
-                break
-        self.tokens = self.tokens[len(tokens) :]
 
 
 class Drafting:
@@ -125,7 +60,7 @@ class Drafting:
         self._turn = 1  # tokens after which something is looked for again of which nothing was found
         self._least = 0.0  # how often a guess has to be right to pay, by sequences that run; as it was lately
         self._expected = 0.0  # to be right, of those that were chosen last
-        self._guesses: dict[Sequence, _Guesses] = {}
+        self._guesses: dict[Sequence, Guesses] = {}
 
     def begin_step(self) -> None:
         """Begin with the next step."""
@@ -262,7 +197,7 @@ class Drafting:
         """How many tokens may be guessed behind a sequence: its last one is sampled after the last guess."""
         if seq.pool or seq in self._refused:
             return 0
-        deepest = MAX_MASKED_DRAFTS if seq.sampling.masked else _DEEPEST
+        deepest = MAX_MASKED_DRAFTS if seq.sampling.masked else DEEPEST
         return min(seq.max_tokens - len(seq.tokens) - 1 - unknown, deepest)
 
     def _next(self, seq: Sequence, depth: int, unknown: int, least: float) -> _Candidate | None:
@@ -272,30 +207,20 @@ class Drafting:
             return None
         return -(guesses.right ** (depth + unknown + 1)), depth + 1, seq.arrival, seq
 
-    def _guesses_of(self, seq: Sequence, least: float) -> _Guesses:
+    def _guesses_of(self, seq: Sequence, least: float) -> Guesses:
         """Those of a sequence, which are made anew where few are left; not at every token where they could not pay, nor
         for many sequences in a step: on few cores that takes time from the workers."""
         guesses = self._guesses.get(seq)
         if guesses is None:
-            guesses = self._guesses[seq] = _Guesses(self._drafters.make(seq))
+            guesses = self._guesses[seq] = Guesses(self._drafters.make(seq))
         if seq.forbidden[1]:
-            guesses.tokens = _allowed(seq, guesses.tokens)
+            guesses.tokens = allowed(seq, guesses.tokens)
         if len(guesses.tokens) >= _FEW:
             return guesses
         known = len(seq.tokens)
-        rest = _REST if guesses.right <= least else 1 if guesses.tokens else self._turn
+        rest = REST if guesses.right <= least else 1 if guesses.tokens else self._turn
         if known - guesses.made_behind >= rest:
             guesses.guess(seq, self._vocab_size)
             if seq.sampling.masked:
                 seq.guessed = known, guesses.tokens
         return guesses
-
-
-def _allowed(seq: Sequence, guesses: list[int]) -> list[int]:
-    """The guesses before the first that is known to be forbidden."""
-    begin, forbidden = seq.forbidden
-    known = len(seq.tokens) - begin  # of them
-    count = len(forbidden) - known
-    if 0 < count <= len(guesses) and forbidden[known:] == guesses[:count] and forbidden[:known] == seq.tokens[begin:]:
-        return guesses[: count - 1]
-    return guesses

@@ -2,8 +2,9 @@
 
 from collections import Counter, deque
 
-from numaserve.server.scheduler.drafting import Drafters, Drafting
+from numaserve.server.scheduler.drafting import Drafting
 from numaserve.server.scheduler.errors import ResultMismatch, SequenceTooLong
+from numaserve.server.scheduler.guesses import Drafters
 from numaserve.server.scheduler.kv_cache import KVCache
 from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.planner import Planner

@@ -8,7 +8,7 @@ from pathlib import Path
 from numaserve.server.engine.config import EngineConfig
 from numaserve.server.engine.engine import Engine
 from numaserve.server.metrics.metrics import Metrics
-from numaserve.server.scheduler.drafting import Drafters
+from numaserve.server.scheduler.guesses import Drafters
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig
 from numaserve.server.supervisor.group import GroupSpec

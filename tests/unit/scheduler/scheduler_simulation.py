@@ -8,7 +8,7 @@ from itertools import accumulate
 from msgspec import UNSET
 from msgspec.structs import replace
 from numaserve.server.scheduler.client import EVERYBODY, Client
-from numaserve.server.scheduler.drafting import Drafters
+from numaserve.server.scheduler.guesses import Drafters
 from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate

@@ -6,7 +6,8 @@ import pytest
 from msgspec import UNSET
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.cost_table import Terms
-from numaserve.server.scheduler.drafting import Draft, Drafter, Drafting
+from numaserve.server.scheduler.drafting import Draft, Drafting
+from numaserve.server.scheduler.guesses import Drafter
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.server.scheduler.step import MaskedRow

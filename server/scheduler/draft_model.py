@@ -35,6 +35,12 @@ def pass_terms(costs: CostModel, readings: ListOf[Reading], number: int) -> Term
     return work.terms()
 
 
+def terms_of_passes(costs: CostModel, readings: ListOf[Reading]) -> Terms:
+    """The work of all its passes for those."""
+    passes = max((max(1, each.guesses) for each in readings), default=0)
+    return summed(pass_terms(costs, readings, number) for number in range(passes))
+
+
 class DraftModelWork:
     """The draft model's part of a step in the making.
 
@@ -77,5 +83,4 @@ class DraftModelWork:
 
     def terms(self) -> Terms:
         """The work of all its passes."""
-        passes = max((max(1, each.guesses) for each in self._readings), default=0)
-        return summed(pass_terms(self._costs, self._readings, number) for number in range(passes))
+        return terms_of_passes(self._costs, self._readings)

@@ -22,8 +22,7 @@ from pathlib import Path
 
 from larger_demo import save_larger
 from numaserve.server.cli.bench_report import MachineReport
-from numaserve.server.scheduler.cost_table import summed
-from numaserve.server.scheduler.draft_model import Reading, pass_terms
+from numaserve.server.scheduler.draft_model import Reading, terms_of_passes
 from numaserve.server.scheduler.step import InFlight
 from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.server.tokenizer import load_tokenizer
@@ -91,7 +90,7 @@ class Text:
                 step.step_id, [SeqPlan(0, position, drafts, sample=True)], drafts=[depth], draft_work=[lacking]
             )
             readings = [Reading(self._read, position + 1 - self._read, depth)]
-            step.draft_terms = summed(pass_terms(self._costs.draft_model, readings, each) for each in range(depth))
+            step.draft_terms = terms_of_passes(self._costs.draft_model, readings)
         predicted = self._costs.expected(step)
         result = self._group.run(plan)
         answer = result.seqs[0]

@@ -28,9 +28,9 @@ import httpx
 from bench_serving import Server, serving
 from larger_demo import save_larger
 from numaserve.server.cli.bench_report import MachineReport
+from numaserve.server.loadtest.speculation import Speculation, speculation_of
 from numaserve.workers.bench.rows import Row, Rows
 from numaserve.workers.weights.hub import resolve_model
-from prometheus_client.parser import text_string_to_metric_families
 
 TOKENS = 160
 REQUESTS = 2  # of each stream
@@ -128,14 +128,10 @@ async def _ask(server: Server, bodies: Sequence[Body], streams: int, temperature
     return texts, sum(answer["usage"]["completion_tokens"] for answer in answers)
 
 
-def _verified(server: Server) -> dict[str, float]:
-    """Guesses that were verified so far, by what came of them."""
-    families = text_string_to_metric_families(httpx.get(f"{server.url}/metrics").text)
-    samples = [sample for family in families if family.name == "numaserve_draft_tokens" for sample in family.samples]
-    found = {"accepted": 0.0, "rejected": 0.0}
-    for sample in samples:
-        if sample.name.endswith("_total"):
-            found[sample.labels["outcome"]] += sample.value
+def _verified(server: Server) -> Speculation:
+    """What was guessed so far."""
+    found = speculation_of(httpx.get(f"{server.url}/metrics").text.splitlines())
+    assert found is not None
     return found
 
 
@@ -155,13 +151,14 @@ def bench(off: Server, on: Server, kinds: Sequence[str], streams: Sequence[int],
             assert answers[0] == answers[1], "the answers differ"
             speeds.append(seconds[0] / seconds[1])
             tokens += said
-        grown = {outcome: value - before[outcome] for outcome, value in _verified(on).items()}
+        grown = _verified(on).since(before)
+        assert grown is not None, "the server has begun anew"
         figures = {
             "speed": statistics.median(speeds),
             "least": min(speeds),
             "most": max(speeds),
-            "accepted": grown["accepted"] / max(1.0, sum(grown.values())),
-            "guessed": grown["accepted"] / tokens,
+            "accepted": grown.acceptance or 0.0,
+            "guessed": grown.accepted / tokens,
         }
         yield Row(
             "with speculation by without", {"work": kind, "temperature": str(temperature), "streams": count}, figures

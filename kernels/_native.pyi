@@ -256,4 +256,7 @@ class Program:
     def kv_memory(self) -> tuple[int, int]:
         """Address and bytes of the KV cache."""
     @property
+    def arena(self) -> npt.NDArray[np.uint8]:
+        """The memory of the buffers, where their places say. It lives as long as this array does."""
+    @property
     def isa(self) -> str: ...

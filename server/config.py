@@ -177,8 +177,9 @@ class ServeConfig(BaseModel):
         description="What guesses the next tokens, of which a step then verifies several: `off`, `auto` for all that "
         "follows, or some of it, given several times: `prediction` by what the request says that its answer will be; "
         "`suffix` by what followed when the same tokens came before, in requests with the same cache_salt; `grammar` "
-        "by what a constraint allows; `draft_model` by the smaller model of that option. Answers are the same to the "
-        "last bit. Default: off.",
+        "by what a constraint allows; `draft_model` by the smaller model of that option; `mtp` by the model's own "
+        "layer that predicts, where it has one and there is no draft model. Answers are the same to the last bit. "
+        "Default: off.",
     )
     prefix_cache: bool = Field(True, description="Reuse the KV cache of equal prompt beginnings.")
     kv_events: NonBlank | None = Field(
@@ -230,7 +231,8 @@ class ServeConfig(BaseModel):
     def drafters(self) -> tuple[DrafterName, ...]:
         """What guesses."""
         meant = drafters_meant(self.speculative or (("auto",) if self.draft_model else ()))
-        return tuple(each for each in meant if each != "draft_model" or self.draft_model)
+        without = "mtp" if self.draft_model else "draft_model"
+        return tuple(each for each in meant if each != without and (each != "mtp" or self.task != "embed"))
 
     @field_validator("draft_model")
     @classmethod
@@ -251,6 +253,8 @@ class ServeConfig(BaseModel):
     def _names_what_there_is(cls, value: Speculative | None, info: ValidationInfo) -> Speculative | None:
         if value is not None and "draft_model" in value and info.data.get("draft_model") is None:
             raise ValueError("names the draft model: set 'draft_model' too")
+        if value is not None and "mtp" in value and info.data.get("draft_model") is not None:
+            raise ValueError("names mtp beside the draft model: leave one of both out")
         return value
 
     @field_validator("mask_deadline_ms")

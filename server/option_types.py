@@ -27,7 +27,7 @@ def _url_prefix(text: str) -> str:
     return text
 
 
-DrafterName = Literal["prediction", "suffix", "grammar", "draft_model"]
+DrafterName = Literal["prediction", "suffix", "grammar", "draft_model", "mtp"]
 DRAFTERS: tuple[DrafterName, ...] = get_args(DrafterName)
 SpeculativeName = Literal["auto", "off", DrafterName]
 _ALONE = frozenset(("auto", "off"))

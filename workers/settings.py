@@ -70,6 +70,7 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     ] = None
 
     pooled: bool = False  # loaded without an output head, to give hidden states in place of tokens
+    mtp: bool = False  # loaded with the layer that predicts the token after the next, where the checkpoint has one
 
     def of_weights(self) -> ModelSettings:
         """These settings with the default of every field that shows in no byte of the packed weights."""

@@ -49,6 +49,7 @@ struct Settings {
     field("max_tokens", limits.max_tokens), field("max_logit_rows", limits.max_logit_rows);
     field("max_slots", limits.max_slots), field("pages_per_slot", limits.pages_per_slot);
     field("num_pages", limits.num_pages), field("vocabulary", limits.vocabulary);
+    field("extra_tokens", limits.extra_tokens);
     field("q_heads", heads.q_heads), field("kv_heads", heads.kv_heads), field("head_dim", heads.head_dim);
     field("value_dim", heads.value_dim), field("context_parallel", context_parallel), field("layers", layers);
     field("kv_dtype", kv_dtype), field("arena_bytes", arena_bytes);
@@ -112,6 +113,12 @@ nb::object logprobs(const SampledRow& row) {
     values.append(row.top_logprobs[i]);
   }
   return nb::make_tuple(row.token, row.logprob, ids, values);
+}
+
+// The memory of buffers, which lives as long as the program.
+nb::ndarray<nb::numpy, uint8_t> arena(Program& program) {
+  const LargeBuffer& memory = program.arena();
+  return {memory.data(), {memory.bytes()}, nb::find(program)};
 }
 
 // What a sequence's last position is for; 0: nothing.
@@ -239,6 +246,7 @@ void bind_program(nb::module_& m) {
                      return std::make_pair(reinterpret_cast<uintptr_t>(self.kv().buffer().data()),
                                            self.kv().buffer().bytes());
                    })
+      .def_prop_ro("arena", &arena)
       .def_prop_ro("isa", [](const Program& self) { return std::string(self.table().name); });
   bind_operations(program);
 }

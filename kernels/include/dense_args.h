@@ -51,8 +51,8 @@ struct NormArgs {
   const float* x;  // [rows, ldx]
   int64_t ldx;
   const float* weight;  // [cols]
-  bf16* out;            // [rows, ldo], columns cols..ldo are zeroed
-  int64_t ldo;
+  bf16* out;            // [rows, ldo], columns cols..written are zeroed
+  int64_t ldo, written;
   int64_t rows, cols;
   float eps;
 };

@@ -48,7 +48,7 @@ inline void rms_norm_row(const NormArgs& n, int64_t row, Range columns, bf16* ou
 }
 
 inline void rms_norm(const NormArgs& n, int thread, int threads) {
-  const RowShare share = row_share(n.rows, n.ldo, thread, threads);
+  const RowShare share = row_share(n.rows, n.written, thread, threads);
   for (int64_t r = share.rows.begin; r < share.rows.end; ++r) rms_norm_row(n, r, share.columns, n.out + r * n.ldo);
 }
 

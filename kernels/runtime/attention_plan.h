@@ -20,6 +20,7 @@ struct Limits {
   int64_t pages_per_slot;
   int64_t num_pages;
   int64_t vocabulary;
+  int64_t extra_tokens = 0;  // ids behind the vocabulary that a plan may name: their embedding is zero
 };
 
 // The heads of this rank.

@@ -77,6 +77,7 @@ void NormNode::norm(Run& run, int64_t first_row, int part, int parts, int thread
                       .weight = weight.data(),
                       .out = run.at<bf16>(out) + first_row * out.ld,
                       .ldo = out.ld,
+                      .written = beside ? static_cast<int64_t>(weight.size()) : out.ld,
                       .rows = run.step.num_tokens(),
                       .cols = static_cast<int64_t>(weight.size()),
                       .eps = eps};

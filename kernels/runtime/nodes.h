@@ -145,6 +145,7 @@ struct NormNode : Node {
   Place out;
   float eps;
   std::optional<Quantized> quantized;  // the result, in addition to `out`
+  bool beside = false;                 // rows of `out` have other columns behind the result
   bool has_product = false;            // the next node alone reads the result, and is a LinearNode
 
  private:

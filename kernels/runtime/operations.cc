@@ -68,7 +68,10 @@ void add(Program& p, const RmsNorm& f) {
           "the input or the output is narrower than the weight");
   if (f.quantized) require_quantized(f.kKind, f.out, *f.quantized);
   auto node = std::make_unique<NormNode>(f.x, f.weight->values, f.out, f.eps);
+  require(!f.beside || (f.weight->values.size() % kPad == 0 && !f.quantized), f.kKind,
+          "a norm beside another fills whole cache lines, and is not quantized");
   node->quantized = f.quantized;
+  node->beside = f.beside;
   p.add(std::move(node));
 }
 

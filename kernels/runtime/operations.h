@@ -39,8 +39,10 @@ struct RmsNorm {
   Place out;
   float eps;
   std::optional<Quantized> quantized;
+  bool beside;
   void visit(auto&& field) {
     field("x", x), field("weight", weight), field("out", out), field("eps", eps), field("quantized", quantized);
+    field("beside", beside);
   }
 };
 

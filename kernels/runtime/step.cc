@@ -16,6 +16,12 @@ void require(bool condition, const char* message) {
   throw std::invalid_argument("slot " + std::to_string(s.slot) + " of a plan " + why);
 }
 
+void require_ids(std::span<const int32_t> ids, int64_t count) {
+  for (const int32_t id : ids)
+    if (id < 0 || id >= count)
+      throw std::invalid_argument("token id " + std::to_string(id) + " is not in the vocabulary");
+}
+
 }  // namespace
 
 Step::Step(const Limits& limits, const HeadGeometry& heads, const ContextParallel& parallel, int threads)
@@ -78,10 +84,8 @@ void Step::check(std::span<const SequenceInput> sequences_in, std::span<const in
   require(rows <= limits_.max_logit_rows, "a plan wants more rows of logits than there is room for");
   require(literal == static_cast<int64_t>(tokens_in.size()), "the number of token ids is not that of the plan");
   require(wanted_targets == static_cast<int64_t>(targets.size()), "the number of targets is not that of the plan");
-  for (const std::span<const int32_t> ids : {tokens_in, targets})
-    for (const int32_t id : ids)
-      if (id < 0 || id >= limits_.vocabulary)
-        throw std::invalid_argument("token id " + std::to_string(id) + " is not in the vocabulary");
+  require_ids(tokens_in, limits_.vocabulary + limits_.extra_tokens);
+  require_ids(targets, limits_.vocabulary);
 }
 
 void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const int32_t> tokens_in,

@@ -17,7 +17,7 @@ from numaserve.server.loadtest.report import JsonLines
 from numaserve.server.service.deployment import deployment_options
 from numaserve.server.service.model_argument import served_name
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.load import open_model, read_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.topology import read_topology
 from numaserve.workers.weights.hub import resolve_model
 from rich.console import Console
@@ -30,7 +30,7 @@ _WIDTH = 120  # where there is no terminal to tell
 
 @takes_settings(
     *("tp", "backend", "task", "chunked_prefill_size", "threads_per_worker", "mem_fraction_static"),
-    *("draft_model", "draft_quantization"),
+    *("draft_model", "draft_quantization", "speculative"),
 )
 def plan(
     model: Annotated[
@@ -78,7 +78,7 @@ def plan(
             }
         )
         wanted = deployment_options(serve_config, path, weights=False)
-        config = read_config(open_model(path), pooled=wanted.settings.pooled)
+        config = load_model_config(path, wanted.settings)
         known = load_efficiencies(efficiencies or EFFICIENCIES)
         if host == THIS:
             topology = read_topology()

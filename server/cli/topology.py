@@ -21,7 +21,7 @@ from rich.table import Table
 
 _KEYS = (
     *("tp", "context_length", "max_running_requests", "kv_cache_gib"),
-    *("mem_fraction_static", "threads_per_worker", "reserve_core", "draft_model", "draft_quantization"),
+    *("mem_fraction_static", "threads_per_worker", "reserve_core", "draft_model", "draft_quantization", "speculative"),
 )
 
 
@@ -58,7 +58,8 @@ def topology(
         _print_notes(console, placement.notes)
         return
     path = resolve_model(model)
-    deployment = make_deployment(deployment_options(config, path), load_model_config(path), machine)
+    wanted = deployment_options(config, path)
+    deployment = make_deployment(wanted, load_model_config(path, wanted.settings), machine)
     console.print(_ranks_table(deployment, served_name(model, path)))
     _print_notes(console, deployment.notes)
 

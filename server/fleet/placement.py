@@ -9,7 +9,7 @@ from numaserve.server.fleet.residency import Claim
 from numaserve.server.fleet.resident import Resident
 from numaserve.server.service.deployment import deployment_options
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.load import open_model, read_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.planning.deployment import Deployment, make_deployment
 from numaserve.workers.planning.needs import format_bytes
 from numaserve.workers.planning.topology import Topology, format_cpu_list
@@ -119,7 +119,7 @@ def part_of(spec: ModelSpec, machine: Topology) -> Topology:
 def _place(spec: ModelSpec, part: Topology) -> Placed:
     path = resolve_model(spec.config.model)
     options = deployment_options(spec.config, path)
-    model = read_config(open_model(path), pooled=options.settings.pooled)
+    model = load_model_config(path, options.settings)
     return Placed(spec, str(path), part, make_deployment(options, model, part))
 
 

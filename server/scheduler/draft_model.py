@@ -1,4 +1,9 @@
-"""What the workers' draft model reads and guesses in a step, and how long that takes."""
+"""What the workers' draft model reads and guesses in a step, and how long that takes.
+
+A layer of the model that predicts (MTP) is a draft model as far as plans go. It reads each token with what the model
+made of the one before: what it reads of its own guesses it has to read again, and workers know only of a sequence's
+last tokens what was made of them.
+"""
 
 from collections.abc import Sequence as ListOf
 from typing import NamedTuple
@@ -6,9 +11,9 @@ from typing import NamedTuple
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.cost_table import Terms, summed
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
-from numaserve.workers.protocol import DraftWork
+from numaserve.workers.protocol import KEPT_HIDDEN_STATES, DraftWork
 
-NAME = "draft_model"  # by which its guesses are counted, and chosen
+_MOST_LACKING = KEPT_HIDDEN_STATES // 2  # tokens of a sequence that a layer which predicts has not read
 
 
 class Reading(NamedTuple):
@@ -54,6 +59,7 @@ class DraftModelWork:
         self._costs = costs
         self._page_size = config.page_size
         self._shares_pages = config.enable_prefix_cache
+        self._forgets = config.worker_drafter == "mtp"
         self._its_turn = step_id % config.page_size == 0
         self._lagging: list[tuple[int, Sequence, int, int]] = []
         self._readings: list[Reading] = []
@@ -64,7 +70,7 @@ class DraftModelWork:
         start, behind = seq.num_computed, seq.draft_read
         if known <= behind:
             return
-        if guesses or known - start > 1:
+        if guesses or known - start > 1 or (self._forgets and known - behind > _MOST_LACKING):
             self._read(index, seq, start, known, guesses)
         elif self._shares_pages and known // self._page_size > behind // self._page_size:
             self._lagging.append((index, seq, start, known))

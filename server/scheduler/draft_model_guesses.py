@@ -2,8 +2,8 @@
 
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.draft_gain import MEMORY, UNKNOWN, Gain, expected
-from numaserve.server.scheduler.draft_model import NAME, pass_terms, reading_before_guesses
-from numaserve.server.scheduler.sequence import Sequence
+from numaserve.server.scheduler.draft_model import pass_terms, reading_before_guesses
+from numaserve.server.scheduler.sequence import Sequence, WorkerDrafter
 
 _DEEPEST = 8  # guesses of a sequence in a step
 BLIND = 3  # the same while nothing is known of the time of a step
@@ -19,8 +19,9 @@ class DraftModelGuesses:
     one sequence or for all. So depth is chosen pass by pass: all sequences that may gain by one more take part in it.
     """
 
-    def __init__(self, costs: CostModel) -> None:
-        """`costs` is what the draft model takes."""
+    def __init__(self, name: WorkerDrafter, costs: CostModel) -> None:
+        """`name` is that by which its guesses are counted, and chosen; `costs` is what it takes."""
+        self.name = name
         self._costs = costs
         self._often_right: dict[Sequence, tuple[float, int]] = {}  # and in which step that was seen
         self._of_all = UNKNOWN
@@ -28,7 +29,7 @@ class DraftModelGuesses:
 
     def may_guess(self, seq: Sequence) -> bool:
         """Whether a sequence is the draft model's: nobody tells the masks behind what workers alone know."""
-        return not seq.sampling.masked and (seq.drafters is None or NAME in seq.drafters)
+        return not seq.sampling.masked and (seq.drafters is None or self.name in seq.drafters)
 
     def right(self, seq: Sequence) -> float:
         """The probability that a guess is right.

@@ -4,10 +4,9 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from numaserve.server.scheduler.draft_gain import MEMORY, Gain
-from numaserve.server.scheduler.draft_model import NAME as DRAFT_MODEL
 from numaserve.server.scheduler.draft_model_guesses import BLIND, DraftModelGuesses, blind_depths
 from numaserve.server.scheduler.guesses import DEEPEST, REST, Drafters, Guesses, allowed
-from numaserve.server.scheduler.sequence import Sequence
+from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.workers.protocol import MAX_MASKED_DRAFTS, TO_BE_DRAFTED
 
@@ -47,10 +46,11 @@ class Drafting:
     gain by guesses is planned after the answer, though the workers wait for it meanwhile.
     """
 
-    def __init__(self, costs: StepCosts, drafters: Drafters, vocab_size: int) -> None:
-        """Guesses are of tokens below `vocab_size`."""
-        self._draft_model = None if costs.draft_model is None else DraftModelGuesses(costs.draft_model)
-        self._vocab_size = vocab_size
+    def __init__(self, costs: StepCosts, drafters: Drafters, config: SchedulerConfig) -> None:
+        self._draft_model = None
+        if costs.draft_model is not None and config.worker_drafter is not None:
+            self._draft_model = DraftModelGuesses(config.worker_drafter, costs.draft_model)
+        self._vocab_size = config.vocab_size
         self._costs = costs.served
         self._drafters = drafters
         self._refused: set[Sequence] = set()
@@ -103,8 +103,8 @@ class Drafting:
             drafts[seq] = Draft(self._guesses[seq].tokens[:depth], self._guesses[seq].drafter)
         if self._draft_model is not None:
             self._expected += sum(self._draft_model.expected(seq, depth) for seq, depth in of_model.items())
-        for seq, depth in of_model.items():
-            drafts[seq] = Draft([TO_BE_DRAFTED] * depth, DRAFT_MODEL)
+            for seq, depth in of_model.items():
+                drafts[seq] = Draft([TO_BE_DRAFTED] * depth, self._draft_model.name)
         return drafts
 
     def waits(self, running: list[Sequence], most: int) -> bool:

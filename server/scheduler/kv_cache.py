@@ -181,7 +181,7 @@ class KVCache:
     def _num_full(self, seq: Sequence) -> int:
         if not self._config.enable_prefix_cache:
             return 0
-        read = seq.draft_read if self._config.draft_model else seq.num_computed
+        read = seq.draft_read if self._config.worker_drafter else seq.num_computed
         return min(seq.num_computed, read, len(seq.tokens)) // self._config.page_size
 
     def _key(self, seq: Sequence, index: int) -> tuple[int, ...]:

@@ -51,11 +51,11 @@ class Scheduler:
     ) -> None:
         self.config = config
         self.kv = KVCache(config, log)
-        self.step_costs = StepCosts(draft_model=config.draft_model)
+        self.step_costs = StepCosts(draft_model=config.worker_drafter is not None)
         self.costs = self.step_costs.served
         self.waiting = WaitingQueue()
         self.seats = Seats(config, self.kv, self.waiting)
-        self._drafting = None if drafters is None else Drafting(self.step_costs, drafters, config.vocab_size)
+        self._drafting = None if drafters is None else Drafting(self.step_costs, drafters, config)
         self._planner = Planner(self.kv, self.waiting, self.seats, self._drafting)
         # Guesses that were verified, by what they came from and whether they were right.
         self.drafted: Counter[tuple[str, bool]] = Counter()
@@ -281,8 +281,8 @@ class Scheduler:
         if seq.state is SequenceState.RUNNING:
             if entry.drafts:
                 seq.num_computed = end  # what rests on wrong guesses is computed again, in the same places
-            if entry.by_draft_model:
-                seq.draft_read += min(len(answer.following), entry.by_draft_model - 1)  # it has not read its last guess
+            if entry.drafter == "draft_model":
+                seq.draft_read += min(len(answer.following), entry.drafts - 1)  # it has not read its last guess
             if entry.sample or entry.logprob_rows or entry.pool:
                 self.kv.trust(seq, end)
         if entry.sample:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import InitVar, dataclass, field
+from typing import Literal, get_args
 
 from numaserve.server.scheduler.client import EVERYBODY, Client
 from numaserve.server.scheduler.radix_tree import Node
@@ -12,6 +13,9 @@ from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, TokenLogprobs
 
 DEFAULT_TARGET_ITL_S = 0.1
 DEFAULT_TARGET_STEPS = 3
+# What can guess in the workers: a smaller model, or the layer of the model that predicts the token after the next.
+WorkerDrafter = Literal["draft_model", "mtp"]
+WORKER_DRAFTERS: frozenset[str] = frozenset(get_args(WorkerDrafter))
 _NO_TURN = 1 << 62  # behind all turns
 
 
@@ -29,7 +33,7 @@ class SchedulerConfig:
     # steps of those tokens alone as `DEFAULT_TARGET_STEPS` says, if that is longer.
     target_itl_s: float | None = None
     vocab_size: int = 1 << 31  # token ids that workers know, to which guesses keep
-    draft_model: bool = False  # whether the workers have one
+    worker_drafter: WorkerDrafter | None = None  # what guesses in the workers
     page_size: int = PAGE_SIZE  # smaller in tests only, where short sequences should cross many pages
 
     def __post_init__(self) -> None:

@@ -5,11 +5,10 @@ from typing import Any, NamedTuple
 
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.cost_table import NO_TERMS, Terms
-from numaserve.server.scheduler.draft_model import NAME as DRAFT_MODEL
 from numaserve.server.scheduler.draft_model import DraftModelWork
 from numaserve.server.scheduler.errors import ResultMismatch
 from numaserve.server.scheduler.policy import Chunk, StepBudget
-from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
+from numaserve.server.scheduler.sequence import WORKER_DRAFTERS, SchedulerConfig, Sequence, SequenceUpdate
 from numaserve.workers.protocol import SeqPlan, SeqResult, SlotInit, StepPlan, StepResult
 
 
@@ -27,7 +26,7 @@ class Entry(NamedTuple):
     @property
     def by_draft_model(self) -> int:
         """How many of the drafts are the draft model's."""
-        return self.drafts if self.drafter == DRAFT_MODEL else 0
+        return self.drafts if self.drafter in WORKER_DRAFTERS else 0
 
     @property
     def known_end(self) -> int:
@@ -130,7 +129,7 @@ class StepBuilder:
         end = known + drafts
         pool = seq.pool and end == seq.prompt_len
         if self._draft_model is not None:
-            guesses = drafts if chunk.drafter == DRAFT_MODEL else 0
+            guesses = drafts if chunk.drafter in WORKER_DRAFTERS else 0
             self._draft_model.add(len(self.plans), seq, min(known, len(seq.tokens)), guesses)
         self.plans.append(
             SeqPlan(

@@ -84,7 +84,9 @@ def make_engine(
 ) -> Engine:
     """The engine; nothing is started yet. `worker_command` is the command of a worker."""
     config, deployment = checked.config, checked.deployment
-    drafters = config.drafters
+    # `auto` means what the model has.
+    predicts = deployment.launches[0].settings.mtp
+    drafters = tuple(each for each in config.drafters if each != "mtp" or predicts)
     scheduler = Scheduler(
         SchedulerConfig(
             num_pages=deployment.num_pages,
@@ -94,7 +96,7 @@ def make_engine(
             max_logit_rows=deployment.max_logit_rows,
             enable_prefix_cache=config.prefix_cache,
             vocab_size=checked.vocab_size,
-            draft_model="draft_model" in drafters,
+            worker_drafter=next((each for each in drafters if each in ("draft_model", "mtp")), None),
             target_itl_s=None if config.target_itl_ms is None else config.target_itl_ms / 1000,
         ),
         None if kv_feed is None else kv_feed.log,

@@ -6,11 +6,12 @@ from pathlib import Path
 from msgspec import structs
 from numaserve.server.config import ServeConfig
 from numaserve.workers.errors import OperatorError
-from numaserve.workers.models.load import load_model_config
+from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.planning.needs import GIB
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.protocol import WeightsCache
 from numaserve.workers.settings import ModelSettings, WeightFormats
+from numaserve.workers.weights.checkpoint import can_predict
 from numaserve.workers.weights.hub import resolve_model
 
 
@@ -33,7 +34,9 @@ def deployment_options(config: ServeConfig, model: Path, *, weights: bool = True
         context_length=config.context_length,
         kv_cache_gib=config.kv_cache_gib,
         memory_bytes=None if config.memory_gib is None else int(config.memory_gib * GIB),
-        settings=structs.replace(config.settings, pooled=config.task == "embed"),
+        settings=structs.replace(
+            config.settings, pooled=config.task == "embed", mtp=_predicts(config, model, weights=weights)
+        ),
         weights_cache=_weights_cache(config),
         backend=config.backend,
         draft=_draft(config, weights=weights),
@@ -51,6 +54,13 @@ def _draft(config: ServeConfig, *, weights: bool) -> DraftOptions | None:
         kv_cache_dtype="bf16" if latent else config.settings.kv_cache_dtype,
     )
     return DraftOptions(str(path), model, settings)
+
+
+def _predicts(config: ServeConfig, path: Path, *, weights: bool) -> bool:
+    """Whether the layer that predicts is loaded: where it is named, or meant and there."""
+    if "mtp" not in config.drafters:
+        return False
+    return "mtp" in (config.speculative or ()) or can_predict(open_model(path), weights=weights)
 
 
 def weights_cache_folder() -> Path:

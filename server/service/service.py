@@ -100,7 +100,7 @@ def _check(config: ServeConfig, key_sources: KeySources) -> Checked:
     files = open_model(path)
     options = deployment_options(config, path)
     embeds = options.settings.pooled
-    model = read_config(files, pooled=embeds)
+    model = read_config(files, options.settings)
     if embeds:
         check_pooling(path)
     sampling_defaults = read_sampling_defaults(path) if config.generation_config == "model" else Sampling()

@@ -25,7 +25,7 @@ DRAFTED = "draft_model"
 
 
 def drafted(group: RankGroup, *, ahead: int = 1, **changes: object) -> Traffic:
-    return Traffic(group, scheduler_config(draft_model=True, **changes), ahead=ahead, drafters=NoDrafters())
+    return Traffic(group, scheduler_config(worker_drafter=DRAFTED, **changes), ahead=ahead, drafters=NoDrafters())
 
 
 @pytest.fixture(scope="module", params=instruction_sets())

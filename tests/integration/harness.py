@@ -25,7 +25,7 @@ from numaserve.server.option_types import DrafterName
 from numaserve.server.scheduler.guesses import Drafters
 from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
-from numaserve.server.scheduler.sequence import SchedulerConfig
+from numaserve.server.scheduler.sequence import SchedulerConfig, WorkerDrafter
 from numaserve.server.service.answer_formats import reasoning_format, tool_format
 from numaserve.server.supervisor.group import GroupSpec
 from numaserve.server.supervisor.memory import RingFactory
@@ -66,7 +66,7 @@ class Options:
     tokenizer: TokenizerProtocol = field(default_factory=WordTokenizer)
     kv_log: KVEventLog | None = None
     drafters: Drafters | None = None
-    draft_model: bool = False
+    worker_drafter: WorkerDrafter | None = None
     counted_drafters: tuple[DrafterName, ...] = ()  # in /metrics
 
 
@@ -98,7 +98,7 @@ def make_engine(options: Options, metrics: Metrics, callbacks: EngineCallbacks |
             max_running_requests=options.running,
             max_step_tokens=options.step_tokens,
             enable_prefix_cache=options.prefix_cache,
-            draft_model=options.draft_model,
+            worker_drafter=options.worker_drafter,
         ),
         options.kv_log,
         options.drafters,

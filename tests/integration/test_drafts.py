@@ -87,7 +87,7 @@ async def test_a_death_amid_guesses_is_a_pause_with_the_same_tokens() -> None:
 async def test_an_answer_is_the_same_to_the_last_bit_with_a_draft_model(kind: str) -> None:
     async with serving(Options(step_tokens=16)) as server:
         without = await answered(server, TELLING_BODIES[kind])
-    options = Options(step_tokens=16, drafters=NoDrafters(), draft_model=True)
+    options = Options(step_tokens=16, drafters=NoDrafters(), worker_drafter="draft_model")
     async with serving(options) as server:
         assert await asyncio.gather(*(answered(server, TELLING_BODIES[kind]) for _ in range(3))) == [without] * 3
         assert server.pages()["active"] == 0
@@ -100,7 +100,7 @@ async def test_an_answer_is_the_same_to_the_last_bit_with_a_draft_model(kind: st
 async def test_a_death_amid_guesses_of_a_draft_model_is_a_pause_with_the_same_tokens() -> None:
     async with serving(Options()) as server:
         without = await answered(server, {"max_tokens": 300})
-    options = Options(ranks=2, drafters=NoDrafters(), draft_model=True, faults=("--step-ms", "3"))
+    options = Options(ranks=2, drafters=NoDrafters(), worker_drafter="draft_model", faults=("--step-ms", "3"))
     async with serving(options) as server:
         job = asyncio.ensure_future(answered(server, {"max_tokens": 300}))
         await until(lambda: server.engine._scheduler.drafted["draft_model", True] > 3)

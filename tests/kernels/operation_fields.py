@@ -24,6 +24,7 @@ SETTINGS: dict[str, Any] = {
     "pages_per_slot": 2,
     "num_pages": 4,
     "vocabulary": 16,
+    "extra_tokens": 0,
     "q_heads": 1,
     "kv_heads": 1,
     "head_dim": DIM,
@@ -84,7 +85,7 @@ def fields() -> dict[str, dict[str, Any]]:
     """Of each kind, with weights and vectors of its own."""
     return {
         "embed": {"table": matrix(), "first_row": 0, "scale": 1.0, "out": EXACT},
-        "rms_norm": places("x", "out") | {"weight": vector(), "eps": 1e-5, "quantized": QUANTIZED},
+        "rms_norm": places("x", "out") | {"weight": vector(), "eps": 1e-5, "quantized": QUANTIZED} | {"beside": False},
         "quantize": places("x") | {"out": QUANTIZED, "rows_per_token": 1, "logits": False},
         "linear": places("x", "out")
         | {"name": "linear", "weight": matrix(), "bias": vector(), "activation": "none"}

@@ -6,7 +6,11 @@ import pytest
 from numaserve.server.config import load_config
 from numaserve.server.service.deployment import deployment_options
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.models.load import load_model_config
+from numaserve.workers.planning.deployment import make_deployment
 
+from tests.support.machines import machine
+from tests.support.predicting import save_predicting
 from tests.support.same_bits import save_tiny_model
 
 
@@ -26,3 +30,36 @@ def test_one_that_is_not_there_is_told_and_one_that_does_not_guess_is_not_looked
     with pytest.raises(OperatorError, match="none: there is no such file or folder"):
         deployment_options(load_config(missing), Path("model"))
     assert deployment_options(load_config(missing | {"speculative": "suffix"}), Path("model")).draft is None
+
+
+def test_a_layer_that_predicts_is_loaded_where_it_is_named_or_meant_and_there(tmp_path: Path) -> None:
+    plain, predicting = (
+        save_tiny_model("llama", tmp_path / "plain"),
+        save_predicting("glm4_moe", tmp_path / "predicting"),
+    )
+
+    def loaded(path: Path, **options: object) -> bool:
+        return deployment_options(load_config({"model": "demo", **options}), path).settings.mtp
+
+    assert loaded(predicting, speculative="auto")
+    assert loaded(predicting, speculative="mtp")
+    assert not loaded(predicting)
+    assert not loaded(predicting, speculative="suffix")
+    assert not loaded(predicting, speculative="auto", draft_model=str(plain))
+    assert not loaded(plain, speculative="auto")
+    assert loaded(plain, speculative="mtp")  # which is refused when the model is looked at
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_the_memory_of_a_layer_that_predicts_is_planned(tp: int, tmp_path: Path) -> None:
+    path, plans = save_predicting("deepseek_v3", tmp_path), []
+    for speculative in ("off", "auto"):
+        options = deployment_options(load_config({"model": "demo", "tp": tp, "speculative": speculative}), path)
+        plans.append(make_deployment(options, load_model_config(path, options.settings), machine(2)))
+    without, with_it = (plan.ranks[0] for plan in plans)
+    assert with_it.weight_bytes > without.weight_bytes
+    assert with_it.scratch_bytes > without.scratch_bytes
+    # Three layers of latents instead of two, and the hidden state of a page's last token.
+    latents = without.kv_bytes // plans[0].num_pages // 2
+    assert with_it.kv_bytes // plans[1].num_pages == 3 * latents + 2 * 96
+    assert plans[1].ring_slot_bytes >= plans[0].ring_slot_bytes

@@ -176,6 +176,7 @@ def test_native_code_takes_the_memory_that_was_planned(dtype: KvCacheDtype, head
         "pages_per_slot": 4,
         "num_pages": 64,
         "vocabulary": 32,
+        "extra_tokens": 0,
         "q_heads": 9,
         "kv_heads": 3,
         "head_dim": head_dim,

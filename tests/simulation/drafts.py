@@ -32,7 +32,7 @@ def drafted(world: World, scenario: Scenario, plan: StepPlan, truths: Sequence[T
     for index, (seq, truth) in enumerate(zip(plan.seqs, truths, strict=True)):
         if TO_BE_DRAFTED not in seq.tokens:
             continue
-        if not scenario.draft_model or index not in reads:
+        if not scenario.worker_drafter or index not in reads:
             world.violate("guesses were asked of a draft model that reads nothing")
         world.note("guess of the draft model", plan.step_id)
         right = scenario.right_drafts or 0.5

@@ -24,6 +24,7 @@ class Memory:
         self._world = world
         self._scenario = scenario
         self._pages = [[0] * PAGE_SIZE for _ in range(scenario.pages)]
+        self._reads_guesses = scenario.worker_drafter == "draft_model"
         self._draft_pages = [[0] * PAGE_SIZE for _ in range(scenario.pages)]  # the draft model's
         self._slots: dict[int, _Slot] = {}
 
@@ -75,7 +76,9 @@ class Memory:
             self._world.violate(f"the draft model would guess behind what it has not read of {truth.wanted.seed}")
         for position, (page, at) in enumerate(cells[start:], start):
             right = seq.tokens[: position + 1 - seq.start] == truth.tokens[seq.start : position + 1]
-            self._draft_pages[page][at] = truth.digests[position] if right or position < known else -1
+            # What a layer that predicts has read of its own guesses, it has read with what it made itself.
+            read = position < known or (right and self._reads_guesses)
+            self._draft_pages[page][at] = truth.digests[position] if read else -1
 
     def _open(self, seq: SeqPlan) -> _Slot:
         if seq.init is not None:

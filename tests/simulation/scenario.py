@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from numaserve.server.scheduler.client import EVERYBODY, Client
+from numaserve.server.scheduler.sequence import WorkerDrafter
 
 from tests.simulation.truth import EOS, FIRST, NAN, PAGE_SIZE, VOCABULARY, Wanted
 
@@ -46,7 +47,7 @@ class Scenario:
     logit_rows: int
     prefix_cache: bool
     right_drafts: float  # the probability of each guess to be right; 0: nothing is guessed
-    draft_model: bool  # whether workers guess, too, rightly with that probability, or half of it
+    worker_drafter: WorkerDrafter | None  # what guesses in the workers, rightly with that probability, or half of it
     step_s: float  # what a step takes, on average
     token_s: float  # and each token of it besides
     target_itl_s: float | None
@@ -119,7 +120,7 @@ def _any_scenario(rng: random.Random) -> Scenario:
         logit_rows=rng.choice((2, 6, 16, 64)),
         prefix_cache=rng.random() < 0.8,
         right_drafts=random.Random(until).choice((0.0, 0.0, 0.6, 0.95)),  # of its own, as of whom a request is
-        draft_model=random.Random(-until).random() < 0.3,
+        worker_drafter=random.Random(-until).choices((None, "draft_model", "mtp"), (5, 1, 1))[0],
         step_s=rng.choice((0.005, 0.02, 0.1)),
         token_s=rng.choice((0.0, 0.001, 0.01)),
         target_itl_s=rng.choice((None, 0.02, 0.2)),

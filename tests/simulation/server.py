@@ -82,7 +82,7 @@ def _scheduler(world: World, scenario: Scenario) -> Scheduler:
             max_step_tokens=scenario.step_tokens,
             max_logit_rows=scenario.logit_rows,
             enable_prefix_cache=scenario.prefix_cache,
-            draft_model=scenario.draft_model,
+            worker_drafter=scenario.worker_drafter,
             page_size=PAGE_SIZE,
             target_itl_s=scenario.target_itl_s,
         ),
@@ -93,7 +93,7 @@ def _scheduler(world: World, scenario: Scenario) -> Scheduler:
 def _drafters(world: World, scenario: Scenario) -> Drafters | None:
     if scenario.right_drafts:
         return Each(partial(SimulatedDrafter, world, scenario.right_drafts))
-    return NoDrafters() if scenario.draft_model else None
+    return NoDrafters() if scenario.worker_drafter else None
 
 
 @lru_cache

@@ -18,7 +18,7 @@ import zmq
 from numaserve.shm_comm.mask_board import create_mask_board
 from numaserve.shm_comm.segment import Segment, create_segment
 from numaserve.shm_comm.stat import ring_stat
-from numaserve.workers.models.load import open_model, read_config
+from numaserve.workers.models.load import load_model_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.protocol import (
     DraftModel,
@@ -101,7 +101,7 @@ class RankGroup:
         draft_model: Path | None = None,
         **settings: Any,
     ) -> None:
-        config = read_config(open_model(model), pooled=settings.get("pooled", False))
+        config = load_model_config(model, ModelSettings(**settings))
         self._exits = contextlib.ExitStack()
         rows = mask_rows(max_running_requests)
         self.board = None if mask_deadline_s is None else create_mask_board(rows, config.vocab_size)
@@ -109,7 +109,7 @@ class RankGroup:
             self._exits.callback(self.board.close)
         segment = None
         if tp > 1:
-            configs = [config] if draft_model is None else [config, read_config(open_model(draft_model))]
+            configs = [config] if draft_model is None else [config, load_model_config(draft_model)]
             hidden, vocabulary = (
                 max(_padded(each) for each in sizes) for sizes in zip(*map(_sizes, configs), strict=True)
             )

@@ -150,6 +150,24 @@ def pooled(part: Part = ALONE) -> ProgramBuilder:
     return b
 
 
+def predicting(part: Part = ALONE, *, format: str = "bf16") -> ProgramBuilder:
+    """Attention to what was made of tokens and of what is given beside them, and what is kept of it. Not one of
+    `all_programs`: it computes what it is given before each step."""
+    w, b = part.weights, part.builder(RankShape(2, 1, 32, 1, HIDDEN, part.vocab, extra_tokens=1))
+    token, hidden = b.embed(**part.embedding()), b.given(HIDDEN)
+    beside = b.norms_beside([(token, w.vector(), EPS), (hidden, w.vector(), EPS)])
+    first, end = part.bounds(2 * HIDDEN)[part.rank :][:2]
+    mine = b.columns(beside, range(first, end))
+    residual = b.summed(b.linear_partial(mine, w.matrix(HIDDEN, end - first, format)))
+    x = b.rms_norm(residual, w.vector(), EPS)
+    q = b.qkv_rope(b.linear(x, w.matrix(128, HIDDEN, format)), layer=0, rope=w.rope())
+    b.add_all_reduce(residual, b.linear_partial(b.attention(q, layer=0, scale=0.2), w.matrix(HIDDEN, 64, format)))
+    x = b.rms_norm(residual, w.vector(), EPS)
+    b.sample(b.lm_head(x, w.matrix(VOCAB // part.world, HIDDEN, format)))
+    b.keep(x)
+    return b
+
+
 def all_programs(part: Part = ALONE) -> dict[str, ProgramBuilder]:
     """One of each, with activations in bf16 and in int8; two of them are fused in another way, and one pools."""
     found = {f"pooled, {part.world}": pooled(part)}

@@ -56,7 +56,10 @@ def gguf_config(model: GGUFModel) -> ModelConfig:
     assert family.gguf is not None  # noqa: S101  it was found by it
     fields = Fields(_as_config_json(file, tensors, metadata, family.gguf), str(path))
     config = family.configure(fields, family.architectures[0])
-    decoder = config.decoder.in_gguf(family.gguf.pairs, {tensor.name for tensor in tensors})
+    present = {tensor.name for tensor in tensors}
+    # Of some models the layers that predict are left out when files are converted.
+    decoder = (config if "eh_proj" in "".join(present) else config.unpredicted()).decoder
+    decoder = decoder.in_gguf(family.gguf.pairs, present)
     return replace(config, decoder=decoder, prefixes=(PREFIX,), stored=_stored(tensors, decoder, config.skipped_layers))
 
 

@@ -1,6 +1,6 @@
 """GLM-4.5 and 4.6: DeepSeek-V3's experts behind attention that rotates half of each head."""
 
-from numaserve.workers.layers.decoder import Block
+from numaserve.workers.layers.block import Block
 from numaserve.workers.models.config import gguf_deepseek
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common

@@ -3,7 +3,7 @@
 All experts of a layer lie in one tensor, gate and up in turn. Every linear part has a bias.
 """
 
-from numaserve.workers.layers.decoder import Block
+from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.experts import ExpertNames, Experts
 from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.models.config.experts import read_experts

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from numaserve.workers.layers.decoder import Block
+from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.embedding import Embedding
 from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.models.config.fields import Fields

@@ -1,6 +1,6 @@
 """Llama 2, 3 and 3.x, and what shares their architecture (SmolLM2, TinyLlama, Yi)."""
 
-from numaserve.workers.layers.decoder import Block
+from numaserve.workers.layers.block import Block
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_experts import has_no_experts
 from numaserve.workers.models.config.huggingface import read_common

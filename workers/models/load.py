@@ -19,6 +19,7 @@ from numaserve.workers.models.config.quantization import read_quantization
 from numaserve.workers.models.gguf import gguf_config
 from numaserve.workers.models.registry import family_of
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
 
 if TYPE_CHECKING:
     from numaserve.workers.models.config.gguf_parts import GGUFModel
@@ -46,19 +47,29 @@ def open_model(path: Path) -> ModelFiles:
     return ModelFiles(path, open_gguf_model(path))
 
 
-def load_model_config(path: Path) -> ModelConfig:
+def load_model_config(path: Path, settings: ModelSettings = DEFAULT_SETTINGS) -> ModelConfig:
     """The configuration of the model at `path`. Raises `OperatorError` as `open_model` and `read_config` do."""
-    return read_config(open_model(path))
+    return read_config(open_model(path), settings)
 
 
-def read_config(files: ModelFiles, *, pooled: bool = False) -> ModelConfig:
-    """The model's configuration; `pooled`: without an output head, which the checkpoint need not have.
+def read_config(files: ModelFiles, settings: ModelSettings = DEFAULT_SETTINGS) -> ModelConfig:
+    """The configuration of a model that is served with `settings`: without what these do without, which the checkpoint
+    need not have.
 
     Nothing in the checkpoint is executed: an `auto_map` is ignored. Raises `OperatorError` when the file cannot be
     read, for an architecture or feature that is not supported, and for values out of range.
     """
-    config = _load_hf_config(files.path, pooled=pooled) if files.gguf is None else gguf_config(files.gguf)
-    return config.pooled() if pooled else config
+    config = read_whole_config(files, pooled=settings.pooled)
+    if not settings.mtp:
+        config = config.unpredicted()
+    elif config.decoder.predictor is None:
+        raise OperatorError(f"{files.path}: the checkpoint has no layer that predicts (MTP): leave mtp out")
+    return config.pooled() if settings.pooled else config
+
+
+def read_whole_config(files: ModelFiles, *, pooled: bool = False) -> ModelConfig:
+    """The configuration with all that the checkpoint is said to have; `pooled`: it may be of a class without a head."""
+    return _load_hf_config(files.path, pooled=pooled) if files.gguf is None else gguf_config(files.gguf)
 
 
 def _load_hf_config(folder: Path, *, pooled: bool) -> ModelConfig:

@@ -6,7 +6,7 @@ The text part of the multimodal checkpoints is served too; their vision tower is
 
 from typing import Any
 
-from numaserve.workers.layers.decoder import Block
+from numaserve.workers.layers.block import Block
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import MULTIMODAL, read_common, read_text, read_windows
 from numaserve.workers.models.config.rope import MAX_POSITION, rope_fields

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from numaserve.workers.layers.decoder import Block
+from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.experts import ExpertNames, Experts
 from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.models.config.experts import read_experts

@@ -1,7 +1,7 @@
 """Phi-3, and Phi-4-mini, which shares the architecture: fused qkv and gate-up projections, longrope."""
 
 from numaserve.workers.layers.attention import AttentionNames
-from numaserve.workers.layers.decoder import Block
+from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.mlp import MlpNames
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import read_common, read_windows

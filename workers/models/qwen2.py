@@ -1,6 +1,6 @@
 """Qwen2 and Qwen2.5: Llama with biases on q, k and v, and an optional sliding window on the later layers."""
 
-from numaserve.workers.layers.decoder import Block
+from numaserve.workers.layers.block import Block
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     read_common,

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from numaserve.workers.layers.decoder import Block
+from numaserve.workers.layers.block import Block
 from numaserve.workers.models.config.experts import read_qwen_experts
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.gguf_experts import expert_values

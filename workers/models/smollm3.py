@@ -1,6 +1,6 @@
 """SmolLM3: Llama with layers that are not rotated, every fourth where `no_rope_layers` does not say which."""
 
-from numaserve.workers.layers.decoder import Block
+from numaserve.workers.layers.block import Block
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.huggingface import (
     MAX_LAYERS,

@@ -27,7 +27,8 @@ class ModelConfig:
     bos_token_id: int | None = None
     prefixes: tuple[str, ...] = ("model.",)
     ignored_prefixes: tuple[str, ...] = ()
-    skipped_layers: int = 0  # after the others, for predicting several tokens at once (MTP)
+    # Of the checkpoint, after the others, for predicting several tokens at once (MTP). A decoder has the first at most.
+    skipped_layers: int = 0
     whole_context: int = 0  # of the checkpoint, where `max_position` is what is served of it
     # The quantized matrices of the checkpoint, by module ("layers.0.mlp.up_proj", "lm_head", "embed_tokens").
     stored: Mapping[str, Stored] = field(default_factory=dict, hash=False)
@@ -47,9 +48,18 @@ class ModelConfig:
         """Layers of the decoder."""
         return len(self.decoder.blocks)
 
+    @property
+    def cached_layers(self) -> int:
+        """Layers that keep keys and values, which are all alike: those of the decoder, and what predicts for it."""
+        return self.num_layers + (self.decoder.predictor is not None)
+
     def partition(self, shares: Sequence[int], settings: ModelSettings = DEFAULT_SETTINGS) -> Partition:
         """How ranks with those shares, their cores, divide it."""
         return Partition(self.decoder, tuple(shares), settings, self.stored)
+
+    def unpredicted(self) -> ModelConfig:
+        """The same model without the layer that predicts."""
+        return replace(self, decoder=replace(self.decoder, predictor=None))
 
     def pooled(self) -> ModelConfig:
         """The same model without its head. Checkpoints of such models may name tensors without any prefix."""
@@ -64,9 +74,9 @@ class ModelConfig:
     def notes(self) -> tuple[str, ...]:
         """Sentences for the operator about parts of the checkpoint that are not served."""
         notes = []
-        if self.skipped_layers:
-            count = self.skipped_layers
-            notes.append(f"layers of the checkpoint that predict several tokens at once (MTP) are skipped: {count}")
+        skipped = self.skipped_layers - (self.decoder.predictor is not None)
+        if skipped:
+            notes.append(f"layers of the checkpoint that predict several tokens at once (MTP) are skipped: {skipped}")
         if self.whole_context:
             notes.append(
                 f"of the checkpoint's context of {self.whole_context} tokens the first {self.max_position} are served: "

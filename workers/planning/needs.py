@@ -10,8 +10,8 @@ from numaserve.workers.planning import reference
 from numaserve.workers.planning.options import DeploymentOptions, DraftOptions
 from numaserve.workers.planning.placement import RankCores
 from numaserve.workers.planning.topology import Topology
-from numaserve.workers.program.handles import MATRIX_PAD, round_up
-from numaserve.workers.protocol import PAGE_SIZE
+from numaserve.workers.program.handles import BF16_BYTES, MATRIX_PAD, round_up
+from numaserve.workers.protocol import KEPT_HIDDEN_STATES, PAGE_SIZE
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -92,12 +92,15 @@ def rank_needs(options: DeploymentOptions, model: ModelConfig, partition: Partit
     # sequences.
     exchanged = RING_SLOTS * slot_bytes + (slot_bytes if model.decoder.shares_queries else 0)
     ranks, dtype = partition.ranks, options.settings.kv_cache_dtype
+    # Hidden states that a layer is to predict by: of each sequence's last tokens, and of each page's last one.
+    state = 0 if model.decoder.predictor is None else BF16_BYTES * model.hidden_size
+    kept = state * options.max_running_requests
     expands = options.backend == "reference"
     fixed = PROCESS_BYTES + exchanged + (reference.TORCH_BYTES if expands else 0)
     return RankNeeds(
         weights=[part.weight_bytes() + (reference.expanded_bytes(part) if expands else 0) for part in ranks],
-        scratch=[fixed + _activation_bytes(options, model, part) for part in ranks],
-        per_page=[reference.page_bytes(model, part, options.backend, dtype) for part in ranks],
+        scratch=[fixed + kept * KEPT_HIDDEN_STATES + _activation_bytes(options, model, part) for part in ranks],
+        per_page=[state + reference.page_bytes(model, part, options.backend, dtype) for part in ranks],
     )
 
 
@@ -115,7 +118,8 @@ def _activation_bytes(options: DeploymentOptions, model: ModelConfig, part: Rank
     per_token = 4 * (3 * model.hidden_size + decoder.scratch_columns(part))
     # Rank 0 gathers the logits of all ranks.
     columns = model.vocab_size if part.rank == 0 else len(part.along(decoder.embedding.axis))
-    return tokens * per_token + 2 * 4 * _logit_rows(options) * columns
+    programs = 1 if decoder.predictor is None else 2
+    return tokens * per_token + programs * 2 * 4 * _logit_rows(options) * columns
 
 
 def _pools(options: DeploymentOptions, topology: Topology, ranks: Sequence[RankCores]) -> list[_Pool]:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
-from numaserve.workers.process.rank_program import RankProgram
+from numaserve.kernels import Program
 from numaserve.workers.program.slots import END_SAMPLE, slot_settings
 from numaserve.workers.protocol import TO_BE_DRAFTED, SamplingParams, SeqPlan, SlotInit, StepPlan
+
+if TYPE_CHECKING:
+    from numaserve.workers.program.reference.program import ReferenceProgram
 
 Row = tuple[int, int, int, bool, int, int]  # of `Program.step`
 
 
-class _Reading(NamedTuple):
+class Reading(NamedTuple):
     """Tokens of a sequence that the draft model reads, from position `start` on, and how many it guesses behind."""
 
     place: int  # of the sequence in the plan
@@ -41,10 +44,12 @@ class Drafting:
     to be read; what a page holds that the draft model has not read can cost a guess, never a token.
     """
 
-    def __init__(self, loaded: RankProgram, max_step_tokens: int, vocabulary: int) -> None:
-        """Guesses are tokens below `vocabulary`, the served model's."""
-        self._program = loaded.program
-        self._own_vocabulary = loaded.config.vocab_size
+    def __init__(
+        self, program: Program | ReferenceProgram, max_step_tokens: int, own_vocabulary: int, vocabulary: int
+    ) -> None:
+        """It knows tokens below `own_vocabulary`, and guesses those below `vocabulary`, the served model's."""
+        self._program = program
+        self._own_vocabulary = own_vocabulary
         self._vocabulary = vocabulary
         self._max_step_tokens = max_step_tokens
         self._changes: dict[int, _Change] = {}  # of slots
@@ -70,9 +75,14 @@ class Drafting:
 
         Raises `ValueError` for work that does not fit the plan, and whatever a step does.
         """
+        return self._guessed(plan, readings_of(plan))
+
+    def follow(self, plan: StepPlan) -> int:
+        """Take in that the plan has been run, and tell how many nanoseconds that took."""
+        return 0
+
+    def _guessed(self, plan: StepPlan, readings: list[Reading]) -> tuple[StepPlan, int]:
         begin = time.monotonic_ns()
-        readings = [_reading(plan, each.index, each.lacking) for each in plan.draft_work or []]
-        self._change_slots()
         guesses = self._guess(readings)
         seqs = list(plan.seqs)
         for index, found in guesses.items():
@@ -89,8 +99,9 @@ class Drafting:
             if change.pages:
                 self._program.append_pages(slot, change.pages)
 
-    def _guess(self, readings: list[_Reading]) -> dict[int, list[int]]:
+    def _guess(self, readings: list[Reading]) -> dict[int, list[int]]:
         """The guesses behind each, by the index of its sequence."""
+        self._change_slots()
         guesses: dict[int, list[int]] = {each.place: [] for each in readings if each.guesses}
         for batch in _batches(readings, self._max_step_tokens):
             self._step(batch, guesses)
@@ -104,19 +115,26 @@ class Drafting:
             self._step(following, guesses)
         return guesses
 
-    def _step(self, readings: list[_Reading], guesses: dict[int, list[int]]) -> None:
+    def _step(self, readings: list[Reading], guesses: dict[int, list[int]]) -> None:
         """Run a step of the draft model; without tokens a sequence goes on from its last guess."""
         rows: list[Row] = [
             (each.slot, each.start, len(each.tokens) or 1, not each.tokens, END_SAMPLE if each.guesses else 0, 0)
             for each in readings
         ]
-        tokens = [min(token, self._own_vocabulary - 1) for each in readings for token in each.tokens]
         nothing = np.empty(0, dtype=np.int32)
         shape = np.array(rows, dtype=np.int32).reshape(-1, len(rows[0]))
-        found, *_ = self._program.step(shape, np.array(tokens, dtype=np.int32), nothing)
+        found, *_ = self._program.step(shape, np.array(self._tokens(readings), dtype=np.int32), nothing)
         for row, sample, *_ in found:
             if sample is not None:
                 guesses[readings[row].place].append(min(sample[0], self._vocabulary - 1))
+        self._ended(readings)
+
+    def _tokens(self, readings: Sequence[Reading]) -> list[int]:
+        """What a step of the Program is to read."""
+        return [min(token, self._own_vocabulary - 1) for each in readings for token in each.tokens]
+
+    def _ended(self, readings: Sequence[Reading]) -> None:
+        """A step of the Program has read that."""
 
     def _own_init(self, sampling: SamplingParams) -> SlotInit:
         """Without what only the served model does: it would count guesses as if they had been said."""
@@ -136,7 +154,12 @@ class Drafting:
         return SlotInit(own)
 
 
-def _reading(plan: StepPlan, index: int, lacking: list[int]) -> _Reading:
+def readings_of(plan: StepPlan) -> list[Reading]:
+    """What is to be read of each sequence of a plan. Raises `ValueError` for what does not fit it."""
+    return [_reading(plan, each.index, each.lacking) for each in plan.draft_work or []]
+
+
+def _reading(plan: StepPlan, index: int, lacking: list[int]) -> Reading:
     if not 0 <= index < len(plan.seqs):
         raise ValueError(f"the draft model is to read sequence {index} of a plan that has {len(plan.seqs)}")
     seq = plan.seqs[index]
@@ -149,12 +172,12 @@ def _reading(plan: StepPlan, index: int, lacking: list[int]) -> _Reading:
     tokens = lacking + known
     if not tokens:
         raise ValueError("the draft model is to read nothing of a sequence")
-    return _Reading(index, seq.slot, seq.start - len(lacking), tokens, guesses)
+    return Reading(index, seq.slot, seq.start - len(lacking), tokens, guesses)
 
 
-def _batches(readings: list[_Reading], most: int) -> Iterator[list[_Reading]]:
+def _batches(readings: list[Reading], most: int) -> Iterator[list[Reading]]:
     """Cut into steps of at most so many tokens; guesses follow the last token of each sequence."""
-    batch: list[_Reading] = []
+    batch: list[Reading] = []
     room = most
     for each in readings:
         begin = 0

@@ -14,7 +14,8 @@ from numaserve.workers.planning.ceilings import rank_ceilings
 from numaserve.workers.process.drafting import Drafting
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.populate import Population
-from numaserve.workers.process.rank_program import RankProgram
+from numaserve.workers.process.predicting import Predicting
+from numaserve.workers.process.rank_program import RankProgram, RankWeights
 from numaserve.workers.program.slots import END_POOL, END_SAMPLE, slot_settings
 from numaserve.workers.protocol import (
     Launch,
@@ -46,7 +47,7 @@ class StepAnswer:
     native_ns: int
     all_reduce_ns: int
     mask_wait_ns: int
-    draft_ns: int = 0  # in the draft model, before it
+    draft_ns: int = 0  # in what guesses, before it and behind it
 
 
 class RankModel:
@@ -55,11 +56,11 @@ class RankModel:
     def __init__(self, launch: Launch, node: NodeContext, report: Callable[[int, int], None]) -> None:
         """Load and build; `report(done, total)` gets bytes of packed weights. Raises `OperatorError` for a checkpoint
         that cannot be served."""
-        served = RankProgram(launch)
-        self._loaded = [served]
+        held = RankWeights(launch)
+        self._loaded = [held]
         if launch.draft is not None:
             of_draft = msgspec.structs.replace(launch, model=launch.draft.model, settings=launch.draft.settings)
-            self._loaded.append(RankProgram(of_draft))
+            self._loaded.append(RankWeights(of_draft))
         self.weight_bytes = sum(each.weight_bytes for each in self._loaded)
         self.kv_bytes = sum(each.kv_bytes for each in self._loaded)
         self._launch = launch
@@ -68,18 +69,36 @@ class RankModel:
         for each in self._loaded:
             each.load(node, partial(_report_behind, report, before, self.weight_bytes))
             before += each.weight_bytes
+        served = RankProgram(held, held.config.decoder, node)
         self._program = served.program
-        self._drafting = None
-        self.draft_terms: list[OperationTerms] = []
-        for draft in self._loaded[1:]:
-            self._drafting = Drafting(draft, launch.max_step_tokens, served.config.vocab_size)
-            self.draft_terms = draft.terms
+        self._programs = [served]
+        self._drafting = self._make_drafting(served)
         self.terms = served.terms
         if node.masks is not None:
             self._program.use_masks(node.masks, launch.mask_deadline_s)
         self._cache_writers: list[BackgroundWriter] = []
         self._steps = 0
         self._wants_logprobs = [False] * launch.max_running_requests
+
+    def _make_drafting(self, served: RankProgram) -> Drafting | None:
+        held, *drafts = self._loaded
+        vocabulary, predictor = held.config.vocab_size, held.config.decoder.predictor
+        if drafts:
+            draft = drafts[0]
+            made = RankProgram(draft, draft.config.decoder, self._node)
+            drafting = Drafting(made.program, self._launch.max_step_tokens, draft.config.vocab_size, vocabulary)
+        elif predictor is not None:
+            made = RankProgram(held, predictor, self._node)
+            drafting = Predicting(made, served, self._launch, vocabulary)
+        else:
+            return None
+        self._programs.append(made)
+        return drafting
+
+    @property
+    def draft_terms(self) -> list[OperationTerms]:
+        """Those of what guesses."""
+        return [terms for each in self._programs[1:] for terms in each.terms]
 
     @property
     def isa(self) -> str:
@@ -120,24 +139,25 @@ class RankModel:
         ceilings, operations = None, self.operations()
         if request.ceilings and self._launch.backend == "native":
             # Those that weights are widened from too: a plan knows what fraction of their peak that reaches.
-            matrices = (matrix for each in self._loaded for matrix in each.weights.matrices)
+            matrices = (matrix for each in self._loaded for matrix in each.loaded.weights.matrices)
             formats = {each.format for each in operations} | {each.format for each in matrices}
             ceilings = rank_ceilings(self._node.team, formats, teams=self._launch.world_size)
         return RankProfile(request.request_id, self._launch.rank, *self._program.totals, operations, ceilings)
 
     def operations(self) -> list[OperationProfile]:
-        """The cost of all operations since load; those of a draft model say so."""
-        served, *drafts = (each.operations() for each in self._loaded)
+        """The cost of all operations since load; those of what guesses say so."""
+        served, *drafts = (each.operations() for each in self._programs)
         renamed = (msgspec.structs.replace(each, name=f"draft {each.name}") for draft in drafts for each in draft)
         return [*served, *renamed]
 
     def kv_populations(self) -> list[Population]:
         """The tasks that touch the KV caches' memory ahead of its use."""
-        return [each.kv_population() for each in self._loaded]
+        return [each.kv_population() for each in self._programs]
 
     def misplaced_pages(self) -> int:
         """Memory pages of weights and KV cache that lie on another node than the rank's."""
-        return self._node.misplaced_pages(part for each in self._loaded for part in each.memory())
+        weights = [(one.address, one.nbytes) for each in self._loaded for one in each.loaded.weights.matrices]
+        return self._node.misplaced_pages([*weights, *(each.program.kv_memory for each in self._programs)])
 
     def run(self, plan: StepPlan) -> StepAnswer:
         """Run one step. Raises `ValueError`, `TypeError` or `OverflowError` for a plan that cannot be run, `RingError`
@@ -161,6 +181,8 @@ class RankModel:
             rows, native_ns, all_reduce_ns, mask_wait_ns = self._program.step(
                 sequences, tokens, targets, plan.step_id, plan.drafts or []
             )
+            if self._drafting is not None:
+                draft_ns += self._drafting.follow(plan)
         except Exception:
             # Whether a plan can be run shows when all of it has been looked at. To look at it twice, first without
             # changing anything, would cost each step what a refusal alone should cost.

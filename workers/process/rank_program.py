@@ -1,25 +1,24 @@
-"""One model on a rank: its packed weights and the Program that runs them."""
+"""What a rank holds of a model, and the Programs that run it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from numaserve.kernels import Program
 from numaserve.workers.layers.partition import RankPart
 from numaserve.workers.models.load import open_model, read_config
-from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.planning.reference import page_bytes
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.populate import Population
 from numaserve.workers.program.builder import ProgramBuilder
 from numaserve.workers.program.cost import merged_terms
-from numaserve.workers.program.native import make_program
-from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
+from numaserve.workers.program.native import make_program, native_rows
+from numaserve.workers.program.outside import OutsideRows
+from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 from numaserve.workers.protocol import PAGE_SIZE, Launch, OperationProfile
-from numaserve.workers.weights.cache.loading import RankLoader
-from numaserve.workers.weights.weights import Weights
+from numaserve.workers.weights.cache.loading import LoadedWeights, RankLoader
 
 if TYPE_CHECKING:
     from numaserve.workers.program.reference.program import ReferenceProgram
@@ -28,32 +27,59 @@ if TYPE_CHECKING:
 NodeProfile = tuple[str, str, int, int, int, int, int]
 
 
-class RankProgram:
-    """A model that `load` has loaded: until then there is no Program."""
+class Forward(Protocol):
+    """A model, or a part of one that has a Program of its own."""
 
-    program: Program | ReferenceProgram
+    def shape(self, part: RankPart) -> RankShape:
+        """The sizes that its Program is made for."""
+
+    def forward(self, b: ProgramBuilder, part: RankPart) -> None:
+        """Append its forward pass to a Program."""
+
+
+class RankWeights:
+    """A model's weights on a rank: until `load` has loaded them there are none."""
+
+    loaded: LoadedWeights
 
     def __init__(self, launch: Launch) -> None:
         """Read the configuration. Raises `OperatorError` for a checkpoint that cannot be served."""
-        self._launch = launch
+        self.launch = launch
         self._files = open_model(Path(launch.model))
-        self.config = read_config(self._files, pooled=launch.settings.pooled)
-        self._part = self.config.partition(launch.weights, launch.settings).ranks[launch.rank]
-        self.weight_bytes = self._part.weight_bytes()
+        self.config = read_config(self._files, launch.settings)
+        self.part = self.config.partition(launch.weights, launch.settings).ranks[launch.rank]
+        self.weight_bytes = self.part.weight_bytes()
         kept = launch.backend, launch.settings.kv_cache_dtype
-        self.kv_bytes = page_bytes(self.config, self._part, *kept) * launch.num_pages
+        self.kv_bytes = page_bytes(self.config, self.part, *kept) * launch.num_pages  # of all its Programs
 
     def load(self, node: NodeContext, report: Callable[[int], None]) -> None:
-        """Load and build; `report` gets bytes of packed weights that are done."""
-        launch = self._launch
+        """Load them; `report` gets bytes of packed weights that are done."""
         # Whole pages: a slot's page table, not the context length, is what a plan's positions are checked against.
-        positions = _pages_per_slot(launch) * PAGE_SIZE
-        loader = RankLoader(self._files, self.config, self._part, positions, launch.weights_cache)
+        positions = _pages_per_slot(self.launch) * PAGE_SIZE
+        loader = RankLoader(self._files, self.config, self.part, positions, self.launch.weights_cache)
         self.loaded = loader.load(node.team, report)
-        self.weights = self.loaded.weights
-        builder = _builder(launch, node, self.config, self._part)
+
+
+class RankProgram:
+    """A Program with its KV cache, of weights that are loaded."""
+
+    def __init__(self, held: RankWeights, model: Forward, node: NodeContext) -> None:
+        """`model` is that of `held`, or a part of it."""
+        launch = held.launch
+        limits = ProgramLimits(
+            max_step_tokens=launch.max_step_tokens,
+            max_logit_rows=0 if launch.settings.pooled else launch.max_logit_rows,
+            max_slots=launch.max_running_requests,
+            pages_per_slot=_pages_per_slot(launch),
+            num_pages=launch.num_pages,
+        )
+        ranks = Ranks(held.part.partition.shares, launch.rank, node.ring.slot_bytes if node.ring else 0)
+        builder = ProgramBuilder(ProgramSetup(model.shape(held.part), limits, ranks, launch.settings))
+        model.forward(builder, held.part)
         self.terms = merged_terms(builder.costs())
-        self.program = _build(builder, launch, node, self._part, self.weights)
+        self.program, self.outside = _build(builder, held, node)
+        self._layers, self._num_pages = builder.shape.num_layers, launch.num_pages
+        self._layer_bytes = held.kv_bytes // held.config.cached_layers
 
     def operations(self) -> list[OperationProfile]:
         """The cost of the Program's operations since load."""
@@ -62,37 +88,21 @@ class RankProgram:
     def kv_population(self) -> Population:
         """The task that touches the KV cache's memory ahead of its use."""
         address, nbytes = self.program.kv_memory  # with what rounds it up, or none on a rank without heads
-        layers = self.config.num_layers
-        return Population(address, min(nbytes, self.kv_bytes) // layers, layers, self._launch.num_pages)
-
-    def memory(self) -> list[tuple[int, int]]:
-        """(address, bytes) of weights and KV cache."""
-        return [*((matrix.address, matrix.nbytes) for matrix in self.weights.matrices), self.program.kv_memory]
-
-
-def _builder(launch: Launch, node: NodeContext, config: ModelConfig, part: RankPart) -> ProgramBuilder:
-    limits = ProgramLimits(
-        max_step_tokens=launch.max_step_tokens,
-        max_logit_rows=0 if launch.settings.pooled else launch.max_logit_rows,
-        max_slots=launch.max_running_requests,
-        pages_per_slot=_pages_per_slot(launch),
-        num_pages=launch.num_pages,
-    )
-    ranks = Ranks(part.partition.shares, launch.rank, node.ring.slot_bytes if node.ring else 0)
-    builder = ProgramBuilder(ProgramSetup(config.decoder.shape(part), limits, ranks, launch.settings))
-    config.decoder.forward(builder, part)
-    return builder
+        return Population(address, min(nbytes // self._layers, self._layer_bytes), self._layers, self._num_pages)
 
 
 def _build(
-    builder: ProgramBuilder, launch: Launch, node: NodeContext, part: RankPart, weights: Weights
-) -> Program | ReferenceProgram:
-    if launch.backend == "native":
-        return make_program(builder.setup, builder.fused(), node.team, node.ring, weights.native)
+    builder: ProgramBuilder, held: RankWeights, node: NodeContext
+) -> tuple[Program | ReferenceProgram, OutsideRows]:
+    operations, weights = builder.fused(), held.loaded.weights
+    if held.launch.backend == "native":
+        program = make_program(builder.setup, operations, node.team, node.ring, weights.native)
+        return program, native_rows(program, operations)
     # It brings torch, which takes a second to import and is not installed everywhere.
     from numaserve.workers.process.reference import make_reference  # noqa: PLC0415
 
-    return make_reference(builder, launch, part, weights)
+    reference = make_reference(builder.setup, operations, held.launch, held.part, weights)
+    return reference, reference.outside
 
 
 def _pages_per_slot(launch: Launch) -> int:

@@ -93,6 +93,11 @@ class Operand(Tensor):
         return columns if columns // PAD % 2 == 1 else columns + PAD
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class OperandColumns(Columns, Operand):
+    """Columns of an operand, whole cache lines from its beginning."""
+
+
 @dataclass(frozen=True, eq=False)
 class Quantized(Tensor):
     """Activations, int8, that a matrix product with int8 weights or groups of codes reads.

@@ -7,9 +7,20 @@ Shapes: `tokens` is the number of new tokens of a step, at most `max_step_tokens
 padded to a multiple of 32 columns, and a multiple of 32 rows of room.
 """
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-from numaserve.workers.program.buffers import Columns, Logits, Operand, Partial, Residual, Tensor, padded
+from numaserve.workers.program.buffers import (
+    PAD,
+    Columns,
+    Logits,
+    Operand,
+    OperandColumns,
+    Partial,
+    Residual,
+    Tensor,
+    padded,
+)
 from numaserve.workers.program.cost import OperationCost
 from numaserve.workers.program.experts import ExpertRecorder
 from numaserve.workers.program.fuse import fuse
@@ -18,7 +29,7 @@ from numaserve.workers.program.ops.attention import Attention, RopeStore
 from numaserve.workers.program.ops.base import Matrix, Operation, Rope, Vector
 from numaserve.workers.program.ops.exchange import Reduce, Sample
 from numaserve.workers.program.ops.products import Activation
-from numaserve.workers.program.ops.rows import Embed, Gather, Pool, RmsNorm
+from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, RmsNorm
 
 
 class ProgramBuilder(ExpertRecorder, LatentRecorder):
@@ -26,18 +37,50 @@ class ProgramBuilder(ExpertRecorder, LatentRecorder):
 
     def embed(self, table: Matrix, *, first_row: int, scale: float = 1.0) -> Residual:
         """Token embeddings times `scale`: [tokens, hidden]. `table` holds rows first_row... of the embedding."""
-        part, residual = self._partial(), Residual(self.limits.max_step_tokens, self.shape.hidden_size, 4)
-        self.operations += [
-            Embed(table=table, first_row=first_row, scale=scale, out=part),
-            Reduce(partial=part, residual=residual, assign=True),
-        ]
-        return residual
+        part = self._partial()
+        self.operations.append(Embed(table=table, first_row=first_row, scale=scale, out=part))
+        return self.summed(part)
 
     def rms_norm(self, x: Residual | Tensor, weight: Vector, eps: float) -> Operand:
         """The norm of `x`, which is fp32: bf16 [tokens, as many columns as the weight has]."""
         out = Operand(x.rows, x.cols, 2)
         self.operations.append(RmsNorm(x=x, out=out, weight=weight, eps=eps))
         return out
+
+    def given(self, columns: int) -> Tensor:
+        """Rows that are filled in from outside before each step: fp32 [tokens, columns]."""
+        out = Tensor(self.limits.max_step_tokens, columns, 4)
+        self.operations.insert(0, Given(out=out))  # nothing before may have its memory
+        return out
+
+    def keep(self, x: Operand) -> None:
+        """Let `x` be read from outside after each step, as long as nothing is recorded behind that."""
+        self.operations.append(Keep(x=x))
+
+    def norms_beside(self, parts: Sequence[tuple[Residual | Tensor, Vector, float]]) -> Operand:
+        """The norms of fp32 [tokens, columns] each, by weight and eps, beside each other: bf16 [tokens, all columns].
+
+        Raises `ValueError` for columns that do not fill whole cache lines.
+        """
+        if any(x.cols % PAD for x, *_ in parts):
+            raise ValueError(f"norms beside each other have multiples of {PAD} columns")
+        bounds = list(accumulate((x.cols for x, *_ in parts), initial=0))
+        out = Operand(self.limits.max_step_tokens, bounds[-1], 2)
+        for (x, weight, eps), (first, end) in zip(parts, pairwise(bounds), strict=True):
+            self.operations.append(RmsNorm(x=x, out=self.columns(out, range(first, end)), weight=weight, eps=eps))
+        return out
+
+    def columns(self, x: Operand, chosen: range) -> Operand:
+        """Some columns of `x`, which are not copied. Raises `ValueError` unless they begin at a cache line."""
+        if chosen.start % PAD:
+            raise ValueError(f"columns of an operand begin at multiples of {PAD}, not at {chosen.start}")
+        return x if len(chosen) == x.cols else OperandColumns(x.rows, len(chosen), 2, of=x, first=chosen.start)
+
+    def summed(self, partial: Partial) -> Residual:
+        """The sum over ranks as a new residual stream: fp32 [tokens, hidden]."""
+        residual = Residual(self.limits.max_step_tokens, self.shape.hidden_size, 4)
+        self.operations.append(Reduce(partial=partial, residual=residual, assign=True))
+        return residual
 
     def linear(self, x: Operand, weight: Matrix, bias: Vector | None = None) -> Tensor:
         """fp32 [tokens, n] = x · weightᵀ + bias."""

@@ -50,8 +50,8 @@ def _direct(maker: Operation, total: Reduce) -> Operation | None:
     match maker:
         case Embed() if total.assign and total.bias is None:
             return replace(maker, out=total.residual)
-        case Linear(bias=None, activation="none") if not total.assign:
-            return replace(maker, out=total.residual, bias=total.bias, accumulate=True)
+        case Linear(bias=None, activation="none"):
+            return replace(maker, out=total.residual, bias=total.bias, accumulate=not total.assign)
         case CombineExperts() if not total.assign and total.bias is None:
             return replace(maker, out=total.residual, accumulate=True)
         case _:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import numpy.typing as npt
 from numaserve.kernels import Program, Team
 from numaserve.shm_comm import Ring
 from numaserve.workers.program.buffers import Buffer, Quantized
@@ -15,7 +16,8 @@ from numaserve.workers.program.ops.exchange import Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
-from numaserve.workers.program.ops.rows import Embed, Gather, Pool, Quantize, QuantizeHeads, RmsNorm
+from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
+from numaserve.workers.program.outside import OutsideRows, outside_rows
 from numaserve.workers.program.setup import ProgramSetup
 
 
@@ -39,10 +41,24 @@ def make_program(
     program = Program(team, ring, native_settings(setup) | {"arena_bytes": places.arena_bytes})
     nodes = _Nodes(places, weights)
     for operation in operations:
-        kind, more = KINDS[type(operation)]
-        program.add(kind, nodes.fields(operation) | more(nodes, operation))
+        if not isinstance(operation, Given | Keep):
+            kind, more = KINDS[type(operation)]
+            program.add(kind, nodes.fields(operation) | more(nodes, operation))
     program.set_collectives(places.collectives)
     return program
+
+
+def native_rows(program: Program, operations: Sequence[Operation]) -> OutsideRows:
+    """The rows of a Program of `operations` that it is given and keeps, in its memory."""
+    places, arena = layout(operations), program.arena
+
+    def rows(buffer: Buffer, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        begin, ld, _ = places.place(buffer)
+        whole = arena[begin : begin + buffer.rows * ld * buffer.itemsize]
+        found: npt.NDArray[Any] = whole.view(dtype).reshape(buffer.rows, ld)[:, : buffer.cols]
+        return found
+
+    return outside_rows(operations, rows)
 
 
 def native_settings(setup: ProgramSetup) -> dict[str, Any]:
@@ -55,6 +71,7 @@ def native_settings(setup: ProgramSetup) -> dict[str, Any]:
         "pages_per_slot": limits.pages_per_slot,
         "num_pages": limits.num_pages,
         "vocabulary": shape.vocab_bounds[-1],
+        "extra_tokens": shape.extra_tokens,
         "q_heads": shape.q_heads,
         "kv_heads": shape.kv_heads,
         "head_dim": shape.head_dim,
@@ -101,7 +118,8 @@ def _joining(nodes: _Nodes, op: Joining) -> dict[str, Any]:
 
 
 def _norm(nodes: _Nodes, op: RmsNorm) -> dict[str, Any]:
-    return {"quantized": nodes.quantized(op.quantized) if op.quantized else None}
+    beside = op.out.whole is not op.out
+    return {"quantized": nodes.quantized(op.quantized) if op.quantized else None, "beside": beside}
 
 
 def _quantize(nodes: _Nodes, op: Quantize) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class RankShape:
     # A latent cache has one KV head, and its first `value_dim` dimensions are the values. 0: the cache is not latent.
     value_dim: int = 0
     head_bounds: Sequence[int] = ()  # world size + 1 boundaries of the ranks' query heads
+    extra_tokens: int = 0  # behind the vocabulary: a step may have them, their embedding is zero, and none is sampled
 
 
 @dataclass(frozen=True)

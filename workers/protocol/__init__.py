@@ -31,6 +31,7 @@ from numaserve.workers.protocol.lives import (
 )
 from numaserve.workers.protocol.profiles import Ceilings, OperationProfile, ProfileRequest, RankProfile
 from numaserve.workers.protocol.steps import (
+    KEPT_HIDDEN_STATES,
     MAX_LOGPROBS,
     MAX_MASKED_DRAFTS,
     PAGE_SIZE,
@@ -48,6 +49,7 @@ from numaserve.workers.protocol.steps import (
 )
 
 __all__ = [
+    "KEPT_HIDDEN_STATES",
     "MAX_LOGPROBS",
     "MAX_MASKED_DRAFTS",
     "PAGE_SIZE",

@@ -14,6 +14,7 @@ def mask_rows(slots: int) -> int:
 
 
 MAX_LOGPROBS = 20
+KEPT_HIDDEN_STATES = 128  # of a sequence's last tokens, by workers whose model has a layer that predicts
 TO_BE_DRAFTED = -1  # in the place of a token that the workers' draft model guesses
 
 

@@ -1,7 +1,7 @@
 """Opens a checkpoint, and finds out without reading a weight whether it is the one that its configuration describes."""
 
 from numaserve.workers.models.config.gguf_names import GgufNames
-from numaserve.workers.models.load import ModelFiles
+from numaserve.workers.models.load import ModelFiles, read_whole_config
 from numaserve.workers.models.spec import ModelConfig
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.source import TensorSource
@@ -24,3 +24,13 @@ def check_checkpoint(files: ModelFiles, config: ModelConfig) -> None:
     """Compare the model's tables of tensors with what the loader will ask for. Raises `OperatorError` for a file that
     is damaged, for a tensor that is missing, of another shape or type, or too much."""
     check_tensors(open_source(files, config), config)
+
+
+def can_predict(files: ModelFiles, *, weights: bool) -> bool:
+    """Whether a model has the layer that predicts the token after the next. With `weights` it has to be in the
+    checkpoint, too: quantized ones often lack it. Raises `OperatorError` for one that cannot be read."""
+    predictor = read_whole_config(files).decoder.predictor
+    if predictor is None or not weights or files.gguf is not None:
+        return predictor is not None
+    name = predictor.projection.sources[0].name
+    return any(each.endswith(f"{name}.weight") for each in SafetensorsSource(files.path).names())

@@ -117,6 +117,7 @@ void rms_norm(const std::string& isa, Array<const float, 2> x, Array<const float
                       .weight = weight.data(),
                       .out = out.data(),
                       .ldo = size(out, 1),
+                      .written = size(out, 1),
                       .rows = rows,
                       .cols = cols,
                       .eps = eps};

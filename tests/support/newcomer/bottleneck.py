@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from numaserve.workers.layers.axes import Axis, Columns
-from numaserve.workers.layers.decoder import Block
+from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.layer import FeedForward
 from numaserve.workers.layers.mlp import MlpNames, gate_up_parts
 from numaserve.workers.layers.parameters import MatrixParameter, Parameter, Source, Split, VectorParameter, whole

@@ -8,11 +8,12 @@ from itertools import accumulate
 from msgspec import UNSET
 from msgspec.structs import replace
 from numaserve.server.scheduler.client import EVERYBODY, Client
-from numaserve.server.scheduler.guesses import Drafters
+from numaserve.server.scheduler.guesses import DEEPEST, Drafters
 from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
 from numaserve.workers.protocol import (
+    KEPT_HIDDEN_STATES,
     TO_BE_DRAFTED,
     OperationTerms,
     SampledToken,
@@ -125,6 +126,8 @@ class SimulatedWorkers:
             truth, digests = slot.request.truth, slot.request.digests
             start, known = seq.start - len(lacking), seq.start + len(seq.tokens) - plan.drafts_of_each[index]
             assert lacking == truth[start : seq.start]
+            if self.config.worker_drafter == "mtp":  # hidden states of tokens before are known as far as these go
+                assert len(lacking) + DEEPEST < KEPT_HIDDEN_STATES
             for position in range(start):
                 assert self.draft_memory[self.cell(slot, position)] == digests[position], "the draft model skipped some"
             for position in range(start, max(known, seq.start)):
@@ -133,7 +136,9 @@ class SimulatedWorkers:
                 continue
             guesses = [truth[at] if hash((known, at)) % 3 else 0 for at in range(known, seq.start + len(seq.tokens))]
             for position, right in enumerate(accumulate(map(int.__eq__, guesses[:-1], truth[known:]), min), known):
-                self.draft_memory[self.cell(slot, position)] = digests[position] if right else -1
+                # What a layer that predicts has read of its own guesses, it has read with what it made itself.
+                read = right and self.config.worker_drafter == "draft_model"
+                self.draft_memory[self.cell(slot, position)] = digests[position] if read else -1
             seqs[index] = replace(seq, tokens=seq.tokens[: known - seq.start] + guesses)
         return replace(plan, seqs=seqs)
 
@@ -249,7 +254,7 @@ class Service:
         """Those of the front end; none of them where only the workers' draft model guesses."""
         if drafts:
             return Each(partial(HalfRight, self.requests))
-        return NoDrafters() if self.config.draft_model else None
+        return NoDrafters() if self.config.worker_drafter else None
 
     def add(self, prompt: list[int], max_new_tokens: int, **options: object) -> Request:
         request = Request(len(self.requests), prompt, max_new_tokens, **options)  # type: ignore[arg-type]

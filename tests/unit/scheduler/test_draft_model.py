@@ -10,10 +10,11 @@ from numaserve.server.scheduler.cost_table import Terms
 from numaserve.server.scheduler.draft_gain import UNKNOWN
 from numaserve.server.scheduler.draft_model_guesses import DraftModelGuesses
 from numaserve.server.scheduler.drafting import Drafting
+from numaserve.server.scheduler.guesses import DEEPEST
 from numaserve.server.scheduler.policy import StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.server.scheduler.step_costs import StepCosts
-from numaserve.workers.protocol import TO_BE_DRAFTED, OperationTerms, SamplingParams
+from numaserve.workers.protocol import KEPT_HIDDEN_STATES, TO_BE_DRAFTED, OperationTerms, SamplingParams
 from scheduler_simulation import Service
 
 from tests.support.drafters import Each, Played
@@ -28,7 +29,7 @@ def config(**changes: object) -> SchedulerConfig:
         "max_step_tokens": 24,
         "max_logit_rows": 24,
         "page_size": 4,
-        "draft_model": True,
+        "worker_drafter": "draft_model",
     }
     return SchedulerConfig(**(limits | changes))  # type: ignore[arg-type]
 
@@ -39,11 +40,12 @@ def answered(service: Service) -> None:
     service.receive()
 
 
+@pytest.mark.parametrize("drafter", ["draft_model", "mtp"])
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("num_pages", [16, 24, 60])
-def test_it_reads_all_that_others_may_find_in_the_cache(num_pages: int, ahead: bool) -> None:
+def test_it_reads_all_that_others_may_find_in_the_cache(num_pages: int, ahead: bool, drafter: str) -> None:
     drawn = random.Random(num_pages)
-    service = Service(config(num_pages=num_pages), ahead)
+    service = Service(config(num_pages=num_pages, worker_drafter=drafter), ahead)
     said: list[list[int]] = [[0, 1, 2]]
     for _ in range(300):
         if drawn.random() < 0.15:
@@ -59,7 +61,7 @@ def test_it_reads_all_that_others_may_find_in_the_cache(num_pages: int, ahead: b
         check_integrity(service.scheduler)
     service.drain()
     drafted = service.scheduler.drafted
-    assert min(drafted["draft_model", True], drafted["draft_model", False]) > 20
+    assert min(drafted[drafter, True], drafted[drafter, False]) > 20
     assert service.scheduler.kv.hit_tokens > 100
 
 
@@ -98,6 +100,21 @@ def test_it_rests_while_nothing_is_guessed_but_for_one_pass_in_as_many_steps_as_
     assert passes <= steps // 4 + 2
 
 
+def test_a_layer_that_predicts_reads_what_workers_would_forget() -> None:
+    limits = config(worker_drafter="mtp", enable_prefix_cache=False, context_length=400, num_pages=100)
+    service = Service(limits, ahead=True)
+    service.add([0] * 10, 300, drafters=frozenset())
+    lacking = []
+    while service.scheduler.running or service.scheduler.waiting:
+        plan = service.schedule()
+        if plan is not None and plan.draft_work:
+            lacking += [len(work.lacking) for work in plan.draft_work if plan.seqs[0].init is None]
+        if plan is None or len(service.sent) == 2:
+            answered(service)
+    assert len(lacking) == 300 // (KEPT_HIDDEN_STATES // 2 + 1)
+    assert max(lacking) < KEPT_HIDDEN_STATES - DEEPEST
+
+
 def test_nothing_is_read_for_a_cache_that_there_is_not() -> None:
     service = Service(config(enable_prefix_cache=False), ahead=True)
     service.add([0] * 10, 30, drafters=frozenset())
@@ -125,7 +142,8 @@ class Rated(CostModel):
 def drafting(draft_seconds: float, *guesses: int) -> tuple[Drafting, Sequence]:
     costs = StepCosts(draft_model=True)
     costs.served, costs.draft_model = Rated(), Rated(draft_seconds)
-    subject = Drafting(costs, Each(lambda _salt: Played(lambda _tokens, most: list(guesses)[:most])), 100)
+    drafters = Each(lambda _salt: Played(lambda _tokens, most: list(guesses)[:most]))
+    subject = Drafting(costs, drafters, config(vocab_size=100))
     subject.paused(0.0, 1)
     seq = Sequence("a", [1, 2, 3], SamplingParams(temperature=0.0), 50)
     seq.max_tokens = 53
@@ -143,7 +161,7 @@ def test_guesses_that_are_there_are_taken_where_those_of_the_draft_model_cost_mo
 
 
 def test_bad_luck_is_forgotten_and_a_new_sequence_is_not_blamed_for_others() -> None:
-    guesses = DraftModelGuesses(CostModel())
+    guesses = DraftModelGuesses("draft_model", CostModel())
     unlucky, new = (Sequence(name, [1], SamplingParams(), 5) for name in "ab")
     for _ in range(40):
         guesses.answered(unlucky, 0, 1)

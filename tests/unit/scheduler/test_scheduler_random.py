@@ -28,7 +28,7 @@ configs = st.builds(
     max_logit_rows=st.integers(1, 16),
     enable_prefix_cache=st.sampled_from([True, True, True, False]),
     page_size=st.sampled_from([1, 2, 4]),
-    draft_model=st.booleans(),
+    worker_drafter=st.sampled_from([None, "draft_model", "mtp"]),
     # No time at all, a little more than a decode takes, and more than any step.
     target_itl_s=st.sampled_from([1e-9, 0.0015, 0.003, None]),
 )

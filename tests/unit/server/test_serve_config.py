@@ -183,8 +183,12 @@ def test_a_draft_model_guesses_unless_speculative_says_otherwise() -> None:
 
     others = ("prediction", "suffix", "grammar")
     assert drafters() == drafters(speculative="off") == drafters(draft_model="small", speculative="off") == ()
-    assert drafters(speculative="auto") == others
+    assert drafters(speculative="auto") == (*others, "mtp")
+    assert drafters(speculative="auto", task="embed") == others
     assert (
         drafters(draft_model="small") == drafters(draft_model="small", speculative="auto") == (*others, "draft_model")
     )
     assert drafters(draft_model="small", speculative=["draft_model", "suffix"]) == ("suffix", "draft_model")
+    assert drafters(speculative=["mtp", "suffix"]) == ("suffix", "mtp")
+    with pytest.raises(OperatorError, match="names mtp beside the draft model"):
+        drafters(draft_model="small", speculative="mtp")

@@ -6,11 +6,13 @@ from functools import cached_property
 from typing import Any
 
 from numaserve.workers.layers.attention import Attention
-from numaserve.workers.layers.decoder import Block, Decoder
+from numaserve.workers.layers.block import Block
+from numaserve.workers.layers.decoder import Decoder
 from numaserve.workers.layers.embedding import Embedding, Head
 from numaserve.workers.layers.layer import FeedForward, Mixer
 from numaserve.workers.layers.mlp import Mlp
 from numaserve.workers.layers.norm import Norm
+from numaserve.workers.layers.predictor import Predictor
 from numaserve.workers.models.config.fields import Fields
 from numaserve.workers.models.config.rope import MAX_POSITION, read_rope
 from numaserve.workers.models.spec import ModelConfig
@@ -105,19 +107,27 @@ class Common:
         return Block(attention=mixer, mlp=mlp or self.mlp(layer), **values | norms)
 
     def model(self, family: str, architecture: str, block: Callable[[int], Block], **changes: Any) -> ModelConfig:
-        """The whole model; `block` makes each layer."""
+        """The whole model; `block` makes each layer, and the first of the `skipped_layers` too, which predict."""
         embedding = changes.pop("embedding", Embedding(self.vocabulary, self.hidden))
         norm = changes.pop("norm", self.norm("norm", "output_norm"))
         head = Head(embedding, self.tied, changes.pop("softcap", None))
+        blocks = tuple(block(layer) for layer in range(self.layers))
+        predictor = self._predictor(embedding, block(self.layers), head) if changes.get("skipped_layers") else None
         values: dict[str, Any] = {
             "architecture": architecture,
             "family": family,
-            "decoder": Decoder(embedding, tuple(block(layer) for layer in range(self.layers)), norm, head),
+            "decoder": Decoder(embedding, blocks, norm, head, predictor),
             "max_position": self.max_position,
             "eos_token_ids": self.fields.token_ids("eos_token_id", self.vocabulary),
             "bos_token_id": next(iter(self.fields.token_ids("bos_token_id", self.vocabulary)), None),
         }
         return ModelConfig(**values | changes)
+
+    def _predictor(self, embedding: Embedding, block: Block, head: Head) -> Predictor:
+        at = f"layers.{self.layers}."
+        norms = (("enorm", "enorm"), ("hnorm", "hnorm"), ("shared_head.norm", "shared_head_norm"))
+        token, hidden, last = (self.norm(f"{at}{name}", f"{at}nextn.{gguf}") for name, gguf in norms)
+        return Predictor(at, embedding, token, hidden, block, last, head)
 
 
 def read_common(fields: Fields, *, kv_heads: int | None = None, head_dim: int | None = None) -> Common:

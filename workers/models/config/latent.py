@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from numaserve.workers.layers.decoder import Block
+from numaserve.workers.layers.block import Block
 from numaserve.workers.layers.experts import ExpertNames, Experts
 from numaserve.workers.layers.latent_attention import LatentAttention
 from numaserve.workers.layers.layer import FeedForward

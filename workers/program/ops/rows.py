@@ -4,7 +4,7 @@ are pooled."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numaserve.workers.program.buffers import Buffer, Operand, Quantized, Residual, Tensor
+from numaserve.workers.program.buffers import Buffer, Operand, OperandColumns, Quantized, Residual, Tensor
 from numaserve.workers.program.cost import (
     BF16,
     FP32,
@@ -37,11 +37,33 @@ class Embed(Operation):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Given(Operation):
+    """out, fp32 [tokens, columns], has been filled in from outside before the step."""
+
+    out: Writes[Tensor]
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Nothing is done."""
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep(Operation):
+    """x, bf16 [tokens, columns], is read from outside after the step."""
+
+    x: Reads[Operand]
+
+    def cost(self, program: ProgramSetup) -> Sequence[OperationCost]:
+        """Nothing is done."""
+        return []
+
+
+@dataclass(frozen=True, kw_only=True)
 class RmsNorm(Operation):
     """out, bf16 [tokens, columns] = x / sqrt(mean(x²) + eps) * weight; `quantized` is the same in int8."""
 
     x: Reads[Residual | Tensor]
-    out: Writes[Operand]
+    out: Writes[Operand | OperandColumns]
     quantized: Writes[Quantized | None] = None
     weight: Vector
     eps: float

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from numaserve.shm_comm import Board
 from numaserve.workers.program.buffers import Buffer
@@ -11,6 +12,7 @@ from numaserve.workers.program.handles import Handle
 from numaserve.workers.program.layout import lifetimes
 from numaserve.workers.program.ops.base import Matrix, Operation
 from numaserve.workers.program.ops.rows import Pool
+from numaserve.workers.program.outside import outside_rows
 from numaserve.workers.program.reference.masks import StepMasks
 from numaserve.workers.program.reference.numbers import DECLARED, Numbers
 from numaserve.workers.program.reference.operations.table import OPERATIONS
@@ -46,6 +48,7 @@ class ReferenceProgram:
         self._weights = Weights(numbers, weights)
         self._kv = KvCache(setup, numbers)
         self._ranks = ranks or alone()
+        self.outside = outside_rows(self._operations, lambda buffer, dtype: np.zeros((buffer.rows, buffer.cols), dtype))
         self._slots = SlotTable(setup.limits, setup.shape.vocab_bounds[-1])
         self._totals = (0, 0, 0)
         self._costs = [operation.cost(setup) for operation in self._operations]
@@ -86,7 +89,7 @@ class ReferenceProgram:
         if not len(step.tokens):  # torch has no products of nothing, and there is no other rank to meet
             return [], time.monotonic_ns() - begin, 0, 0
         masks = StepMasks(*self._masks, step_id, self._setup.limits.max_slots)
-        run = Run(self._setup, self._numbers, self._weights, self._kv, self._ranks, step, masks)
+        run = Run(self._setup, self._numbers, self._weights, self._kv, self._ranks, step, masks, self.outside)
         with torch.inference_mode():
             self._ranks.run(lambda: self._run(run))
         self.values, self.nan_sequences, self.dropped_sequences = run.values, run.spoiled, run.dropped
@@ -110,10 +113,10 @@ class ReferenceProgram:
 
     def profile(self) -> list[tuple[str, str, int, int, int, int, int]]:
         """The row that the native Program has for each node; waiting for other ranks is not told apart."""
-        names = [(each[0].name, each[0].computes) for each in self._costs if each]
         return [
-            (name, computes, ns, 0, 0, nbytes, flops)
-            for (name, computes), (ns, nbytes, flops) in zip(names, self._profile, strict=True)
+            (costs[0].name, costs[0].computes, ns, 0, 0, nbytes, flops)
+            for costs, (ns, nbytes, flops) in zip(self._costs, self._profile, strict=True)
+            if costs
         ]
 
     @property

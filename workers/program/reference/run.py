@@ -9,6 +9,7 @@ import torch
 from numaserve.workers.program.buffers import Buffer, Columns
 from numaserve.workers.program.handles import Handle
 from numaserve.workers.program.ops.base import Matrix, Rope, Vector
+from numaserve.workers.program.outside import OutsideRows
 from numaserve.workers.program.reference.masks import StepMasks
 from numaserve.workers.program.reference.numbers import Numbers
 from numaserve.workers.program.reference.ranks import Member
@@ -88,6 +89,7 @@ class Run:
     ranks: Member
     step: Step
     masks: StepMasks
+    outside: OutsideRows
     values: dict[Buffer, torch.Tensor] = field(default_factory=dict)
     sampled: list[Sampled] = field(default_factory=list)  # by row of logits; on rank 0
     pooled: list[tuple[int, bytes]] = field(default_factory=list)  # index in the plan, fp32 values
@@ -101,8 +103,12 @@ class Run:
         return self.values[buffer]
 
     def put(self, buffer: Buffer, value: torch.Tensor, *, add: bool = False) -> None:
-        """Give a buffer its value, or add to it."""
-        self.values[buffer] = self.values[buffer] + value if add else value
+        """Give a buffer, or a part of one, its value, or add to it."""
+        if isinstance(buffer, Columns):
+            whole = self.values.setdefault(buffer.of, torch.zeros(len(value), buffer.of.cols, dtype=value.dtype))
+            whole[:, buffer.first : buffer.first + buffer.cols] = value
+        else:
+            self.values[buffer] = self.values[buffer] + value if add else value
 
     def optional(self, vector: Vector | None) -> torch.Tensor | None:
         """The values of a vector, where there is one."""

@@ -58,10 +58,10 @@ class SlotTable:
                 raise ValueError(f"there is no page {page}")
         self._change(index, replace(slot, pages=[*slot.pages, *pages]))
 
-    def check_ids(self, tokens: Sequence[int]) -> None:
-        """Raises `ValueError` for a token id that is not in the vocabulary."""
+    def check_ids(self, tokens: Sequence[int], *, more: int = 0) -> None:
+        """Raises `ValueError` for a token id that is not in the vocabulary, nor of the `more` behind it."""
         for token in tokens:
-            if not 0 <= token < self._vocabulary:
+            if not 0 <= token < self._vocabulary + more:
                 raise ValueError(f"token id {token} is not in the vocabulary")
 
     def commit(self) -> None:

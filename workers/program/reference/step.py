@@ -139,7 +139,8 @@ def _check(
     _require(rows <= limits.max_logit_rows, "a plan wants more rows of logits than there is room for")
     _require(literal == len(tokens), "the number of token ids is not that of the plan")
     _require(sum(each[5] for each in sequences) == len(targets), "the number of targets is not that of the plan")
-    slots.check_ids([*tokens, *targets])
+    slots.check_ids(tokens, more=setup.shape.extra_tokens)
+    slots.check_ids(targets)
 
 
 def _check_sequence(pages_per_slot: int, slots: SlotTable, row: list[int]) -> None:

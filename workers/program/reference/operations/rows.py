@@ -1,7 +1,7 @@
 """Operations that take each row for itself."""
 
 import torch
-from numaserve.workers.program.ops.rows import Embed, Gather, Pool, Quantize, QuantizeHeads, RmsNorm
+from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
 from numaserve.workers.program.reference.run import Run
 
 
@@ -11,6 +11,18 @@ def embed(run: Run, op: Embed) -> None:
     mine = (tokens >= 0) & (tokens < len(table))
     rows = table[torch.where(mine, tokens, 0)] * op.scale
     run.put(op.out, torch.where(mine[:, None], rows, 0.0))
+
+
+def given(run: Run, op: Given) -> None:
+    """What has been filled in from outside."""
+    rows = torch.from_numpy(run.outside.given[: len(run.step.tokens)])
+    run.put(op.out, rows.to(run.numbers.dtype))
+
+
+def keep(run: Run, op: Keep) -> None:
+    """Show the rows to whoever is outside, in bf16."""
+    rows = run.get(op.x).to(torch.bfloat16).view(torch.uint16)
+    run.outside.kept[: len(rows)] = rows.numpy()
 
 
 def rms_norm(run: Run, op: RmsNorm) -> None:

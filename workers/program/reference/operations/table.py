@@ -9,12 +9,14 @@ from numaserve.workers.program.ops.exchange import Reduce, Sample
 from numaserve.workers.program.ops.experts import CombineExperts, MultiplyExperts, RouteExperts
 from numaserve.workers.program.ops.latent import DividedAttention, GatherColumns, GatherQueries, LatentStore
 from numaserve.workers.program.ops.products import HeadLinear, Linear
-from numaserve.workers.program.ops.rows import Embed, Gather, Pool, Quantize, QuantizeHeads, RmsNorm
+from numaserve.workers.program.ops.rows import Embed, Gather, Given, Keep, Pool, Quantize, QuantizeHeads, RmsNorm
 from numaserve.workers.program.reference.operations import attention, exchange, experts, latent, products, rows
 from numaserve.workers.program.reference.run import Run
 
 OPERATIONS: Mapping[type[Operation], Callable[[Run, Any], None]] = {
     Embed: rows.embed,
+    Given: rows.given,
+    Keep: rows.keep,
     RmsNorm: rows.rms_norm,
     Quantize: rows.quantize,
     QuantizeHeads: rows.quantize_heads,

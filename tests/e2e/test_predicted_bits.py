@@ -1,0 +1,91 @@
+"""A layer that predicts (MTP) changes no bit, and reads all that it should."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.drafters import NoDrafters
+from tests.support.predicting import START, save_follower, save_predicting, save_twin
+from tests.support.rank_group import RankGroup
+from tests.support.same_bits import (
+    FEW_PAGES,
+    FEWEST_PAGES,
+    GREEDY,
+    few_requests,
+    instruction_sets,
+    make_group,
+    random_requests,
+    scheduler_config,
+)
+from tests.support.traffic import Request, Traffic, one_by_one
+
+FAMILIES = ("deepseek_v3", "glm4_moe")
+WAYS = (
+    {},
+    {"max_step_tokens": 64},
+    {"enable_prefix_cache": True},
+    {"enable_prefix_cache": True, "num_pages": FEW_PAGES},
+)
+
+
+def drafted(group: RankGroup, *, ahead: int = 1, **changes: object) -> Traffic:
+    return Traffic(group, scheduler_config(worker_drafter="mtp", **changes), ahead=ahead, drafters=NoDrafters())
+
+
+def right_and_wrong(group: RankGroup, requests: list[Request]) -> tuple[int, int]:
+    """Guesses of `requests`, served in many ways, whose answers are those without guesses."""
+    alone = one_by_one(Traffic(group, scheduler_config()), requests)
+    right = wrong = 0
+    for changes in WAYS:
+        for ahead in (1, 2):
+            traffic = drafted(group, ahead=ahead, **changes)
+            assert traffic.serve(requests) == alone
+            assert traffic.serve(requests) == alone
+            right += traffic.scheduler.drafted["mtp", True]
+            wrong += traffic.scheduler.drafted["mtp", False]
+    return right, wrong
+
+
+@pytest.fixture(scope="module", params=instruction_sets())
+def isa(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def twins(request: pytest.FixtureRequest, isa: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
+    model = save_twin("deepseek_v3", tmp_path_factory.mktemp("twin"))
+    with make_group(model, request.param, isa=isa, mtp=True) as group:
+        yield group
+
+
+def test_one_that_computes_what_the_model_does_is_always_right(twins: RankGroup) -> None:
+    requests = [each for each in random_requests() if not each.sampling.has_penalties]
+    right, wrong = right_and_wrong(twins, [replace(each, prompt=[START, *each.prompt[1:]]) for each in requests])
+    assert right > 1000
+    assert wrong == 0
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_one_that_goes_by_hidden_states_alone_is_always_right(name: str, tp: int, tmp_path: Path) -> None:
+    requests = [
+        Request([token % 96 for token in each.prompt], GREEDY, each.max_new_tokens) for each in random_requests()
+    ]
+    with make_group(save_follower(name, tmp_path), tp, mtp=True) as group:
+        right, wrong = right_and_wrong(group, requests)
+    assert right > 1000
+    assert wrong == 0
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_one_that_is_mostly_wrong_changes_no_bit(name: str, tp: int, tmp_path: Path) -> None:
+    requests = few_requests()
+    with make_group(save_predicting(name, tmp_path), tp, mtp=True) as group:
+        alone = one_by_one(Traffic(group, scheduler_config()), requests)
+        for ahead in (1, 2):
+            traffic = drafted(group, ahead=ahead, enable_prefix_cache=True, num_pages=FEWEST_PAGES)
+            assert traffic.serve(requests) == alone
+        assert traffic.scheduler.drafted["mtp", False] > 50

@@ -1,0 +1,136 @@
+"""A layer that predicts the token after the next, beside one that transformers' layers are put together to."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+import transformers as hf
+from numaserve.kernels import Team
+from numaserve.workers.errors import OperatorError
+from numaserve.workers.layers.predictor import Predictor
+from numaserve.workers.models.load import load_model_config, open_model
+from numaserve.workers.program.builder import ProgramBuilder
+from numaserve.workers.program.native import make_program, native_rows
+from numaserve.workers.program.outside import OutsideRows
+from numaserve.workers.program.reference.numbers import DECLARED, Numbers
+from numaserve.workers.program.reference.program import ReferenceProgram
+from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks
+from numaserve.workers.program.slots import slot_settings
+from numaserve.workers.protocol import SamplingParams, SlotInit
+from numaserve.workers.settings import ModelSettings
+from numaserve.workers.weights.checkpoint import can_predict
+from safetensors.torch import load_file, save_file
+
+from tests.support import checkpoints
+from tests.support.loaded import Loaded, load_part
+from tests.support.predicting import PREDICTOR, save_predicting
+from tests.support.same_bits import save_tiny_model
+
+FAMILIES = ("deepseek_v3", "glm4_moe")
+TOKENS = np.random.default_rng(0).integers(3, checkpoints.VOCAB, 70)
+LIMITS = ProgramLimits(max_step_tokens=96, max_logit_rows=96, max_slots=1, pages_per_slot=4, num_pages=4)
+WITH = ModelSettings(mtp=True)
+EXACT = Numbers(torch.float64, rounded=False)
+
+Floats = npt.NDArray[np.floating]
+
+
+def expected(folder: Path, name: str) -> tuple[Floats, Floats]:
+    """What the model makes of each of `TOKENS`, and the log-probability that the layer gives the next one."""
+    # The layer is the third of a model, whose embeddings are what it reads in place of tokens'.
+    whole = hf.AutoModelForCausalLM.from_pretrained(folder, num_hidden_layers=3, dtype=torch.float32)
+    tensors = load_file(folder / "model.safetensors")
+    own = {key.removeprefix(PREDICTOR): tensor.float() for key, tensor in tensors.items() if key.startswith(PREDICTOR)}
+    model, ids = whole.model, torch.from_numpy(TOKENS)[None]
+    layer = model.layers[2]
+    with torch.no_grad():
+        model.layers = model.layers[:2]
+        made = model(ids, use_cache=False).last_hidden_state
+        shifted = torch.cat([torch.zeros_like(made[:, :1]), made[:, :-1]], 1)
+        token = model.embed_tokens(ids)
+        token[:, 0] = 0.0
+        beside = [_normed(token, own["enorm.weight"], model.norm), _normed(shifted, own["hnorm.weight"], model.norm)]
+        model.layers = torch.nn.ModuleList([layer])
+        model.norm.weight.copy_(own["shared_head.norm.weight"])
+        out = model(inputs_embeds=torch.cat(beside, -1) @ own["eh_proj.weight"].T, use_cache=False).last_hidden_state
+        scores = torch.log_softmax(whole.lm_head(out), -1)[0, :-1]
+    return made[0].numpy(), scores.gather(1, ids[0, 1:, None])[:, 0].numpy()
+
+
+def _normed(x: torch.Tensor, weight: torch.Tensor, like: torch.nn.Module) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + like.variance_epsilon) * weight
+
+
+def predictor_of(loaded: Loaded) -> Predictor:
+    found = loaded.config.decoder.predictor
+    assert found is not None
+    return found
+
+
+def built(loaded: Loaded) -> ProgramBuilder:
+    predictor = predictor_of(loaded)
+    b = ProgramBuilder(ProgramSetup(predictor.shape(loaded.part), LIMITS, Ranks((1,)), WITH))
+    predictor.forward(b, loaded.part)
+    return b
+
+
+def found_by(program: object, outside: OutsideRows, made: Floats) -> Floats:
+    """The log-probabilities that a program gives the next tokens."""
+    program.init_slot(0, slot_settings(SlotInit(SamplingParams())))  # type: ignore[attr-defined]
+    program.append_pages(0, [2, 0, 1])  # type: ignore[attr-defined]
+    count = len(TOKENS)
+    outside.given[0] = 0.0
+    outside.given[1:count] = made[:-1]
+    tokens = np.array([checkpoints.VOCAB, *TOKENS[1:]], np.int32)
+    plan = np.array([[0, 0, count, 0, 0, count - 1]], np.int32)
+    rows, *_ = program.step(plan, tokens, TOKENS[1:].astype(np.int32))  # type: ignore[attr-defined]
+    return np.array([target[1] for _, _, target, _ in rows])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_it_computes_what_the_paper_says(name: str, tmp_path: Path, team: Team) -> None:
+    made, wanted = expected(save_predicting(name, tmp_path), name)
+    loaded = load_part(tmp_path, team, [1], settings=WITH, positions=128, config=load_model_config(tmp_path, WITH))
+    b = built(loaded)
+    exact, declared = (
+        found_by(program, program.outside, made)
+        for program in (ReferenceProgram(b.setup, b.operations, loaded.native, each) for each in (EXACT, DECLARED))
+    )
+    assert exact == pytest.approx(wanted, abs=1e-4)
+    fused, unfused = (
+        found_by(program, native_rows(program, each), made)
+        for each in (b.fused(), b.operations)
+        for program in [make_program(b.setup, each, team, weights=loaded.native)]
+    )
+    assert fused.tolist() == unfused.tolist()
+    size = np.linalg.norm(declared - wanted)
+    assert 0 < size < 0.2 * np.linalg.norm(wanted)
+    assert np.linalg.norm(fused - wanted) < 2 * size
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_it_is_left_out_unless_it_is_asked_for(name: str, tmp_path: Path) -> None:
+    save_predicting(name, tmp_path)
+    with_it, without = load_model_config(tmp_path, WITH), load_model_config(tmp_path)
+    assert without.decoder.predictor is None
+    assert [len(each.notes) for each in (with_it, without)] == [0, 1]
+    parts = [each.partition([1]).ranks[0] for each in (with_it, without)]
+    more, less = (part.weight_bytes() for part in parts)
+    assert more - less > 2 * 96 * 2 * 96
+    pages = [each.decoder.page_bytes(part, "bf16") for each, part in zip((with_it, without), parts, strict=True)]
+    assert pages[0] * 2 == pages[1] * 3
+    assert can_predict(open_model(tmp_path), weights=True)
+
+
+def test_a_checkpoint_without_one_says_so(tmp_path: Path) -> None:
+    save_tiny_model("llama", tmp_path / "plain")
+    assert not can_predict(open_model(tmp_path / "plain"), weights=True)
+    with pytest.raises(OperatorError, match="no layer that predicts"):
+        load_model_config(tmp_path / "plain", WITH)
+    stripped = save_predicting("deepseek_v3", tmp_path / "stripped")
+    kept = {key: each for key, each in load_file(stripped / "model.safetensors").items() if PREDICTOR not in key}
+    save_file(kept, stripped / "model.safetensors", {"format": "pt"})
+    assert not can_predict(open_model(stripped), weights=True)
+    assert can_predict(open_model(stripped), weights=False)

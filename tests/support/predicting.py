@@ -1,0 +1,103 @@
+"""Checkpoints with a layer that predicts the token after the next (MTP), which transformers has no class for.
+
+Tensors are named as in DeepSeek-V3's and GLM-4.5's checkpoints.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.support import checkpoints
+from tests.support.same_bits import tiny_model
+
+Tensors = dict[str, torch.Tensor]
+START = 0  # the token that `save_twin`'s sequences begin with
+PREDICTOR = "model.layers.2."  # before the names of its tensors
+_LAST = "model.layers.1."
+_MADE_LAST = ("self_attn.o_proj.weight", "down_proj.weight", "down_proj")  # the ends of names
+
+
+def save_predicting(
+    name: str, folder: Path, changed: Callable[[Tensors], None] | None = None, **fields: object
+) -> Path:
+    """A tiny model of a dense layer, one of experts, and a random one that predicts; its tensors may be `changed`."""
+    model = tiny_model(name, **fields)
+    checkpoints.save(model, folder)
+    (file,) = folder.glob("*.safetensors")
+    tensors = load_file(file)
+    generator = torch.Generator().manual_seed(1)
+    hidden = model.config.hidden_size
+    block = {each: tensor for each, tensor in tensors.items() if each.startswith(_LAST)}
+    for each, tensor in block.items():
+        copied = tensor[torch.randperm(len(tensor), generator=generator)] if tensor.ndim > 1 else tensor.clone()
+        tensors[each.replace(_LAST, PREDICTOR)] = copied.contiguous()
+    projection = torch.randn(hidden, 2 * hidden, generator=generator) * (2 * hidden) ** -0.5
+    tensors[f"{PREDICTOR}eh_proj.weight"] = projection.to(torch.bfloat16)
+    for norm in ("enorm", "hnorm", "shared_head.norm"):
+        weight = 1.0 + 0.1 * torch.randn(hidden, generator=generator)
+        tensors[f"{PREDICTOR}{norm}.weight"] = weight.to(torch.bfloat16)
+    # Copies of what is the model's; published checkpoints have them.
+    tensors[f"{PREDICTOR}embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors[f"{PREDICTOR}shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+    if changed is not None:
+        changed(tensors)
+    save_file(tensors, file, {"format": "pt"})
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_nextn_predict_layers": 1}))
+    return folder
+
+
+def save_twin(name: str, folder: Path) -> Path:
+    """A model whose predictor computes from the tokens what the model computes, to the last bit.
+
+    Embeddings are of ones and minus ones, which a norm leaves as they are; that of `START` is zero, as is that of no
+    token. A token that the predictor lacks, or has read in another place, shows in its guesses.
+    """
+
+    def changed(tensors: Tensors) -> None:
+        for each in [each for each in tensors if each.startswith(_LAST)]:
+            tensors[each.replace(_LAST, PREDICTOR)] = tensors[each].clone()
+        _silence(tensors, "model.layers.0.")
+        embedding = tensors["model.embed_tokens.weight"]
+        embedding.copy_(torch.where(embedding > 0, 1.0, -1.0))
+        embedding[START] = 0.0
+        hidden = embedding.shape[1]
+        _set_norms(tensors, hidden)
+        tensors[f"{PREDICTOR}shared_head.norm.weight"] = tensors["model.norm.weight"].clone()
+        tensors[f"{PREDICTOR}eh_proj.weight"].copy_(torch.eye(hidden, 2 * hidden))
+
+    return save_predicting(name, folder, changed)
+
+
+def save_follower(name: str, folder: Path) -> Path:
+    """A model that says the tokens in a fixed order, and whose predictor goes by hidden states alone.
+
+    Hidden states say which token it was, and the layers nothing more. One that is another token's shows in a guess.
+    """
+
+    def changed(tensors: Tensors) -> None:
+        vocabulary, hidden = tensors["model.embed_tokens.weight"].shape
+        following = torch.eye(hidden)[torch.randperm(vocabulary, generator=torch.Generator().manual_seed(2))]
+        tensors["model.embed_tokens.weight"].copy_(torch.eye(vocabulary, hidden))
+        tensors["lm_head.weight"].copy_(following)
+        tensors["model.norm.weight"].fill_(1.0)
+        _set_norms(tensors, hidden)
+        tensors[f"{PREDICTOR}eh_proj.weight"].copy_(torch.cat([torch.zeros(hidden, hidden), following], 1))
+        _silence(tensors, "")
+
+    return save_predicting(name, folder, changed, vocab_size=96)
+
+
+def _silence(tensors: Tensors, layer: str) -> None:
+    """Let a layer, or all of them, add nothing to the residual stream."""
+    for each, tensor in tensors.items():
+        if each.startswith(layer) and each.endswith(_MADE_LAST):
+            tensor.zero_()
+
+
+def _set_norms(tensors: Tensors, hidden: int) -> None:
+    for norm in ("enorm", "hnorm", "shared_head.norm"):
+        tensors[f"{PREDICTOR}{norm}.weight"] = torch.ones(hidden, dtype=torch.bfloat16)

@@ -1,0 +1,62 @@
+"""Attention and an MLP around a residual stream, and the sizes of a program of such blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from numaserve.workers.layers.embedding import Embedding
+from numaserve.workers.layers.layer import FeedForward, KvShape, Layer, Mixer
+from numaserve.workers.layers.norm import Norm
+from numaserve.workers.program.setup import RankShape
+
+if TYPE_CHECKING:
+    from numaserve.workers.layers.partition import RankPart
+    from numaserve.workers.program.buffers import Residual
+    from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.handles import Vector
+
+
+@dataclass(frozen=True)
+class Block(Layer):
+    """A layer of attention, then one of an MLP, each with a norm before it and maybe one after it."""
+
+    input_norm: Norm
+    attention: Mixer
+    mlp_norm: Norm
+    mlp: FeedForward
+    post_attention_norm: Norm | None = None
+    post_mlp_norm: Norm | None = None
+
+    def forward(self, b: ProgramBuilder, part: RankPart, residual: Residual, index: int) -> None:
+        """Add what it makes to the residual stream, fp32 [tokens, hidden]; `index` is that of its cache."""
+        eps = self.input_norm.eps
+        x = self.input_norm.forward(b, part, residual)
+        partial = self.attention.forward(b, part, x, index)
+        bias = self.attention.bias(part)
+        b.add_all_reduce(residual, partial, eps=eps, post_norm=_weight(self.post_attention_norm, part), bias=bias)
+        x = self.mlp_norm.forward(b, part, residual)
+        partial = self.mlp.forward(b, part, x)
+        b.add_all_reduce(residual, partial, eps=eps, post_norm=_weight(self.post_mlp_norm, part))
+
+
+def rank_shape(
+    part: RankPart, embedding: Embedding, cache: KvShape, *, layers: int, extra_tokens: int = 0
+) -> RankShape:
+    """The sizes of a rank's program whose `layers` layers have that cache."""
+    bounds = part.partition.bounds
+    return RankShape(
+        q_heads=len(part.along(cache.queries)),
+        kv_heads=len(part.along(cache.keys)),
+        head_dim=cache.head_dim,
+        num_layers=layers,
+        hidden_size=embedding.hidden,
+        vocab_bounds=bounds(embedding.axis),
+        value_dim=cache.value_dim,
+        head_bounds=bounds(cache.queries),
+        extra_tokens=extra_tokens,
+    )
+
+
+def _weight(norm: Norm | None, part: RankPart) -> Vector | None:
+    return None if norm is None else norm.weight(part)

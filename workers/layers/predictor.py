@@ -1,0 +1,89 @@
+"""Multi-token prediction (DeepSeek-V3 technical report, section 2.2): a layer that guesses the token after the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from numaserve.workers.layers.axes import Axis, Columns
+from numaserve.workers.layers.block import Block, rank_shape
+from numaserve.workers.layers.embedding import Embedding, Head
+from numaserve.workers.layers.layer import Layer
+from numaserve.workers.layers.norm import Norm
+from numaserve.workers.layers.parameters import MatrixParameter, Parameter, Source, Split, whole
+
+if TYPE_CHECKING:
+    from numaserve.workers.layers.partition import RankPart
+    from numaserve.workers.program.builder import ProgramBuilder
+    from numaserve.workers.program.setup import RankShape
+
+
+@dataclass(frozen=True)
+class Predictor(Layer):
+    """Guesses from a token, and from what the model made of the one before it, what comes next.
+
+    The paper has the token behind beside each hidden state, and so its first position is one with a hidden state.
+    Here each token has the hidden state before it beside it: a position then depends on nothing behind it, so that
+    pages of a cached prefix serve whatever follows. Attention knows differences of positions only. The first position,
+    which has no hidden state, is of `NO_TOKEN`: its keys and values are zeros, as far as they have no biases.
+    """
+
+    at: str  # what stands before the names of its own tensors, such as "layers.61."
+    embedding: Embedding  # the model's
+    token_norm: Norm
+    hidden_norm: Norm
+    block: Block
+    norm: Norm
+    head: Head  # the model's
+
+    @property
+    def children(self) -> list[Layer]:
+        """The layers that are its own: embedding and head are layers of the model."""
+        return [self.token_norm, self.hidden_norm, self.block, self.norm]
+
+    @property
+    def hidden(self) -> int:
+        """Columns of the residual stream."""
+        return self.embedding.hidden
+
+    @cached_property
+    def joined(self) -> Axis:
+        """The columns of both norms beside each other, which ranks divide."""
+        return Columns("predictor_input", 2 * self.hidden)
+
+    @cached_property
+    def projection(self) -> MatrixParameter:
+        """Makes one residual stream of both. DeepSeek's own checkpoints do not quantize it."""
+        module = f"{self.at}eh_proj"
+        source = Source(module, (self.hidden, 2 * self.hidden), f"{self.at}nextn.eh_proj", quantizable=False)
+        return MatrixParameter((whole(source),), Split(self.joined))
+
+    def own_parameters(self) -> Iterator[Parameter | None]:
+        """See `Layer`."""
+        yield self.projection
+
+    def shape(self, part: RankPart) -> RankShape:
+        """The sizes that its program is made for."""
+        return rank_shape(part, self.embedding, self.block.attention.cache, layers=1, extra_tokens=1)
+
+    def forward(self, b: ProgramBuilder, part: RankPart) -> None:
+        """Append its forward pass; the hidden states are given from outside, and its own are kept for there."""
+        token, hidden = self.embedding.forward(b, part), b.given(self.hidden)
+        beside = b.norms_beside(
+            [
+                (token, self.token_norm.weight(part), self.token_norm.eps),
+                (hidden, self.hidden_norm.weight(part), self.hidden_norm.eps),
+            ]
+        )
+        mine = b.columns(beside, part.along(self.joined))
+        residual = b.summed(b.linear_partial(mine, part.matrix(self.projection)))
+        self.block.forward(b, part, residual, 0)
+        x = self.norm.forward(b, part, residual)
+        self.head.forward(b, part, x)
+        b.keep(x)
+
+    def scratch_columns(self, part: RankPart) -> int:
+        """Those of its block, and of what it makes a residual stream of."""
+        return self.block.scratch_columns(part) + 5 * self.hidden

@@ -1,0 +1,45 @@
+"""What the served model made of the tokens before those that are to be predicted."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from numaserve.workers.protocol import KEPT_HIDDEN_STATES, PAGE_SIZE
+
+Bits = npt.NDArray[np.uint16]  # of bf16
+
+
+class HiddenStates:
+    """The hidden states of each slot's last tokens, `KEPT_HIDDEN_STATES` of them, and of each page's last token.
+
+    A sequence that begins behind a cached prefix finds there what was made of its last token, by whichever sequence. To
+    keep all of them in pages would be simpler, and take a fifth of what DeepSeek's latents take.
+    """
+
+    def __init__(self, slots: int, num_pages: int, columns: int) -> None:
+        # Memory that is never written is never taken.
+        self._recent = np.zeros((slots, KEPT_HIDDEN_STATES, columns), np.uint16)
+        self._of_pages = np.zeros((num_pages, columns), np.uint16)
+        self._pages: list[list[int]] = [[] for _ in range(slots)]
+
+    def begin(self, slot: int) -> None:
+        """A sequence begins in a slot, and has no pages yet."""
+        self._pages[slot] = []
+
+    def append_pages(self, slot: int, pages: Sequence[int]) -> None:
+        """The sequence in a slot has these pages behind its others."""
+        self._pages[slot] += pages
+
+    def find(self, slot: int, first: int, count: int) -> Bits:
+        """Those of `count` tokens of a slot's sequence from position `first` on: [count, columns]."""
+        positions = np.arange(first, first + count)
+        found: Bits = self._recent[slot, positions % KEPT_HIDDEN_STATES]
+        for index in np.flatnonzero(positions % PAGE_SIZE == PAGE_SIZE - 1):
+            found[index] = self._of_pages[self._pages[slot][int(positions[index]) // PAGE_SIZE]]
+        return found
+
+    def keep(self, slots: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], states: Bits) -> None:
+        """Keep those of a step's tokens, given the slot and the position of each, ascending in each slot."""
+        self._recent[slots, positions % KEPT_HIDDEN_STATES] = states
+        for index in np.flatnonzero(positions % PAGE_SIZE == PAGE_SIZE - 1):
+            self._of_pages[self._pages[slots[index]][int(positions[index]) // PAGE_SIZE]] = states[index]

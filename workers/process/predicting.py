@@ -1,0 +1,100 @@
+"""Guesses by the layer of the model that predicts the token after the next (MTP)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from numaserve.workers.process.drafting import Drafting, Reading, readings_of
+from numaserve.workers.process.hidden_states import Bits, HiddenStates
+from numaserve.workers.process.rank_program import RankProgram
+from numaserve.workers.protocol import Launch, SeqPlan, StepPlan
+
+
+class Predicting(Drafting):
+    """Reads tokens, each with what the model made of the one before it, and guesses what comes next.
+
+    What a step computes it can read behind that step only, and so it does with prompts. Where it is to guess it reads,
+    before the step, what it lacks: all before the next token have been through the model. Behind its own guesses it
+    goes on from what it made itself, and reads them again once the model has made something of them.
+    """
+
+    def __init__(self, predictor: RankProgram, served: RankProgram, launch: Launch, vocabulary: int) -> None:
+        """`predictor` and `served` are of the same weights."""
+        super().__init__(predictor.program, launch.max_step_tokens, vocabulary, vocabulary)
+        self._given, self._made, self._served = predictor.outside.given, predictor.outside.kept, served.outside.kept
+        self._no_token = vocabulary
+        self._states = HiddenStates(launch.max_running_requests, launch.num_pages, self._given.shape[1])
+        self._own: dict[int, Bits] = {}  # what it made last itself, by the place of a sequence in the plan
+        self._computed: dict[int, tuple[int, int]] = {}  # by place: from which position on, and in which row
+        self._behind: list[Reading] = []
+
+    def prepare(self, seqs: Sequence[SeqPlan]) -> None:
+        """See `Drafting`."""
+        super().prepare(seqs)
+        for seq in seqs:
+            if seq.init is not None:
+                self._states.begin(seq.slot)
+            self._states.append_pages(seq.slot, seq.pages)
+
+    def run(self, plan: StepPlan) -> tuple[StepPlan, int]:
+        """See `Drafting`: what is guessed behind is read now, all else behind the step."""
+        readings = readings_of(plan)
+        self._behind = [each for each in readings if not each.guesses]
+        self._computed = {}
+        return self._guessed(plan, [each for each in readings if each.guesses])
+
+    def follow(self, plan: StepPlan) -> int:
+        """Read what the step has computed, and keep what was made of it. See `Drafting`."""
+        begin = time.monotonic_ns()
+        if not plan.seqs:
+            return 0
+        counts = [1 if seq.from_previous else len(seq.tokens) for seq in plan.seqs]
+        rows = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+        if self._behind:
+            self._computed = {place: (seq.start, int(rows[place])) for place, seq in enumerate(plan.seqs)}
+            self._guess(self._behind)
+            self._behind = []
+        slots = np.repeat(np.array([seq.slot for seq in plan.seqs], np.int64), counts)
+        starts = np.array([seq.start for seq in plan.seqs], np.int64)
+        positions = np.arange(rows[-1]) + np.repeat(starts - rows[:-1], counts)
+        self._states.keep(slots, positions, self._served[: rows[-1]])
+        return time.monotonic_ns() - begin
+
+    def _tokens(self, readings: Sequence[Reading]) -> list[int]:
+        """The tokens of each, whose hidden states are filled in. The first position has none, and reads no token."""
+        tokens: list[int] = []
+        row = 0
+        for each in readings:
+            states = self._states_of(each)
+            self._given[row : row + len(states)] = _as_fp32(states)
+            row += len(states)
+            first = [self._no_token] if each.start == 0 and each.tokens else []
+            tokens += first + each.tokens[len(first) :]
+        return tokens
+
+    def _states_of(self, reading: Reading) -> Bits:
+        """What was made of the token before each that is read."""
+        if not reading.tokens:
+            return self._own[reading.place]
+        before, count = reading.start - 1, len(reading.tokens)
+        start, row = self._computed.get(reading.place, (before + count, 0))  # of what this step computes
+        known = min(count, max(0, start - before))
+        parts = [np.zeros((1, self._given.shape[1]), np.uint16)] if before < 0 else []
+        parts.append(self._states.find(reading.slot, before + len(parts), known - len(parts)))
+        first = row + before + known - start
+        parts.append(self._served[first : first + count - known])
+        return np.concatenate(parts)
+
+    def _ended(self, readings: Sequence[Reading]) -> None:
+        row = -1
+        for each in readings:
+            row += len(each.tokens) or 1
+            if each.guesses:
+                self._own[each.place] = self._made[row : row + 1].copy()
+
+
+def _as_fp32(bits: Bits) -> npt.NDArray[np.float32]:
+    return (bits.astype(np.uint32) << 16).view(np.float32)

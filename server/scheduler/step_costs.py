@@ -39,5 +39,5 @@ class StepCosts:
     def observe(self, step: InFlight, result: StepResult) -> None:
         """Take in the time of a step. Waiting for masks is no work of it, and says nothing of the next one."""
         self.served.observe(step.terms, (result.worker_ns - result.draft_ns - result.mask_wait_ns) * 1e-9)
-        if self.draft_model is not None:
+        if self.draft_model is not None and any(step.draft_terms):
             self.draft_model.observe(step.draft_terms, result.draft_ns * 1e-9)

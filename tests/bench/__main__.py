@@ -30,7 +30,9 @@ COMMANDS = {
     "speculation": [
         [sys.executable, str(Path(__file__).with_name("bench_speculation.py")), *model] for model in ([], ["--larger"])
     ],
-    "draft-model": [[sys.executable, str(Path(__file__).with_name("bench_draft_model.py"))]],
+    "draft-model": [
+        [sys.executable, str(Path(__file__).with_name("bench_draft_model.py")), *model] for model in ([], ["--mtp"])
+    ],
     "verification": [
         [sys.executable, str(Path(__file__).with_name("bench_verification.py")), *model]
         for model in (["--model", "demo"], *(["--shape", "llama-1b", "--quantization", each] for each in FORMATS))

@@ -1,21 +1,23 @@
-"""What guesses of a draft model cost and gain, by how many there are, beside what the models of costs predict.
+"""What guesses of the workers cost and gain, by how many there are, beside what the models of costs predict.
 
-python tests/bench/bench_draft_model.py [--tokens 96] [--rounds 2] [--json FILE]
+python tests/bench/bench_draft_model.py [--mtp] [--tokens 96] [--rounds 2] [--json FILE]
 
 One sequence on one rank of all cores, without a front end: a model of a billion parameters whose draft model is the
-demo, which mostly agrees with it (larger_demo.py). Its text is what the model samples without guesses; what is kept
-has to be that. `step` is the time of a step by that of one without guesses, `drafting` the draft model's part of it,
-`speed` tokens a second by those without guesses, and `of_predicted` the time measured by that which the models of costs
-predict from the steps before.
+demo, which mostly agrees with it (larger_demo.py), or with `--mtp` one of experts and latents with a layer that
+predicts, which is always right (predicting_model.py): of its guesses, each is taken for right with a given probability.
+Its text is what the model samples without guesses; what is kept has to be that. `step` is the time of a
+step by that of one without guesses, `drafting` the part of it that makes guesses, `speed` tokens a second by those
+without guesses, and `of_predicted` the time measured by that which the models of costs predict from the steps before.
 """
 
 import argparse
 import itertools
 import os
+import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,10 +31,12 @@ from numaserve.server.tokenizer import load_tokenizer
 from numaserve.workers.bench.rows import Row, Rows
 from numaserve.workers.protocol import PAGE_SIZE, TO_BE_DRAFTED, DraftWork, SamplingParams, SeqPlan, SlotInit, StepPlan
 from numaserve.workers.weights.hub import resolve_model
+from predicting_model import save_predicting
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.rank_group import RankGroup
 
+RIGHT = (0.0, 0.6, 0.85, 1.0)
 QUESTION = "Tell Anna from Oslo something about volcanoes."
 DEPTHS = range(9)
 SAMPLING = SamplingParams(temperature=0.7, seed=1)
@@ -40,9 +44,10 @@ SAMPLING = SamplingParams(temperature=0.7, seed=1)
 
 @dataclass
 class Series:
-    """Steps with one number of guesses."""
+    """Steps with one number of guesses, of which each is taken for right with a probability."""
 
     depth: int
+    right: float = 1.0
     seconds: list[float] = field(default_factory=list)
     drafting: list[float] = field(default_factory=list)
     predicted: list[float] = field(default_factory=list)
@@ -52,8 +57,11 @@ class Series:
 class Text:
     """The sequence: what comes next is known, and may be computed again."""
 
-    def __init__(self, group: RankGroup, prompt: list[int], tokens: int) -> None:
+    def __init__(self, group: RankGroup, prompt: list[int], tokens: int, *, rereads: bool) -> None:
+        """`rereads`: guesses have to be read again once they are known to be right."""
         self._group = group
+        self._rereads = rereads
+        self._chance = random.Random(0)
         self._steps = itertools.count()
         self._costs = StepCosts(draft_model=True)
         self._costs.describe([each.terms for each in group.ready], [each.draft_terms for each in group.ready])
@@ -94,25 +102,27 @@ class Text:
         predicted = self._costs.expected(step)
         result = self._group.run(plan)
         answer = result.seqs[0]
+        taken = itertools.takewhile(lambda _: self._chance.random() < series.right, answer.following)
+        kept = [answer.token, *(each.token for each in taken)]
         if depth:
-            self._read = position + 1 + min(len(answer.following), depth - 1)
+            self._read = position + 1 + (0 if self._rereads else min(len(kept) - 1, depth - 1))
         if predicted is not None:
             series.seconds.append(result.worker_ns * 1e-9)
             series.drafting.append(result.draft_ns * 1e-9)
             series.predicted.append(predicted)
-            series.tokens += 1 + len(answer.following)
+            series.tokens += len(kept)
         self._costs.observe(step, result)
-        return [answer.token, *(each.token for each in answer.following)]
+        return kept
 
 
-def bench(text: Text, rounds: int) -> Rows:
-    """Every depth, by turns."""
-    all_series = [Series(depth) for depth in DEPTHS]
+def bench(text: Text, rounds: int, name: str, all_right: Sequence[float]) -> Rows:
+    """Every depth and probability, by turns."""
+    all_series = [Series(depth, right) for right in all_right for depth in DEPTHS]
     for _ in range(1 + rounds):
         for series in all_series:
             text.run(series)
-    plain = all_series[0]
-    for series in all_series:
+    for index, series in enumerate(all_series):
+        plain = all_series[index - series.depth]
         figures = {
             "step": statistics.median(series.seconds) / statistics.median(plain.seconds),
             "drafting": sum(series.drafting) / sum(series.seconds),
@@ -120,7 +130,17 @@ def bench(text: Text, rounds: int) -> Rows:
             "speed": series.tokens / sum(series.seconds) * sum(plain.seconds) / plain.tokens,
             "of_predicted": sum(series.seconds) / sum(series.predicted),
         }
-        yield Row("guesses of a draft model", {"depth": series.depth}, figures)
+        yield Row(f"guesses of {name}", {"right": str(series.right), "depth": series.depth}, figures)
+
+
+@contextmanager
+def predicting() -> Iterator[tuple[RankGroup, list[int]]]:
+    """A group of workers that predict, and what it is asked."""
+    cpus = sorted(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(prefix="numaserve-bench-") as folder:
+        model = save_predicting(Path(folder))
+        with RankGroup(model, threads=len(cpus), cpus=[cpus], mtp=True) as group:
+            yield group, list(range(3, 67))
 
 
 @contextmanager
@@ -142,11 +162,14 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--mtp", action="store_true")
     given = parser.parse_args()
+    name, played = ("a layer that predicts", RIGHT) if given.mtp else ("a draft model", (1.0,))
     with ExitStack() as stack:
-        report = stack.enter_context(MachineReport("draft model", given.json))
-        group, asked = stack.enter_context(larger_and_demo())
-        report.add(bench(Text(group, asked, given.tokens), given.rounds))
+        report = stack.enter_context(MachineReport(name, given.json))
+        group, asked = stack.enter_context(predicting() if given.mtp else larger_and_demo())
+        text = Text(group, asked, given.tokens, rereads=given.mtp)
+        report.add(bench(text, given.rounds, name, played))
     return 0
 
 

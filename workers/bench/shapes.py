@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,29 +99,36 @@ def random_checkpoint(name: str) -> Iterator[Path]:
 
 def write_checkpoint(folder: Path, shape: Shape) -> None:
     """Small normal numbers in bf16, the same in all tensors of one shape."""
-    (folder / "config.json").write_text(json.dumps(shape.config()))
-    tensors = shape.tensors()
+    tensors = {f"{name}.weight": dimensions for name, dimensions in shape.tensors().items()}
+    values = {dimensions: random_bf16(dimensions) for dimensions in set(tensors.values())}
+    write_tensors(folder, shape.config(), tensors, lambda name: values[tensors[name]])
+
+
+def write_tensors(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], values: Callable[[str], bytes]
+) -> None:
+    """A config.json, and a safetensors file of bf16 tensors, given by name and shape; `values` are those of one."""
+    (folder / "config.json").write_text(json.dumps(config))
     # The format's own few lines: the library's writers want every tensor in memory of its own.
     header, offset = {}, 0
     for name, dimensions in tensors.items():
         end = offset + 2 * math.prod(dimensions)
-        header[f"{name}.weight"] = {"dtype": "BF16", "shape": dimensions, "data_offsets": [offset, end]}
+        header[name] = {"dtype": "BF16", "shape": dimensions, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    values = {dimensions: _random_bf16(dimensions) for dimensions in set(tensors.values())}
     with (folder / "model.safetensors").open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for dimensions in tensors.values():
-            file.write(values[dimensions])
+        for name in tensors:
+            file.write(values(name))
 
 
 def _nbytes(shape: Shape) -> int:
     return sum(2 * math.prod(dimensions) for dimensions in shape.tensors().values())
 
 
-def _random_bf16(shape: tuple[int, ...]) -> bytes:
-    """Ones for a norm."""
+def random_bf16(shape: tuple[int, ...]) -> bytes:
+    """Small normal numbers, the same for a shape; ones for a norm."""
     if len(shape) == 1:
         return np.full(shape, 0x3F80, np.uint16).tobytes()
     numbers = np.random.default_rng(0).standard_normal(shape, np.float32)

@@ -78,7 +78,7 @@ class Drafting:
         return self._guessed(plan, readings_of(plan))
 
     def follow(self, plan: StepPlan) -> int:
-        """Take in that the plan has been run, and tell how many nanoseconds that took."""
+        """Take in that the plan has been run, and tell how many nanoseconds were spent on what the plan wants read."""
         return 0
 
     def _guessed(self, plan: StepPlan, readings: list[Reading]) -> tuple[StepPlan, int]:

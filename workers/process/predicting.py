@@ -48,20 +48,22 @@ class Predicting(Drafting):
 
     def follow(self, plan: StepPlan) -> int:
         """Read what the step has computed, and keep what was made of it. See `Drafting`."""
-        begin = time.monotonic_ns()
         if not plan.seqs:
             return 0
         counts = [1 if seq.from_previous else len(seq.tokens) for seq in plan.seqs]
         rows = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+        read_ns = 0
         if self._behind:
+            begin = time.monotonic_ns()
             self._computed = {place: (seq.start, int(rows[place])) for place, seq in enumerate(plan.seqs)}
             self._guess(self._behind)
             self._behind = []
+            read_ns = time.monotonic_ns() - begin
         slots = np.repeat(np.array([seq.slot for seq in plan.seqs], np.int64), counts)
         starts = np.array([seq.start for seq in plan.seqs], np.int64)
         positions = np.arange(rows[-1]) + np.repeat(starts - rows[:-1], counts)
         self._states.keep(slots, positions, self._served[: rows[-1]])
-        return time.monotonic_ns() - begin
+        return read_ns
 
     def _tokens(self, readings: Sequence[Reading]) -> list[int]:
         """The tokens of each, whose hidden states are filled in. The first position has none, and reads no token."""

@@ -6,15 +6,16 @@ from collections import Counter
 import pytest
 from msgspec import UNSET
 from numaserve.server.scheduler.cost_model import CostModel
-from numaserve.server.scheduler.cost_table import Terms
+from numaserve.server.scheduler.cost_table import NO_TERMS, Terms
 from numaserve.server.scheduler.draft_gain import UNKNOWN
 from numaserve.server.scheduler.draft_model_guesses import DraftModelGuesses
 from numaserve.server.scheduler.drafting import Drafting
 from numaserve.server.scheduler.guesses import DEEPEST
 from numaserve.server.scheduler.policy import StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.step import InFlight
 from numaserve.server.scheduler.step_costs import StepCosts
-from numaserve.workers.protocol import KEPT_HIDDEN_STATES, TO_BE_DRAFTED, OperationTerms, SamplingParams
+from numaserve.workers.protocol import KEPT_HIDDEN_STATES, TO_BE_DRAFTED, OperationTerms, SamplingParams, StepResult
 from scheduler_simulation import Service
 
 from tests.support.drafters import Each, Played
@@ -158,6 +159,17 @@ def test_guesses_that_are_there_are_taken_where_those_of_the_draft_model_cost_mo
     subject, seq = drafting(seconds, 5, 6)
     (draft,) = subject.choose([seq], 20).values()
     assert draft.drafter == drafter
+
+
+def test_nothing_is_learnt_of_drafting_from_a_step_that_has_none() -> None:
+    costs, terms = StepCosts(draft_model=True), (1.0,) * len(NO_TERMS)
+    costs.describe([[OperationTerms("linear", row_flops=1.0)]], [[OperationTerms("linear", row_flops=1.0)]])
+    for step in range(20):
+        result = StepResult(step, 0, [], 0, 0, worker_ns=2000, draft_ns=1000)
+        costs.observe(InFlight(step, terms=terms), result)
+    assert costs.draft_model is not None
+    assert costs.served.expected(terms) is not None
+    assert costs.draft_model.expected(terms) is None
 
 
 def test_bad_luck_is_forgotten_and_a_new_sequence_is_not_blamed_for_others() -> None:

@@ -46,9 +46,11 @@ class RankNeeds:
         return self.weights, self.scratch, self.per_page
 
 
-def max_logit_rows(max_running_requests: int) -> int:
-    """Rows of logits that one step may produce."""
-    return round_up(max(max_running_requests, MIN_LOGIT_ROWS), LOGIT_ROWS_UNIT)
+def max_logit_rows(options: DeploymentOptions) -> int:
+    """Rows of logits that one step may produce: for the next token of every running request and, with drafters, for one
+    guess behind each. Fewer requests may have more guesses."""
+    rows = options.max_running_requests * (2 if options.guesses else 1)
+    return round_up(max(rows, MIN_LOGIT_ROWS), LOGIT_ROWS_UNIT)
 
 
 def format_bytes(nbytes: int) -> str:
@@ -63,7 +65,7 @@ def step_tokens(options: DeploymentOptions) -> int:
 
 def _logit_rows(options: DeploymentOptions) -> int:
     """Rows of logits that there has to be room for."""
-    return 0 if options.settings.pooled else max_logit_rows(options.max_running_requests)
+    return 0 if options.settings.pooled else max_logit_rows(options)
 
 
 def ring_slot_bytes(options: DeploymentOptions, model: ModelConfig, partition: Partition) -> int:

@@ -36,3 +36,4 @@ class DeploymentOptions:
     weights_cache: WeightsCache | None = None
     backend: Backend = "native"
     draft: DraftOptions | None = None
+    guesses: bool = False  # whether steps are to verify guesses

@@ -212,6 +212,16 @@ def test_a_step_has_room_for_one_token_of_every_running_request() -> None:
     assert deployment.launches[0].max_step_tokens == 64
 
 
+def test_a_step_has_room_for_a_guess_behind_the_next_token_of_every_running_request() -> None:
+    plain, guessing = (
+        make_deployment(replace(OPTIONS, max_running_requests=40, guesses=guesses), SMALL, machine(8))
+        for guesses in (False, True)
+    )
+    assert (plain.max_logit_rows, guessing.max_logit_rows) == (64, 80)
+    assert {launch.max_logit_rows for launch in guessing.launches} == {80}
+    assert guessing.ranks[0].scratch_bytes > plain.ranks[0].scratch_bytes
+
+
 def test_a_draft_model_takes_memory_for_weights_pages_and_scratch_beside_the_model() -> None:
     options = replace(OPTIONS, kv_cache_gib=1.0, tp=2)
     alone = make_deployment(options, LARGE, machine(2, 2, free_gib=400))

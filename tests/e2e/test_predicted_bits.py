@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from numaserve.workers.protocol import DraftWork, SeqPlan, SlotInit, StepPlan
 
 from tests.support.drafters import NoDrafters
 from tests.support.predicting import START, save_follower, save_predicting, save_twin
@@ -89,3 +90,19 @@ def test_one_that_is_mostly_wrong_changes_no_bit(name: str, tp: int, tmp_path: P
             traffic = drafted(group, ahead=ahead, enable_prefix_cache=True, num_pages=FEWEST_PAGES)
             assert traffic.serve(requests) == alone
         assert traffic.scheduler.drafted["mtp", False] > 50
+
+
+def test_what_a_refused_plan_wants_read_is_forgotten(tmp_path: Path) -> None:
+    tokens = list(range(3, 13))
+    with make_group(save_follower("deepseek_v3", tmp_path), 1, mtp=True) as group:
+
+        def begin(step: int, *, work: bool, broken: bool = False) -> StepPlan:
+            prompt = [*tokens[:-1], 96 if broken else tokens[-1]]
+            seq = SeqPlan(0, 0, prompt, pages=[0], init=SlotInit(GREEDY), sample=True)
+            return StepPlan(step, [seq], draft_work=[DraftWork(0)]) if work else StepPlan(step, [seq])
+
+        group.send(begin(0, work=True, broken=True))
+        assert len(group.receive_failures()) == 1
+        group.run(begin(1, work=False))
+        (profile,) = group.profile()
+        assert not any(each.ns for each in profile.operations if each.name.startswith("draft "))

@@ -34,6 +34,7 @@ class Predicting(Drafting):
     def prepare(self, seqs: Sequence[SeqPlan]) -> None:
         """See `Drafting`."""
         super().prepare(seqs)
+        self._behind = []  # of a plan that was refused
         for seq in seqs:
             if seq.init is not None:
                 self._states.begin(seq.slot)

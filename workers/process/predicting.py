@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from numaserve.workers.process.drafting import Drafting, Reading, readings_of
 from numaserve.workers.process.hidden_states import Bits, HiddenStates
 from numaserve.workers.process.rank_program import RankProgram
@@ -24,7 +23,8 @@ class Predicting(Drafting):
     def __init__(self, predictor: RankProgram, served: RankProgram, launch: Launch, vocabulary: int) -> None:
         """`predictor` and `served` are of the same weights."""
         super().__init__(predictor.program, launch.max_step_tokens, vocabulary, vocabulary)
-        self._given, self._made, self._served = predictor.outside.given, predictor.outside.kept, served.outside.kept
+        self._given = predictor.outside.given.view(np.uint32)
+        self._made, self._served = predictor.outside.kept, served.outside.kept
         self._no_token = vocabulary
         self._states = HiddenStates(launch.max_running_requests, launch.num_pages, self._given.shape[1])
         self._own: dict[int, Bits] = {}  # what it made last itself, by the place of a sequence in the plan
@@ -72,7 +72,8 @@ class Predicting(Drafting):
         row = 0
         for each in readings:
             states = self._states_of(each)
-            self._given[row : row + len(states)] = _as_fp32(states)
+            # bf16 is the upper half of fp32.
+            np.left_shift(states, 16, out=self._given[row : row + len(states)], dtype=np.uint32)
             row += len(states)
             first = [self._no_token] if each.start == 0 and each.tokens else []
             tokens += first + each.tokens[len(first) :]
@@ -97,7 +98,3 @@ class Predicting(Drafting):
             row += len(each.tokens) or 1
             if each.guesses:
                 self._own[each.place] = self._made[row : row + 1].copy()
-
-
-def _as_fp32(bits: Bits) -> npt.NDArray[np.float32]:
-    return (bits.astype(np.uint32) << 16).view(np.float32)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import gguf
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -9,6 +10,7 @@ import torch
 import transformers as hf
 from numaserve.kernels import Team
 from numaserve.workers.errors import OperatorError
+from numaserve.workers.layers.parameters import MatrixParameter
 from numaserve.workers.layers.predictor import Predictor
 from numaserve.workers.models.load import load_model_config, open_model
 from numaserve.workers.program.builder import ProgramBuilder
@@ -134,3 +136,34 @@ def test_a_checkpoint_without_one_says_so(tmp_path: Path) -> None:
     save_file(kept, stripped / "model.safetensors", {"format": "pt"})
     assert not can_predict(open_model(stripped), weights=True)
     assert can_predict(open_model(stripped), weights=False)
+    other = save_predicting("deepseek_v3", tmp_path / "other", lambda each: each.pop(f"{PREDICTOR}mlp.gate.weight"))
+    assert not can_predict(open_model(other), weights=True)
+
+
+def test_a_file_in_which_it_was_kept_has_the_same_layer(
+    tmp_path: Path, team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_predicting("glm4_moe", tmp_path / "folder")
+    own = {key.removeprefix(PREDICTOR): each for key, each in load_file(folder / "model.safetensors").items()}
+    whole = hf.AutoModelForCausalLM.from_pretrained(folder, num_hidden_layers=3, dtype=torch.float32)
+    write = gguf.GGUFWriter.write_header_to_file
+
+    def write_with(writer: gguf.GGUFWriter) -> None:
+        for name in ("eh_proj", "enorm", "hnorm", "shared_head.norm"):
+            of_file = name.replace(".", "_")
+            writer.add_tensor(f"blk.2.nextn.{of_file}.weight", own[f"{name}.weight"].float().numpy())
+        write(writer)
+
+    monkeypatch.setattr(gguf.GGUFWriter, "write_header_to_file", write_with)
+    file = checkpoints.save_gguf(whole, tmp_path / "model.gguf", "BF16", nextn_predict_layers=1)
+    assert can_predict(open_model(file), weights=True)
+    of_file, of_folder = (
+        load_part(path, team, [1], config=load_model_config(path, WITH), settings=WITH) for path in (file, folder)
+    )
+    for one, other in zip(predictor_of(of_file).parameters(), predictor_of(of_folder).parameters(), strict=True):
+        if isinstance(one, MatrixParameter):
+            assert isinstance(other, MatrixParameter)
+            pairs = zip(of_file.matrices(one), of_folder.matrices(other), strict=True)
+            assert all((mine.to_numpy() == theirs.to_numpy()).all() for mine, theirs in pairs)
+        else:
+            assert (of_file.vector(one).to_numpy() == of_folder.vector(other).to_numpy()).all()

@@ -58,7 +58,7 @@ def gguf_config(model: GGUFModel) -> ModelConfig:
     config = family.configure(fields, family.architectures[0])
     present = {tensor.name for tensor in tensors}
     # Of some models the layers that predict are left out when files are converted.
-    decoder = (config if "eh_proj" in "".join(present) else config.unpredicted()).decoder
+    decoder = (config if any(".nextn.eh_proj." in name for name in present) else config.unpredicted()).decoder
     decoder = decoder.in_gguf(family.gguf.pairs, present)
     return replace(config, decoder=decoder, prefixes=(PREFIX,), stored=_stored(tensors, decoder, config.skipped_layers))
 

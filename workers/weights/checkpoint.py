@@ -1,8 +1,10 @@
 """Opens a checkpoint, and finds out without reading a weight whether it is the one that its configuration describes."""
 
+from numaserve.workers.errors import OperatorError
 from numaserve.workers.models.config.gguf_names import GgufNames
-from numaserve.workers.models.load import ModelFiles, read_whole_config
+from numaserve.workers.models.load import ModelFiles, read_config, read_whole_config
 from numaserve.workers.models.spec import ModelConfig
+from numaserve.workers.settings import ModelSettings
 from numaserve.workers.weights.safetensors_source import SafetensorsSource
 from numaserve.workers.weights.source import TensorSource
 from numaserve.workers.weights.stacked_source import StackedSource, stacks_of
@@ -28,9 +30,13 @@ def check_checkpoint(files: ModelFiles, config: ModelConfig) -> None:
 
 def can_predict(files: ModelFiles, *, weights: bool) -> bool:
     """Whether a model has the layer that predicts the token after the next. With `weights` it has to be in the
-    checkpoint, too: quantized ones often lack it. Raises `OperatorError` for one that cannot be read."""
-    predictor = read_whole_config(files).decoder.predictor
-    if predictor is None or not weights or files.gguf is not None:
-        return predictor is not None
-    name = predictor.projection.sources[0].name
-    return any(each.endswith(f"{name}.weight") for each in SafetensorsSource(files.path).names())
+    checkpoint, and as the configuration says: quantized ones often lack it, or have it in another format. Raises
+    `OperatorError` for a configuration that cannot be read."""
+    if read_whole_config(files).decoder.predictor is None:
+        return False
+    try:
+        if weights:
+            check_checkpoint(files, read_config(files, ModelSettings(mtp=True)))
+    except OperatorError:
+        return False
+    return True

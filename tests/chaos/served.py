@@ -5,14 +5,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
 import psutil
 
-from tests.chaos.cells import Cells
+from tests.chaos.cells import Cell, Cells
 from tests.support.real_server import RealServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,7 +145,19 @@ class ChaosServer:
 
     def _is_idle(self) -> bool:
         metrics = self.real.metrics()
-        return self.serves() and metrics["requests running"] == metrics["requests waiting"] == 0
+        nothing_runs = metrics["requests running"] == metrics["requests waiting"] == 0
+        return self.serves() and nothing_runs and not any(map(self._caches_weights, self.cells.ranks))
+
+    def _caches_weights(self, cell: Cell) -> bool:
+        """Whether a worker has files of the cache open, which it also writes while it serves."""
+        return any(path.is_relative_to(self.cache) for path in _opened(cell.pid))
+
+
+def _opened(pid: int) -> Iterator[Path]:
+    with suppress(FileNotFoundError):  # it has ended
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed since it was listed
+                yield link.readlink()
 
 
 def _mib(processes: Sequence[psutil.Process]) -> float:

@@ -31,8 +31,8 @@ using Table = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cp
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const int32_t, nb::shape<-1, 6>, nb::c_contig, nb::device::cpu>;
 
-// How ranks divide the latents of a sequence: boundaries of their heads; from how many tokens on; of at most how many
-// sequences.
+// How ranks divide the latents of a sequence: boundaries of their heads; from how many tokens on, for each new one; for
+// at most how many new ones.
 struct Division {
   std::vector<int32_t> head_bounds;
   int64_t from, max_rows;

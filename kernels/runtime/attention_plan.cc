@@ -163,13 +163,9 @@ void AttentionPlanner::sort_items(Sequences sequences, AttentionWork& work) cons
 void AttentionPlanner::count(Sequences sequences, AttentionWork& work) const {
   for (const AttentionSequence& s : sequences) {
     const int64_t start = s.start, rows = s.q_len, end = start + rows;
-    if (groups_.rank >= 0) {  // one new token, which sees all of the blocks, the last as far as it is filled
-      const int32_t blocks = all_blocks(s);
-      const bool has_last = (blocks - 1) % groups_.world == groups_.rank;
-      const int64_t seen =
-          int64_t{groups_.count(blocks)} * kAttentionBlock - (has_last ? blocks * kAttentionBlock - end : 0);
-      work.positions += seen;
-      work.pairs += seen;
+    if (groups_.rank >= 0) {
+      work.positions += groups_.tokens(end);
+      for (int64_t token = start; token < end; ++token) work.pairs += groups_.tokens(token + 1);
       continue;
     }
     const int64_t window = work.window > 0 ? work.window : end;

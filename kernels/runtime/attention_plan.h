@@ -39,6 +39,12 @@ struct HeadGeometry {
 struct BlockGroups {
   int32_t world = 1, rank = -1;
   int32_t count(int32_t blocks) const { return rank < 0 ? blocks : (blocks - rank + world - 1) / world; }
+  // Of the first `all` tokens of a sequence those in such blocks, of which the last may be filled in part.
+  int64_t tokens(int64_t all) const {
+    const auto blocks = static_cast<int32_t>(ceil_div(all, kAttentionBlock));
+    const bool has_last = rank < 0 || (blocks - 1) % world == rank;
+    return int64_t{count(blocks)} * kAttentionBlock - (has_last ? blocks * kAttentionBlock - all : 0);
+  }
 };
 
 // The attention of one step under one sliding window: what to compute, heaviest first, and what to merge after.

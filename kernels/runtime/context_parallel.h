@@ -1,11 +1,12 @@
 // Context parallelism: the latents of a long sequence divided among the ranks.
 //
 // The latents are the same for all heads. With heads divided among ranks, and only those, each rank reads all latents
-// for its part of the heads. From some length on it is less to exchange what belongs to one token: each rank has the
+// for its part of the heads. From some length on it is less to exchange what belongs to a new token: each rank has the
 // queries of all heads, attends a part of the latents, and sends every head's part of the result to the rank that has
-// the head. Blocks go to the ranks in turn, and are merged in an order that does not depend on who attends them (see
-// ops/latent_attention.inl): a token has the same bits in a step that divides its sequence and in one that does not, as
-// a prompt, whose rows make the exchange dearer than the latents are, never does.
+// the head. What is read is read once for all new tokens of a sequence, and each is exchanged: so many of them, guesses
+// for one, have to be that much longer a sequence's, and the many of a prompt are cheaper to attend whole. Blocks go to
+// the ranks in turn, and are merged in an order that does not depend on who attends them (see
+// ops/latent_attention.inl): a token has the same bits in a step that divides its sequence and in one that does not.
 //
 // Every rank keeps all latents: it makes them anyway, and only reading them takes time.
 //
@@ -32,8 +33,8 @@ struct GatherQueriesNode : Node {
         heads{std::move(head_bounds_in), head_dim_in, static_cast<int64_t>(sizeof(bf16))} {}
   void run(Run& run, int thread) const override;
   Place query;     // [tokens, own heads, head_dim]
-  Place message;   // [divided sequences, own heads, head_dim], in the ring
-  Place gathered;  // [divided sequences, all heads, head_dim]
+  Place message;   // [divided rows, own heads, head_dim], in the ring
+  Place gathered;  // [divided rows, all heads, head_dim]
   RankColumns heads;
 };
 
@@ -51,8 +52,8 @@ struct DividedAttentionNode : Node {
         head_bounds(std::move(head_bounds_in)) {}
   void run(Run& run, int thread) const override;
   Cost cost(const Step& step) const override;
-  Place q;        // [divided sequences, all heads, head_dim]
-  Place message;  // [divided sequences, all heads, value_dim + kPartialExtra], in the ring
+  Place q;        // [divided rows, all heads, head_dim]
+  Place message;  // [divided rows, all heads, value_dim + kPartialExtra], in the ring
   Place out;      // [tokens, own heads, value_dim]
   Place partial;
   HeadGeometry all_heads;

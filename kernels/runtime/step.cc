@@ -130,11 +130,12 @@ void Step::begin(std::span<const SequenceInput> sequences_in, std::span<const in
 
 void Step::add_sequence(AttentionSequence sequence) {
   const auto row = static_cast<int32_t>(divided.rows.size());
-  if (sequence.q_len > 1 || sequence.start + 1 < parallel_.from || row >= parallel_.max_rows) {
+  const int64_t end = int64_t{sequence.start} + sequence.q_len;
+  if (parallel_.world == 1 || end < parallel_.from * sequence.q_len || row + sequence.q_len > parallel_.max_rows) {
     sequences.push_back(sequence);
     return;
   }
-  divided.rows.push_back(sequence.row);
+  for (int32_t i = 0; i < sequence.q_len; ++i) divided.rows.push_back(sequence.row + i);
   sequence.row = row;
   divided.sequences.push_back(sequence);
 }

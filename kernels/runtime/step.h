@@ -42,8 +42,8 @@ struct LogitRow {
 struct ContextParallel {
   std::vector<int32_t> head_bounds;  // world + 1 boundaries of the ranks' heads
   int32_t world = 1, rank = 0;       // a world of 1: they do not
-  int64_t from = 0;                  // tokens of a sequence from which on they do, for one new token
-  int64_t max_rows = 0;              // sequences of a step
+  int64_t from = 0;                  // tokens of a sequence, for each new one of them, from which on they do
+  int64_t max_rows = 0;              // new tokens of a step that there is room for
   HeadGeometry all_heads(HeadGeometry heads) const {
     if (world > 1) heads.q_heads = head_bounds.back();
     return heads;
@@ -84,8 +84,8 @@ class Step {
   std::vector<int32_t> pooled_rows, pooled_sequences;  // in the batch; index in the plan
   std::vector<AttentionWork> attention;
   std::vector<SequenceInput> plan;
-  // Sequences whose latents the ranks divide, one new token each: `row` of a sequence counts these, `rows` has their
-  // rows in the batch.
+  // Sequences whose latents the ranks divide: `row` of a sequence counts their new tokens, `rows` has the rows of these
+  // in the batch.
   struct Divided {
     std::vector<AttentionSequence> sequences;
     std::vector<int32_t> rows;

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from numaserve.workers.protocol import RankProfile
 
+from tests.support.played_drafts import played
 from tests.support.rank_group import RankGroup
 from tests.support.same_bits import (
     CONTEXT,
@@ -18,6 +19,7 @@ from tests.support.same_bits import (
 from tests.support.traffic import Answer, Traffic, one_by_one
 
 FROM = 200  # tokens: some requests begin below and end above
+FROM_OF_FEW = 60  # so that sequences are divided for guesses too: a few times as many
 NEVER = CONTEXT + 1
 
 
@@ -43,6 +45,21 @@ def test_dividing_long_sequences_changes_no_bit(model: Path, isa: str, tp: int) 
     assert all(each == whole for each in answers)
 
 
+@pytest.mark.parametrize("tp", [2, 3])
+@pytest.mark.parametrize("isa", instruction_sets())
+def test_dividing_sequences_with_guesses_changes_no_bit(model: Path, isa: str, tp: int) -> None:
+    requests = [each for each in random_requests() if len(each.prompt) + each.max_new_tokens >= FROM]
+    with make_group(model, tp, isa=isa, context_parallel_from=FROM_OF_FEW) as group:
+        alone = one_by_one(Traffic(group, scheduler_config()), requests)
+        read, computed = amounts(group)
+        traffic = Traffic(group, scheduler_config(), ahead=2, drafters=played(requests, alone, wrong=6))
+        assert traffic.serve(requests) == alone
+        assert min(traffic.scheduler.drafted["played", right] for right in (True, False)) > 20
+        all_read, all_computed = amounts(group)
+    # What is read is read once for all new tokens of a sequence.
+    assert (all_computed - computed) * read > 1.2 * computed * (all_read - read) > 0
+
+
 def test_two_ranks_read_half_of_a_divided_sequence_each(model: Path) -> None:
     request = random_requests()[-1]  # 600 tokens: blocks of 256, 256 and 88, and each new one
     length, steps = len(request.prompt), request.max_new_tokens - 1
@@ -50,6 +67,12 @@ def test_two_ranks_read_half_of_a_divided_sequence_each(model: Path) -> None:
         Traffic(group, scheduler_config()).serve([request])
         new = sum(length + step + 1 - 512 for step in range(steps))
         assert positions(group, "divided_attention") == [256 * steps + new, 256 * steps]
+
+
+def amounts(group: RankGroup) -> tuple[int, int]:
+    """Bytes read and operations computed where sequences are divided, of the first rank."""
+    (found,) = [each for each in group.profile()[0].operations if each.name == "divided_attention"]
+    return found.bytes, found.flops
 
 
 def positions(group: RankGroup, operation: str) -> list[int]:

@@ -103,7 +103,7 @@ class RandomNodes {
  protected:
   static constexpr int64_t kArenaBytes = 256 << 20;  // touched where it is used only
   static constexpr int64_t kGap = 4096;
-  static constexpr int64_t kDividedRows = 1;
+  static constexpr int64_t kDividedRows = 5;
 
   int32_t group() const { return shape_.latent() ? 1 : shape_.q_heads / shape_.kv_heads; }
   HeadGeometry heads() const {

@@ -18,8 +18,8 @@ class ContextParallel:
     """How a Program divides sequences. All ranks come to the same."""
 
     head_bounds: list[int]  # world size + 1 boundaries of the ranks' heads
-    from_tokens: int  # length of a sequence from which on one new token has it divided
-    max_rows: int  # sequences of a step that can be divided
+    from_tokens: int  # length of a sequence, for each new token of it, from which on it is divided
+    max_rows: int  # new tokens of a step whose sequences can be
 
     @property
     def heads(self) -> int:
@@ -27,9 +27,9 @@ class ContextParallel:
         return self.head_bounds[-1]
 
     def divides(self, start: int, count: int, before: int) -> bool:
-        """Whether a sequence with `count` new tokens from position `start` on is divided, after `before` others of the
-        step."""
-        return count == 1 and start + 1 >= self.from_tokens and before < self.max_rows
+        """Whether a sequence with `count` new tokens from position `start` on is divided, after others of the step with
+        `before` new tokens."""
+        return start + count >= self.from_tokens * count and before + count <= self.max_rows
 
 
 def context_parallel(

@@ -130,7 +130,7 @@ def parted(step: StepWork, parallel: ContextParallel | None) -> tuple[StepWork, 
     divided: list[tuple[int, int]] = []
     whole: list[tuple[int, int]] = []
     for start, count in step.sequences:
-        apart = parallel is not None and parallel.divides(start, count, len(divided))
+        apart = parallel is not None and parallel.divides(start, count, sum(count for _, count in divided))
         (divided if apart else whole).append((start, count))
     return StepWork(divided, step.logit_rows), StepWork(whole, step.logit_rows)
 

@@ -1,6 +1,6 @@
 """Operations of multi-head latent attention; those that make its products are `HeadLinear`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from numaserve.workers.program.buffers import Operand, Tensor
@@ -80,7 +80,7 @@ class GatherQueries(Operation):
         world, row = program.ranks.world, self.gathered.ld * BF16
 
         def amount(step: StepWork) -> Amount:
-            rows = len(parted(step, program.context_parallel)[0].sequences)
+            rows = parted(step, program.context_parallel)[0].tokens
             fetched = rows * row * (world - 1) / world
             return Amount(rows=rows, touched=2 * rows * row, pieces=rows, fetched=fetched, meetings=min(rows, 1))
 
@@ -106,16 +106,20 @@ class DividedAttention(Operation):
         position = kv_bytes_per_token(1, shape.head_dim, dtype, latent=True)
         pair = 2 * (self.q.ld // shape.head_dim) * (shape.head_dim + shape.value_dim)
 
-        def divided(step: StepWork) -> Sequence[tuple[int, int]]:
-            return parted(step, program.context_parallel)[0].sequences
+        def divided(step: StepWork) -> StepWork:
+            return parted(step, program.context_parallel)[0]
+
+        def part_of(tokens: Iterable[int]) -> int:
+            return sum(part_of_blocks(each, ranks.world, ranks.rank) for each in tokens)
 
         def amount(step: StepWork) -> Amount:
-            context = [start + 1 for start, _ in divided(step)]
-            seen = sum(part_of_blocks(tokens, ranks.world, ranks.rank) for tokens in context)
-            return Amount(position * seen, pair * seen, min(len(context), 1))
+            found = divided(step)
+            positions = part_of(start + count for start, count in found.sequences)
+            pairs = part_of(end + 1 for start, count in found.sequences for end in range(start, start + count))
+            return Amount(position * positions, pair * pairs, found.tokens / max(len(found.sequences), 1))
 
         def exchange(step: StepWork) -> Amount:
-            rows = len(divided(step))
+            rows = divided(step).tokens
             others = rows * shape.q_heads * shape.value_dim * FP32 * (ranks.world - 1)
             return Amount(rows=rows, touched=2 * others, pieces=rows, fetched=others, meetings=min(rows, 1))
 

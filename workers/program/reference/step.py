@@ -70,6 +70,11 @@ class Step:
         return [each for each in self.sequences if each not in self.divided]
 
     @property
+    def divided_rows(self) -> list[int]:
+        """The rows of the sequences that are divided."""
+        return [row for each in self.divided for row in range(each.row, each.row + each.count)]
+
+    @property
     def positions(self) -> list[int]:
         """The position of each token of the step."""
         return [position for each in self.sequences for position in range(each.start, each.end)]
@@ -97,7 +102,7 @@ def make_step(
         slot = slots.at(number)
         sequence = SequenceRows(index, number, slot, len(step.tokens), start, count)
         step.sequences.append(sequence)
-        if parallel is not None and parallel.divides(start, count, len(step.divided)):
+        if parallel is not None and parallel.divides(start, count, sum(each.count for each in step.divided)):
             step.divided.append(sequence)
         if end == END_POOL:
             step.pooled.append(sequence)

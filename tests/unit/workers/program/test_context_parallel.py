@@ -31,7 +31,9 @@ def test_more_ranks_save_more_and_fewer_heads_exchange_less() -> None:
     assert begin([0, 32, 64, 96, 128]) < begin([0, 64, 128])
 
 
-def test_a_given_length_is_kept_and_the_ring_bounds_the_sequences_of_a_step() -> None:
+def test_each_new_token_has_to_be_worth_its_exchange_and_the_ring_bounds_them_all() -> None:
     found = context_parallel([0, 64, 128], KEY, LATENT, SLOT, 7)
     assert found is not None and found.from_tokens == 7
+    assert [found.divides(start, 3, 0) for start in (17, 18)] == [False, True]
+    assert [found.divides(100, 3, found.max_rows - room) for room in (3, 2)] == [True, False]
     assert found.max_rows * 128 * (LATENT + 32) * 4 <= SLOT < (found.max_rows + 1) * 128 * (LATENT + 32) * 4

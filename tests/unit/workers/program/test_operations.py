@@ -156,6 +156,17 @@ def test_a_rank_divides_only_long_sequences() -> None:
     assert [cost.amount(far).rows for cost in costs] == [1, 1]
 
 
+def test_a_divided_sequence_is_read_once_for_all_its_new_tokens() -> None:
+    b = latent(Part(2))
+    assert b.setup.context_parallel is not None
+    enough = b.setup.context_parallel.from_tokens * 3
+    (cost,) = [cost for each in b.fused() for cost in each.cost(b.setup) if cost.name == "divided_attention"][:1]
+    one, three, short = (cost.amount(StepWork([each], 1)) for each in ((enough, 1), (enough, 3), (enough - 4, 3)))
+    assert one.nbytes <= three.nbytes < 1.01 * one.nbytes
+    assert 2.99 * one.flops < three.flops < 3.01 * one.flops
+    assert short.nbytes == 0
+
+
 def test_gates_that_leave_columns_of_a_product_unwritten_are_refused() -> None:
     b = ALONE.builder(RankShape(1, 1, 32, 1, HIDDEN, [0, VOCAB]))
     x = b.rms_norm(b.embed(**ALONE.embedding()), VectorShape(), EPS)

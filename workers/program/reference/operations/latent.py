@@ -29,7 +29,7 @@ def gather_columns(run: Run, op: GatherColumns) -> None:
 
 def gather_queries(run: Run, op: GatherQueries) -> None:
     """The queries of every rank's heads, for the sequences that are divided."""
-    own = run.get(op.query)[[each.row for each in run.step.divided]]
+    own = run.get(op.query)[run.step.divided_rows]
     run.put(op.gathered, torch.cat(run.ranks.gather(own), dim=1))
 
 
@@ -40,16 +40,16 @@ def divided_attention(run: Run, op: DividedAttention) -> None:
         return
     world, rank = run.setup.ranks.world, run.setup.ranks.rank
     queries = run.get(op.q).unflatten(1, (parallel.heads, shape.head_dim))
-    found = []
-    for index, each in enumerate(divided):
+    found, of_each = [], queries.split([each.count for each in divided])
+    for each, own_queries in zip(divided, of_each, strict=True):
         keys = run.kv.load(op.layer, 0, each.slot.pages, each.end)
         own_blocks = torch.arange(each.end) // ATTENTION_BLOCK % world == rank
         sees = seen(each) & own_blocks
-        found.append(attended(queries[index, None], keys, keys[..., : shape.value_dim], sees, Softmax(op.scale)))
+        found.append(attended(own_queries, keys, keys[..., : shape.value_dim], sees, Softmax(op.scale)))
     parts = run.ranks.gather([torch.cat(each) for each in zip(*found, strict=True)])
     mine = slice(parallel.head_bounds[rank], parallel.head_bounds[rank + 1])
     values, totals = (torch.stack([part[which][:, mine] for part in parts]) for which in (0, 1))
     merged = (values * torch.softmax(totals, dim=0)[..., None]).sum(0)
     out = run.get(op.out).clone()
-    out[[each.row for each in divided]] = run.numbers.bf16(merged).flatten(1)
+    out[run.step.divided_rows] = run.numbers.bf16(merged).flatten(1)
     run.put(op.out, out)

@@ -84,11 +84,11 @@ struct Grouped {
     const int64_t wanted = streamed ? kMostTotals / kStreamedRows : g.blocking.slab_tiles * kTileDepth<T> / g.b.group;
     const int64_t room =
         (kPacksTiles ? packed_tiles_room(rows) * kLineBytes : packed_room(rows)) / (g.b.group * kBytes);
-    return (packs(rows) || kPacksTiles) && room < wanted ? room : wanted;
+    return (packs(g, rows) || kPacksTiles) && room < wanted ? room : wanted;
   }
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {
     if constexpr (!kWholeNumbers<Codes>) sum_groups(g, row, rows, groups, scratch);
-    if (!packs(rows)) {
+    if (!packs(g, rows)) {
       tile_begin(rows, lines_of(g));
 #if defined(NUMASERVE_TILES_HEADER)
       if (lines_of(g) < kLines) return pack_units<T, kHalf>(g, row, rows, groups, scratch);
@@ -96,7 +96,7 @@ struct Grouped {
 #endif
       return;
     }
-    if constexpr (kMostPacked > 0) {
+    if constexpr (kPacksRows || kRowsInRegisters<T> > 0) {
       const int64_t end = groups.end * g.b.group < g.b.depth ? groups.end * g.b.group : g.b.depth;
       const T* a = static_cast<const T*>(g.a) + row * g.lda;
       const Range words{groups.begin * g.b.group / kLineDepth<T>, end / kLineDepth<T>};
@@ -113,8 +113,9 @@ struct Grouped {
   }
 
  private:
-  static constexpr int64_t kMostPacked = kPacksRows ? kRowBlock : kRowsInRegisters<T>;
-  static bool packs(int64_t rows) { return rows <= kMostPacked; }
+  static bool packs(const GemmArgs& g, int64_t rows) {
+    return rows <= (kPacksRows ? kRowBlock : rows_in_registers<T>(g.b.group));
+  }
 
   // Those of a tile, of which a group of 32 in int8 has half.
   static constexpr int kHalf = kWholeNumbers<Codes> ? kLines / 2 : kLines;
@@ -124,7 +125,7 @@ struct Grouped {
                               GemmScratch& scratch, float* c) {
     if constexpr (kRowsInRegisters<T> > 0) {
       // A group may be cut short by the padding of bf16 activations: lines of codes would then reach past them.
-      if (rows <= kRowsInRegisters<T> && groups.end * g.b.group <= g.b.depth)
+      if (rows <= rows_in_registers<T>(g.b.group) && groups.end * g.b.group <= g.b.depth)
         return add_groups_in_registers<Codes>(g, row, rows, panel, groups, scratch, c);
     }
     if (lines_of(g) < kLines)

@@ -78,7 +78,7 @@ struct GroupPipe {
   void widen(const std::byte* record, std::byte* to, int unit) const {
     const std::byte* codes = record + unit / kTiles * layout.bytes + unit % kTiles * kPairs * 2 * kLineBytes;
     std::byte* out = to + unit * kUnit;
-    unrolled<kPairs>([&]<int pair>() {
+    unrolled<kPairs>([&]<int pair>() NUMASERVE_INLINE {
       constexpr int64_t kAt = pair * 2 * kLineBytes, kTo = pair * Codes::kLinesPerCode * kLineBytes;
       Codes::widen(codes + kAt, out + kTo);
       Codes::widen(codes + kAt + kLineBytes, out + kTo + kPanel);
@@ -87,10 +87,10 @@ struct GroupPipe {
     });
   }
   void prepare(const std::byte* record, Columns* to) const {
-    unrolled<kGroups>([&]<int i>() {
+    unrolled<kGroups>([&]<int i>() NUMASERVE_INLINE {
       const std::byte* of_group = record + i * layout.bytes;
       for (int64_t at = layout.scales; at < layout.bytes; at += kLineBytes) fetch(of_group + at);
-      unrolled<2>([&]<int half>() {
+      unrolled<2>([&]<int half>() NUMASERVE_INLINE {
         const GroupColumns of = group_columns<Codes>(g.b, layout, of_group, half);
         of.scale.store(to[i][half][0]);
         if constexpr (kOffsets != Offsets::kNone) of.offset.store(to[i][half][1]);
@@ -120,7 +120,7 @@ struct GroupPipe {
   template <int kRowTiles, bool kWidens>
   void multiply(const Step& step, const Step& before, const Step& older, const std::byte* tiles, const std::byte* a0,
                 const Next& next) const {
-    unrolled<kUnits>([&]<int i>() {
+    unrolled<kUnits>([&]<int i>() NUMASERVE_INLINE {
       __asm__ volatile("" ::: "memory");
       scale(i < kUnits / 2 ? older : before, (i + kUnits / 2) % kUnits, kUnits);
       __asm__ volatile("" ::: "memory");
@@ -156,31 +156,39 @@ struct GroupPipe {
   void scale(const Step& step, int from, int every) const {
     if (from >= step.rows) return;
     GroupColumns columns[kGroups][2];
-    unrolled<kGroups * 2>([&]<int i>() {
+    unrolled<kGroups * 2>([&]<int i>() NUMASERVE_INLINE {
       const auto* at = step.columns[i / 2][i % 2];
       columns[i / 2][i % 2] = {F32x16::load(at[0]), kOffsets == Offsets::kNone ? F32x16::zero() : F32x16::load(at[1])};
     });
+    // What a row needs is found by adding to what the one before it needed: vector stores may alias what `g` and the
+    // pipe have, so that each row would read that again, twice as often as its numbers.
+    const int64_t next_row = every * g.lda, sums_of_group = int64_t{step.rows} * 32;
+    const int8_t* scales = group_scales(g, row + step.first + from);
+    const float* sums = step.sums + from * 32;
+    float* to = c + (step.first + from) * 32;
+    const int64_t group = step.group;
     for (int r = from; r < step.rows; r += every) {
-      float* to = c + (step.first + r) * 32;
-      unrolled<2>([&]<int half>() {
+      unrolled<2>([&]<int half>() NUMASERVE_INLINE {
         F32x16 sum = F32x16::load(to + half * kTileN);
-        unrolled<kGroups>([&]<int i>() {
+        unrolled<kGroups>([&]<int i>() NUMASERVE_INLINE {
           const GroupColumns& of = columns[i][half];
-          const float* at = step.sums + (i * step.rows + r) * 32 + half * kTileN;
+          const float* at = sums + i * sums_of_group + half * kTileN;
           if constexpr (kWholeNumbers<Codes>) {
-            const GroupScale x = group_scale(group_scales(g, row + step.first + r), step.group + i);
+            const GroupScale x = group_scale(scales, group + i);
             const int32_t zero = kOffsets == Offsets::kNone ? Codes::kZero : 0;
             const F32x16 whole =
                 F32x16::convert_less(reinterpret_cast<const int32_t*>(at), (kCodeOffset - zero) / 8 * x.minus8);
             sum = with_group(kOffsets, of, x, whole, sum);
           } else {
-            const float total =
-                kOffsets == Offsets::kNone ? 0.0f : group_total(g, scratch, step.first + r, step.group + i);
+            const float total = kOffsets == Offsets::kNone ? 0.0f : group_total(g, scratch, step.first + r, group + i);
             sum = with_values(kOffsets, of, Codes::kZero, total, F32x16::load(at), sum);
           }
         });
         sum.store(to + half * kTileN);
       });
+      scales += next_row;
+      sums += every * 32;
+      to += every * 32;
     }
   }
 
@@ -193,7 +201,7 @@ struct GroupPipe {
     const std::byte* record = records + groups.begin * layout.bytes;
     const std::byte* batch_a = a;
     prepare(record, memory.columns[0]);
-    unrolled<kLead>([&]<int i>() { widen(record, memory.tiles, i); });
+    unrolled<kLead>([&]<int i>() NUMASERVE_INLINE { widen(record, memory.tiles, i); });
     int batch = 0;
     for (int64_t group = groups.begin; group < groups.end; group += kGroups, ++batch) {
       const bool last = group + kGroups >= groups.end;

@@ -22,13 +22,13 @@ template <>
 struct CodeLine<Int4Groups> {
   static constexpr int kOperands = 2;
   __m512i operand[kOperands];
-  explicit CodeLine(__m512i codes)
+  NUMASERVE_INLINE explicit CodeLine(__m512i codes)
       : operand{_mm512_and_si512(codes, low()), _mm512_and_si512(_mm512_srli_epi16(codes, 4), low())} {}
   static __m512i low() { return _mm512_set1_epi8(15); }
 };
 template <WeightFormat kOf, const NibbleBytes& kTable, int kZero>
 struct CodeLine<TableGroups<kOf, kTable, kZero>> : CodeLine<Int4Groups> {
-  explicit CodeLine(__m512i codes) : CodeLine<Int4Groups>(codes) {
+  NUMASERVE_INLINE explicit CodeLine(__m512i codes) : CodeLine<Int4Groups>(codes) {
     const __m512i table = _mm512_broadcast_i32x4(kTable.load());
     for (__m512i& each : operand) each = _mm512_shuffle_epi8(table, each);
   }
@@ -37,26 +37,26 @@ template <>
 struct CodeLine<Int8Groups> {
   static constexpr int kOperands = 1;
   __m512i operand[kOperands];
-  explicit CodeLine(__m512i codes) : operand{codes} {}
+  NUMASERVE_INLINE explicit CodeLine(__m512i codes) : operand{codes} {}
 };
 template <>
 struct CodeLine<E4m3GroupValues> {
   static constexpr int kOperands = 2;
   __m512i operand[kOperands];
-  explicit CodeLine(__m512i codes) { widen_e4m3(codes, operand[0], operand[1]); }
+  NUMASERVE_INLINE explicit CodeLine(__m512i codes) { widen_e4m3(codes, operand[0], operand[1]); }
 };
 
 template <WeightFormat kOf, const NibbleTable& kTable, int kZero>
 struct CodeLine<TableGroupValues<kOf, kTable, kZero>> {
   static constexpr int kOperands = 4;
   __m512i operand[kOperands];
-  explicit CodeLine(__m512i codes) { widen_nibble_values(kTable, codes, operand); }
+  NUMASERVE_INLINE explicit CodeLine(__m512i codes) { widen_nibble_values(kTable, codes, operand); }
 };
 template <>
 struct CodeLine<Int8GroupValues> {
   static constexpr int kOperands = 2;
   __m512i operand[kOperands];
-  explicit CodeLine(__m512i codes) { widen_int8_values(codes, operand[0], operand[1]); }
+  NUMASERVE_INLINE explicit CodeLine(__m512i codes) { widen_int8_values(codes, operand[0], operand[1]); }
 };
 
 // A pass of some rows by the groups of a pair of panels.
@@ -81,30 +81,32 @@ struct GroupResults {
   float* c;
   F32x16 kept[kInRegisters ? kRows : 1][2];
 
-  explicit GroupResults(float* results) : c(results) {
-    if constexpr (kInRegisters) unrolled<2 * kRows>([&]<int i>() { kept[i / 2][i % 2] = F32x16::load(c + 16 * i); });
+  NUMASERVE_INLINE explicit GroupResults(float* results) : c(results) {
+    if constexpr (kInRegisters)
+      unrolled<2 * kRows>([&]<int i>() NUMASERVE_INLINE { kept[i / 2][i % 2] = F32x16::load(c + 16 * i); });
   }
   template <int r, int half, class Update>
-  void update(Update&& updated) {
+  NUMASERVE_INLINE void update(Update&& updated) {
     if constexpr (kInRegisters)
       kept[r][half] = updated(kept[r][half]);
     else
       updated(F32x16::load(c + r * 32 + half * kTileN)).store(c + r * 32 + half * kTileN);
   }
-  void store() const {
-    if constexpr (kInRegisters) unrolled<2 * kRows>([&]<int i>() { kept[i / 2][i % 2].store(c + 16 * i); });
+  NUMASERVE_INLINE void store() const {
+    if constexpr (kInRegisters)
+      unrolled<2 * kRows>([&]<int i>() NUMASERVE_INLINE { kept[i / 2][i % 2].store(c + 16 * i); });
   }
 };
 
 // What a group adds to the results.
 template <class Codes, Offsets kOffsets, int kRows, class Sums>
-inline void add_group(const GroupPass& p, int64_t group, const int8_t* const (&x)[kRows], const Sums (&sums)[kRows][2],
-                      GroupResults<kRows>& results) {
+NUMASERVE_INLINE inline void add_group(const GroupPass& p, int64_t group, const int8_t* const (&x)[kRows],
+                                       const Sums (&sums)[kRows][2], GroupResults<kRows>& results) {
   const std::byte* record = p.records + group * p.layout.bytes;
-  unrolled<2>([&]<int half>() {
+  unrolled<2>([&]<int half>() NUMASERVE_INLINE {
     const GroupColumns scales = group_columns<Codes>(p.g.b, p.layout, record, half);
-    unrolled<kRows>([&]<int r>() {
-      results.template update<r, half>([&](F32x16 before) {
+    unrolled<kRows>([&]<int r>() NUMASERVE_INLINE {
+      results.template update<r, half>([&](F32x16 before) NUMASERVE_INLINE {
         if constexpr (kWholeNumbers<Codes>)
           return with_group(kOffsets, scales, group_scale(x[r], group), {_mm512_cvtepi32_ps(sums[r][half].v)}, before);
         else
@@ -132,7 +134,8 @@ NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
   using Sums = typename SumsOf<typename Codes::Element>::type;
   GroupResults<kRows> results(c);
   const int8_t* x[kRows] = {};
-  if constexpr (kWholeNumbers<Codes>) unrolled<kRows>([&]<int r>() { x[r] = group_scales(p.g, p.row + p.row_of(r)); });
+  if constexpr (kWholeNumbers<Codes>)
+    unrolled<kRows>([&]<int r>() NUMASERVE_INLINE { x[r] = group_scales(p.g, p.row + p.row_of(r)); });
   const ActivationWord* a = p.a;
   const std::byte* ahead = p.ahead;
   for (int64_t group = p.groups.begin; group < p.groups.end; ++group) {
@@ -140,17 +143,18 @@ NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
     Sums sums[kRows][2];
     // They begin with what the constant zero of codes without offsets takes off.
     if constexpr (kWholeNumbers<Codes> && kOffsets == Offsets::kNone)
-      unrolled<kRows>([&]<int r>() {
+      unrolled<kRows>([&]<int r>() NUMASERVE_INLINE {
         sums[r][0].v = sums[r][1].v = _mm512_set1_epi32(group_scale(x[r], group).minus8 * (Codes::kZero / 8));
       });
     // The two panels' lines lie side by side: in memory order, and two chains of sums at once with a single row.
     for (int64_t line = 0; line < p.layout.lines; line += 2) {
-      unrolled<4>([&]<int step>() {
+      unrolled<4>([&]<int step>() NUMASERVE_INLINE {
         constexpr int half = step % 2, first = step / 2 * Line::kOperands;
         const Line columns(_mm512_loadu_si512(record + (2 * line + step) * kLineBytes));
         if constexpr (kAhead) prefetch_first(ahead + (2 * line + step) * kLineBytes);
-        unrolled<Line::kOperands>([&]<int i>() {
-          unrolled<kRows>([&]<int r>() { sums[r][half].add(a[(first + i) * kRows + r], columns.operand[i]); });
+        unrolled<Line::kOperands>([&]<int i>() NUMASERVE_INLINE {
+          unrolled<kRows>([&]<int r>()
+                              NUMASERVE_INLINE { sums[r][half].add(a[(first + i) * kRows + r], columns.operand[i]); });
         });
       });
       a += 2 * Line::kOperands * kRows;
@@ -176,11 +180,11 @@ NUMASERVE_FLAT [[gnu::noinline]] void tile_pass(const GroupPass& p, const bf16* 
     const int64_t k = group * p.g.b.group, left = p.g.b.depth - k < p.g.b.group ? p.g.b.depth - k : p.g.b.group;
     Fp32Sums sums[kRows][2];
     for (int64_t line = 0; line < left / kLineDepth<bf16>; line += kSteps) {
-      unrolled<kSteps>([&]<int i>() {
+      unrolled<kSteps>([&]<int i>() NUMASERVE_INLINE {
         const __m512i first = _mm512_loadu_si512(tiles + (line + i) * kLine);
         const __m512i second = _mm512_loadu_si512(tiles + panel + (line + i) * kLine);
         if constexpr (kAhead) prefetch_first(ahead + (line + i) * kLineBytes);
-        unrolled<kRows>([&]<int r>() {
+        unrolled<kRows>([&]<int r>() NUMASERVE_INLINE {
           sums[r][0].add(a[i * kRows + r], first);
           sums[r][1].add(a[i * kRows + r], second);
         });
@@ -195,15 +199,17 @@ NUMASERVE_FLAT [[gnu::noinline]] void tile_pass(const GroupPass& p, const bf16* 
 }
 
 // The most rows of a pass: as few, where groups end often or have much to scale, that results stay in registers with
-// the sums; and no more than the set gives them.
+// the sums; no more than the set gives them; and all of them where those are few more: a second pass would widen again
+// (measured with AMX and 8 rows, in groups of 32: 1.07 of the time).
 template <class Codes>
-inline constexpr int kMostCodeRows =
-    kRowsInRegisters<typename Codes::Element> < 6 ? kRowsInRegisters<typename Codes::Element>
-    : kWholeNumbers<Codes>                        ? 6
-                                                  : kMostTogether;
+inline constexpr bool kOnePass = kRowsInRegisters<typename Codes::Element> <= 8;
+template <class Codes>
+inline constexpr int kMostCodeRows = kOnePass<Codes>        ? kRowsInRegisters<typename Codes::Element>
+                                     : kWholeNumbers<Codes> ? 6
+                                                            : kMostTogether;
 template <class Codes>
 inline int64_t most_together(const GemmArgs& g) {
-  return g.b.group <= 32 ? 6 : kMostCodeRows<Codes>;
+  return g.b.group <= 32 && !kOnePass<Codes> ? 6 : kMostCodeRows<Codes>;
 }
 
 // Calls `pass(height, GroupPass)` for the passes of all rows by some groups, with what each is to fetch: `next`, if

@@ -65,7 +65,7 @@ inline void pack_pass(const ActivationWord* a, int64_t stride, int64_t rows, int
     unrolled<kRows>(
         [&]<int r>() { v[r] = _mm512_maskz_loadu_epi32(some, a + (r < rows ? r : rows - 1) * stride + line); });
     transpose_16(v);
-    unrolled<16>([&]<int i>() { _mm512_storeu_si512(out + (line + i) * kRows, v[i]); });
+    unrolled<16>([&]<int i>() NUMASERVE_INLINE { _mm512_storeu_si512(out + (line + i) * kRows, v[i]); });
   }
 }
 
@@ -113,26 +113,27 @@ NUMASERVE_FLAT [[gnu::noinline]] void multiply_pass(const ActivationWord* a, con
                                                     Sum* c, bool accumulate) {
   constexpr int64_t kLine = kTileN * kLineDepth<T>, kPanel = kLines * kLine;
   typename SumsOf<T>::type sums[kRows][2];
-  unrolled<kRows>([&]<int r>() {
+  unrolled<kRows>([&]<int r>() NUMASERVE_INLINE {
     if (accumulate) sums[r][0].load(c + r * 32), sums[r][1].load(c + r * 32 + kTileN);
   });
   for (int64_t t = 0; t < tiles; ++t) {
     if constexpr (kRows <= 4) {
       // Few rows read their weights strictly in order, tile by tile, as fast as a plain read loop.
-      unrolled<2>([&]<int p>() {
+      unrolled<2>([&]<int p>() NUMASERVE_INLINE {
         for (int line = 0; line < kLines; line += kSteps)
-          unrolled<kSteps>([&]<int i>() {
+          unrolled<kSteps>([&]<int i>() NUMASERVE_INLINE {
             const __m512i columns = _mm512_loadu_si512(b + p * kPanel + (line + i) * kLine);
-            unrolled<kRows>([&]<int r>() { sums[r][p].add(a[(line + i) * kRows + r], columns); });
+            unrolled<kRows>([&]<int r>() NUMASERVE_INLINE { sums[r][p].add(a[(line + i) * kRows + r], columns); });
           });
       });
     } else {
       for (int line = 0; line < kLines; line += kSteps)
-        unrolled<kSteps>([&]<int i>() {
+        unrolled<kSteps>([&]<int i>() NUMASERVE_INLINE {
           const __m512i first = _mm512_loadu_si512(b + (line + i) * kLine);
           const __m512i second = _mm512_loadu_si512(b + kPanel + (line + i) * kLine);
-          unrolled<kAhead>([&]<int j>() { prefetch_first(ahead + ((line + i) * kAhead + j) * kLine); });
-          unrolled<kRows>([&]<int r>() {
+          unrolled<kAhead>([&]<int j>()
+                               NUMASERVE_INLINE { prefetch_first(ahead + ((line + i) * kAhead + j) * kLine); });
+          unrolled<kRows>([&]<int r>() NUMASERVE_INLINE {
             sums[r][0].add(a[(line + i) * kRows + r], first);
             sums[r][1].add(a[(line + i) * kRows + r], second);
           });
@@ -142,7 +143,7 @@ NUMASERVE_FLAT [[gnu::noinline]] void multiply_pass(const ActivationWord* a, con
     b += 2 * kPanel;
     ahead += kAhead * kPanel;
   }
-  unrolled<kRows>([&]<int r>() {
+  unrolled<kRows>([&]<int r>() NUMASERVE_INLINE {
     sums[r][0].store(c + r * 32);
     sums[r][1].store(c + r * 32 + kTileN);
   });

@@ -25,6 +25,10 @@ inline constexpr int kKvRowsInRegisters = 8;
 // Up to how many rows meet weights that are widened in registers (grouped_avx512.inl).
 template <class Element>
 inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? kRowBlock : kMostTogether;
+template <class Element>
+inline int64_t rows_in_registers(int64_t) {
+  return kRowsInRegisters<Element>;
+}
 // Fewer rows read groups as fast as a plain read loop (Zen 4), without fetching them ahead.
 inline constexpr int kFewestFetched = 5;
 

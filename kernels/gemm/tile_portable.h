@@ -18,6 +18,10 @@ inline constexpr int kKvRowsInRegisters = 0;
 inline constexpr bool kPacksRows = false;
 template <class>
 inline constexpr int64_t kRowsInRegisters = 0;
+template <class>
+inline int64_t rows_in_registers(int64_t) {
+  return 0;
+}
 
 // How four bytes of activations meet eight columns of a line: bf16 widened to fp32, or int8 summed in int32.
 struct Bf16Dot {

@@ -4,6 +4,10 @@
 
 #include <utility>
 
+// Bodies are NUMASERVE_INLINE: a lambda that gcc inlines later than its caller's arrays become registers leaves them in
+// memory, stored and loaded at every step. Measured, of products of few rows with groups in 4 bits: a quarter of the
+// time.
+//
 // NUMASERVE_FLAT: of functions whose arrays have to stay in registers. Sanitizers keep them in memory anyway, and would
 // take an hour to compile functions that are all of their callees.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -35,7 +35,7 @@ inline void multiply_tiles(const GemmArgs& g, const GroupLayout& layout, int64_t
       auto* sums = reinterpret_cast<typename SumOf<T>::type*>(scratch.sums);
       tile_gemm<kUsed>(
           a, g.lda, [tiles](int64_t kt) { return tiles + kt * kTile; }, panel_tiles, 2, left / kDepth, sums, 32,
-          tile_rows, false, tile_height(rows));
+          tile_rows, false);
       add_scaled<Codes>(g, layout, records + group * layout.bytes, group, row, r, tile_rows, sums, scratch, c);
     }
     r += tile_rows;
@@ -89,7 +89,7 @@ struct Grouped {
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {
     if constexpr (!kWholeNumbers<Codes>) sum_groups(g, row, rows, groups, scratch);
     if (!packs(g, rows)) {
-      tile_begin(tile_height(rows), lines_of(g));
+      tile_begin(rows, lines_of(g));
 #if defined(NUMASERVE_TILES_HEADER)
       if (lines_of(g) < kLines) return pack_units<T, kHalf>(g, row, rows, groups, scratch);
       return pack_units<T, kLines>(g, row, rows, groups, scratch);

@@ -52,7 +52,6 @@ struct GroupPipe {
   int64_t row, rows;   // of the block
   int64_t strip;       // bytes of a row tile
   int64_t unit_bytes;  // of a row tile's activations
-  int64_t height;      // rows of it
   float* c;
 
   // Some rows by a batch: the block's rows from `first` on, and where their sums and the scales are.
@@ -102,7 +101,7 @@ struct GroupPipe {
   template <int kRowTiles>
   void store_sums(const Step& step, int group) const {
     float* to = step.sums + group * step.rows * 32;
-    float* to1 = kRowTiles == 2 ? to + (step.rows - height) * 32 : to;
+    float* to1 = kRowTiles == 2 ? to + (step.rows - kTileRows) * 32 : to;
     NUMASERVE_TILE_STORE(0, to, 128);
     NUMASERVE_TILE_STORE(1, to + kTileN, 128);
     if constexpr (kRowTiles == 2) NUMASERVE_TILE_STORE(2, to1, 128);
@@ -277,11 +276,10 @@ inline int64_t add_batches(const GemmArgs& g, int64_t row, int64_t rows, int64_t
     constexpr int64_t kEach = Pipe::kGroups;
     count = (end - groups.begin) / kEach * kEach;
     if (count <= 0) return;
-    const int64_t height = tile_height(rows), unit_bytes = height * kUsed * 4;
+    const int64_t unit_bytes = (rows < kTileRows ? rows : kTileRows) * kUsed * 4;
     const std::byte* a = scratch.rows + (groups.begin * tiles - scratch.first_word) * unit_bytes;
-    const Pipe pipe{g,          layout, scratch, pair_records(g.b, layout, panel),
-                    a,          row,    rows,    scratch.words * unit_bytes,
-                    unit_bytes, height, c};
+    const Pipe pipe{
+        g, layout, scratch, pair_records(g.b, layout, panel), a, row, rows, scratch.words * unit_bytes, unit_bytes, c};
     if (rows <= 32)
       pipe.run_once({groups.begin, groups.begin + count});
     else

@@ -23,8 +23,8 @@ namespace {
 template <int64_t kBytes>
 inline void copy_tiles(const std::byte* from, int64_t row_bytes, int64_t rows, int64_t tiles, std::byte* to) {
   constexpr int64_t kTogether = 8;  // tiles of a row, whose lines lie side by side
-  const int64_t height = tile_height(rows);
-  for (int64_t r = 0; r < rows; r += height, to += tiles * height * kBytes) {
+  const int64_t height = rows < kTileRows ? rows : kTileRows;
+  for (int64_t r = 0; r < rows; r += kTileRows, to += tiles * height * kBytes) {
     const std::byte* first = from + (r + height < rows ? r : rows - height) * row_bytes;
     for (int64_t tile = 0; tile < tiles; tile += kTogether)
       for (int64_t line = 0; line < height; ++line)
@@ -54,15 +54,14 @@ inline void pack_tiles(const GemmArgs& g, int64_t row, int64_t rows, Range k, Ge
 // The tiles from k tile `kt` on of `rows` rows from row `r` of the block on, packed or in place.
 template <class T>
 inline RowTiles<T> tiles_of(const GemmArgs& g, const GemmScratch& scratch, int64_t row, int64_t r, int rows,
-                            int64_t height, int64_t kt) {
+                            int64_t kt) {
   constexpr int64_t kTile = kTileBytes / static_cast<int64_t>(sizeof(T));
   if (scratch.packed == nullptr)
-    return tiles_in_place<kLines>(static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>, g.lda, rows,
-                                  height);
+    return tiles_in_place<kLines>(static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>, g.lda, rows);
   const int64_t row_tile = scratch.words / kLines * kTile;
   const T* first = reinterpret_cast<const T*>(scratch.packed) + r / kTileRows * row_tile +
                    (kt - scratch.first_word / kLines) * kTile;
-  return {first, first + row_tile, kTile, kTileDepth<T>, rows > height ? rows - height : 0};
+  return {first, first + row_tile, kTile, kTileDepth<T>};
 }
 
 // How far ahead of what is read once lines are fetched. The hardware looks ahead too, but not beyond a page of 4 KiB.
@@ -109,10 +108,10 @@ template <class T, class Sum>
   BesideTiles<T, Sum> beside{g, block, c, from, ceil_div(2 * kLines, steps), rows_each};
   for (int64_t r = 0, step = 0; r < block.rows; ++step) {
     const int rows = rows_at_once(block.rows - r);
-    const auto a = tiles_of<T>(g, scratch, block.row, r, rows, tile_height(block.rows), block.first);
+    const auto a = tiles_of<T>(g, scratch, block.row, r, rows, block.first);
     beside.ahead = split(block.count * 2 * kLines, steps, step);
     beside.done.end = finish ? r : 0;
-    multiply_row_tiles(a, tile, kTile, block.count, c + r * 32, 32, accumulate, beside);
+    multiply_row_tiles(a, tile, kTile, block.count, c + r * 32, 32, rows, accumulate, beside);
     r += rows;
   }
   if (finish) beside.finish(block.rows);  // the last rows, or all where a rank has no share of k

@@ -31,7 +31,7 @@ struct Plain {
     return room < wanted ? room : wanted;
   }
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range k, GemmScratch& scratch) {
-    tile_begin(tile_height(rows));
+    tile_begin(rows);
     if constexpr (kPacksTiles) pack_tiles<T>(g, row, rows, k, scratch);
     if constexpr (kPacksRows) {
       const T* a = static_cast<const T*>(g.a) + row * g.lda;

@@ -79,7 +79,6 @@ inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
   }
 }
 
-inline int64_t tile_height(int64_t rows) { return rows; }
 inline void tile_begin(int64_t, int = kLines) {}
 inline int rows_at_once(int64_t left) { return static_cast<int>(left < 32 ? left : 32); }
 

@@ -79,9 +79,8 @@ struct DotOf<uint8_t> {
 // c[rows, panels * 16] (+)= a[rows, k] · B, where b(kt) is the tile of the first panel for k-tile kt and each further
 // panel's lies `panel_stride` elements on; `panels` is even. bf16 is summed in fp32: each element is one chain of fused
 // multiply-adds in k order, whatever `rows` is, which is what makes a row's bits independent of its batch. int8 is
-// summed in int32, exactly. `rows` is what `rows_at_once` says of the rows that are left; rows beyond them are neither
-// read nor written. `height`, rows of a tile or as many as it holds, this thread has named to `tile_begin`, for this
-// product or before it: `tile_height` of all rows of a product.
+// summed in int32, exactly. `rows` is what `rows_at_once` says of the rows that are left of those that this thread has
+// named to `tile_begin`, for this product or before it; rows beyond them are neither read nor written.
 // A tile has `kUsed` lines, which `tile_begin` was told too.
 template <int kUsed, int kRows, int kPanels, class T, class TileAt, class Sum>
 inline void portable_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
@@ -119,7 +118,7 @@ inline void portable_rows(const T* a, int64_t lda, TileAt b, int64_t panel_strid
 // Four rows by one panel fill the registers. One row takes two panels, whose tiles lie side by side in memory.
 template <int kUsed = kLines, class T, class TileAt, class Sum>
 inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, Sum* c,
-                      int64_t ldc, int rows, bool accumulate, int64_t = 0) {
+                      int64_t ldc, int rows, bool accumulate) {
   for (int p = 0; p < panels; p += 2) {
     const auto tile = [&](int64_t kt) { return b(kt) + p * panel_stride; };
     const auto second = [&](int64_t kt) { return b(kt) + (p + 1) * panel_stride; };
@@ -134,7 +133,6 @@ inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, i
   }
 }
 
-inline int64_t tile_height(int64_t rows) { return rows; }
 inline void tile_begin(int64_t, int = kLines) {}
 inline int rows_at_once(int64_t left) { return static_cast<int>(left < 32 ? left : 32); }
 

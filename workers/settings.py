@@ -62,8 +62,8 @@ class ModelSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     context_parallel_from: Annotated[
         int | None,
         Option(
-            "Tokens of a sequence from which on ranks divide its latents (DeepSeek), of which else each reads all. "
-            "Default: as it pays.",
+            "Tokens of a sequence, for each new one of them, from which on ranks divide its latents (DeepSeek), of "
+            "which else each reads all. Default: as it pays.",
             at_least=1,
             packed=False,
         ),

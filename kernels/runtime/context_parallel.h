@@ -3,9 +3,9 @@
 // The latents are the same for all heads. With heads divided among ranks, and only those, each rank reads all latents
 // for its part of the heads. From some length on it is less to exchange what belongs to a new token: each rank has the
 // queries of all heads, attends a part of the latents, and sends every head's part of the result to the rank that has
-// the head. What is read is read once for all new tokens of a sequence, and each is exchanged: so many of them, guesses
-// for one, have to be that much longer a sequence's, and the many of a prompt are cheaper to attend whole. Blocks go to
-// the ranks in turn, and are merged in an order that does not depend on who attends them (see
+// the head. Latents are read once for all new tokens of a sequence, while each new token is exchanged: with three
+// guesses behind a token the sequence has to be four times as long, and a prompt's many tokens are cheaper to attend
+// whole. Blocks go to the ranks in turn, and are merged in an order that does not depend on who attends them (see
 // ops/latent_attention.inl): a token has the same bits in a step that divides its sequence and in one that does not.
 //
 // Every rank keeps all latents: it makes them anyway, and only reading them takes time.

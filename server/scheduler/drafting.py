@@ -16,8 +16,9 @@ _PAUSE = 1e-4
 _PAUSE_BESIDE = 4
 _WORTH = 1.05  # how much more a step has to give: guessing itself takes time from the workers, on few cores
 _OUTLIER = 4.0  # times what is usual: what is further off counts as if it were that far
+_STRANGE = 1.5  # times what steps took lately: what is further off, or as far below, counts as if it were that far
 _FEW = 4  # guesses left of a sequence that was guessed rightly, from which on more are looked for
-_LOOKED_AT = 4  # sequences of which nothing is guessed yet, for which something is looked for in a step
+_LOOKED_AT = 4  # sequences for which something may be looked for at every token
 _RETRY = 0.01  # by which the doubt about steps with guesses falls with each step without any
 
 
@@ -57,7 +58,8 @@ class Drafting:
         self._pause = _PAUSE
         self._took = {False: 1.0, True: 1.0}  # of the predicted time, steps without guesses and with some
         self._kept = 1.0  # of the guesses that were expected to be right, those that were
-        self._turn = 1  # tokens after which something is looked for again of which nothing was found
+        self._turn = 1  # steps from one in which guesses are looked for in vain to the next
+        self._resting = 0  # of those, the steps that are left
         self._least = 0.0  # how often a guess has to be right to pay, by sequences that run; as it was lately
         self._expected = 0.0  # to be right, of those that were chosen last
         self._guesses: dict[Sequence, Guesses] = {}
@@ -82,13 +84,20 @@ class Drafting:
         if self._draft_model is not None:
             self._draft_model.step_ended()
         if predicted > 0.0:
-            self._took[drafted] += MEMORY * (min(seconds / predicted, _OUTLIER) - self._took[drafted])
+            # One step with some other program beside it says nothing of guesses; many of them in a row do.
+            usual = self._took[drafted]
+            self._took[drafted] += MEMORY * (min(max(seconds / predicted, usual / _STRANGE), usual * _STRANGE) - usual)
         if kept is None:
             self._took[True] += _RETRY * (self._took[False] - self._took[True])
             self._pause += _RETRY * (min(_PAUSE, self._pause) - self._pause)
             self._kept += _RETRY * (1.0 - self._kept)
         elif self._expected > 0.0:
             self._kept += MEMORY * (min(kept / self._expected, _OUTLIER) - self._kept)
+
+    @property
+    def slower(self) -> float:
+        """What steps with guesses take of the predicted time, by what those without take of it."""
+        return self._took[True] / self._took[False]
 
     def refuse(self, seq: Sequence) -> None:
         """Guess nothing behind a sequence any more."""
@@ -108,8 +117,15 @@ class Drafting:
         return drafts
 
     def waits(self, running: list[Sequence], most: int) -> bool:
-        """Whether the answer that is awaited will probably be worth the wait: it lets more be guessed."""
-        return any(self._depths([seq for seq in running if seq.num_pending], most, unknown=1))
+        """Whether the answer that is awaited will probably be worth the wait: it lets more be guessed. Where it is not
+        it will not be soon, and of many sequences even that takes time to tell."""
+        if self._resting:
+            self._resting -= 1
+            return False
+        worth = any(self._depths([seq for seq in running if seq.num_pending], most, unknown=1))
+        if not worth:
+            self._resting = self._turn - 1
+        return worth
 
     def answered(self, seq: Sequence, tokens: list[int], by_model: int = 0) -> None:
         """Hold what was guessed against the next tokens of the sequence, which it has got; `by_model` is how many
@@ -156,8 +172,8 @@ class Drafting:
     def _gain(self, decodes: list[Sequence]) -> Gain:
         """What a step of those gives without guesses, though planned as one with some."""
         pause = self._pause * (len(decodes) + _PAUSE_BESIDE)
-        slower = self._took[True] / self._took[False]
-        return Gain(self._costs, decodes, slower=slower, pause=pause, kept=self._kept)
+        # Where more were kept than was expected, the sequences know it by themselves: no guess is righter than right.
+        return Gain(self._costs, decodes, slower=self.slower, pause=pause, kept=min(1.0, self._kept))
 
     def _paying(self, gain: Gain, heap: list[_Candidate], most: int, unknown: int, least: float) -> _Depths:
         """Those guesses that make `gain` greater, the most probable first; they are added to it."""
@@ -218,7 +234,7 @@ class Drafting:
         if len(guesses.tokens) >= _FEW:
             return guesses
         known = len(seq.tokens)
-        rest = REST if guesses.right <= least else 1 if guesses.tokens else self._turn
+        rest = REST if guesses.right <= least else min(guesses.rest, self._turn**2)
         if known - guesses.made_behind >= rest:
             guesses.guess(seq, self._vocab_size)
             if seq.sampling.masked:

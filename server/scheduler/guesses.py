@@ -40,6 +40,7 @@ class Guesses:
     drafters: ListOf[Drafter]
     tokens: list[int] = field(default_factory=list)  # what is guessed of the next ones
     made_behind: int = -REST  # the tokens that were known when anything was guessed last
+    rest: int = 1  # tokens after which more may be looked for: ever more as long as nothing is found
     drafter: str = ""  # whose they are
     often_right: dict[str, float] = field(default_factory=dict)  # lately, by drafter
 
@@ -61,6 +62,7 @@ class Guesses:
             likely = expected(self.often_right.get(each.name, UNKNOWN), len(guessed))
             if likely > most:
                 self.tokens, self.drafter, most = guessed, each.name, likely
+        self.rest = 1 if self.tokens else min(2 * self.rest, REST)
 
     def answered(self, tokens: list[int]) -> None:
         """Hold them against the next tokens. What is left of right ones is kept."""

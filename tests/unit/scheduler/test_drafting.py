@@ -1,5 +1,6 @@
 """Guesses in plans: which are verified, what becomes of wrong ones, and what does not change without any."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -363,6 +364,53 @@ def test_guesses_are_given_up_where_steps_with_them_take_longer_than_was_predict
     assert drafting.choose([seq], 2)
 
 
+def test_one_step_that_took_long_says_little_of_those_with_guesses() -> None:
+    drafting = settled(READ, [7] * 17, [7] * 20)
+    before = drafting.slower
+    drafting.took(100e-3, 1e-3, None)
+    assert 0.9 * before < drafting.slower < before
+
+
+@pytest.mark.parametrize(("sequences", "asked"), [(1, 64), (8, 9)])
+def test_of_many_sequences_guesses_are_looked_for_ever_more_seldom_while_there_are_none(
+    sequences: int, asked: int
+) -> None:
+    times = Counter[str]()
+
+    class Nothing(Fixed):
+        def guess(self, tokens: list[int], most: int) -> list[int]:
+            times[str(tokens[0])] += 1
+            return []
+
+    config = SchedulerConfig(num_pages=64, context_length=100, max_running_requests=8)
+    subject = Scheduler(config, drafters=Each(lambda _salt: Nothing()))
+    subject.costs.describe([READ])
+    running = [added(subject, str(each), tokens=90) for each in range(sequences)]
+    begun(subject, *running)
+    drafting = subject._drafting
+    assert drafting is not None
+    for _ in range(64):
+        drafting.choose(running, 1)
+        for seq in running:
+            seq.tokens.append(5)
+    assert times == {"1": sequences * asked}
+
+
+def test_nobody_looks_whether_to_wait_at_each_step_of_many_sequences_where_it_was_in_vain() -> None:
+    subject = scheduler(max_running_requests=8, operations=READ)
+    sequences = [added(subject, str(each)) for each in range(8)]
+    begun(subject, *sequences)
+    drafting = subject._drafting
+    assert drafting is not None
+    for seq in sequences:
+        seq.num_pending = 1
+    looked = []
+    for _ in range(9):
+        drafting.waits(sequences, 100)
+        looked.append(drafting._resting)
+    assert looked == [2, 1, 0] * 3
+
+
 def test_guesses_are_given_up_where_the_workers_rest_for_long_to_get_them() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
     (seq,) = drafting._guesses
@@ -384,3 +432,14 @@ def test_guesses_are_given_up_where_fewer_are_kept_than_their_past_lets_expect()
     for _ in range(300):
         drafting.took(1e-3, 1e-3, None)
     assert drafting.choose([seq], 2)
+
+
+def test_no_more_guesses_are_expected_to_be_right_than_are_verified_however_many_were() -> None:
+    drafting = settled(COMPUTED, [7] * 17, [7] * 20)
+    (seq,) = drafting._guesses
+    for _ in range(60):
+        drafting.paused(0.0, 1)
+    for _ in range(5):
+        drafting._expected = 1.0
+        drafting.took(1e-3, 1e-3, 3)
+    assert not drafting.choose([seq], 8)

@@ -106,13 +106,18 @@ template <class Weights>
 inline void nest_parts(const GemmArgs& g, void* sums, GemmScratch& scratch, int thread, int threads) {
   if (g.m == 0) return;
   using Sum = typename Weights::Sum;
-  const int64_t units = ceil_div(g.b.depth, Weights::unit(g.b));
+  const int64_t units = ceil_div(g.b.depth, Weights::unit(g.b)), slab = Weights::slab(g, g.m, true);
   const Range items = split(g.b.n_panels / 2 * g.b.k_parts, threads, thread);
   for (int64_t item = items.begin; item < items.end; ++item) {
     const Range part = split(units, g.b.k_parts, item % g.b.k_parts);
-    Weights::begin(g, 0, g.m, part, scratch);
-    Weights::add(g, 0, g.m, item / g.b.k_parts * 2, part, true, true, false, scratch,
-                 static_cast<Sum*>(sums) + item * kStreamedRows * 32);
+    Sum* to = static_cast<Sum*>(sums) + item * kStreamedRows * 32;
+    int64_t k = part.begin;
+    do {
+      const Range some{k, part.end - k < slab ? part.end : k + slab};
+      Weights::begin(g, 0, g.m, some, scratch);
+      Weights::add(g, 0, g.m, item / g.b.k_parts * 2, some, k == part.begin, true, false, scratch, to);
+      k = some.end;
+    } while (k < part.end);
   }
 }
 

@@ -11,18 +11,16 @@ namespace numaserve {
 namespace {
 
 // Forms that codes are turned into: whole numbers without a sign, for activations in int8, or values, less the zero of
-// codes without offsets, for activations in bf16.
+// codes without offsets, for activations in bf16. `kLinesPerCode`: lines of tiles that a line of codes becomes.
 struct Int4Groups {
   static constexpr WeightFormat kFormat = WeightFormat::kInt4;
   using Element = uint8_t;
   static constexpr int kLinesPerCode = 2, kZero = 8;
-  static void widen(const std::byte* codes, std::byte* out) { widen_int4(codes, out); }
 };
 struct Int8Groups {
   static constexpr WeightFormat kFormat = WeightFormat::kInt8Group;
   using Element = uint8_t;
   static constexpr int kLinesPerCode = 1, kZero = 128;
-  static void widen(const std::byte* codes, std::byte* out) { copy_line(codes, out); }
 };
 // Codes of 4 bits by a table: the whole numbers that they become, and the values.
 template <WeightFormat kOf, const NibbleBytes& kBytes, int kMiddle>
@@ -31,7 +29,6 @@ struct TableGroups {
   static constexpr const NibbleBytes& kTable = kBytes;
   using Element = uint8_t;
   static constexpr int kLinesPerCode = 2, kZero = kMiddle;
-  static void widen(const std::byte* codes, std::byte* out) { widen_by(kTable, codes, out); }
 };
 template <WeightFormat kOf, const NibbleTable& kValues, int kMiddle = 0>
 struct TableGroupValues {
@@ -39,7 +36,6 @@ struct TableGroupValues {
   static constexpr const NibbleTable& kTable = kValues;
   using Element = bf16;
   static constexpr int kLinesPerCode = 4, kZero = kMiddle;
-  static void widen(const std::byte* codes, std::byte* out) { widen_nibble_values(kTable, codes, out); }
 };
 using Int4GroupValues = TableGroupValues<WeightFormat::kInt4, kInt4Values, 8>;
 using Mxfp4Groups = TableGroups<WeightFormat::kMxfp4, kE2m1Bytes, kE2m1Zero>;  // twice the values
@@ -50,13 +46,11 @@ struct Int8GroupValues {
   static constexpr WeightFormat kFormat = WeightFormat::kInt8Group;
   using Element = bf16;
   static constexpr int kLinesPerCode = 2, kZero = 128;
-  static void widen(const std::byte* codes, std::byte* out) { widen_int8_values(codes, out); }
 };
 struct E4m3GroupValues {
   static constexpr WeightFormat kFormat = WeightFormat::kFp8;
   using Element = bf16;
   static constexpr int kLinesPerCode = 2, kZero = 0;
-  static void widen(const std::byte* codes, std::byte* out) { widen_e4m3(codes, out); }
 };
 template <class Codes>
 inline constexpr bool kWholeNumbers = sizeof(typename Codes::Element) == 1;
@@ -148,9 +142,8 @@ inline void add_scaled(const GemmArgs& g, const GroupLayout& layout, const std::
       const F32x16 before = F32x16::load(to);
       if constexpr (kWholeNumbers<Codes>) {
         const GroupScale x = group_scale(group_scales(g, row + r), group);
-        // The number that a set's dot products have taken off the codes is a constant too.
         const int32_t zero = g.b.offsets == Offsets::kNone ? Codes::kZero : 0;
-        const F32x16 sum = F32x16::convert_less(sums + at, (kCodeOffset - zero) / 8 * x.minus8);
+        const F32x16 sum = F32x16::convert_less(sums + at, -zero / 8 * x.minus8);
         with_group(g.b.offsets, columns, x, sum, before).store(to);
       } else {
         const float total = group_total(g, scratch, r, group);

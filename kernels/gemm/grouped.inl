@@ -5,11 +5,9 @@
 #pragma once
 
 #include "kernels/gemm/group_codes.inl"
+#include "kernels/gemm/grouped_passes.inl"
 #include "kernels/gemm/tile.h"
 
-#if defined(__AVX512VNNI__)
-#include "kernels/gemm/grouped_avx512.inl"
-#endif
 #if defined(NUMASERVE_TILES_HEADER)
 #include "kernels/gemm/grouped_amx.inl"
 #endif
@@ -47,22 +45,18 @@ inline void multiply_tiles(const GemmArgs& g, const GroupLayout& layout, int64_t
 template <class Codes, int kUsed>
 inline void add_groups(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, GemmScratch& scratch,
                        float* c) {
-  using T = typename Codes::Element;
 #if defined(NUMASERVE_TILES_HEADER)
   groups.begin += add_batches<Codes, kUsed>(g, row, rows, panel, groups, scratch, c);
 #endif
-  constexpr int64_t kDepth = kUsed * kLineDepth<T>;
   const GroupLayout layout = group_layout(Codes::kFormat, g.b.group, g.b.offsets);
   const std::byte* records = pair_records(g.b, layout, panel);
-  const int64_t panel_bytes = g.b.group / kDepth * kUsed * kLineBytes;
+  const int64_t panel_bytes = widened_panel_bytes<Codes, kUsed>(g.b.group);
   const int64_t block = kWidenedBytes / (2 * panel_bytes);
   for (int64_t first = groups.begin; first < groups.end; first += block) {
     const int64_t count = groups.end - first < block ? groups.end - first : block;
     for (int64_t i = 0; i < 2 * count; ++i) {
       const std::byte* codes = records + (first + i / 2) * layout.bytes + i % 2 * kLineBytes;
-      std::byte* out = scratch.tiles + i * panel_bytes;
-      for (int64_t line = 0; line < layout.lines; ++line)
-        Codes::widen(codes + line * 2 * kLineBytes, out + line * Codes::kLinesPerCode * kLineBytes);
+      widen_panel<Codes, kUsed>(codes, layout.lines, scratch.tiles + i * panel_bytes);
     }
     const Range some{first, first + count};
     if constexpr (kPacksRows)
@@ -82,8 +76,8 @@ struct Grouped {
   static int64_t unit(const PackedWeights& b) { return b.group; }
   static int64_t slab(const GemmArgs& g, int64_t rows, bool streamed) {
     const int64_t wanted = streamed ? kMostTotals / kStreamedRows : g.blocking.slab_tiles * kTileDepth<T> / g.b.group;
-    const int64_t room =
-        (kPacksTiles ? packed_tiles_room(rows) * kLineBytes : packed_room(rows)) / (g.b.group * kBytes);
+    const int64_t room = (kPacksTiles ? packed_tiles_room(rows) * kLineBytes : packed_room(rows) / kPerWord<Codes>) /
+                         (g.b.group * kBytes);
     return (packs(g, rows) || kPacksTiles) && room < wanted ? room : wanted;
   }
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range groups, GemmScratch& scratch) {
@@ -100,7 +94,7 @@ struct Grouped {
       const int64_t end = groups.end * g.b.group < g.b.depth ? groups.end * g.b.group : g.b.depth;
       const T* a = static_cast<const T*>(g.a) + row * g.lda;
       const Range words{groups.begin * g.b.group / kLineDepth<T>, end / kLineDepth<T>};
-      pack_rows(a, g.lda * kBytes, rows, words, most_together<Codes>(g), scratch);
+      pack_rows<Codes>(a, g.lda * kBytes, rows, words, most_together<Codes>(g), scratch);
     }
   }
   static void add(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups, bool fresh, bool, bool,

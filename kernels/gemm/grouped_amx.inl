@@ -7,7 +7,11 @@
 
 #include <immintrin.h>
 
-#include "kernels/gemm/group_codes.inl"
+#if !defined(NUMASERVE_TILE_HEADER)  // read by itself
+#define NUMASERVE_TILE_HEADER "kernels/gemm/tile_amx.h"
+#endif
+
+#include "kernels/gemm/grouped_avx512.inl"
 #include "kernels/gemm/packed_tiles_amx.inl"
 #include "kernels/gemm/tile_amx.h"
 #include "kernels/simd/prefetch.h"
@@ -80,8 +84,8 @@ struct GroupPipe {
     std::byte* out = to + unit * kUnit;
     unrolled<kPairs>([&]<int pair>() NUMASERVE_INLINE {
       constexpr int64_t kAt = pair * 2 * kLineBytes, kTo = pair * Codes::kLinesPerCode * kLineBytes;
-      Codes::widen(codes + kAt, out + kTo);
-      Codes::widen(codes + kAt + kLineBytes, out + kTo + kPanel);
+      widen_line(Codes{}, codes + kAt, out + kTo);
+      widen_line(Codes{}, codes + kAt + kLineBytes, out + kTo + kPanel);
       fetch(codes + kAt);
       fetch(codes + kAt + kLineBytes);
     });
@@ -176,8 +180,7 @@ struct GroupPipe {
           if constexpr (kWholeNumbers<Codes>) {
             const GroupScale x = group_scale(scales, group + i);
             const int32_t zero = kOffsets == Offsets::kNone ? Codes::kZero : 0;
-            const F32x16 whole =
-                F32x16::convert_less(reinterpret_cast<const int32_t*>(at), (kCodeOffset - zero) / 8 * x.minus8);
+            const F32x16 whole = F32x16::convert_less(reinterpret_cast<const int32_t*>(at), -zero / 8 * x.minus8);
             sum = with_group(kOffsets, of, x, whole, sum);
           } else {
             const float total = kOffsets == Offsets::kNone ? 0.0f : group_total(g, scratch, step.first + r, group + i);

@@ -1,12 +1,9 @@
-// Products with grouped weights as the avx512 set does them, on packed rows. Codes are widened in registers with few
-// rows, where tiles in the cache would be written for one reading, and with any number of rows where widening takes
-// next to nothing; otherwise to tiles. The bits are those of add_groups: sums inside a group are exact, or the same
-// chain.
+// What a pass of the avx512 set does to weights in groups; see grouped_passes.inl.
 #pragma once
 
 #include <immintrin.h>
 
-#include "kernels/gemm/group_codes.inl"
+#include "kernels/gemm/group_pass.h"
 #include "kernels/gemm/packed_rows_avx512.inl"
 #include "kernels/gemm/sums_avx512.h"
 #include "kernels/simd/prefetch.h"
@@ -59,21 +56,6 @@ struct CodeLine<Int8GroupValues> {
   NUMASERVE_INLINE explicit CodeLine(__m512i codes) { widen_int8_values(codes, operand[0], operand[1]); }
 };
 
-// A pass of some rows by the groups of a pair of panels.
-struct GroupPass {
-  const GemmArgs& g;
-  const GroupLayout& layout;
-  const GemmScratch& scratch;
-  const std::byte* records;
-  Range groups;
-  int64_t row, first, rows;  // the block's first row, the pass's first row in it, and the rows that are left
-  const ActivationWord* a;   // packed, from the first group on
-  const std::byte* ahead;    // what is fetched while this is multiplied
-
-  // Rows that fill up the height count as the last one.
-  int64_t row_of(int r) const { return first + (r < rows ? r : rows - 1); }
-};
-
 // The results of a pass: in registers, where sums leave some free, or in the first-level cache.
 template <int kRows>
 struct GroupResults {
@@ -117,16 +99,6 @@ NUMASERVE_INLINE inline void add_group(const GroupPass& p, int64_t group, const 
   });
 }
 
-// Calls `work` with the matrix's kind of offsets as a constant.
-template <class Codes, class Work>
-inline void with_offsets(Offsets offsets, Work&& work) {
-  if constexpr (may_have_offsets(Codes::kFormat)) {
-    if (offsets == Offsets::kZeros) return work.template operator()<Offsets::kZeros>();
-    if (offsets == Offsets::kMinima) return work.template operator()<Offsets::kMinima>();
-  }
-  work.template operator()<Offsets::kNone>();
-}
-
 // Codes are widened in registers. `kAhead`: as many bytes ahead of each group are fetched as it has.
 template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
 NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
@@ -168,11 +140,37 @@ NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
   results.store();
 }
 
+// A line of codes to lines of tiles.
+inline void widen_line(Int4Groups, const std::byte* codes, std::byte* out) { widen_int4(codes, out); }
+inline void widen_line(Int8Groups, const std::byte* codes, std::byte* out) { copy_line(codes, out); }
+template <WeightFormat kOf, const NibbleBytes& kTable, int kZero>
+inline void widen_line(TableGroups<kOf, kTable, kZero>, const std::byte* codes, std::byte* out) {
+  widen_by(kTable, codes, out);
+}
+template <WeightFormat kOf, const NibbleTable& kTable, int kZero>
+inline void widen_line(TableGroupValues<kOf, kTable, kZero>, const std::byte* codes, std::byte* out) {
+  widen_nibble_values(kTable, codes, out);
+}
+inline void widen_line(Int8GroupValues, const std::byte* codes, std::byte* out) { widen_int8_values(codes, out); }
+inline void widen_line(E4m3GroupValues, const std::byte* codes, std::byte* out) { widen_e4m3(codes, out); }
+
+// Codes of a panel of a group to tiles of `kUsed` lines, widened to whole numbers or bf16.
+template <class Codes, int kUsed>
+inline void widen_panel(const std::byte* codes, int64_t lines, std::byte* out) {
+  for (int64_t line = 0; line < lines; ++line)
+    widen_line(Codes{}, codes + line * 2 * kLineBytes, out + line * Codes::kLinesPerCode * kLineBytes);
+}
+template <class Codes, int kUsed>
+inline int64_t widened_panel_bytes(int64_t group) {
+  return group / (kUsed * kLineDepth<typename Codes::Element>)*kUsed * kLineBytes;
+}
+
 // Codes are in tiles, widened to bf16: [groups][2] panels. `kAhead`: a line is fetched each step.
 template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
-NUMASERVE_FLAT [[gnu::noinline]] void tile_pass(const GroupPass& p, const bf16* tiles, float* c) {
+NUMASERVE_FLAT [[gnu::noinline]] void tile_pass(const GroupPass& p, const std::byte* widened, float* c) {
   constexpr int64_t kLine = kTileN * kLineDepth<bf16>;
   const int64_t panel = p.g.b.group / kLineDepth<bf16> * kLine;
+  const auto* tiles = reinterpret_cast<const bf16*>(widened);
   GroupResults<kRows> results(c);
   const ActivationWord* a = p.a;
   const std::byte* ahead = p.ahead;
@@ -210,65 +208,6 @@ inline constexpr int kMostCodeRows = kOnePass<Codes>        ? kRowsInRegisters<t
 template <class Codes>
 inline int64_t most_together(const GemmArgs& g) {
   return g.b.group <= 32 && !kOnePass<Codes> ? 6 : kMostCodeRows<Codes>;
-}
-
-// Calls `pass(height, GroupPass)` for the passes of all rows by some groups, with what each is to fetch: `next`, if
-// there is more than one pass, in the first of them.
-template <class Codes, class Pass>
-inline void for_passes(const GemmArgs& g, const GroupLayout& layout, int64_t row, int64_t rows, int64_t panel,
-                       Range groups, const std::byte* next, const GemmScratch& scratch, Pass&& pass) {
-  const int64_t word = groups.begin * g.b.group / kLineDepth<typename Codes::Element>;
-  const int together = scratch.together;
-  for (int64_t r = 0; r < rows; r += together) {
-    const int height = pass_height(rows, r, together);
-    pass(height, GroupPass{g, layout, scratch, pair_records(g.b, layout, panel), groups, row, r, rows - r,
-                           packed_pass(scratch, r, height, word), next});
-  }
-}
-
-// Adds groups [begin, end) of one pair of panels to `c` [rows][32].
-template <class Codes>
-inline void add_groups_in_registers(const GemmArgs& g, int64_t row, int64_t rows, int64_t panel, Range groups,
-                                    const GemmScratch& scratch, float* c) {
-  const GroupLayout layout = group_layout(Codes::kFormat, g.b.group, g.b.offsets);
-  const std::byte* records = pair_records(g.b, layout, panel);
-  const bool alone = rows <= scratch.together;
-  // A block of weights stays in the first level while the rows pass by it.
-  const int64_t wanted = ceil_div(g.blocking.block_tiles * kTileBytes, layout.bytes);
-  const int64_t block = alone ? groups.end - groups.begin : wanted;
-  for (int64_t first = groups.begin; first < groups.end; first += block) {
-    const Range some{first, groups.end - first < block ? groups.end : first + block};
-    const std::byte* next = records + some.begin * layout.bytes + (alone ? kAheadBytes : block * layout.bytes);
-    for_passes<Codes>(g, layout, row, rows, panel, some, next, scratch, [&](int height, const GroupPass& pass) {
-      with_height<kMostCodeRows<Codes>>(height, [&]<int kRows>() {
-        with_offsets<Codes>(g.b.offsets, [&]<Offsets kOffsets>() {
-          // The first pass fetches the next block.
-          if (kRows >= kFewestFetched && pass.first == 0)
-            code_pass<Codes, kRows, (kRows >= kFewestFetched), kOffsets>(pass, c + pass.first * 32);
-          else
-            code_pass<Codes, kRows, false, kOffsets>(pass, c + pass.first * 32);
-        });
-      });
-    });
-  }
-}
-
-// The same of a block of groups whose codes are in tiles.
-template <class Codes>
-inline void multiply_scaled(const GemmArgs& g, const GroupLayout& layout, int64_t row, int64_t rows, int64_t panel,
-                            Range groups, const GemmScratch& scratch, float* c) {
-  const auto* tiles = reinterpret_cast<const bf16*>(scratch.tiles);
-  const std::byte* next = pair_records(g.b, layout, panel) + groups.end * layout.bytes;
-  for_passes<Codes>(g, layout, row, rows, panel, groups, next, scratch, [&](int height, const GroupPass& pass) {
-    with_height(height, [&]<int kRows>() {
-      with_offsets<Codes>(g.b.offsets, [&]<Offsets kOffsets>() {
-        if (kRows > 4 && pass.first == 0)
-          tile_pass<Codes, kRows, (kRows > 4), kOffsets>(pass, tiles, c + pass.first * 32);
-        else
-          tile_pass<Codes, kRows, false, kOffsets>(pass, tiles, c + pass.first * 32);
-      });
-    });
-  });
 }
 
 }  // namespace

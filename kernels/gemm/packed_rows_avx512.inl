@@ -1,13 +1,11 @@
-// Activations of a product in the order in which the avx512 set broadcasts them: rows that share a pass side by side,
-// word by word (four bytes of k). Read where they lie, rows whose width is a power of two fall into the same set of the
-// first-level cache and evict each other; side by side they are one stream. A pass then does a multiply-add of every
-// two panels a cycle for each pipe, and fetches its weights ahead itself, a line or two each step: the hardware's
-// prefetcher falls behind where a line meets many rows.
+// Products of the avx512 set on packed rows. A pass does a multiply-add of every two panels a cycle for each pipe, and
+// fetches its weights ahead itself, a line or two each step: the hardware's prefetcher falls behind where a line meets
+// many rows.
 #pragma once
 
 #include <immintrin.h>
 
-#include "kernels/gemm/scratch.inl"
+#include "kernels/gemm/packed_rows.inl"
 #include "kernels/gemm/sums_avx512.h"
 #include "kernels/include/kernel_table.h"
 #include "kernels/simd/prefetch.h"
@@ -15,20 +13,6 @@
 
 namespace numaserve {
 namespace {
-
-inline constexpr int kSteps = 4;  // lines that are unrolled
-// How far ahead of a single pass its weights are fetched to the first level.
-inline constexpr int64_t kAheadBytes = 8 << 10;
-
-// The rows of each pass but the last: as even as the heights that there are allow.
-inline int rows_together(int64_t rows, int64_t most) {
-  const int64_t passes = ceil_div(rows, most), each = ceil_div(rows, passes);
-  return static_cast<int>(each <= 2 ? each : round_up(each, 2));
-}
-// The height of the pass that begins at row `first`.
-inline int pass_height(int64_t rows, int64_t first, int together) {
-  return rows - first >= together ? together : rows_together(rows - first, together);
-}
 
 // 16 rows of 16 words, transposed.
 inline void transpose_16(__m512i (&v)[16]) {
@@ -69,21 +53,14 @@ inline void pack_pass(const ActivationWord* a, int64_t stride, int64_t rows, int
   }
 }
 
-// Calls `work` with the height of a pass, at most `kMost`, as a constant.
-template <int kMost = kMostTogether, class Work>
-inline void with_height(int height, Work&& work) {
-  if constexpr (kMost > 2) {
-    constexpr int kNext = kMost > 4 ? kMost - 2 : 2;
-    if (height < kMost) return with_height<kNext>(height, work);
-  } else if constexpr (kMost == 2) {
-    if (height == 1) return work.template operator()<1>();
-  }
-  work.template operator()<kMost>();
-}
+// A word is an operand as it is.
+template <class>
+inline constexpr int kPerWord = 1;
 
 // Packs words [begin, end) of some rows to `scratch.rows`, for passes of `most` rows; a single row lies as it should
 // already.
-inline void pack_rows(const void* a, int64_t row_bytes, int64_t rows, Range words, int64_t most, GemmScratch& scratch) {
+inline void pack_words(const void* a, int64_t row_bytes, int64_t rows, Range words, int64_t most,
+                       GemmScratch& scratch) {
   const auto* from = static_cast<const ActivationWord*>(a) + words.begin;
   const int64_t stride = row_bytes / static_cast<int64_t>(sizeof(ActivationWord)), lines = words.end - words.begin;
   scratch.first_word = words.begin;
@@ -102,9 +79,9 @@ inline void pack_rows(const void* a, int64_t row_bytes, int64_t rows, Range word
     });
 }
 
-// The words of the pass of `height` rows that begins at row `first`, from word `word` of the activations on.
-inline const ActivationWord* packed_pass(const GemmScratch& scratch, int64_t first, int height, int64_t word) {
-  return scratch.packed + first * scratch.words + (word - scratch.first_word) * height;
+template <class>
+inline void pack_rows(const void* a, int64_t row_bytes, int64_t rows, Range words, int64_t most, GemmScratch& scratch) {
+  pack_words(a, row_bytes, rows, words, most, scratch);
 }
 
 // Some tiles of two panels by the rows of a pass. `kAhead`: lines from `ahead` on that each step fetches.

@@ -9,6 +9,8 @@
 
 #if defined(__AVX512BF16__)
 #include "kernels/gemm/packed_rows_avx512.inl"
+#else
+#include "kernels/gemm/packed_rows_avx2.inl"
 #endif
 #if defined(NUMASERVE_TILES_HEADER)
 #include "kernels/gemm/packed_tiles_amx.inl"
@@ -26,8 +28,8 @@ struct Plain {
   static int64_t unit(const PackedWeights&) { return kTileDepth<T>; }
   static int64_t slab(const GemmArgs& g, int64_t rows, bool streamed) {
     const int64_t wanted = streamed ? g.b.depth : g.blocking.slab_tiles;
-    if (!kPacksRows && (!kPacksTiles || streamed)) return wanted;
-    const int64_t room = kPacksTiles ? packed_tiles_room(rows) : packed_room(rows) / kLineBytes;
+    if (kPacksTiles && streamed) return wanted;
+    const int64_t room = kPacksTiles ? packed_tiles_room(rows) : packed_room(rows) / kLineBytes / kPerWord<T>;
     return room < wanted ? room : wanted;
   }
   static void begin(const GemmArgs& g, int64_t row, int64_t rows, Range k, GemmScratch& scratch) {
@@ -35,8 +37,8 @@ struct Plain {
     if constexpr (kPacksTiles) pack_tiles<T>(g, row, rows, k, scratch);
     if constexpr (kPacksRows) {
       const T* a = static_cast<const T*>(g.a) + row * g.lda;
-      pack_rows(a, g.lda * static_cast<int64_t>(sizeof(T)), rows, {k.begin * kLines, k.end * kLines}, kMostTogether,
-                scratch);
+      pack_rows<T>(a, g.lda * static_cast<int64_t>(sizeof(T)), rows, {k.begin * kLines, k.end * kLines}, kMostTogether,
+                   scratch);
     }
   }
 
@@ -54,11 +56,9 @@ struct Plain {
       const bool accumulate = !fresh || kt > k.begin;
       if constexpr (kPacksRows)
         multiply_packed(scratch, rows, kt, block, count, next, c, accumulate);
-      else if constexpr (kPacksTiles)
+      else
         multiply_by_tiles(g, scratch, TileBlock<T>{row, rows, panel, kt, count, block, next, streamed}, c, accumulate,
                           finish && kt + count >= k.end);
-      else
-        multiply_tile_by_tile(g, row, rows, kt, block, count, next, streamed, c, accumulate);
       kt += count;
     } while (kt < k.end);
   }
@@ -68,23 +68,6 @@ struct Plain {
   static int64_t block_tiles(const GemmArgs& g, int64_t rows, Range k, bool streamed) {
     if (kPacksRows ? rows <= kMostTogether : streamed) return k.end;
     return rows <= g.blocking.few_rows ? g.blocking.few_tiles : g.blocking.block_tiles;
-  }
-
-  static void multiply_tile_by_tile(const GemmArgs& g, int64_t row, int64_t rows, int64_t kt, const T* block,
-                                    int64_t count, const T* next, bool streamed, Sum* c, bool accumulate) {
-    int64_t r = 0;
-    for (int64_t step = 0, steps = ceil_div(rows, 32); step < steps; ++step) {
-      const int tile_rows = rows_at_once(rows - r);
-      if (!streamed) {
-        // A share of the next block of weights at each step: what comes from memory then waits in the second level.
-        const Range ahead = split(count * 2 * kLines, steps, step);
-        for (int64_t line = ahead.begin; line < ahead.end; ++line) prefetch_line(next + line * kTileN * kLineDepth<T>);
-      }
-      const T* a = static_cast<const T*>(g.a) + (row + r) * g.lda + kt * kTileDepth<T>;
-      const auto tile = [block](int64_t t) { return block + t * 2 * kElements; };
-      tile_gemm(a, g.lda, tile, kElements, 2, count, c + r * 32, 32, tile_rows, accumulate);
-      r += tile_rows;
-    }
   }
 };
 

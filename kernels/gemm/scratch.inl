@@ -8,7 +8,6 @@ namespace {
 
 inline constexpr int64_t kMostTotals = 64 << 10;     // no slab has more groups times rows
 inline constexpr int64_t kWidenedBytes = 16 << 10;   // a block of widened codes of two panels: half an L1 cache
-inline constexpr int kMostTogether = 12;             // packed rows of a pass by two panels: 24 registers of sums
 inline constexpr int64_t kPackedRowBytes = 1 << 20;  // of a row block's activations in a slab
 // How many of them a row may have: the height of a last pass may be one more than the rows that are left.
 inline constexpr int64_t packed_room(int64_t rows) { return kPackedRowBytes / (rows + 1); }
@@ -56,7 +55,7 @@ struct GemmScratch {
   alignas(64) float totals[kMostTotals];
   int64_t first_group, total_rows;
   // Activations as micro-tiles that pack them read them: words [first_word, first_word + words) of k; see
-  // packed_rows_avx512.inl and packed_tiles_amx.inl.
+  // packed_rows.inl and packed_tiles_amx.inl.
   alignas(64) std::byte rows[kPackedRowBytes + 16 * kLineBytes];  // see pack_pass
   const ActivationWord* packed;
   int64_t first_word, words;

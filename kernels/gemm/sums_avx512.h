@@ -9,6 +9,9 @@
 namespace numaserve {
 namespace {
 
+inline constexpr int kMostTogether = 12;  // packed rows of a pass by two panels: 24 registers of sums
+inline constexpr int kHeightStep = 2;     // passes of more than two rows have an even number
+
 struct Fp32Sums {
   __m512 v = _mm512_setzero_ps();
   void load(const float* p) { v = _mm512_loadu_ps(p); }

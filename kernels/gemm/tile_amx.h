@@ -25,7 +25,6 @@ namespace numaserve {
 namespace {
 
 inline constexpr int kActivationOffset = 0;  // TDPBSSD takes both operands signed
-inline constexpr int kCodeOffset = 0;        // TDPBSUD takes the second one unsigned
 // Two panels of weights, 32 rows of activations and their results: with 48 KiB eight k tiles. Measured with AMX, of the
 // peak of bf16 and with activations in the second level: 65 % with 8, 55 % with 16.
 inline constexpr FirstLevelUse kFirstLevelUse = {

@@ -15,7 +15,6 @@ namespace {
 
 // VPDPBUSD wants its first operand unsigned: activations are stored with this added, and the results corrected.
 inline constexpr int kActivationOffset = 128;
-inline constexpr int kCodeOffset = 0;  // codes of groups are unsigned: they are the first operand
 // Weights alone: activations are a stream beside them.
 inline constexpr FirstLevelUse kFirstLevelUse = {.quarters = 2, .tile_bytes = 2 * kTileBytes, .other_bytes = 0};
 inline constexpr bool kPacksRows = true;  // see packed_rows_avx512.inl

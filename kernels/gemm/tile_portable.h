@@ -1,135 +1,84 @@
-// The GEMM micro-tile of the portable set: two AVX2 registers a line of a tile.
+// The GEMM micro-tile of the portable set, with AVX2.
 #pragma once
 
 #include <immintrin.h>
 
+#include "kernels/gemm/sums_avx2.h"
 #include "kernels/include/types.h"
-#include "kernels/simd/prefetch.h"
+#include "kernels/simd/unrolled.h"
 
 namespace numaserve {
 namespace {
 
 inline constexpr int kActivationOffset = 0;
-inline constexpr int kCodeOffset = 128;  // taken off unsigned codes, see CodeDot
 // Weights alone: activations are a stream beside them.
 inline constexpr FirstLevelUse kFirstLevelUse = {.quarters = 2, .tile_bytes = 2 * kTileBytes, .other_bytes = 0};
+inline constexpr bool kPacksRows = true;  // see packed_rows_avx2.inl
 inline constexpr bool kPacksTiles = false;
 inline constexpr int kKvRowsInRegisters = 0;
-inline constexpr bool kPacksRows = false;
-template <class>
-inline constexpr int64_t kRowsInRegisters = 0;
-template <class>
+// Up to how many rows meet weights that are widened in registers (grouped_avx2.inl).
+template <class Element>
+inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? kRowBlock : kMostTogether;
+template <class Element>
 inline int64_t rows_in_registers(int64_t) {
-  return 0;
+  return kRowsInRegisters<Element>;
 }
-
-// How four bytes of activations meet eight columns of a line: bf16 widened to fp32, or int8 summed in int32.
-struct Bf16Dot {
-  __m256 even, odd;  // of the activations
-  explicit Bf16Dot(int bits)
-      : even(_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_set1_epi32(bits), 16))),
-        odd(_mm256_castsi256_ps(_mm256_and_si256(_mm256_set1_epi32(bits), odd_mask()))) {}
-  struct Columns {
-    __m256 even, odd;
-    explicit Columns(__m256i raw)
-        : even(_mm256_castsi256_ps(_mm256_slli_epi32(raw, 16))),
-          odd(_mm256_castsi256_ps(_mm256_and_si256(raw, odd_mask()))) {}
-  };
-  __m256i operator()(__m256i sum, const Columns& columns) const {
-    const __m256 first = _mm256_fmadd_ps(even, columns.even, _mm256_castsi256_ps(sum));
-    return _mm256_castps_si256(_mm256_fmadd_ps(odd, columns.odd, first));
-  }
-  static __m256i odd_mask() { return _mm256_set1_epi32(static_cast<int>(0xffff0000)); }
-};
-struct Int8Dot {
-  __m256i activations;
-  explicit Int8Dot(int bits) : activations(_mm256_set1_epi32(bits)) {}
-  struct Columns {
-    __m256i raw, magnitudes;
-    explicit Columns(__m256i values) : raw(values), magnitudes(_mm256_abs_epi8(values)) {}
-  };
-  // |b|, up to 128 without a sign, times a with the sign of b. a is never -128, so that two products fit 16 bits.
-  __m256i operator()(__m256i sum, const Columns& columns) const {
-    const __m256i pairs = _mm256_maddubs_epi16(columns.magnitudes, _mm256_sign_epi8(activations, columns.raw));
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
-  }
-};
-// Unsigned codes: 128 less, so that two products fit 16 bits here too.
-struct CodeDot : Int8Dot {
-  using Int8Dot::Int8Dot;
-  struct Columns : Int8Dot::Columns {
-    explicit Columns(__m256i codes) : Int8Dot::Columns(_mm256_xor_si256(codes, _mm256_set1_epi8(-128))) {}
-  };
-};
-template <class T>
-struct DotOf;
-template <>
-struct DotOf<bf16> {
-  using type = Bf16Dot;
-};
-template <>
-struct DotOf<int8_t> {
-  using type = Int8Dot;
-};
-template <>
-struct DotOf<uint8_t> {
-  using type = CodeDot;
-};
+inline constexpr int kFewestFetched = 1;
 
 // c[rows, panels * 16] (+)= a[rows, k] · B, where b(kt) is the tile of the first panel for k-tile kt and each further
-// panel's lies `panel_stride` elements on; `panels` is even. bf16 is summed in fp32: each element is one chain of fused
-// multiply-adds in k order, whatever `rows` is, which is what makes a row's bits independent of its batch. int8 is
-// summed in int32, exactly. `rows` is what `rows_at_once` says of the rows that are left of those that this thread has
-// named to `tile_begin`, for this product or before it; rows beyond them are neither read nor written.
-// A tile has `kUsed` lines, which `tile_begin` was told too.
-template <int kUsed, int kRows, int kPanels, class T, class TileAt, class Sum>
-inline void portable_rows(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles, Sum* c, int64_t ldc,
-                          bool accumulate) {
-  using Dot = typename DotOf<T>::type;
-  constexpr int kHalves = 2 * kPanels;  // registers of 8 columns
-  constexpr int kHalfLine = 8 * kLineDepth<T>;
-  __m256i acc[kRows][kHalves];
-  const auto at = [&](int r, int h) { return reinterpret_cast<__m256i*>(c + r * ldc + 8 * h); };
-  for (int r = 0; r < kRows; ++r)
-    for (int h = 0; h < kHalves; ++h) acc[r][h] = accumulate ? _mm256_loadu_si256(at(r, h)) : _mm256_setzero_si256();
+// panel's lies `panel_stride` elements on; `panels` is even. Each element is one chain of fused multiply-adds in k
+// order, whatever `rows` is, which is what makes a row's bits independent of its batch. `rows` is what `rows_at_once`
+// says of the rows that are left of those that this thread has named to `tile_begin`, for this product or before it;
+// rows beyond them are neither read nor written. It serves attention; products take packed_rows_avx2.inl.
+template <int kRows, int kPanels, class TileAt>
+NUMASERVE_FLAT inline void portable_rows(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles,
+                                         float* c, int64_t ldc, bool accumulate) {
+  constexpr int kDepth = kLineDepth<bf16>, kUnrolled = 4;
+  Fp32Sums sums[kRows * kPanels];
+  unrolled<kRows * kPanels>([&]<int i>() NUMASERVE_INLINE {
+    sums[i] = accumulate ? Fp32Sums::load(c + i / kPanels * ldc + i % kPanels * kTileN) : Fp32Sums::zero();
+  });
   for (int64_t kt = 0; kt < k_tiles; ++kt) {
-    for (int p = 0; p < kPanels; ++p) {
-      const T* tile = b(kt) + p * panel_stride;
-      for (int line = 0; line < kUsed; ++line) {
-        const auto columns = [&](int h) {
-          const T* half = tile + (2 * line + h) * kHalfLine;
-          return typename Dot::Columns(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(half)));
-        };
-        const typename Dot::Columns low = columns(0), high = columns(1);
-        for (int r = 0; r < kRows; ++r) {
-          int bits;
-          __builtin_memcpy(&bits, a + r * lda + (kt * kUsed + line) * kLineDepth<T>, sizeof(bits));
-          const Dot dot(bits);
-          acc[r][2 * p] = dot(acc[r][2 * p], low);
-          acc[r][2 * p + 1] = dot(acc[r][2 * p + 1], high);
-        }
-      }
-    }
+    const bf16* tile = b(kt);
+    unrolled<kPanels>([&]<int p>() NUMASERVE_INLINE {
+      for (int line = 0; line < kLines; line += kUnrolled)
+        unrolled<kUnrolled>([&]<int step>() NUMASERVE_INLINE {
+          const Columns raw = load_line(tile + p * panel_stride + (line + step) * kTileN * kDepth);
+          unrolled<FloatOperands::kPerWord>([&]<int i>() NUMASERVE_INLINE {
+            const Columns columns = widened(raw, [](__m256i x) { return FloatOperands::widen<i>(x); });
+            unrolled<kRows>([&]<int r>() NUMASERVE_INLINE {
+              int word;
+              __builtin_memcpy(&word, a + r * lda + (kt * kLines + line + step) * kDepth, sizeof(word));
+              sums[r * kPanels + p].add(FloatOperands::widen<i>(_mm256_set1_epi32(word)), columns);
+            });
+          });
+        });
+    });
   }
-  for (int r = 0; r < kRows; ++r)
-    for (int h = 0; h < kHalves; ++h) _mm256_storeu_si256(at(r, h), acc[r][h]);
+  unrolled<kRows * kPanels>([&]<int i>()
+                                NUMASERVE_INLINE { sums[i].store(c + i / kPanels * ldc + i % kPanels * kTileN); });
 }
 
-// Four rows by one panel fill the registers. One row takes two panels, whose tiles lie side by side in memory.
-template <int kUsed = kLines, class T, class TileAt, class Sum>
-inline void tile_gemm(const T* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, Sum* c,
+template <class TileAt>
+inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, float* c,
                       int64_t ldc, int rows, bool accumulate) {
-  for (int p = 0; p < panels; p += 2) {
-    const auto tile = [&](int64_t kt) { return b(kt) + p * panel_stride; };
-    const auto second = [&](int64_t kt) { return b(kt) + (p + 1) * panel_stride; };
-    Sum* out = c + p * kTileN;
+  for (int panel = 0; panel < panels; panel += 2) {
+    // Six rows by one panel fill the registers, or three by two.
+    const auto pass = [&]<int kRows>(int r) {
+      constexpr int kPanels = kRows <= 3 ? 2 : 1;
+      for (int p = panel; p < panel + 2; p += kPanels) {
+        const auto tile = [&](int64_t kt) { return b(kt) + p * panel_stride; };
+        portable_rows<kRows, kPanels>(a + r * lda, lda, tile, panel_stride, k_tiles, c + r * ldc + p * kTileN, ldc,
+                                      accumulate);
+      }
+      return kRows;
+    };
     int r = 0;
-    for (; r + 4 <= rows; r += 4) {
-      portable_rows<kUsed, 4, 1>(a + r * lda, lda, tile, 0, k_tiles, out + r * ldc, ldc, accumulate);
-      portable_rows<kUsed, 4, 1>(a + r * lda, lda, second, 0, k_tiles, out + r * ldc + kTileN, ldc, accumulate);
-    }
-    for (; r < rows; ++r)
-      portable_rows<kUsed, 1, 2>(a + r * lda, lda, tile, panel_stride, k_tiles, out + r * ldc, ldc, accumulate);
+    while (rows - r >= 6) r += pass.template operator()<6>(r);
+    if (rows - r >= 4) r += pass.template operator()<4>(r);
+    if (rows - r == 3) pass.template operator()<3>(r);
+    if (rows - r == 2) pass.template operator()<2>(r);
+    if (rows - r == 1) pass.template operator()<1>(r);
   }
 }
 
@@ -138,19 +87,28 @@ inline int rows_at_once(int64_t left) { return static_cast<int>(left < 32 ? left
 
 // As many multiply-adds as the processor can do, for measuring what that is; returns how many operations it did.
 template <class T>
-inline int64_t tile_peak(int64_t rounds) {
-  using Dot = typename DotOf<T>::type;
-  __m256i acc[8];
-  for (__m256i& a : acc) a = _mm256_setzero_si256();
-  const Dot dot(0x3f803f80);
-  __m256i x = _mm256_set1_epi32(0x3f803f80);
+NUMASERVE_FLAT inline int64_t tile_peak(int64_t rounds) {
+  constexpr int kSums = kMostTogether;
+  using Sums = typename DotOf<T>::Sums;
+  Sums sums[kSums];
+  unrolled<kSums>([&]<int s>() NUMASERVE_INLINE {
+    sums[s] = Sums::zero();
+    __asm__("" : "+x"(sums[s].low), "+x"(sums[s].high));
+  });
+  Columns columns{_mm256_set1_epi32(0x3f803f80), _mm256_set1_epi32(0x3f803f80)};
+  __asm__("" : "+x"(columns.low), "+x"(columns.high));
+  ActivationWord x = 0x3f803f80;
+  constexpr int kTimes = 4;
   for (int64_t i = 0; i < rounds; ++i) {
-    const typename Dot::Columns columns(x);
-    for (__m256i& a : acc) a = dot(a, columns);
-    __asm__ volatile("" : "+x"(x));
+    __m256i activations = _mm256_set1_epi32(x);
+    unrolled<kTimes * kSums>([&]<int s>() NUMASERVE_INLINE {
+      __asm__("" : "+x"(activations));  // or all products would be known to be one
+      sums[s % kSums].add(activations, columns);
+    });
+    __asm__ volatile("" : "+m"(x));
   }
-  for (const __m256i& a : acc) __asm__ volatile("" ::"x"(a));
-  return rounds * 8 * 2 * 8 * kLineDepth<T>;
+  unrolled<kSums>([&]<int s>() NUMASERVE_INLINE { __asm__ volatile("" ::"x"(sums[s].low), "x"(sums[s].high)); });
+  return rounds * kTimes * kSums * 2 * kTileN * kLineDepth<T> / DotOf<T>::Operands::kPerWord;
 }
 
 }  // namespace

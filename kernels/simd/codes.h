@@ -31,22 +31,6 @@ inline void store_codes(std::byte* p, V v) {
   __builtin_memcpy(p, &v, sizeof(v));
 }
 
-inline void copy_line(const std::byte* codes, std::byte* out) { __builtin_memcpy(out, codes, kLineBytes); }
-
-// A line of nibbles to two of bytes: the low ones, then the high ones, as `byte_of` has them.
-template <class ByteOf>
-inline void widen_nibbles(const std::byte* codes, std::byte* out, ByteOf&& byte_of) {
-  for (int64_t i = 0; i < kLineBytes; i += kCodeVector) {
-    const CodeBytes v = load_codes<CodeBytes>(codes + i);
-    store_codes<CodeBytes>(out + i, byte_of(v & 15));
-    store_codes<CodeBytes>(out + kLineBytes + i, byte_of(v >> 4));
-  }
-}
-
-inline void widen_int4(const std::byte* codes, std::byte* out) {
-  widen_nibbles(codes, out, [](CodeBytes nibbles) { return nibbles; });
-}
-
 // Twice the value of an e2m1 code: a sign, two bits of exponent, one of mantissa.
 constexpr int twice_e2m1(int code) {
   const int magnitude = code & 7, exponent = magnitude >> 1;
@@ -67,11 +51,6 @@ struct NibbleBytes {
     const __m512i table = _mm512_broadcast_i32x4(load());
     return reinterpret_cast<CodeBytes>(_mm512_shuffle_epi8(table, reinterpret_cast<__m512i>(nibbles)));
   }
-#else
-  CodeBytes of(CodeBytes nibbles) const {
-    const __m256i table = _mm256_broadcastsi128_si256(load());
-    return reinterpret_cast<CodeBytes>(_mm256_shuffle_epi8(table, reinterpret_cast<__m256i>(nibbles)));
-  }
 #endif
 };
 
@@ -81,10 +60,6 @@ inline constexpr NibbleBytes kE2m1Bytes([](int code) { return twice_e2m1(code) +
 
 inline constexpr int kIq4Zero = 128;
 inline constexpr NibbleBytes kIq4Bytes([](int code) { return kIq4[code] + kIq4Zero; });
-
-inline void widen_by(const NibbleBytes& table, const std::byte* codes, std::byte* out) {
-  widen_nibbles(codes, out, [&table](CodeBytes nibbles) { return table.of(nibbles); });
-}
 
 // The bits of a whole number of at most eight binary digits in bf16, which holds it exactly.
 constexpr uint16_t bf16_bits(int value) {
@@ -96,15 +71,30 @@ constexpr uint16_t bf16_bits(int value) {
   return static_cast<uint16_t>((value < 0 ? 0x8000 : 0) | (exponent + 127) << 7 | mantissa);
 }
 
-// The bits of an e2m1 code's value in bf16.
-constexpr uint16_t e2m1_bits(int code) {
-  const int twice = twice_e2m1(code);
-  return static_cast<uint16_t>(twice == 0 ? 0 : bf16_bits(twice) - (1 << 7));
+#if defined(__AVX512VBMI__)
+inline void copy_line(const std::byte* codes, std::byte* out) { __builtin_memcpy(out, codes, kLineBytes); }
+
+// A line of nibbles to two of bytes: the low ones, then the high ones, as `byte_of` has them.
+template <class ByteOf>
+inline void widen_nibbles(const std::byte* codes, std::byte* out, ByteOf&& byte_of) {
+  for (int64_t i = 0; i < kLineBytes; i += kCodeVector) {
+    const CodeBytes v = load_codes<CodeBytes>(codes + i);
+    store_codes<CodeBytes>(out + i, byte_of(v & 15));
+    store_codes<CodeBytes>(out + kLineBytes + i, byte_of(v >> 4));
+  }
+}
+
+inline void widen_int4(const std::byte* codes, std::byte* out) {
+  widen_nibbles(codes, out, [](CodeBytes nibbles) { return nibbles; });
+}
+
+inline void widen_by(const NibbleBytes& table, const std::byte* codes, std::byte* out) {
+  widen_nibbles(codes, out, [&table](CodeBytes nibbles) { return table.of(nibbles); });
 }
 
 // To lines of bf16: a line of nibbles, by a table, to four, a line of bytes less 128 to two, a line of e4m3 to two. NaN
 // codes become 480: checkpoints that hold any are refused.
-#if defined(__AVX512VBMI__)
+//
 // The bytes of the bf16 values of all magnitudes, for codes of a sign and a magnitude.
 struct MagnitudeTable {
   alignas(64) uint8_t low[128], high[128];
@@ -140,11 +130,15 @@ inline void widen_bytes(const MagnitudeTable& table, MagnitudeOf magnitude_of, _
   odd = _mm512_unpackhi_epi8(low, high);
 }
 
+// The values of codes of 4 bits: whole numbers, or half of them.
 struct NibbleTable {
   alignas(64) uint16_t value[32];
-  template <class BitsOf>
-  constexpr explicit NibbleTable(BitsOf bits_of) : value() {
-    for (int i = 0; i < 32; ++i) value[i] = bits_of(i % 16);
+  template <class WholeOf>
+  constexpr explicit NibbleTable(WholeOf whole_of, bool halved = false) : value() {
+    for (int i = 0; i < 32; ++i) {
+      const int whole = whole_of(i % 16), half = halved && whole != 0 ? 1 << 7 : 0;
+      value[i] = static_cast<uint16_t>(bf16_bits(whole) - half);
+    }
   }
 };
 
@@ -208,43 +202,14 @@ inline void widen_e4m3(const std::byte* codes, std::byte* out) {
   _mm512_storeu_si512(out + kLineBytes, odd);
 }
 #else
-// Writes line `line` of those that a line of codes becomes, from the word of each column and pair of k.
-template <class Value>
-inline void widen_words(const std::byte* codes, std::byte* out, int line, Value&& value) {
-  uint16_t words[kLineBytes / 2];
-  __builtin_memcpy(words, codes, sizeof(words));
-  for (uint16_t& word : words) word = value(word);
-  __builtin_memcpy(out + line * kLineBytes, words, sizeof(words));
-}
-
 struct NibbleTable {
-  NibbleBytes low, high;
-  template <class BitsOf>
-  constexpr explicit NibbleTable(BitsOf bits_of)
-      : low([bits_of](int code) { return bits_of(code) & 0xff; }),
-        high([bits_of](int code) { return bits_of(code) >> 8; }) {}
+  NibbleBytes whole;
+  bool halved;
+  template <class WholeOf>
+  constexpr explicit NibbleTable(WholeOf whole_of, bool half = false) : whole(whole_of), halved(half) {}
 };
 
-// The bytes of a word are codes of two lines, and the low codes of both come before the high ones.
-inline void widen_nibble_values(const NibbleTable& values, const std::byte* codes, std::byte* out) {
-  for (int64_t i = 0; i < kLineBytes; i += kCodeVector) {
-    const CodeBytes v = load_codes<CodeBytes>(codes + i);
-    for (int half = 0; half < 2; ++half) {
-      const CodeBytes nibbles = half == 0 ? v & 15 : v >> 4;
-      const auto low = reinterpret_cast<CodeWords>(values.low.of(nibbles));
-      const auto high = reinterpret_cast<CodeWords>(values.high.of(nibbles));
-      std::byte* lines = out + i + half * 2 * kLineBytes;
-      store_codes<CodeWords>(lines, (low & 0xff) | high << 8);
-      store_codes<CodeWords>(lines + kLineBytes, low >> 8 | (high & 0xff00));
-    }
-  }
-}
-
-inline void widen_int8_values(const std::byte* codes, std::byte* out) {
-  for (int line = 0; line < 2; ++line)
-    widen_words(codes, out, line, [&](uint16_t word) { return bf16_bits((word >> 8 * line & 0xff) - 128); });
-}
-
+// To lines of bf16, as above.
 // Words whose low seven bits are the magnitude of a code. The bias of the exponents differs by 120; where the exponent
 // is zero the value is the mantissa times 2^-9: its leading bit gives the exponent, the bits behind it the mantissa.
 inline CodeWords e4m3_magnitude(CodeWords code) {
@@ -262,9 +227,9 @@ inline void widen_e4m3(const std::byte* codes, std::byte* out) {
 }
 #endif
 
-inline constexpr NibbleTable kInt4Values([](int code) { return bf16_bits(code - 8); });
-inline constexpr NibbleTable kE2m1Values(e2m1_bits);
-inline constexpr NibbleTable kIq4Values([](int code) { return bf16_bits(kIq4[code]); });
+inline constexpr NibbleTable kInt4Values([](int code) { return code - 8; });
+inline constexpr NibbleTable kE2m1Values(twice_e2m1, true);
+inline constexpr NibbleTable kIq4Values([](int code) { return kIq4[code]; });
 
 }  // namespace
 }  // namespace numaserve

@@ -43,3 +43,13 @@ def test_a_product_of_no_rows_is_nothing(
     for in_parts in (False, True):
         out = kernel_ops.multiply(isa, a[:0], weight, None, widened=widened, in_parts=in_parts, threads=4)
         assert out.shape == (0, N)
+
+
+def test_parts_deeper_than_what_is_packed_at_once_have_the_same_bits(isa: str, rng: np.random.Generator) -> None:
+    n, k = 1056, 36864  # two parts; 32 rows of one take more than a slab
+    a, values = (reference.to_bf16(rng.standard_normal(count)) for count in (32 * k, 1 << 20))
+    weight = kernel_ops.packed(np.resize(values, (n, k)))
+    together = kernel_ops.multiply(isa, a.reshape(32, k), weight, None, in_parts=True, threads=2)
+    for row in (0, 31):
+        alone = kernel_ops.multiply(isa, a.reshape(32, k)[row : row + 1], weight)
+        np.testing.assert_array_equal(alone, together[row : row + 1])

@@ -12,11 +12,12 @@ SOURCES = [path for folder in FOLDERS for path in folder.iterdir() if path.suffi
 PORTABLE = ["-march=x86-64-v3"]
 WIDEST = ["-march=x86-64-v4", "-mavx512vnni", "-mavx512vbmi", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8"]
 ONLY_WIDEST = ("avx512", "amx", "tiles_")
+ONLY_PORTABLE = ("avx2", "portable.h")
 CASES = [
     pytest.param(path, flags, id=f"{path.name}-{name}")
     for path in sorted(SOURCES)
     for name, flags in (("portable", PORTABLE), ("widest", WIDEST))
-    if name == "widest" or not any(part in path.name for part in ONLY_WIDEST)
+    if not any(part in path.name for part in (ONLY_PORTABLE if name == "widest" else ONLY_WIDEST))
 ]
 
 

@@ -1,0 +1,257 @@
+// What a pass of the portable set does to weights in groups; see grouped_passes.inl.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/gemm/group_pass.h"
+#include "kernels/gemm/packed_rows_avx2.inl"
+#include "kernels/gemm/sums_avx2.h"
+#include "kernels/simd/prefetch.h"
+#include "kernels/simd/unrolled.h"
+
+namespace numaserve {
+namespace {
+
+// Half a line of codes as operands, in k order. Whole numbers have no sign; `kFits`: the products of so many lines of
+// them by bytes fit 16 bits, 0 where not even those of one do.
+template <class>
+struct CodeOperands;
+template <>
+struct CodeOperands<Int4Groups> {
+  using Activations = ByteOperands;
+  static constexpr int kOperands = 2, kFits = 4;  // 16 products of up to 15 x 127
+  template <int i>
+  static __m256i widen(__m256i codes) {
+    return _mm256_and_si256(i == 0 ? codes : _mm256_srli_epi16(codes, 4), _mm256_set1_epi8(15));
+  }
+};
+template <WeightFormat kOf, const NibbleBytes& kTable, int kZero>
+struct CodeOperands<TableGroups<kOf, kTable, kZero>> {
+  static constexpr bool kSmall = kOf == WeightFormat::kMxfp4;
+  using Activations = std::conditional_t<kSmall, ByteOperands, PairOperands>;
+  static constexpr int kOperands = kSmall ? 2 : 4, kFits = kSmall ? 2 : 0;  // 8 products of up to 28 x 127
+  template <int i>
+  static __m256i widen(__m256i codes) {
+    const __m256i table = _mm256_broadcastsi128_si256(kTable.load());
+    if constexpr (kSmall) return _mm256_shuffle_epi8(table, CodeOperands<Int4Groups>::widen<i>(codes));
+    const __m256i bytes = _mm256_shuffle_epi8(table, CodeOperands<Int4Groups>::widen<i / 2>(codes));
+    return i % 2 == 0 ? _mm256_and_si256(bytes, _mm256_set1_epi16(0xff)) : _mm256_srli_epi16(bytes, 8);
+  }
+};
+template <>
+struct CodeOperands<Int8Groups> {
+  using Activations = PairOperands;
+  static constexpr int kOperands = 2, kFits = 0;
+  template <int i>
+  static __m256i widen(__m256i codes) {
+    return i == 0 ? _mm256_and_si256(codes, _mm256_set1_epi16(0xff)) : _mm256_srli_epi16(codes, 8);
+  }
+};
+
+// Of words whose bytes have a sign, that of `k` (of each four the second and the third are exchanged) as fp32.
+template <int k>
+NUMASERVE_INLINE inline __m256i float_of_byte(__m256i bytes) {
+  constexpr int byte = k == 1 ? 2 : k == 2 ? 1 : k;
+  return _mm256_castps_si256(_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(bytes, 24 - 8 * byte), 24)));
+}
+template <>
+struct CodeOperands<Int8GroupValues> {
+  static constexpr int kOperands = 4;
+  template <int i>
+  static __m256i widen(__m256i codes) {
+    return float_of_byte<i>(_mm256_xor_si256(codes, _mm256_set1_epi8(-128)));
+  }
+};
+template <WeightFormat kOf, const NibbleTable& kValues, int kZero>
+struct CodeOperands<TableGroupValues<kOf, kValues, kZero>> {
+  static constexpr int kOperands = 8;
+  template <int i>
+  static __m256i widen(__m256i codes) {
+    const __m256i table = _mm256_broadcastsi128_si256(kValues.whole.load());
+    const __m256i bytes = _mm256_shuffle_epi8(table, CodeOperands<Int4Groups>::widen<i / 4>(codes));
+    const __m256i value = float_of_byte<i % 4>(bytes);
+    if constexpr (!kValues.halved) return value;
+    return _mm256_castps_si256(_mm256_mul_ps(_mm256_castsi256_ps(value), _mm256_set1_ps(0.5f)));
+  }
+};
+// Exponents count from 7 less than 127; a subnormal code is a subnormal number before that is made good.
+template <>
+struct CodeOperands<E4m3GroupValues> {
+  static constexpr int kOperands = 4;
+  template <int i>
+  static __m256i widen(__m256i codes) {
+    constexpr int byte = i == 1 ? 2 : i == 2 ? 1 : i;
+    const __m256i high = _mm256_slli_epi32(codes, 24 - 8 * byte);
+    const __m256i bits = _mm256_and_si256(_mm256_srai_epi32(high, 4), _mm256_set1_epi32(static_cast<int>(0x87f00000)));
+    return _mm256_castps_si256(_mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p120f)));
+  }
+};
+
+// What activations are packed as.
+template <class Codes>
+  requires(sizeof(typename Codes::Element) == 1)
+struct OperandsOf<Codes> {
+  using type = typename CodeOperands<Codes>::Activations;
+};
+template <class Codes>
+  requires(sizeof(typename Codes::Element) == 2)
+struct OperandsOf<Codes> {
+  using type = FloatOperands;
+};
+template <class Codes>
+using GroupSums = std::conditional_t<kWholeNumbers<Codes>, Int32Sums, Fp32Sums>;
+
+// Sums of a line or more of codes, of one panel or both, from `codes` on; lines of a panel are two apart. `a` are the
+// activations.
+template <class Codes, int kRows, int kPanels, int kLinesOf, class Sums>
+NUMASERVE_INLINE inline void add_lines(const std::byte* codes, const ActivationWord* a, Sums (&sums)[kRows * kPanels]) {
+  using Operands = CodeOperands<Codes>;
+  unrolled<kLinesOf * kPanels>([&]<int l>() NUMASERVE_INLINE {
+    constexpr int line = l / kPanels, p = l % kPanels;
+    const Columns raw = load_line(codes + (2 * line + p) * kLineBytes);
+    unrolled<Operands::kOperands>([&]<int i>() NUMASERVE_INLINE {
+      const Columns columns = widened(raw, [](__m256i x) { return Operands::template widen<i>(x); });
+      unrolled<kRows>([&]<int r>() NUMASERVE_INLINE {
+        sums[r * kPanels + p].add(_mm256_set1_epi32(a[(line * Operands::kOperands + i) * kRows + r]), columns);
+      });
+    });
+  });
+}
+
+// Codes of a group, of one panel or both, by the rows of a pass. `kAhead`: as many lines are fetched from `ahead`.
+template <class Codes, int kRows, int kPanels, bool kAhead, class Sums>
+NUMASERVE_INLINE inline void add_codes(const std::byte* codes, int64_t lines, const std::byte* ahead,
+                                       const ActivationWord* a, Sums (&sums)[kRows * kPanels]) {
+  using Operands = CodeOperands<Codes>;
+  constexpr bool kNarrow = requires { requires Operands::kFits > 0; };
+  constexpr int kTogether = [] {
+    if constexpr (kNarrow) return Operands::kFits;
+    return Operands::kOperands > 4 ? 1 : 2;
+  }();
+  for (int64_t line = 0; line < lines; line += kTogether) {
+    if constexpr (kAhead)
+      unrolled<kTogether * kPanels>(
+          [&]<int i>() NUMASERVE_INLINE { prefetch_first(ahead + (line * kPanels + i) * kLineBytes); });
+    if constexpr (kNarrow) {
+      Int16Sums some[kRows * kPanels];
+      unrolled<kRows * kPanels>([&]<int i>() NUMASERVE_INLINE { some[i] = Int16Sums::zero(); });
+      add_lines<Codes, kRows, kPanels, kTogether>(codes, a, some);
+      unrolled<kRows * kPanels>([&]<int i>() NUMASERVE_INLINE { some[i].add_to(sums[i]); });
+    } else {
+      add_lines<Codes, kRows, kPanels, kTogether>(codes, a, sums);
+    }
+    codes += 2 * kTogether * kLineBytes;
+    a += kTogether * Operands::kOperands * kRows;
+  }
+}
+
+// What a group adds to the results of a panel. `sums` are those of the panel, each row's `kPanels` after the one
+// before.
+template <class Codes, Offsets kOffsets, int kRows, int kPanels, class Sums>
+NUMASERVE_INLINE inline void add_group(const GroupPass& p, int64_t group, int half, const int8_t* const (&x)[kRows],
+                                       const Sums* sums, float* c) {
+  const GroupColumns scales = group_columns<Codes>(p.g.b, p.layout, p.records + group * p.layout.bytes, half);
+  unrolled<kRows>([&]<int r>() NUMASERVE_INLINE {
+    const Sums& own = sums[r * kPanels];
+    float* to = c + r * 32 + half * kTileN;
+    const F32x16 before = F32x16::load(to);
+    if constexpr (kWholeNumbers<Codes>) {
+      const F32x16 sum{_mm256_cvtepi32_ps(own.low), _mm256_cvtepi32_ps(own.high)};
+      with_group(kOffsets, scales, group_scale(x[r], group), sum, before).store(to);
+    } else {
+      const float total = group_total(p.g, p.scratch, p.row_of(r), group);
+      with_values(kOffsets, scales, Codes::kZero, total, {own.low, own.high}, before).store(to);
+    }
+  });
+}
+
+// Codes are widened in registers. `kAhead`: as many bytes ahead of each group are fetched as it has.
+template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
+NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
+  using Sums = GroupSums<Codes>;
+  constexpr int kPanels = kPanelsTogether<kRows>;
+  const int8_t* x[kRows] = {};
+  if constexpr (kWholeNumbers<Codes>)
+    unrolled<kRows>([&]<int r>() NUMASERVE_INLINE { x[r] = group_scales(p.g, p.row + p.row_of(r)); });
+  const ActivationWord* a = p.a;
+  const std::byte* ahead = p.ahead;
+  for (int64_t group = p.groups.begin; group < p.groups.end; ++group) {
+    const std::byte* record = p.records + group * p.layout.bytes;
+    for (int half = 0; half < 2; half += kPanels) {
+      Sums sums[kRows * kPanels];
+      unrolled<kRows * kPanels>([&]<int i>() NUMASERVE_INLINE {
+        // They begin with what the constant zero of codes without offsets takes off.
+        if constexpr (kWholeNumbers<Codes> && kOffsets == Offsets::kNone)
+          sums[i] = Sums::set1(group_scale(x[i / kPanels], group).minus8 * (Codes::kZero / 8));
+        else
+          sums[i] = Sums::zero();
+      });
+      const std::byte* fetched = ahead + half * p.layout.lines * kLineBytes;
+      add_codes<Codes, kRows, kPanels, kAhead>(record + half * kLineBytes, p.layout.lines, fetched, a, sums);
+      unrolled<kPanels>([&]<int panel>() NUMASERVE_INLINE {
+        add_group<Codes, kOffsets, kRows, kPanels>(p, group, half + panel, x, sums + panel, c);
+      });
+    }
+    a += p.layout.lines * CodeOperands<Codes>::kOperands * kRows;
+    if constexpr (kAhead)
+      for (int64_t at = p.layout.scales; at < p.layout.bytes; at += kLineBytes) prefetch_first(ahead + at);
+    ahead += p.layout.bytes;
+  }
+}
+
+// Codes of a panel of a group to fp32, [k][16]: by bf16 they would have to be widened once more, in each pass.
+template <class Codes, int>
+NUMASERVE_FLAT inline void widen_panel(const std::byte* codes, int64_t lines, std::byte* out) {
+  for (int64_t line = 0; line < lines; ++line, codes += 2 * kLineBytes) {
+    const Columns raw = load_line(codes);
+    unrolled<CodeOperands<Codes>::kOperands>([&]<int i>() NUMASERVE_INLINE {
+      const Columns columns = widened(raw, [](__m256i x) { return CodeOperands<Codes>::template widen<i>(x); });
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), columns.low);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out) + 1, columns.high);
+      out += kLineBytes;
+    });
+  }
+}
+template <class, int>
+inline int64_t widened_panel_bytes(int64_t group) {
+  return group * kLineBytes;
+}
+
+// Codes are in tiles, widened: [groups][2] panels. `kAhead`: as many bytes as the codes have are fetched.
+template <class Codes, int kRows, bool kAhead, Offsets kOffsets>
+NUMASERVE_FLAT [[gnu::noinline]] void tile_pass(const GroupPass& p, const std::byte* tiles, float* c) {
+  constexpr int kUnrolled = 8, kFetched = kAhead ? kUnrolled * code_bits(Codes::kFormat) / 32 : 0;
+  const int8_t* const none[kRows] = {};
+  const ActivationWord* a = p.a;
+  const std::byte* ahead = p.ahead;
+  for (int64_t group = p.groups.begin; group < p.groups.end; ++group) {
+    const int64_t begin = group * p.g.b.group;
+    const int64_t depth = p.g.b.depth - begin < p.g.b.group ? p.g.b.depth - begin : p.g.b.group;
+    for (int half = 0; half < 2; ++half, tiles += p.g.b.group * kLineBytes) {
+      Fp32Sums sums[kRows];
+      unrolled<kRows>([&]<int r>() NUMASERVE_INLINE { sums[r] = Fp32Sums::zero(); });
+      for (int64_t k = 0; k < depth; k += kUnrolled) {
+        unrolled<kFetched>([&]<int i>() NUMASERVE_INLINE { prefetch_first(ahead + i * kLineBytes); });
+        ahead += kFetched * kLineBytes;
+        unrolled<kUnrolled>([&]<int i>() NUMASERVE_INLINE {
+          const Columns columns = load_line(tiles + (k + i) * kLineBytes);
+          unrolled<kRows>([&]<int r>()
+                              NUMASERVE_INLINE { sums[r].add(_mm256_set1_epi32(a[(k + i) * kRows + r]), columns); });
+        });
+      }
+      add_group<Codes, kOffsets, kRows, 1>(p, group, half, none, sums, c);
+    }
+    a += depth * kRows;
+  }
+}
+
+// The most rows of a pass.
+template <class>
+inline constexpr int kMostCodeRows = kMostTogether;
+template <class>
+inline int64_t most_together(const GemmArgs&) {
+  return kMostTogether;
+}
+
+}  // namespace
+}  // namespace numaserve

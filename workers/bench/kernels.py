@@ -31,7 +31,7 @@ class Sizes:
 
     models: Sequence[str] = ("llama-1b", "llama-8b")  # of `shapes.SHAPES`; the first also gives the small operations
     parts: Sequence[str] = ("qkv", "o", "mlp")
-    m_values: Sequence[int] = (1, 4, 16, 256, 512, 1024)
+    m_values: Sequence[int] = (1, 2, 4, 8, 16, 32, 64, 512, 1024)
     expert_models: Sequence[str] = ("moe-2b", "moe-shared")  # of `EXPERT_SHAPES`
     expert_tokens: Sequence[int] = (1, 16, 1024)
     latent: Sequence[LatentCase] = (

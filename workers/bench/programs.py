@@ -19,7 +19,7 @@ from numaserve.workers.program.ops.base import Joining
 from numaserve.workers.program.setup import ProgramLimits, ProgramSetup, Ranks, RankShape
 from numaserve.workers.program.slots import slot_settings
 from numaserve.workers.protocol import PAGE_SIZE, SamplingParams, SlotInit
-from numaserve.workers.settings import DEFAULT_SETTINGS, ModelSettings
+from numaserve.workers.settings import DEFAULT_SETTINGS, ActivationDtype, ModelSettings
 
 VOCAB = 64  # of programs whose vocabulary does not matter
 _RANDOM_VALUES = 1 << 20
@@ -36,15 +36,23 @@ class Format:
 
     name: str
     group: int = 0
+    activations: ActivationDtype = "bf16"  # what codes in groups are multiplied by
+
+    @property
+    def computed_in(self) -> str:
+        """The format whose peak bounds its products."""
+        return "bf16" if self.group and self.activations == "bf16" else self.name
 
     def __str__(self) -> str:
-        return f"{self.name}/{self.group}" if self.group else self.name
+        group = f"/{self.group}" if self.group else ""
+        return f"{self.name}{group}" + (" x int8" if self.activations == "int8" else "")
 
 
 BF16, INT8 = Format("bf16"), Format("int8")
 MXFP4 = Format("mxfp4", 32)
 _INT4 = (Format("int4", 32), Format("int4", 128))
-FORMATS = (BF16, INT8, Format("int8_group", 32), *_INT4, MXFP4, Format("iq4", 32), Format("fp8", 128))
+_BY_INT8 = Format("int4", 32, "int8")  # as those of GGUF files are
+FORMATS = (BF16, INT8, Format("int8_group", 32), *_INT4, _BY_INT8, MXFP4, Format("iq4", 32), Format("fp8", 128))
 # The bits of a random code; those of fp8 make no NaN and no huge number.
 _CODE_BITS = {"int8_group": 0xFF, "int4": 0x0F, "mxfp4": 0x0F, "iq4": 0x0F, "fp8": 0xBF}
 
@@ -73,6 +81,7 @@ def random_matrix(team: Team, n: int, k: int, format: Format = BF16) -> GivenMat
     """A matrix of random numbers. They repeat after a million: what is computed with them does not matter."""
     random, rows = np.random.default_rng(0), np.arange(n, dtype=np.int32)
     matrix = GivenMatrix(n, k, format.name, format.group)
+    matrix.activations = format.activations
     if format.group == 0:
         numbers = random.standard_normal(_RANDOM_VALUES, np.float32).view(np.uint32) >> 16
         data = np.resize(numbers.astype(np.uint16), n * k).view(np.uint8)
@@ -91,6 +100,7 @@ def same_matrices(matrix: GivenMatrix, count: int) -> tuple[GivenMatrix, ...]:
     """`count` matrices of the same numbers, each in memory of its own: sooner made than random ones."""
     made = [GivenMatrix(matrix.n, matrix.k, matrix.format, matrix.group) for _ in range(count)]
     for each in made:
+        each.activations = matrix.activations
         each.buffer()[:] = matrix.buffer()
     return tuple(made)
 

@@ -43,12 +43,12 @@ def bench_experts(team: Team, effort: Effort, *, model: str, format: Format, m_v
         run = [(0, 0, m, 0)]
         for node in _NODES:
             nbytes, flops = work_of_step(program, node, run)
-            with Ceiling(partial(rank_ceilings, team, [format.computed_in])) as ceiling:
+            with Ceiling(partial(rank_ceilings, team, [format.name])) as ceiling:
                 times = effort.repeat(partial(timed_step, program, node, run)).per(layers)
-            work = Work(nbytes / layers, flops / layers, format.computed_in)
+            work = Work(nbytes / layers, flops / layers, format.name)
             if node not in _PRODUCTS:
                 # Rows that are copied, or summed.
-                work = Work(4.0 * m * shape.routing.top_k * shape.hidden, format=format.computed_in)
+                work = Work(4.0 * m * shape.routing.top_k * shape.hidden, format=format.name)
             what: dict[str, str | int] = {"model": model, "format": str(format), "operation": node, "M": m}
             yield timed_row(f"experts, {format}", what, times, work, ceiling.best)
 

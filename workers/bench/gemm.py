@@ -53,9 +53,9 @@ def bench_gemm(team: Team, effort: Effort, *, model: str, part: str, format: For
             run = [(0, 0, m, 0)]
             step(program, run)
             for (node, name), matrix in zip(_NODES[part].items(), products[0], strict=True):
-                with Ceiling(partial(rank_ceilings, team, [format.computed_in])) as ceiling:
+                with Ceiling(partial(rank_ceilings, team, [format.name])) as ceiling:
                     times = effort.repeat(partial(timed_step, program, node, run)).per(len(repeated))
-                work = Work(matrix.nbytes, 2.0 * m * matrix.n * matrix.k, format.computed_in)
+                work = Work(matrix.nbytes, 2.0 * m * matrix.n * matrix.k, format.name)
                 what: dict[str, str | int] = {"model": model, "format": str(format), "product": name}
                 what |= {"K": matrix.k, "N": matrix.n, "M": m}
                 yield timed_row(f"gemm, {format}", what, times, work, ceiling.best)

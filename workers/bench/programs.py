@@ -38,11 +38,6 @@ class Format:
     group: int = 0
     activations: ActivationDtype = "bf16"  # what codes in groups are multiplied by
 
-    @property
-    def computed_in(self) -> str:
-        """The format whose peak bounds its products."""
-        return "bf16" if self.group and self.activations == "bf16" else self.name
-
     def __str__(self) -> str:
         group = f"/{self.group}" if self.group else ""
         return f"{self.name}{group}" + (" x int8" if self.activations == "int8" else "")

@@ -89,8 +89,8 @@ def bench_sweep(
     for m in m_values:
         if not values(m):
             continue
-        work = Work(nbytes, 2.0 * m * product.n * product.k, format.computed_in)
-        with Ceiling(partial(rank_ceilings, team, [format.computed_in])) as ceiling:
+        work = Work(nbytes, 2.0 * m * product.n * product.k, format.name)
+        with Ceiling(partial(rank_ceilings, team, [format.name])) as ceiling:
             choices = _choices(program, m, effort, values(m))
         for choice in choices:
             what: dict[str, str | int] = {"product": product.name, "N": product.n, "K": product.k, "M": m}

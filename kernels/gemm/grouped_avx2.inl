@@ -48,18 +48,26 @@ struct CodeOperands<Int8Groups> {
   }
 };
 
-// Of words whose bytes have a sign, that of `k` (of each four the second and the third are exchanged) as fp32.
-template <int k>
-NUMASERVE_INLINE inline __m256i float_of_byte(__m256i bytes) {
-  constexpr int byte = k == 1 ? 2 : k == 2 ? 1 : k;
-  return _mm256_castps_si256(_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(bytes, 24 - 8 * byte), 24)));
+// Bits [kAt, kAt + kBits) of words, less kZero, as fp32, or half of that; exact. They become the last bits of a number
+// of which those count one. Shifted to the front, shifted back and converted they would take the few units that shift
+// twice as long; left where they stand, other constants for each kAt, more registers than there are or loads.
+template <int kAt, int kBits, int kZero, bool kHalved = false>
+NUMASERVE_INLINE inline __m256i float_of_bits(__m256i words) {
+  constexpr int kExponent = kHalved ? 22 : 23;
+  constexpr float kLess = static_cast<float>(1 << kExponent) + (kHalved ? 0.5f : 1.0f) * kZero;
+  if constexpr (kAt > 0) words = _mm256_srli_epi32(words, kAt);
+  if constexpr (kAt + kBits < 32) words = _mm256_and_si256(words, _mm256_set1_epi32((1 << kBits) - 1));
+  const __m256i number = _mm256_or_si256(words, _mm256_set1_epi32((kExponent + 127) << 23));
+  return _mm256_castps_si256(_mm256_sub_ps(_mm256_castsi256_ps(number), _mm256_set1_ps(kLess)));
 }
+// Which byte of a word `k` is: of each four the second and the third are exchanged.
+constexpr int byte_of(int k) { return k == 1 ? 2 : k == 2 ? 1 : k; }
 template <>
 struct CodeOperands<Int8GroupValues> {
   static constexpr int kOperands = 4;
   template <int i>
   static __m256i widen(__m256i codes) {
-    return float_of_byte<i>(_mm256_xor_si256(codes, _mm256_set1_epi8(-128)));
+    return float_of_bits<8 * byte_of(i), 8, Int8GroupValues::kZero>(codes);
   }
 };
 template <WeightFormat kOf, const NibbleTable& kValues, int kZero>
@@ -67,11 +75,14 @@ struct CodeOperands<TableGroupValues<kOf, kValues, kZero>> {
   static constexpr int kOperands = 8;
   template <int i>
   static __m256i widen(__m256i codes) {
-    const __m256i table = _mm256_broadcastsi128_si256(kValues.whole.load());
-    const __m256i bytes = _mm256_shuffle_epi8(table, CodeOperands<Int4Groups>::widen<i / 4>(codes));
-    const __m256i value = float_of_byte<i % 4>(bytes);
-    if constexpr (!kValues.halved) return value;
-    return _mm256_castps_si256(_mm256_mul_ps(_mm256_castsi256_ps(value), _mm256_set1_ps(0.5f)));
+    constexpr int kByte = 8 * byte_of(i % 4), kNibble = i / 4;
+    if constexpr (kOf == WeightFormat::kInt4) {
+      return float_of_bits<kByte + 4 * kNibble, 4, kZero>(codes);
+    } else {
+      const __m256i table = _mm256_broadcastsi128_si256(kValues.bytes.load());
+      const __m256i bytes = _mm256_shuffle_epi8(table, CodeOperands<Int4Groups>::widen<kNibble>(codes));
+      return float_of_bits<kByte, 8, NibbleTable::kByteZero, kValues.halved>(bytes);
+    }
   }
 };
 // Exponents count from 7 less than 127; a subnormal code is a subnormal number before that is made good.
@@ -80,8 +91,7 @@ struct CodeOperands<E4m3GroupValues> {
   static constexpr int kOperands = 4;
   template <int i>
   static __m256i widen(__m256i codes) {
-    constexpr int byte = i == 1 ? 2 : i == 2 ? 1 : i;
-    const __m256i high = _mm256_slli_epi32(codes, 24 - 8 * byte);
+    const __m256i high = _mm256_slli_epi32(codes, 24 - 8 * byte_of(i));
     const __m256i bits = _mm256_and_si256(_mm256_srai_epi32(high, 4), _mm256_set1_epi32(static_cast<int>(0x87f00000)));
     return _mm256_castps_si256(_mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0x1p120f)));
   }
@@ -147,12 +157,12 @@ NUMASERVE_INLINE inline void add_codes(const std::byte* codes, int64_t lines, co
 
 // What a group adds to the results of a panel. `sums` are those of the panel, each row's `kPanels` after the one
 // before.
-template <class Codes, Offsets kOffsets, int kRows, int kPanels, class Sums>
+template <class Codes, Offsets kOffsets, int kRows, int kPanels, int kPanel, class Sums>
 NUMASERVE_INLINE inline void add_group(const GroupPass& p, int64_t group, int half, const int8_t* const (&x)[kRows],
-                                       const Sums* sums, float* c) {
+                                       const Sums (&sums)[kRows * kPanels], float* c) {
   const GroupColumns scales = group_columns<Codes>(p.g.b, p.layout, p.records + group * p.layout.bytes, half);
   unrolled<kRows>([&]<int r>() NUMASERVE_INLINE {
-    const Sums& own = sums[r * kPanels];
+    const Sums& own = sums[r * kPanels + kPanel];
     float* to = c + r * 32 + half * kTileN;
     const F32x16 before = F32x16::load(to);
     if constexpr (kWholeNumbers<Codes>) {
@@ -189,7 +199,7 @@ NUMASERVE_FLAT [[gnu::noinline]] void code_pass(const GroupPass& p, float* c) {
       const std::byte* fetched = ahead + half * p.layout.lines * kLineBytes;
       add_codes<Codes, kRows, kPanels, kAhead>(record + half * kLineBytes, p.layout.lines, fetched, a, sums);
       unrolled<kPanels>([&]<int panel>() NUMASERVE_INLINE {
-        add_group<Codes, kOffsets, kRows, kPanels>(p, group, half + panel, x, sums + panel, c);
+        add_group<Codes, kOffsets, kRows, kPanels, panel>(p, group, half + panel, x, sums, c);
       });
     }
     a += p.layout.lines * CodeOperands<Codes>::kOperands * kRows;
@@ -239,7 +249,7 @@ NUMASERVE_FLAT [[gnu::noinline]] void tile_pass(const GroupPass& p, const std::b
                               NUMASERVE_INLINE { sums[r].add(_mm256_set1_epi32(a[(k + i) * kRows + r]), columns); });
         });
       }
-      add_group<Codes, kOffsets, kRows, 1>(p, group, half, none, sums, c);
+      add_group<Codes, kOffsets, kRows, 1, 0>(p, group, half, none, sums, c);
     }
     a += depth * kRows;
   }

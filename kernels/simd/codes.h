@@ -203,10 +203,12 @@ inline void widen_e4m3(const std::byte* codes, std::byte* out) {
 }
 #else
 struct NibbleTable {
-  NibbleBytes whole;
+  static constexpr int kByteZero = 128;
+  NibbleBytes bytes;  // the whole numbers and that
   bool halved;
   template <class WholeOf>
-  constexpr explicit NibbleTable(WholeOf whole_of, bool half = false) : whole(whole_of), halved(half) {}
+  constexpr explicit NibbleTable(WholeOf whole_of, bool half = false)
+      : bytes([whole_of](int code) { return whole_of(code) + kByteZero; }), halved(half) {}
 };
 
 // To lines of bf16, as above.

@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include "kernels/gemm/heights.h"
+#include "kernels/gemm/pack_avx2.h"
 #include "kernels/gemm/sums_avx2.h"
 #include "kernels/include/types.h"
 #include "kernels/simd/unrolled.h"
@@ -25,61 +27,51 @@ inline int64_t rows_in_registers(int64_t) {
 }
 inline constexpr int kFewestFetched = 1;
 
+// A panel by the rows of a pass, whose activations are packed; see tile_gemm.
+template <int kRows, class TileAt>
+NUMASERVE_FLAT inline void tile_pass_by_panel(const ActivationWord* a, TileAt b, int64_t k_tiles, float* c, int64_t ldc,
+                                              bool accumulate) {
+  constexpr int kPer = FloatOperands::kPerWord, kUnrolled = 4;
+  Fp32Sums sums[kRows];
+  unrolled<kRows>([&]<int r>()
+                      NUMASERVE_INLINE { sums[r] = accumulate ? Fp32Sums::load(c + r * ldc) : Fp32Sums::zero(); });
+  for (int64_t kt = 0; kt < k_tiles; ++kt) {
+    const bf16* tile = b(kt);
+    for (int line = 0; line < kLines; line += kUnrolled, a += kUnrolled * kPer * kRows)
+      unrolled<kUnrolled>([&]<int step>() NUMASERVE_INLINE {
+        const Columns raw = load_line(tile + (line + step) * kTileN * kLineDepth<bf16>);
+        unrolled<kPer>([&]<int i>() NUMASERVE_INLINE {
+          const Columns columns = widened(raw, [](__m256i x) { return FloatOperands::widen<i>(x); });
+          unrolled<kRows>([&]<int r>() NUMASERVE_INLINE {
+            sums[r].add(_mm256_set1_epi32(a[(step * kPer + i) * kRows + r]), columns);
+          });
+        });
+      });
+  }
+  unrolled<kRows>([&]<int r>() NUMASERVE_INLINE { sums[r].store(c + r * ldc); });
+}
+
 // c[rows, panels * 16] (+)= a[rows, k] · B, where b(kt) is the tile of the first panel for k-tile kt and each further
 // panel's lies `panel_stride` elements on; `panels` is even. Each element is one chain of fused multiply-adds in k
 // order, whatever `rows` is, which is what makes a row's bits independent of its batch. `rows` is what `rows_at_once`
 // says of the rows that are left of those that this thread has named to `tile_begin`, for this product or before it;
-// rows beyond them are neither read nor written. It serves attention; products take packed_rows_avx2.inl.
-template <int kRows, int kPanels, class TileAt>
-NUMASERVE_FLAT inline void portable_rows(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int64_t k_tiles,
-                                         float* c, int64_t ldc, bool accumulate) {
-  constexpr int kDepth = kLineDepth<bf16>, kUnrolled = 4;
-  Fp32Sums sums[kRows * kPanels];
-  unrolled<kRows * kPanels>([&]<int i>() NUMASERVE_INLINE {
-    sums[i] = accumulate ? Fp32Sums::load(c + i / kPanels * ldc + i % kPanels * kTileN) : Fp32Sums::zero();
-  });
-  for (int64_t kt = 0; kt < k_tiles; ++kt) {
-    const bf16* tile = b(kt);
-    unrolled<kPanels>([&]<int p>() NUMASERVE_INLINE {
-      for (int line = 0; line < kLines; line += kUnrolled)
-        unrolled<kUnrolled>([&]<int step>() NUMASERVE_INLINE {
-          const Columns raw = load_line(tile + p * panel_stride + (line + step) * kTileN * kDepth);
-          unrolled<FloatOperands::kPerWord>([&]<int i>() NUMASERVE_INLINE {
-            const Columns columns = widened(raw, [](__m256i x) { return FloatOperands::widen<i>(x); });
-            unrolled<kRows>([&]<int r>() NUMASERVE_INLINE {
-              int word;
-              __builtin_memcpy(&word, a + r * lda + (kt * kLines + line + step) * kDepth, sizeof(word));
-              sums[r * kPanels + p].add(FloatOperands::widen<i>(_mm256_set1_epi32(word)), columns);
-            });
-          });
-        });
-    });
-  }
-  unrolled<kRows * kPanels>([&]<int i>()
-                                NUMASERVE_INLINE { sums[i].store(c + i / kPanels * ldc + i % kPanels * kTileN); });
-}
-
+// rows beyond them are neither read nor written. It serves attention, whose k is no more than kMostTileDepth; products
+// take packed_rows_avx2.inl.
+inline constexpr int64_t kMostTileDepth = kMaxLatentDim > kMaxHeadDim ? kMaxLatentDim : kMaxHeadDim;
 template <class TileAt>
 inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride, int panels, int64_t k_tiles, float* c,
                       int64_t ldc, int rows, bool accumulate) {
-  for (int panel = 0; panel < panels; panel += 2) {
-    // Six rows by one panel fill the registers, or three by two.
-    const auto pass = [&]<int kRows>(int r) {
-      constexpr int kPanels = kRows <= 3 ? 2 : 1;
-      for (int p = panel; p < panel + 2; p += kPanels) {
+  alignas(64) ActivationWord packed[kMostTileDepth * kMostTogether + 8];
+  const auto* words = reinterpret_cast<const ActivationWord*>(a);
+  const int together = rows_together(rows, kMostTogether);
+  for (int r = 0; r < rows; r += together)
+    with_height(pass_height(rows, r, together), [&]<int kRows>() {
+      pack_pass<FloatOperands, kRows>(words + r * lda / 2, lda / 2, k_tiles * kLines, packed);
+      for (int p = 0; p < panels; ++p) {
         const auto tile = [&](int64_t kt) { return b(kt) + p * panel_stride; };
-        portable_rows<kRows, kPanels>(a + r * lda, lda, tile, panel_stride, k_tiles, c + r * ldc + p * kTileN, ldc,
-                                      accumulate);
+        tile_pass_by_panel<kRows>(packed, tile, k_tiles, c + r * ldc + p * kTileN, ldc, accumulate);
       }
-      return kRows;
-    };
-    int r = 0;
-    while (rows - r >= 6) r += pass.template operator()<6>(r);
-    if (rows - r >= 4) r += pass.template operator()<4>(r);
-    if (rows - r == 3) pass.template operator()<3>(r);
-    if (rows - r == 2) pass.template operator()<2>(r);
-    if (rows - r == 1) pass.template operator()<1>(r);
-  }
+    });
 }
 
 inline void tile_begin(int64_t, int = kLines) {}

@@ -173,8 +173,10 @@ def test_every_code_by_a_table_and_every_scale_is_widened_exactly(isa: str, form
     matrix = Coded(format, 32, codes, scales).packed()
     expected = (np.ldexp(1.0, exponents)[:, None] * TABLES[format][codes]).astype(np.float32)
     np.testing.assert_array_equal(matrix.to_numpy(), expected)
-    result = kernel_ops.multiply(isa, reference.to_bf16(np.eye(32)), matrix, widened=True)
-    np.testing.assert_array_equal(result.T, expected)
+    identity = reference.to_bf16(np.eye(32))
+    np.testing.assert_array_equal(kernel_ops.multiply(isa, identity, matrix, widened=True).T, expected)
+    alone = [kernel_ops.multiply(isa, identity[row : row + 1], matrix, widened=True) for row in range(32)]
+    np.testing.assert_array_equal(np.concatenate(alone).T, expected)
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, 3.0, 2.0**-128, np.inf, np.nan])
@@ -193,12 +195,39 @@ def test_values_are_not_rounded_to_codes_by_a_table(rng: np.random.Generator) ->
         PackedMatrix(5, 64, "mxfp4", 64)
 
 
-@pytest.mark.parametrize(("format", "group"), [("int4", 32), ("int4", 128), ("int8_group", 32), ("fp8", 128)])
-def test_a_row_has_the_same_bits_in_every_batch(isa: str, rng: np.random.Generator, format: str, group: int) -> None:
-    a, weight = _bf16(rng, 300, 1100), kernel_ops.packed(_bf16(rng, 70, 1100), weights=format, group=group)
-    together = kernel_ops.multiply(isa, a, weight, threads=3)
-    for rows in (slice(0, 1), slice(7, 20), slice(31, 64), slice(64, 90), slice(100, 140), slice(100, 300)):
-        np.testing.assert_array_equal(kernel_ops.multiply(isa, a[rows], weight), together[rows])
+BATCHED = [("int4", 32), ("int4", 128), ("int8_group", 32)]
+
+
+@pytest.mark.parametrize(
+    ("format", "group", "widened"),
+    [*((*each, widened) for each in BATCHED for widened in (False, True)), ("fp8", 128, False)],
+)
+@pytest.mark.parametrize("k", [1100, 1152])  # the last group of 128 is cut short, or whole
+def test_a_row_has_the_same_bits_in_every_batch(
+    isa: str, rng: np.random.Generator, format: str, group: int, k: int, widened: bool
+) -> None:
+    a, weight = _bf16(rng, 300, k), kernel_ops.packed(_bf16(rng, 70, k), weights=format, group=group)
+    together = kernel_ops.multiply(isa, a, weight, widened=widened, threads=3)
+    few = [slice(first, first + count) for first, count in enumerate(range(1, 14))]
+    for rows in (*few, slice(31, 64), slice(64, 90), slice(100, 140), slice(100, 300)):
+        np.testing.assert_array_equal(kernel_ops.multiply(isa, a[rows], weight, widened=widened), together[rows])
+
+
+@pytest.mark.parametrize(
+    ("format", "group"),
+    [("mxfp4", 32), *((format, group) for format in ("int4", "int8_group", "iq4") for group in GROUPS)],
+)
+def test_sums_of_the_largest_codes_by_the_largest_activations_are_exact(isa: str, format: str, group: int) -> None:
+    largest = int(np.abs(TABLES[format]).argmax()) if format in TABLES else 2 * ZERO[format] - 1
+    codes = np.zeros((32, 2 * group), np.uint8)
+    codes[::2] = largest
+    scales = np.ones((32, 2), np.float32)
+    for sign in (1.0, -1.0):
+        a = reference.to_bf16(np.full((40, 2 * group), sign * 127.0))
+        weight = Coded(format, group, codes, scales)
+        for m in (1, 6, 7, 40):
+            result = kernel_ops.multiply(isa, a[:m], weight.packed())
+            np.testing.assert_array_equal(result, reference.from_bf16(a[:m]).astype(np.float64) @ weight.values().T)
 
 
 def test_every_e4m3_code_is_widened_exactly(isa: str) -> None:
@@ -212,7 +241,10 @@ def test_every_e4m3_code_is_widened_exactly(isa: str) -> None:
         kernel_ops.ONE_THREAD, weight, ones, None, source_group=32, offsets_are_zeros=False, rows=rows, dst_row=0
     )
     identity = reference.to_bf16(np.eye(32))
-    result = kernel_ops.multiply(isa, identity, matrix)[np.arange(len(codes)) % 32, np.arange(len(codes))]
+    together = kernel_ops.multiply(isa, identity, matrix)
+    alone = np.concatenate([kernel_ops.multiply(isa, identity[row : row + 1], matrix) for row in range(32)])
+    np.testing.assert_array_equal(alone, together)
+    result = together[np.arange(len(codes)) % 32, np.arange(len(codes))]
     exponent, mantissa = (codes >> 3 & 15).astype(np.int64), (codes & 7).astype(np.float64)
     magnitude = np.where(exponent > 0, (1 + mantissa / 8) * 2.0 ** (exponent - 7), mantissa * 2.0**-9)
     np.testing.assert_array_equal(result, np.where(codes & 0x80, -magnitude, magnitude))

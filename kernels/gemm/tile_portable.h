@@ -67,9 +67,14 @@ inline void tile_gemm(const bf16* a, int64_t lda, TileAt b, int64_t panel_stride
   for (int r = 0; r < rows; r += together)
     with_height(pass_height(rows, r, together), [&]<int kRows>() {
       pack_pass<FloatOperands, kRows>(words + r * lda / 2, lda / 2, k_tiles * kLines, packed);
-      for (int p = 0; p < panels; ++p) {
-        const auto tile = [&](int64_t kt) { return b(kt) + p * panel_stride; };
-        tile_pass_by_panel<kRows>(packed, tile, k_tiles, c + r * ldc + p * kTileN, ldc, accumulate);
+      for (int p = 0; p < panels; p += 2) {
+        // Asked for once for both panels of a pair: whoever is asked fetches ahead at that pace.
+        const bf16* tiles[kMostTileDepth / kTileK];
+        const auto first = [&](int64_t kt) { return tiles[kt] = b(kt) + p * panel_stride; };
+        const auto second = [&](int64_t kt) { return tiles[kt] + panel_stride; };
+        float* out = c + r * ldc + p * kTileN;
+        tile_pass_by_panel<kRows>(packed, first, k_tiles, out, ldc, accumulate);
+        tile_pass_by_panel<kRows>(packed, second, k_tiles, out + kTileN, ldc, accumulate);
       }
     });
 }

@@ -3,6 +3,8 @@
 
 #include <immintrin.h>
 
+#include <type_traits>
+
 #include "kernels/gemm/group_pass.h"
 #include "kernels/gemm/packed_rows_avx2.inl"
 #include "kernels/gemm/sums_avx2.h"
@@ -155,8 +157,7 @@ NUMASERVE_INLINE inline void add_codes(const std::byte* codes, int64_t lines, co
   }
 }
 
-// What a group adds to the results of a panel. `sums` are those of the panel, each row's `kPanels` after the one
-// before.
+// What a group adds to the results of one panel of a pair, the `kPanel`th of those that each row has sums of.
 template <class Codes, Offsets kOffsets, int kRows, int kPanels, int kPanel, class Sums>
 NUMASERVE_INLINE inline void add_group(const GroupPass& p, int64_t group, int half, const int8_t* const (&x)[kRows],
                                        const Sums (&sums)[kRows * kPanels], float* c) {

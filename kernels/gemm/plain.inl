@@ -5,7 +5,6 @@
 #include "kernels/gemm/scratch.inl"
 #include "kernels/gemm/tile.h"
 #include "kernels/include/kernel_table.h"
-#include "kernels/simd/prefetch.h"
 
 #if defined(__AVX512BF16__)
 #include "kernels/gemm/packed_rows_avx512.inl"

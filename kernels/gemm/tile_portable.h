@@ -17,7 +17,6 @@ inline constexpr int kActivationOffset = 0;
 inline constexpr FirstLevelUse kFirstLevelUse = {.quarters = 2, .tile_bytes = 2 * kTileBytes, .other_bytes = 0};
 inline constexpr bool kPacksRows = true;  // see packed_rows_avx2.inl
 inline constexpr bool kPacksTiles = false;
-inline constexpr int kKvRowsInRegisters = 0;
 // Up to how many rows meet weights that are widened in registers (grouped_avx2.inl).
 template <class Element>
 inline constexpr int64_t kRowsInRegisters = sizeof(Element) == 1 ? kRowBlock : kMostTogether;

@@ -51,4 +51,4 @@ def step_kind(plan: StepPlan) -> StepKind:
 
 def tokens_of(plan: StepPlan) -> int:
     """The number of tokens that a plan computes. A token that is not known yet, planned ahead, counts as one."""
-    return sum(len(seq.tokens) or 1 for seq in plan.seqs)
+    return sum(seq.num_tokens for seq in plan.seqs)

@@ -24,7 +24,7 @@ class Gain:
         self._kept = kept
         self._work = costs.begin()
         for seq in decodes:
-            self._work.add(seq.num_computed, 1, 1)
+            self._work.add(seq.next_position, 1, 1)
         self._sequences = len(decodes)
         self._tokens = float(self._sequences)
         self._without = costs.predict(self._work.terms())
@@ -51,7 +51,7 @@ class Gain:
         """Add the `depth`-th guess behind a sequence, which is right, like those before it, with that probability; with
         `times` -1 take it away again."""
         self._tokens += times * probability * self._kept
-        self._work.lengthen(seq.num_computed, depth, times)
+        self._work.lengthen(seq.next_position, depth, times)
 
     def drafting(self, seconds: float) -> None:
         """Guessing takes so long, before the step."""

@@ -26,7 +26,7 @@ class Reading(NamedTuple):
 
 def reading_before_guesses(seq: Sequence, guesses: int) -> Reading:
     """What it reads of a sequence whose next token is known and that is guessed behind."""
-    return Reading(seq.draft_read, seq.num_computed + 1 - seq.draft_read, guesses)
+    return Reading(seq.draft_read, seq.next_position + 1 - seq.draft_read, guesses)
 
 
 def pass_terms(costs: CostModel, readings: ListOf[Reading], number: int) -> Terms:
@@ -66,12 +66,15 @@ class DraftModelWork:
         self.plans: list[DraftWork] = []
 
     def add(self, index: int, seq: Sequence, known: int, guesses: int) -> None:
-        """A sequence is planned as the `index`-th of the plan, and its tokens before `known` are known."""
-        start, behind = seq.num_computed, seq.draft_read
+        """A sequence is planned as the `index`-th of the plan. It reads the tokens before `known`, those that only the
+        workers know among them where it guesses."""
+        start, behind = seq.next_position, seq.draft_read
         if known <= behind:
             return
         if guesses or known - start > 1 or (self._forgets and known - behind > _MOST_LACKING):
             self._read(index, seq, start, known, guesses)
+        elif seq.num_guessed:
+            return  # what it has read of guesses that are right it need not read again, and the answer will tell
         elif self._shares_pages and known // self._page_size > behind // self._page_size:
             self._lagging.append((index, seq, start, known))
 

@@ -61,7 +61,7 @@ class Drafting:
         self._turn = 1  # steps from one in which guesses are looked for in vain to the next
         self._resting = 0  # of those, the steps that are left
         self._least = 0.0  # how often a guess has to be right to pay, by sequences that run; as it was lately
-        self._expected = 0.0  # to be right, of those that were chosen last
+        self.expected = 0.0  # to be right, of those that were chosen last
         self._guesses: dict[Sequence, Guesses] = {}
 
     def begin_step(self) -> None:
@@ -74,8 +74,9 @@ class Drafting:
         each = min(seconds / (sequences + _PAUSE_BESIDE), _OUTLIER * self._pause)
         self._pause += MEMORY * (each - self._pause)
 
-    def took(self, seconds: float, predicted: float, kept: int | None) -> None:
-        """Learn what a step took that was predicted to take so long, and of one with guesses, how many it has kept.
+    def took(self, seconds: float, predicted: float, kept: int | None, expected: float = 0.0) -> None:
+        """Learn what a step took that was predicted to take so long; and of one with guesses, how many it has kept, and
+        how many it was expected to.
 
         A few rows more than fit a tile may cost as much as a tile, and the model of costs knows of no steps in it. And
         of guesses that seem good, those are chosen that seem better than they are.
@@ -91,8 +92,8 @@ class Drafting:
             self._took[True] += _RETRY * (self._took[False] - self._took[True])
             self._pause += _RETRY * (min(_PAUSE, self._pause) - self._pause)
             self._kept += _RETRY * (1.0 - self._kept)
-        elif self._expected > 0.0:
-            self._kept += MEMORY * (min(kept / self._expected, _OUTLIER) - self._kept)
+        elif expected > 0.0:
+            self._kept += MEMORY * (min(kept / expected, _OUTLIER) - self._kept)
 
     @property
     def slower(self) -> float:
@@ -104,28 +105,29 @@ class Drafting:
         self._refused.add(seq)
 
     def choose(self, decodes: list[Sequence], most: int) -> dict[Sequence, Draft]:
-        """The guesses to verify in the next step, at most so many, of sequences whose every token is known."""
+        """The guesses to verify in the next step, at most so many. Behind tokens that only the workers know, they alone
+        can guess."""
         own, of_model = self._depths(decodes, most, unknown=0)
-        self._expected = sum(self._guesses[seq].expected(depth) for seq, depth in own.items())
+        self.expected = sum(self._guesses[seq].expected(depth) for seq, depth in own.items())
         drafts = dict[Sequence, Draft]()
         for seq, depth in own.items():
             drafts[seq] = Draft(self._guesses[seq].tokens[:depth], self._guesses[seq].drafter)
         if self._draft_model is not None:
-            self._expected += sum(self._draft_model.expected(seq, depth) for seq, depth in of_model.items())
+            self.expected += sum(self._draft_model.expected(seq, depth) for seq, depth in of_model.items())
             for seq, depth in of_model.items():
                 drafts[seq] = Draft([TO_BE_DRAFTED] * depth, self._draft_model.name)
         return drafts
 
     def waits(self, running: list[Sequence], most: int) -> bool:
-        """Whether the answer that is awaited will probably be worth the wait: it lets more be guessed. Where it is not
-        it will not be soon, and of many sequences even that takes time to tell."""
+        """Whether the answer that is awaited will probably be worth the wait, since the front end can guess behind it.
+        Where it is not it will not be soon, and of many sequences even that takes time to tell."""
         if self._resting:
             self._resting -= 1
             return False
-        worth = any(self._depths([seq for seq in running if seq.num_pending], most, unknown=1))
-        if not worth:
+        own, _ = self._depths([seq for seq in running if seq.num_pending], most, unknown=1)
+        if not own:
             self._resting = self._turn - 1
-        return worth
+        return bool(own)
 
     def answered(self, seq: Sequence, tokens: list[int], by_model: int = 0) -> None:
         """Hold what was guessed against the next tokens of the sequence, which it has got; `by_model` is how many
@@ -152,7 +154,7 @@ class Drafting:
         rooms = self._rooms_of_model(decodes, unknown, least)
         if most < 1 or not (rooms or any(found)):
             return {}, {}
-        gain = self._gain(decodes)
+        gain = self._gain(decodes, self._pause)
         if not self._costs.predicts:
             own = self._paying(gain, [each for each in found if each and each[-1] not in rooms], most, unknown, least)
             return own, blind_depths(rooms, most - sum(own.values()))
@@ -161,17 +163,18 @@ class Drafting:
         rate = gain.rate
         if self._draft_model is not None and rooms:
             # Guesses that are there cost nothing, and those of the draft model may be more: which of both gives more?
-            beside = self._gain(decodes)
+            # For the draft model's sake no worker rests.
             others = [each for each in found if each and each[-1] not in rooms]
+            beside = self._gain(decodes, self._pause if others else 0.0)
             fewer = self._paying(beside, others, most, unknown, least)
             deeper, better = self._draft_model.depths(beside, rooms, most - sum(fewer.values()), least)
             if better > rate:
                 own, of_model, rate = fewer, deeper, better
         return (own, of_model) if rate > _WORTH * gain.rate_without else ({}, {})
 
-    def _gain(self, decodes: list[Sequence]) -> Gain:
+    def _gain(self, decodes: list[Sequence], pause: float) -> Gain:
         """What a step of those gives without guesses, though planned as one with some."""
-        pause = self._pause * (len(decodes) + _PAUSE_BESIDE)
+        pause *= len(decodes) + _PAUSE_BESIDE
         # Where more were kept than was expected, the sequences know it by themselves: no guess is righter than right.
         return Gain(self._costs, decodes, slower=self.slower, pause=pause, kept=min(1.0, self._kept))
 
@@ -201,25 +204,30 @@ class Drafting:
             return {}
         rooms = _Depths()
         for seq in decodes:
-            room = self._room(seq, unknown)
+            room = self._room(seq)
             if room < 1 or not self._draft_model.may_guess(seq):
+                continue
+            if seq.num_pending > unknown:  # nobody else can guess behind it
+                rooms[seq] = room
                 continue
             guesses = self._guesses_of(seq, least)
             if self._draft_model.expected(seq) > guesses.expected(len(guesses.tokens) - unknown):
                 rooms[seq] = room
         return rooms
 
-    def _room(self, seq: Sequence, unknown: int) -> int:
+    def _room(self, seq: Sequence) -> int:
         """How many tokens may be guessed behind a sequence: its last one is sampled after the last guess."""
         if seq.pool or seq in self._refused:
             return 0
         deepest = MAX_MASKED_DRAFTS if seq.sampling.masked else DEEPEST
-        return min(seq.max_tokens - len(seq.tokens) - 1 - unknown, deepest)
+        return min(seq.max_tokens - len(seq.tokens) - 1 - seq.num_unknown, deepest)
 
     def _next(self, seq: Sequence, depth: int, unknown: int, least: float) -> _Candidate | None:
         """The guess behind `depth` others of a sequence, of which none that is right less often than `least` pays."""
+        if seq.num_pending > unknown:
+            return None
         guesses = self._guesses_of(seq, least)
-        if depth >= len(guesses.tokens) - unknown or depth >= self._room(seq, unknown):
+        if depth >= len(guesses.tokens) - unknown or depth >= self._room(seq):
             return None
         return -(guesses.right ** (depth + unknown + 1)), depth + 1, seq.arrival, seq
 

@@ -52,7 +52,7 @@ class Planner:
         what is left: none would come to an end, or begin, beside sequences of which everything can be guessed."""
         if self._drafting is None:
             return {}
-        decodes = [seq for seq in running if seq.num_remaining == 1 and not seq.num_pending and seq.wants_sample]
+        decodes = [seq for seq in running if seq.num_remaining == 1 and seq.wants_sample]
         most = step.budget.beyond(len(running))
         if self._waiting or any(seq.num_remaining > 1 for seq in running):
             most //= 2
@@ -89,10 +89,9 @@ class Planner:
     def _plan(
         self, step: StepBuilder, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None = None
     ) -> None:
-        start = seq.num_computed
-        end = start + chunk.length + len(chunk.drafts)
         step.add(seq, chunk, pages, init)
-        seq.num_computed = end
+        seq.num_computed += chunk.length + len(chunk.drafts)
+        seq.num_guessed += len(chunk.drafts)
         seq.num_pending += chunk.sample
         seq.logprob_rows_planned += chunk.logprob_rows
         self._kv.publish(seq)

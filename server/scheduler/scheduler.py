@@ -40,7 +40,9 @@ class Scheduler:
     Who runs, who gives way, and why nothing deadlocks, is told in `Seats` and `WaitingQueue`.
 
     What becomes of cached pages is noted in `log`, if there is one. With `drafters`, steps verify what these
-    guess (see `Drafting`). How far a sequence with guesses gets is known only by the answer, so no plan is made behind.
+    guess (see `Drafting`). How far a sequence with guesses gets is known only by the answer. What the front end guesses
+    next follows from it, so no plan is made before. Workers that guess themselves know it: the plan behind goes on from
+    where the sequence will be at least, has pages for where it may be at most, and the workers move it on.
     """
 
     def __init__(
@@ -126,6 +128,8 @@ class Scheduler:
             return None
         self._next_step += 1
         self.in_flight.append(step.in_flight)
+        if self._drafting is not None:
+            step.in_flight.expected = self._drafting.expected
         return step.finish()
 
     def beat(self) -> StepPlan:
@@ -150,12 +154,14 @@ class Scheduler:
                 kept = sum(len(each.following) for each in result.seqs) if record.has_drafts else None
                 # What is waited for behind guesses is a part of their price.
                 took = (result.worker_ns - result.draft_ns) * 1e-9
-                self._drafting.took(took, self.costs.predict(record.terms), kept)
+                self._drafting.took(took, self.costs.predict(record.terms), kept, record.expected)
             self.step_costs.observe(record, result)
         updates: list[SequenceUpdate] = []
         for entry, answer in zip(record.entries, result.seqs, strict=False):  # no entries when it is void
             if entry.seq.state is not SequenceState.FINISHED:
                 updates += self._apply_one(entry, answer)
+        if record.has_drafts and self.in_flight:
+            self.in_flight[0].go_on_behind(record, result)
         return updates
 
     def paused(self, seconds: float) -> None:
@@ -236,7 +242,7 @@ class Scheduler:
         if self._drafting is None or not self.in_flight:
             return False
         room = min(self.config.max_step_tokens, self.config.max_logit_rows) - len(self.running)
-        return self.in_flight[-1].has_drafts or self._drafting.waits(self.running, room)
+        return self.in_flight[-1].is_awaited or self._drafting.waits(self.running, room)
 
     def _let_in(self, held: list[Sequence]) -> None:
         """Put sequences that were held back into the queue."""
@@ -280,9 +286,7 @@ class Scheduler:
             return [SequenceUpdate(seq, None, None, [], finished=True, dropped=True)]
         if seq.state is SequenceState.RUNNING:
             if entry.drafts:
-                seq.num_computed = end  # what rests on wrong guesses is computed again, in the same places
-            if entry.drafter == "draft_model":
-                seq.draft_read += min(len(answer.following), entry.drafts - 1)  # it has not read its last guess
+                self._apply_guesses(entry, len(answer.following))
             if entry.sample or entry.logprob_rows or entry.pool:
                 self.kv.trust(seq, end)
         if entry.sample:
@@ -294,9 +298,18 @@ class Scheduler:
             return []
         return entry.updates(answer, finished=finished)
 
+    def _apply_guesses(self, entry: Entry, right: int) -> None:
+        seq = entry.seq
+        seq.num_guessed -= entry.drafts
+        seq.num_computed -= entry.drafts - right  # what rests on wrong guesses is computed again, in the same places
+        if self.in_flight and seq in self.in_flight[0].guessed_behind:
+            seq.draft_read += right
+        elif entry.drafter == "draft_model":
+            seq.draft_read += min(right, entry.drafts - 1)  # it has not read its last guess
+
     def _add_tokens(self, entry: Entry, answer: SeqResult) -> None:
         seq = entry.seq
-        tokens = [answer.token, *(each.token for each in answer.following)]
+        tokens = answer.tokens
         seq.tokens += tokens
         seq.resuming = False
         if self._drafting is not None:

@@ -98,7 +98,10 @@ class Sequence:
     # locks; then this sequence's own. None and empty unless running.
     pages: list[int] = field(init=False, default_factory=list)
     node: Node | None = field(init=False, default=None)
-    num_computed: int = field(init=False, default=0)  # positions whose KV is written once every plan sent has run
+    # Positions whose KV is written once every plan sent has run; and of them the guesses in flight, any of which may be
+    # wrong, so that the sequence goes on before it.
+    num_computed: int = field(init=False, default=0)
+    num_guessed: int = field(init=False, default=0)
     draft_read: int = field(init=False, default=0)  # the same of the draft model's, if there is one
     num_pending: int = field(
         init=False, default=0
@@ -131,16 +134,27 @@ class Sequence:
         return self.turn != _NO_TURN
 
     @property
+    def next_position(self) -> int:
+        """The next position to compute; each guess in flight that is right will move it on by one."""
+        return self.num_computed - self.num_guessed
+
+    @property
+    def num_unknown(self) -> int:
+        """The most tokens that plans in flight may bring."""
+        return self.num_pending + self.num_guessed
+
+    @property
     def wants_sample(self) -> bool:
-        """Whether, after the tokens that exist, one more is to be sampled: the length is known ahead of the result."""
-        return len(self.tokens) + self.num_pending < self.max_tokens
+        """Whether, after the tokens that exist, one more is to be sampled: the length is known ahead of the result, but
+        for guesses, behind which nothing is planned that would go too far if all were right."""
+        return len(self.tokens) + self.num_unknown < self.max_tokens
 
     @property
     def num_remaining(self) -> int:
         """Positions to compute now: 1 in decode, more in prefill, 0 when only results are awaited."""
-        total = len(self.tokens) + self.num_pending
         # The last token of a sequence is sampled and never computed, unless nothing is sampled at all.
-        return max(0, (total if total < self.max_tokens else self.prompt_len) - self.num_computed)
+        total = len(self.tokens) + self.num_pending if self.wants_sample else self.prompt_len
+        return max(0, total - self.next_position)
 
 
 @dataclass(frozen=True, slots=True)

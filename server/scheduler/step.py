@@ -87,11 +87,23 @@ class InFlight:
     void: bool = False  # its result is to be ignored
     terms: Terms = NO_TERMS  # of its work
     draft_terms: Terms = NO_TERMS  # of the draft model's
+    expected: float = 0.0  # of its guesses, those that should be right
+    guessed_behind: set[Sequence] = field(default_factory=set)  # by the draft model, which reads them up to there
 
     @property
     def has_drafts(self) -> bool:
-        """Whether it has guesses to verify: no plan can be made behind it before they are."""
+        """Whether it has guesses to verify."""
         return any(entry.drafts for entry in self.entries)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether no plan is to be made before it is answered: that tells behind what the front end guesses next."""
+        return any(entry.drafts > entry.by_draft_model for entry in self.entries)
+
+    def go_on_behind(self, before: "InFlight", result: StepResult) -> None:
+        """Learn how many guesses of the plan before were right: this one was made as if none were."""
+        right = {each.seq: len(answer.following) for each, answer in zip(before.entries, result.seqs, strict=True)}
+        self.entries = [entry._replace(end=entry.end + right.get(entry.seq, 0)) for entry in self.entries]
 
     def check(self, result: StepResult) -> None:
         """Raise `ResultMismatch` unless `result` answers this plan, entry by entry."""
@@ -123,14 +135,16 @@ class StepBuilder:
 
     def add(self, seq: Sequence, chunk: Chunk, pages: list[int], init: SlotInit | None) -> None:
         """Plan the sequence's next `chunk`."""
-        start = seq.num_computed
+        start = seq.next_position
         known = start + chunk.length
         drafts = len(chunk.drafts)
         end = known + drafts
         pool = seq.pool and end == seq.prompt_len
         if self._draft_model is not None:
             guesses = drafts if chunk.drafter in WORKER_DRAFTERS else 0
-            self._draft_model.add(len(self.plans), seq, min(known, len(seq.tokens)), guesses)
+            if guesses:
+                self.in_flight.guessed_behind.add(seq)
+            self._draft_model.add(len(self.plans), seq, known if guesses else min(known, len(seq.tokens)), guesses)
         self.plans.append(
             SeqPlan(
                 slot=seq.slot,

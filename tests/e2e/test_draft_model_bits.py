@@ -28,6 +28,11 @@ def drafted(group: RankGroup, *, ahead: int = 1, **changes: object) -> Traffic:
     return Traffic(group, scheduler_config(worker_drafter=DRAFTED, **changes), ahead=ahead, drafters=NoDrafters())
 
 
+def plans_behind_guesses(traffic: Traffic) -> int:
+    """Plans with guesses behind tokens that only the workers knew."""
+    return sum(any(seq.from_previous and seq.tokens for seq in plan.seqs) for plan in traffic.plans)
+
+
 @pytest.fixture(scope="module", params=instruction_sets())
 def isa(request: pytest.FixtureRequest) -> str:
     return request.param
@@ -57,6 +62,7 @@ def test_a_model_that_guesses_what_it_says_itself_is_always_right(twins: RankGro
             assert traffic.serve(requests) == alone
             assert traffic.scheduler.drafted[DRAFTED, True] > 200
             assert traffic.scheduler.drafted[DRAFTED, False] == 0
+            assert (plans_behind_guesses(traffic) > 20) == (ahead == 2)
 
 
 def test_penalties_and_a_draft_model_go_together(twins: RankGroup) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import zmq
 from msgspec.structs import replace
 from numaserve.shm_comm import Board
+from numaserve.workers.process.continuations import Continuations
 from numaserve.workers.protocol import (
     PAGE_SIZE,
     PROTOCOL_VERSION,
@@ -112,13 +113,17 @@ class FakeModel:
         self._kv = bytearray(launch.num_pages * PAGE_BYTES)
         self._slots: dict[int, Slot] = {}
         self._max_slots = launch.max_running_requests
+        self._continuations = Continuations(reads_guesses=True)
 
     def step(self, plan: StepPlan) -> list[SeqResult]:
         self.mask_wait_ns = 0
+        plan = self._continuations.completed(plan)
         read = {each.index for each in plan.draft_work or []}
         for index, seq in enumerate(plan.seqs):
             assert index in read or TO_BE_DRAFTED not in seq.tokens
-        return [self._verified(*each, plan.step_id) for each in zip(plan.seqs, plan.drafts_of_each, strict=True)]
+        results = [self._verified(*each, plan.step_id) for each in zip(plan.seqs, plan.drafts_of_each, strict=True)]
+        self._continuations.ran(plan, (each.tokens for each in results))
+        return results
 
     def _verified(self, seq: SeqPlan, drafts: int, step_id: int) -> SeqResult:
         """Token by token, as far as the drafts are right."""

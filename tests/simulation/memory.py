@@ -30,7 +30,7 @@ class Memory:
 
     def check(self, plan: StepPlan) -> None:
         """Check what does not depend on the state in which the plan is run."""
-        tokens = sum(max(1, len(seq.tokens)) for seq in plan.seqs)
+        tokens = sum(seq.num_tokens for seq in plan.seqs)
         rows = sum(seq.sample + len(seq.prompt_logprobs) for seq in plan.seqs) + sum(plan.drafts_of_each)
         slots = {seq.slot for seq in plan.seqs}
         fits = tokens <= self._scenario.step_tokens and rows <= self._scenario.logit_rows
@@ -46,7 +46,7 @@ class Memory:
         ends = [self._read(*each) for each in zip(plan.seqs, slots, plan.drafts_of_each, strict=True)]
         written: set[tuple[int, int]] = set()
         for seq, slot, (_, right) in zip(plan.seqs, slots, ends, strict=True):
-            for position in range(seq.start, seq.start + max(1, len(seq.tokens))):
+            for position in range(seq.start, seq.start + seq.num_tokens):
                 cell = slot.pages[position // PAGE_SIZE], position % PAGE_SIZE
                 if cell in written:
                     self._world.violate(f"two sequences write to page {cell[0]} in plan {plan.step_id}")
@@ -61,7 +61,7 @@ class Memory:
         """Leave anything in what the plan writes: it failed, or one before it did."""
         for seq in plan.seqs:
             slot = self._open(seq)
-            for position in range(seq.start, seq.start + max(1, len(seq.tokens))):
+            for position in range(seq.start, seq.start + seq.num_tokens):
                 page, at = slot.pages[position // PAGE_SIZE], position % PAGE_SIZE
                 self._pages[page][at] = self._draft_pages[page][at] = -1
 

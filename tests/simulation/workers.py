@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from numaserve.server.engine.constraint import MaskState
+from numaserve.workers.process.continuations import Continuations
 from numaserve.workers.protocol import (
     Failure,
     FromWorker,
@@ -71,6 +72,7 @@ class SimulatedWorkers:
         self._die = die
         self._blame = blame
         self._memory = Memory(world, scenario)
+        self._continuations = Continuations(reads_guesses=scenario.worker_drafter == "draft_model")
         self._board: SimulatedBoard
         self._slots: dict[int, Truth] = {}  # as the plans that were sent have them
         self._queue: deque[_Step] = deque()  # not run to the end; the first is being run
@@ -98,7 +100,6 @@ class SimulatedWorkers:
             if seq.init is not None:
                 self._slots[seq.slot] = self._world.truths[seq.init.sampling.seed]
         truths = [self._slots[seq.slot] for seq in message.seqs]
-        message = drafted(self._world, self._scenario, message, truths)
         step = _Step(message, truths, set(range(self._scenario.ranks)))
         for seq, truth, drafts in zip(message.seqs, step.truths, message.drafts_of_each, strict=True):
             if seq.sample and truth.wanted.masked:
@@ -127,9 +128,7 @@ class SimulatedWorkers:
     def positions_in_flight(self) -> dict[int, range]:
         """The positions that were planned and not answered, of each sequence, by its seed."""
         return {
-            truth.wanted.seed: range(
-                self._answered.get(truth.wanted.seed, 0), seq.start + (len(seq.tokens) or 1) - drafts
-            )
+            truth.wanted.seed: range(self._answered.get(truth.wanted.seed, 0), seq.start + seq.num_tokens - drafts)
             for step in [*self._told, *self.in_flight]
             for seq, truth, drafts in zip(step.plan.seqs, step.truths, step.plan.drafts_of_each, strict=True)
         }
@@ -151,7 +150,7 @@ class SimulatedWorkers:
         if step.fault:
             world.note(f"fault.{step.fault}", step.plan.step_id)
         deadline = self._scenario.step_deadline_s
-        work = self._scenario.token_s * sum(len(seq.tokens) or 1 for seq in step.plan.seqs)
+        work = self._scenario.token_s * sum(seq.num_tokens for seq in step.plan.seqs)
         seconds = min(world.rng.expovariate(1 / self._scenario.step_s) + work, deadline / 2)
         if step.fault == "slow":
             seconds = deadline * world.rng.uniform(0.3, 0.6)
@@ -196,9 +195,7 @@ class SimulatedWorkers:
         if doubtful or step.failed:
             self._memory.spoil(plan)
         else:
-            seqs = self._memory.run(plan, dropped)
-            counts = zip(plan.drafts_of_each, seqs, strict=True)
-            step.wrong_drafts = [drafts - len(result.following) for drafts, result in counts]
+            seqs = self._compute(step, dropped)
         if step.failed and not step.void:
             for truth in step.truths:
                 world.excused[truth.wanted.seed] = "its step failed"
@@ -220,8 +217,20 @@ class SimulatedWorkers:
             if step.fault == "twice":
                 self._send(rank, answer)
 
+    def _compute(self, step: _Step, dropped: dict[int, int]) -> list[SeqResult]:
+        """Run a step without faults, all before it having been run: what they have guessed rightly is known."""
+        plan = step.plan
+        if any(seq.from_previous and seq.tokens for seq in plan.seqs):
+            self._world.note("plan behind guesses", plan.step_id)
+        plan = step.plan = drafted(self._world, self._scenario, self._continuations.completed(plan), step.truths)
+        seqs = self._memory.run(plan, dropped)
+        self._continuations.ran(plan, (each.tokens for each in seqs))
+        counts = zip(plan.drafts_of_each, seqs, strict=True)
+        step.wrong_drafts = [drafts - len(result.following) for drafts, result in counts]
+        return seqs
+
     def _masked_rows(self, seq: SeqPlan, truth: Truth, drafts: int) -> Iterator[_MaskedRow]:
-        known = seq.start + max(1, len(seq.tokens)) - drafts
+        known = seq.start + seq.num_tokens - drafts
         for behind in range(drafts + 1):
             right = seq.tokens[len(seq.tokens) - drafts :][:behind] == truth.tokens[known : known + behind]
             row = seq.slot + behind * self._scenario.running
@@ -270,7 +279,7 @@ class SimulatedWorkers:
                 continue
             self._world.step_answered()
             for seq, truth in zip(first.plan.seqs, first.truths, strict=True):
-                self._answered[truth.wanted.seed] = seq.start + (len(seq.tokens) or 1)
+                self._answered[truth.wanted.seed] = seq.start + seq.num_tokens
             for truth, wrong in zip(first.truths, first.wrong_drafts, strict=False):
                 self._answered[truth.wanted.seed] -= wrong
             if first.failed:

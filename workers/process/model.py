@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from numaserve.workers.planning.ceilings import rank_ceilings
+from numaserve.workers.process.continuations import Continuations
 from numaserve.workers.process.drafting import Drafting
 from numaserve.workers.process.node import NodeContext
 from numaserve.workers.process.populate import Population
@@ -73,6 +74,7 @@ class RankModel:
         self._program = served.program
         self._programs = [served]
         self._drafting = self._make_drafting(served)
+        self._continuations = Continuations(reads_guesses=launch.draft is not None)
         self.terms = served.terms
         if node.masks is not None:
             self._program.use_masks(node.masks, launch.mask_deadline_s)
@@ -172,6 +174,7 @@ class RankModel:
                     self._program.append_pages(seq.slot, seq.pages)
             draft_ns = 0
             if self._drafting is not None:
+                plan = self._continuations.completed(plan)
                 self._drafting.prepare(plan.seqs)
                 if plan.draft_work:
                     plan, draft_ns = self._drafting.run(plan)
@@ -182,6 +185,7 @@ class RankModel:
                 sequences, tokens, targets, plan.step_id, plan.drafts or []
             )
             if self._drafting is not None:
+                self._continuations.ran(plan, _sampled(plan, rows))
                 draft_ns += self._drafting.follow(plan)
         except Exception:
             # Whether a plan can be run shows when all of it has been looked at. To look at it twice, first without
@@ -228,9 +232,16 @@ class RankModel:
 
 
 def _native_row(seq: SeqPlan) -> tuple[int, int, int, bool, int, int]:
-    count = 1 if seq.from_previous else len(seq.tokens)
     end = END_SAMPLE if seq.sample else END_POOL if seq.pool else 0
-    return (seq.slot, seq.start, count, seq.from_previous, end, len(seq.prompt_logprobs))
+    return (seq.slot, seq.start, seq.num_tokens, seq.from_previous, end, len(seq.prompt_logprobs))
+
+
+def _sampled(plan: StepPlan, rows: list[NativeRow]) -> list[list[int]]:
+    sampled: list[list[int]] = [[] for _ in plan.seqs]
+    for index, sample, *_ in rows:
+        if sample is not None:
+            sampled[index].append(sample[0])
+    return sampled
 
 
 def _concatenated(parts: Iterable[list[int]]) -> npt.NDArray[np.int32]:

@@ -51,7 +51,7 @@ class Predicting(Drafting):
         """Read what the step has computed, and keep what was made of it. See `Drafting`."""
         if not plan.seqs:
             return 0
-        counts = [1 if seq.from_previous else len(seq.tokens) for seq in plan.seqs]
+        counts = [seq.num_tokens for seq in plan.seqs]
         rows = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
         read_ns = 0
         if self._behind:

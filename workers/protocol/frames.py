@@ -9,7 +9,7 @@ from numaserve.workers.protocol.lives import Failure, Launch, LoadProgress, Read
 from numaserve.workers.protocol.profiles import ProfileRequest, RankProfile
 from numaserve.workers.protocol.steps import StepPlan, StepResult
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 
 
 class ProtocolError(ValueError):

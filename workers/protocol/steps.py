@@ -63,8 +63,11 @@ class SlotInit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One sequence's part of a step: `len(tokens)` new tokens at positions `start`, `start + 1`, ...
 
-    With `from_previous` the sequence has exactly one new token, the one that this slot sampled last, and `tokens` is
-    empty. `pages` are appended to the slot's page table before the step: when the plan is run, not when it is received,
+    With `from_previous` the first new token is the one that this slot sampled last, and `tokens` has only what is
+    guessed behind it by workers. Where the plan before had such guesses, `start` is where the sequence goes on if all
+    of them are wrong: each that is right moves it on by one, which the worker knows and the front end does not yet.
+
+    `pages` are appended to the slot's page table before the step: when the plan is run, not when it is received,
     since a plan may give a slot or a page to another sequence while the plan before it still runs.
     """
 
@@ -79,6 +82,11 @@ class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     # the chunk goes on past the last position but one of the prompt.
     prompt_logprobs: list[int] = []
     pool: bool = False  # whether the final norm of the last position is the result, of a model loaded with `pooled`
+
+    @property
+    def num_tokens(self) -> int:
+        """How many new tokens it has."""
+        return len(self.tokens) + self.from_previous
 
 
 class DraftWork(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -141,6 +149,11 @@ class SeqResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     embedding: bytes = b""  # fp32, little-endian, of the hidden size; empty where the plan did not pool
     # What was sampled behind `token`, after drafts that were right: at most one more each than there were drafts.
     following: list[SampledToken] = []
+
+    @property
+    def tokens(self) -> list[int]:
+        """All tokens that were sampled, in order."""
+        return [self.token, *(each.token for each in self.following)] if self.token >= 0 else []
 
 
 class StepResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="result"):

@@ -12,6 +12,7 @@ from numaserve.server.scheduler.guesses import DEEPEST, Drafters
 from numaserve.server.scheduler.kv_events import KVEventLog
 from numaserve.server.scheduler.scheduler import Scheduler
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence, SequenceUpdate
+from numaserve.workers.process.continuations import Continuations
 from numaserve.workers.protocol import (
     KEPT_HIDDEN_STATES,
     TO_BE_DRAFTED,
@@ -103,9 +104,11 @@ class SimulatedWorkers:
         self.memory: dict[tuple[int, int], int] = {}
         self.draft_memory: dict[tuple[int, int], int] = {}  # the draft model's
         self.slots: dict[int, Slot] = {}
+        self.continuations = Continuations(reads_guesses=config.worker_drafter == "draft_model")
 
     def run(self, plan: StepPlan) -> StepResult:
         self.check_limits(plan)
+        plan = self.continuations.completed(plan)
         writes: dict[tuple[int, int], int] = {}
         drafts = drafts_of(plan)
         slots = [self.open_slot(seq) for seq in plan.seqs]
@@ -113,6 +116,7 @@ class SimulatedWorkers:
         each = zip(plan.seqs, slots, drafts, strict=True)
         results = [self.run_one(seq, slot, count, writes) for seq, slot, count in each]
         self.memory.update(writes)
+        self.continuations.ran(plan, (each.tokens for each in results))
         draft_ns = 0 if plan.draft_work is UNSET else DRAFT_PASS_NS * (1 + max(drafts))
         return StepResult(plan.step_id, 0, results, 0, 0, worker_ns=step_ns(plan) + draft_ns, draft_ns=draft_ns)
 
@@ -143,7 +147,7 @@ class SimulatedWorkers:
         return replace(plan, seqs=seqs)
 
     def check_limits(self, plan: StepPlan) -> None:
-        tokens = sum(max(1, len(seq.tokens)) for seq in plan.seqs)
+        tokens = sum(seq.num_tokens for seq in plan.seqs)
         rows = sum(seq.sample + len(seq.prompt_logprobs) for seq in plan.seqs) + sum(drafts_of(plan))
         assert 0 < tokens <= self.config.max_step_tokens
         assert rows <= self.config.max_logit_rows
@@ -182,7 +186,7 @@ class SimulatedWorkers:
     def write_garbage(self, plan: StepPlan) -> None:
         for seq in plan.seqs:
             slot = self.open_slot(seq)
-            for position in range(seq.start, seq.start + max(1, len(seq.tokens))):
+            for position in range(seq.start, seq.start + seq.num_tokens):
                 self.memory[self.cell(slot, position)] = self.draft_memory[self.cell(slot, position)] = -1
 
     def open_slot(self, plan: SeqPlan) -> Slot:
@@ -225,7 +229,7 @@ class HalfRight:
 
 def step_ns(plan: StepPlan) -> int:
     """The time that the simulated workers take."""
-    counts = [(seq.start, max(1, len(seq.tokens))) for seq in plan.seqs]
+    counts = [(seq.start, seq.num_tokens) for seq in plan.seqs]
     tokens = sum(count for _, count in counts)
     pairs = sum(start * count + count * (count + 1) // 2 for start, count in counts)
     return STEP_NS + TOKEN_NS * tokens + PAIR_NS * pairs

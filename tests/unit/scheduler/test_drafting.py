@@ -427,7 +427,7 @@ def test_guesses_are_given_up_where_fewer_are_kept_than_their_past_lets_expect()
     (seq,) = drafting._guesses
     for _ in range(60):
         drafting.choose([seq], 2)
-        drafting.took(1e-3, 1e-3, 0)
+        drafting.took(1e-3, 1e-3, 0, drafting.expected)
     assert not drafting.choose([seq], 2)
     for _ in range(300):
         drafting.took(1e-3, 1e-3, None)
@@ -440,6 +440,5 @@ def test_no_more_guesses_are_expected_to_be_right_than_are_verified_however_many
     for _ in range(60):
         drafting.paused(0.0, 1)
     for _ in range(5):
-        drafting._expected = 1.0
-        drafting.took(1e-3, 1e-3, 3)
+        drafting.took(1e-3, 1e-3, 3, 1.0)
     assert not drafting.choose([seq], 8)

@@ -7,6 +7,7 @@ from numaserve.server.scheduler.draft_gain import MEMORY, Gain
 from numaserve.server.scheduler.draft_model_guesses import BLIND, DraftModelGuesses, blind_depths
 from numaserve.server.scheduler.guesses import DEEPEST, REST, Drafters, Guesses, allowed
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
+from numaserve.server.scheduler.step import InFlight
 from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.workers.protocol import MAX_MASKED_DRAFTS, TO_BE_DRAFTED
 
@@ -19,6 +20,8 @@ _OUTLIER = 4.0  # times what is usual: what is further off counts as if it were 
 _STRANGE = 1.5  # times what steps took lately: what is further off, or as far below, counts as if it were that far
 _FEW = 4  # guesses left of a sequence that was guessed rightly, from which on more are looked for
 _LOOKED_AT = 4  # sequences for which something may be looked for at every token
+_USUAL_OUTPUT = 200.0  # tokens of a sequence's output, as long as none has ended
+_MEMORY_OF_ENDS = 0.05  # weight of the last sequence that ended among all that tell it
 _RETRY = 0.01  # by which the doubt about steps with guesses falls with each step without any
 
 
@@ -62,6 +65,7 @@ class Drafting:
         self._resting = 0  # of those, the steps that are left
         self._least = 0.0  # how often a guess has to be right to pay, by sequences that run; as it was lately
         self.expected = 0.0  # to be right, of those that were chosen last
+        self._usual_output = _USUAL_OUTPUT
         self._guesses: dict[Sequence, Guesses] = {}
 
     def begin_step(self) -> None:
@@ -129,6 +133,13 @@ class Drafting:
             self._resting = self._turn - 1
         return bool(own)
 
+    def may_be_last(self, step: InFlight, seconds: float) -> bool:
+        """Whether a plan behind a step with guesses, which takes so long, had better wait for the answer: all of its
+        sequences may have ended, the sooner the more tokens it brings, and the plan would be run in vain."""
+        sequences = len(step.entries)
+        ends = min(1.0, (1.0 + step.expected / sequences) / self._usual_output)
+        return seconds * ends**sequences > self._pause * (sequences + _PAUSE_BESIDE)
+
     def answered(self, seq: Sequence, tokens: list[int], by_model: int = 0) -> None:
         """Hold what was guessed against the next tokens of the sequence, which it has got; `by_model` is how many
         guesses of the draft model were verified."""
@@ -141,6 +152,7 @@ class Drafting:
     def forget(self, seq: Sequence) -> None:
         """Forget a sequence that has ended."""
         self._guesses.pop(seq, None)
+        self._usual_output += _MEMORY_OF_ENDS * (len(seq.tokens) - seq.prompt_len - self._usual_output)
         if self._draft_model is not None:
             self._draft_model.forget(seq)
         self._refused.discard(seq)

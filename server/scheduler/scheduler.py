@@ -241,8 +241,12 @@ class Scheduler:
         """Whether the next plan is to be made after the answer to the last one."""
         if self._drafting is None or not self.in_flight:
             return False
+        last = self.in_flight[-1]
+        seconds = self.step_costs.expected(last) or 0.0
+        if last.is_awaited or (last.has_drafts and self._drafting.may_be_last(last, seconds)):
+            return True
         room = min(self.config.max_step_tokens, self.config.max_logit_rows) - len(self.running)
-        return self.in_flight[-1].is_awaited or self._drafting.waits(self.running, room)
+        return self._drafting.waits(self.running, room)
 
     def _let_in(self, held: list[Sequence]) -> None:
         """Put sequences that were held back into the queue."""

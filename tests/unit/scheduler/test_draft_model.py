@@ -13,7 +13,7 @@ from numaserve.server.scheduler.drafting import Drafting
 from numaserve.server.scheduler.guesses import DEEPEST
 from numaserve.server.scheduler.policy import StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
-from numaserve.server.scheduler.step import InFlight
+from numaserve.server.scheduler.step import Entry, InFlight
 from numaserve.server.scheduler.step_costs import StepCosts
 from numaserve.workers.protocol import KEPT_HIDDEN_STATES, TO_BE_DRAFTED, OperationTerms, SamplingParams, StepResult
 from scheduler_simulation import Service
@@ -209,3 +209,16 @@ def test_the_time_of_a_prompt_is_that_of_both_models() -> None:
             work.add(0, chunk.length, 1)
         lengths.append(chunk.length)
     assert lengths == [50, 12]
+
+
+@pytest.mark.parametrize(("sequences", "seconds", "waits"), [(1, 0.15, True), (1, 1e-4, False), (4, 0.15, False)])
+def test_no_plan_leaves_ahead_that_would_probably_be_run_in_vain(sequences: int, seconds: float, waits: bool) -> None:
+    subject, _ = drafting(0.01)
+    step = InFlight(0, expected=4.0 * sequences)
+    step.entries = [Entry(Sequence(str(i), [1], SamplingParams(), 50), 6, True, 0, False, 5) for i in range(sequences)]
+    subject.paused(1e-3, sequences)
+    assert subject.may_be_last(step, seconds) == waits
+    for entry in step.entries * 100:
+        entry.seq.tokens = [1] * 100_000  # answers are long here
+        subject.forget(entry.seq)
+    assert not subject.may_be_last(step, seconds)

@@ -41,7 +41,7 @@ class StepTimes:
 def step_kind(plan: StepPlan) -> StepKind:
     """The kind of a plan: prompts, output tokens or both. A prompt's last single token counts as output."""
     decoding = sum(
-        seq.from_previous or (seq.init is None and len(seq.tokens) - guesses == 1)
+        seq.init is None and seq.num_tokens - guesses == 1
         for seq, guesses in zip(plan.seqs, plan.drafts_of_each, strict=True)
     )
     if decoding == len(plan.seqs):

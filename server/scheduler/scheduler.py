@@ -242,8 +242,9 @@ class Scheduler:
         if self._drafting is None or not self.in_flight:
             return False
         last = self.in_flight[-1]
-        seconds = self.step_costs.expected(last) or 0.0
-        if last.is_awaited or (last.has_drafts and self._drafting.may_be_last(last, seconds)):
+        if last.is_awaited:
+            return True
+        if last.has_drafts and self._drafting.may_be_last(last, self.step_costs.expected(last) or 0.0):
             return True
         room = min(self.config.max_step_tokens, self.config.max_logit_rows) - len(self.running)
         return self._drafting.waits(self.running, room)

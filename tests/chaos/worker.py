@@ -60,7 +60,7 @@ class Agent:
                 self._states = NativeStates(model._launch, self._node.ring, self._node.masks)
 
         def running(model: RankModel, plan: StepPlan) -> StepAnswer:
-            known = [len(seq.tokens) - drafts for seq, drafts in zip(plan.seqs, plan.drafts_of_each, strict=True)]
+            known = [seq.num_tokens - drafts for seq, drafts in zip(plan.seqs, plan.drafts_of_each, strict=True)]
             if any(count > 1 for count in known):
                 self.at(Point.PREFILL)
             if any(seq.sample and count <= 1 for seq, count in zip(plan.seqs, known, strict=True)):

@@ -17,8 +17,8 @@ class Continuations:
         """`reads_guesses`: what guesses in the worker has read its own guesses as it would read them as tokens, but for
         the last of them. A layer that predicts has not: it has read them with what it made itself."""
         self._reads_guesses = reads_guesses
-        self._said: dict[int, list[int]] = {}  # by slot; all but the last were guessed
-        self._drafts: dict[int, int] = {}  # of the same step
+        # By slot: what was sampled, of which all but the last was guessed, and how many guesses there were.
+        self._last: dict[int, tuple[list[int], int]] = {}
 
     def completed(self, plan: StepPlan) -> StepPlan:
         """The plan with positions and tokens where it could not know them, and with what has to be read of these."""
@@ -32,17 +32,17 @@ class Continuations:
         return replace(plan, seqs=seqs, draft_work=works or plan.draft_work)
 
     def _completed(self, seq: SeqPlan) -> SeqPlan:
-        said = self._said.get(seq.slot, [])
+        said, _ = self._last.get(seq.slot, ([], 0))
         if not said or (len(said) == 1 and not seq.tokens):
             return seq  # the Program knows the token, and where it is
         return replace(seq, start=seq.start + len(said) - 1, tokens=[said[-1], *seq.tokens], from_previous=False)
 
     def _lacking(self, work: DraftWork, slot: int) -> DraftWork:
-        right = self._said[slot][:-1]
-        read = max(0, min(len(right), self._drafts[slot] - 1)) if self._reads_guesses else 0
+        (*right, _), drafts = self._last[slot]
+        read = max(0, min(len(right), drafts - 1)) if self._reads_guesses else 0
         return DraftWork(work.index, work.lacking + right[read:])
 
     def ran(self, plan: StepPlan, sampled: Iterable[list[int]]) -> None:
         """Take in the tokens that a plan has sampled of each of its sequences."""
         for seq, drafts, tokens in zip(plan.seqs, plan.drafts_of_each, sampled, strict=True):
-            self._said[seq.slot], self._drafts[seq.slot] = tokens, drafts
+            self._last[seq.slot] = tokens, drafts

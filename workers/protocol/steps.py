@@ -61,7 +61,7 @@ class SlotInit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class SeqPlan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One sequence's part of a step: `len(tokens)` new tokens at positions `start`, `start + 1`, ...
+    """One sequence's part of a step: `num_tokens` new tokens at positions `start`, `start + 1`, ...
 
     With `from_previous` the first new token is the one that this slot sampled last, and `tokens` has only what is
     guessed behind it by workers. Where the plan before had such guesses, `start` is where the sequence goes on if all

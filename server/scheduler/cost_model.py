@@ -68,21 +68,33 @@ class CostModel:
         """Take in the time of a step."""
         if self._table.is_empty or seconds <= 0.0:
             return
-        if not self._observed:
-            scale = seconds / self.predict(terms)
-            self._rates = [rate * scale for rate in _FIRST_GUESS]
-            self._covariance = [
-                [(_DOUBT * rate) ** 2 if row == column else 0.0 for column in range(NUM_TERMS)]
-                for row, rate in enumerate(self._rates)
-            ]
+        if not self._observed or not self._update(terms, seconds):
+            self._begin(terms, seconds)
         self._observed += 1
+
+    def _begin(self, terms: Terms, seconds: float) -> None:
+        """Take all rates for as much higher or lower than the first guess as a step tells."""
+        self._observed = 0
+        scale = seconds / sum(map(float.__mul__, _FIRST_GUESS, terms))
+        self._rates = [rate * scale for rate in _FIRST_GUESS]
+        self._covariance = [
+            [(_DOUBT * rate) ** 2 if row == column else 0.0 for column in range(NUM_TERMS)]
+            for row, rate in enumerate(self._rates)
+        ]
         self._update(terms, seconds)
 
-    def _update(self, terms: Terms, seconds: float) -> None:
+    def _update(self, terms: Terms, seconds: float) -> bool:
+        """Correct the rates; or tell that the few steps before this one took far too long, and do nothing.
+
+        Steps are slow for many reasons, and fast for none: caches were cold. The fit would come down from such rates
+        only in hundreds of steps, since those that were to be negative are 0 instead.
+        """
         predicted = self.predict(terms)
         gain = [sum(map(float.__mul__, row, terms)) for row in self._covariance]
         variance = sum(map(float.__mul__, gain, terms)) + (_NOISE * max(predicted, seconds)) ** 2
         bound = _OUTLIER * variance**0.5
+        if self._observed < _SETTLED and seconds < predicted - bound:
+            return False
         error = min(max(seconds - predicted, -bound), bound) / variance
         for row, own in enumerate(gain):
             self._rates[row] = max(0.0, self._rates[row] + own * error)
@@ -90,6 +102,7 @@ class CostModel:
                 each - own * other / variance for each, other in zip(self._covariance[row], gain, strict=True)
             ]
             self._wander(row)
+        return True
 
     def _wander(self, row: int) -> None:
         """Let a coefficient be a little less sure than it was, up to the doubt that there was at first."""

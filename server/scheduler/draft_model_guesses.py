@@ -6,10 +6,11 @@ from numaserve.server.scheduler.draft_model import pass_terms, reading_before_gu
 from numaserve.server.scheduler.sequence import Sequence, WorkerDrafter
 
 _DEEPEST = 8  # guesses of a sequence in a step
-BLIND = 3  # the same while nothing is known of the time of a step
+BLIND = 3  # the same while nothing is known of the time of a step, and of those that are only tried
 _MEMORY_OF_ALL = 0.02  # weight of the last guess among those of all sequences, by which new ones are judged
 _FORGOTTEN = 0.01  # of a bad opinion of a sequence, with each step in which nothing is guessed for it
 _DECLINES = 2  # depths in a row that give less, beyond which none gives more
+_SOON, _LATE = 32, 1024  # steps in which nothing pays, until some guesses are tried; at first, and at last
 
 
 class DraftModelGuesses:
@@ -26,6 +27,8 @@ class DraftModelGuesses:
         self._often_right: dict[Sequence, tuple[float, int]] = {}  # and in which step that was seen
         self._of_all = UNKNOWN
         self._steps = 0
+        self._patience = _SOON
+        self._waited = 0
 
     def may_guess(self, seq: Sequence) -> bool:
         """Whether a sequence is the draft model's: nobody tells the masks behind what workers alone know."""
@@ -51,6 +54,20 @@ class DraftModelGuesses:
             before = self.right(seq)
             self._often_right[seq] = before + MEMORY * (was_right - before), self._steps
             self._of_all += _MEMORY_OF_ALL * (was_right - self._of_all)
+
+    def is_to_be_tried(self, *, pays: bool) -> bool:
+        """Whether to try some guesses in the step that is planned, though none `pays`.
+
+        What they cost, and how often they are right, is seen only of what is tried: a bad beginning would be the end.
+        """
+        if pays:
+            self._patience, self._waited = _SOON, 0
+            return False
+        self._waited += 1
+        if self._waited < self._patience:
+            return False
+        self._patience, self._waited = min(2 * self._patience, _LATE), 0
+        return True
 
     def step_ended(self) -> None:
         """What is known is a step older."""
@@ -89,6 +106,6 @@ class DraftModelGuesses:
 
 
 def blind_depths(rooms: dict[Sequence, int], most: int) -> dict[Sequence, int]:
-    """Some guesses behind each sequence, as long as nothing is known of what they take; at most so many of all."""
+    """Some guesses behind each sequence, whatever they take; at most so many of all."""
     each = min(BLIND, most // max(1, len(rooms)))
     return {seq: min(each, room) for seq, room in rooms.items() if min(each, room) > 0}

@@ -112,6 +112,10 @@ class Drafting:
         """The guesses to verify in the next step, at most so many. Behind tokens that only the workers know, they alone
         can guess."""
         own, of_model = self._depths(decodes, most, unknown=0)
+        most -= sum(own.values())
+        if self._draft_model and decodes and most > 0 and self._draft_model.is_to_be_tried(pays=bool(of_model)):
+            rooms = self._rooms_of_model([seq for seq in decodes if seq not in own], 0, self._least * len(decodes))
+            of_model = blind_depths(rooms, most)
         self.expected = sum(self._guesses[seq].expected(depth) for seq, depth in own.items())
         drafts = dict[Sequence, Draft]()
         for seq, depth in own.items():

@@ -67,6 +67,14 @@ def test_decodes_and_chunks_are_predicted_within_a_tenth(noise: float) -> None:
     assert mean_error(model, [mixed(model, rng) for _ in range(50)]) < 0.1
 
 
+def test_the_first_step_of_a_cold_machine_says_little() -> None:
+    rng, model = random.Random(5), learning()
+    model.observe(first := decodes(model, rng), truth(first, 50.0))
+    for _ in range(3):
+        model.observe(terms := decodes(model, rng), truth(terms))
+    assert mean_error(model, [decodes(model, rng) for _ in range(50)]) < 0.2
+
+
 def test_a_machine_that_becomes_slower_is_followed_and_decodes_do_not_wear_chunks_out() -> None:
     rng, model = random.Random(2), learning()
     for index in range(200):

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from msgspec import UNSET
@@ -9,7 +10,7 @@ from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.cost_table import NO_TERMS, Terms
 from numaserve.server.scheduler.draft_gain import UNKNOWN
 from numaserve.server.scheduler.draft_model_guesses import DraftModelGuesses
-from numaserve.server.scheduler.drafting import Drafting
+from numaserve.server.scheduler.drafting import Draft, Drafting
 from numaserve.server.scheduler.guesses import DEEPEST
 from numaserve.server.scheduler.policy import StepBudget
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
@@ -134,10 +135,10 @@ class Rated(CostModel):
     def __init__(self, seconds: float | None = None) -> None:
         super().__init__()
         self.describe([[OperationTerms("linear", row_flops=1.0)]])
-        self._seconds = seconds
+        self.seconds = seconds
 
     def predict(self, terms: Terms) -> float:
-        return 1.0 + 0.01 * terms[2] if self._seconds is None else self._seconds
+        return 1.0 + 0.01 * terms[2] if self.seconds is None else self.seconds
 
 
 def drafting(draft_seconds: float, *guesses: int) -> tuple[Drafting, Sequence]:
@@ -183,6 +184,48 @@ def test_bad_luck_is_forgotten_and_a_new_sequence_is_not_blamed_for_others() -> 
     for _ in range(300):
         guesses.step_ended()
     assert guesses.right(unlucky) > 0.45
+
+
+def when_tried(subject: Drafting, seq: Sequence, steps: int, most: int = 20) -> list[int]:
+    """The steps, of so many, in which the draft model is to guess."""
+    return [step for step in range(steps) if {"draft_model"} & {each.drafter for each in choice(subject, seq, most)}]
+
+
+def choice(subject: Drafting, seq: Sequence, most: int) -> list[Draft]:
+    """What is chosen for a sequence in a step."""
+    return list(subject.choose([seq], most).values())
+
+
+def test_guesses_that_seem_not_to_pay_are_tried_ever_more_seldom() -> None:
+    subject, seq = drafting(1e3)
+    tried = when_tried(subject, seq, 5000)
+    waits = [after - before for before, after in pairwise([-1, *tried])]
+    assert waits == [32, 64, 128, 256, 512, 1024, 1024, 1024]
+
+
+def test_what_is_tried_leaves_each_sequence_its_row_and_those_that_are_guessed_behind_theirs() -> None:
+    subject, seq = drafting(1e3)
+    assert when_tried(subject, seq, 40, most=0) == []
+    assert when_tried(subject, seq, 31, most=2) == []
+    assert subject.choose([], 2) == {}
+    assert subject.choose([seq], 2) == {seq: Draft([TO_BE_DRAFTED] * 2, "draft_model")}
+    subject, seq = drafting(1e3, 5, 6)
+    assert {draft.drafter for _ in range(100) for draft in choice(subject, seq, 20)} == {"played"}
+
+
+def test_guesses_that_are_always_right_are_made_though_the_first_pass_took_a_thousand_times_as_long() -> None:
+    subject, seq = drafting(10.0)
+    costs = subject._draft_model._costs  # type: ignore[union-attr]
+    assert isinstance(costs, Rated)
+    chosen = 0
+    for _ in range(200):
+        drafts = choice(subject, seq, 20)
+        subject.took(1.0, 1.0, len(drafts[0].tokens) if drafts else None)
+        if drafts:
+            costs.seconds = 0.01  # as is observed now
+            subject.answered(seq, [7] * (len(drafts[0].tokens) + 1), by_model=len(drafts[0].tokens))
+        chosen += bool(drafts)
+    assert chosen > 60
 
 
 def test_where_rows_are_few_those_have_them_whose_guesses_are_right_more_often() -> None:

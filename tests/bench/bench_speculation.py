@@ -2,12 +2,12 @@
 
 python tests/bench/bench_speculation.py [--model demo | --larger] [--streams 1 4 16] [--rounds 3] [--json FILE]
 
-Kinds of work: a text to be edited, without and with OpenAI's `prediction` of it, facts to be put as JSON, without and
-with a schema, code that repeats itself, and free chat, greedy and at a temperature of 0.7. No two requests are alike:
-what one server has seen of another's answer would make the next one free. `speed` is tokens a second with by without,
-the median over rounds; `accepted` is the part of the verified guesses that was right, and `guessed` the part of all
-tokens that came as guesses. With `--larger` the demo is the draft model of one of a billion parameters that says nearly
-the same (larger_demo.py).
+Kinds of work: a text whose spelling is to be corrected, without and with OpenAI's `prediction` of it, facts to be put
+as JSON, without and with a schema, code that repeats itself, and free chat, greedy and at a temperature of 0.7. No two
+requests of a row are alike, and rows have a `cache_salt` each: what a server has seen of an answer would make the next
+one free. `speed` is tokens a second with by without, the median over rounds; `accepted` is the part of the verified
+guesses that was right, and `guessed` the part of all tokens that came as guesses. With `--larger` the demo is the draft
+model of one of a billion parameters that says nearly the same (larger_demo.py).
 """
 
 import argparse
@@ -27,20 +27,20 @@ from typing import Any
 import httpx
 from bench_serving import Server, serving
 from larger_demo import save_larger
+from misspelt import misspelt_text
 from numaserve.server.cli.bench_report import MachineReport
 from numaserve.server.loadtest.speculation import Speculation, speculation_of
 from numaserve.workers.bench.rows import Row, Rows
 from numaserve.workers.weights.hub import resolve_model
 
 TOKENS = 160
-REQUESTS = 2  # of each stream
+REQUESTS = 2  # of each stream, but
+LEAST_REQUESTS = 8  # of all
 OPTIONS = ("--kv-cache-gib", "0.5")
 NOUNS = ("river", "garden", "teacher", "window", "engine", "letter", "bridge", "doctor", "market", "forest", "kitchen")
-VERBS = ("watched", "repaired", "painted", "followed", "described", "forgot", "visited", "measured", "carried")
-ADJECTIVES = ("old", "quiet", "narrow", "bright", "heavy", "careful", "distant", "green", "broken", "famous")
 NAMES = ("Anna", "Boris", "Carla", "David", "Elena", "Frank", "Greta", "Hugo", "Irene", "Jonas", "Karin", "Luis")
 CITIES = ("Oslo", "Porto", "Lyon", "Turin", "Bergen", "Graz", "Ghent", "Malmo", "Split", "Basel")
-EDIT = "Repeat this text word for word, but write 'lake' in place of 'river':\n\n"
+EDIT = "Correct the spelling of this text and change nothing else:\n\n"
 PERSON = {"name": {"type": "string"}, "age": {"type": "integer"}, "city": {"type": "string"}}
 OBJECT = {"type": "object", "properties": PERSON, "required": list(PERSON), "additionalProperties": False}
 SCHEMA = {"name": "people", "schema": {"type": "array", "items": OBJECT}}
@@ -57,23 +57,13 @@ def asking(text: str, **fields: Any) -> Body:
 
 def edit(chance: random.Random) -> Body:
     """A text of which almost all comes again."""
-    text = _story(chance)
-    return asking(f"{EDIT}{text}")
+    return asking(f"{EDIT}{misspelt_text(chance)}")
 
 
 def edit_as_predicted(chance: random.Random) -> Body:
     """The same, with the text as the prediction."""
-    text = _story(chance)
+    text = misspelt_text(chance)
     return asking(f"{EDIT}{text}", prediction={"type": "content", "content": text})
-
-
-def _story(chance: random.Random) -> str:
-
-    def thing() -> str:
-        return f"{chance.choice(ADJECTIVES)} {chance.choice(NOUNS)}"
-
-    sentences = [f"The {thing()} {chance.choice(VERBS)} the {thing()} near {chance.choice(CITIES)}." for _ in range(10)]
-    return " ".join(sentences)
 
 
 def json_of_facts(chance: random.Random) -> Body:
@@ -136,12 +126,14 @@ def _verified(server: Server) -> Speculation:
 
 
 def bench(off: Server, on: Server, kinds: Sequence[str], streams: Sequence[int], rounds: int) -> Rows:
-    """Every kind of work, with every number of streams."""
-    seeds = itertools.count()
+    """Every kind of work, with every number of streams: the same texts for each, which know nothing of each other."""
     for kind, temperature, count in itertools.product(kinds, (0.0, 0.7), streams):
         speeds, tokens, before = [], 0, _verified(on)
-        for _ in range(rounds):
-            bodies = [KINDS[kind](random.Random(next(seeds))) for _ in range(REQUESTS * count)]
+        apart = {"cache_salt": f"{kind} {temperature} {count}"}
+        requests = max(REQUESTS * count, LEAST_REQUESTS)
+        for number in range(rounds):
+            seeds = range(number * requests, (number + 1) * requests)
+            bodies = [KINDS[kind](random.Random(seed)) | apart for seed in seeds]
             seconds, answers = [], []
             for server in (off, on):
                 begin = time.perf_counter()

@@ -76,6 +76,11 @@ class StepWork:
         self._kv_bytes = 0
         self._kv_flops = 0
 
+    @property
+    def tokens(self) -> int:
+        """New tokens of all sequences: rows of most products."""
+        return self._tokens
+
     def add(self, start: int, count: int, rows: int = 0, *, times: int = 1) -> None:
         """Add `count` new tokens of a sequence from position `start` on, and as many rows of logits; of `times` such
         sequences."""

@@ -1,9 +1,11 @@
 """What a step gives, and takes, with guesses to verify."""
 
 from numaserve.server.scheduler.cost_model import CostModel
+from numaserve.server.scheduler.row_times import RowTimes
 from numaserve.server.scheduler.sequence import Sequence
 
 UNKNOWN = 0.5  # how often guesses are right of which nothing is known
+DECLINES = 3  # guesses in a row, or rounds of them, by which a step gives less, beyond which none makes it give more
 MEMORY = 0.15  # weight of the last guess among all that tell how often they are right
 
 
@@ -15,11 +17,13 @@ def expected(right: float, depth: int) -> float:
 class Gain:
     """Tokens a second of a step of sequences with one known token each, to which guesses are added one by one."""
 
-    def __init__(self, costs: CostModel, decodes: list[Sequence], *, slower: float, pause: float, kept: float) -> None:
-        """`slower` is what such steps take of the predicted time, `pause` for how long workers rest for their sake, and
-        `kept` how many guesses are kept of those that are expected to be."""
+    def __init__(
+        self, costs: CostModel, decodes: list[Sequence], times: RowTimes, *, pause: float, kept: float
+    ) -> None:
+        """`times` is what steps take of the predicted time, `pause` for how long workers rest for the guesses' sake,
+        and `kept` how many guesses are kept of those that are expected to be."""
         self._costs = costs
-        self._slower = slower
+        self._times = times
         self._pause = pause
         self._kept = kept
         self._work = costs.begin()
@@ -27,14 +31,13 @@ class Gain:
             self._work.add(seq.next_position, 1, 1)
         self._sequences = len(decodes)
         self._tokens = float(self._sequences)
-        self._without = costs.predict(self._work.terms())
+        self._without = self._seconds
         self._drafting = 0.0
 
     @property
     def rate(self) -> float:
         """Tokens a second."""
-        seconds = self._slower * self._costs.predict(self._work.terms())
-        return self._tokens / (seconds + self._drafting + self._pause)
+        return self._tokens / (self._seconds + self._drafting + self._pause)
 
     @property
     def rate_without(self) -> float:
@@ -44,8 +47,12 @@ class Gain:
     @property
     def least(self) -> float:
         """How often a guess behind each has to be right to pay, by the number of sequences."""
-        row = self._costs.predict(self._work.terms(0, 1, 1)) - self._costs.predict(self._work.terms())
-        return self._slower * row / self._without / self._kept
+        without = self._costs.predict(self._work.terms())
+        return (self._costs.predict(self._work.terms(0, 1, 1)) / without - 1.0) / self._kept
+
+    @property
+    def _seconds(self) -> float:
+        return self._costs.predict(self._work.terms()) * self._times.ratio(self._work.tokens)
 
     def add(self, seq: Sequence, depth: int, probability: float, times: int = 1) -> None:
         """Add the `depth`-th guess behind a sequence, which is right, like those before it, with that probability; with

@@ -1,7 +1,7 @@
 """How many tokens the workers' draft model is to guess: for all sequences together, since one pass guesses for all."""
 
 from numaserve.server.scheduler.cost_model import CostModel
-from numaserve.server.scheduler.draft_gain import MEMORY, UNKNOWN, Gain, expected
+from numaserve.server.scheduler.draft_gain import DECLINES, MEMORY, UNKNOWN, Gain, expected
 from numaserve.server.scheduler.draft_model import pass_terms, reading_before_guesses
 from numaserve.server.scheduler.sequence import Sequence, WorkerDrafter
 
@@ -9,7 +9,6 @@ _DEEPEST = 8  # guesses of a sequence in a step
 BLIND = 3  # the same while nothing is known of the time of a step, and of those that are only tried
 _MEMORY_OF_ALL = 0.02  # weight of the last guess among those of all sequences, by which new ones are judged
 _FORGOTTEN = 0.01  # of a bad opinion of a sequence, with each step in which nothing is guessed for it
-_DECLINES = 2  # depths in a row that give less, beyond which none gives more
 _SOON, _LATE = 32, 1024  # steps in which nothing pays, until some guesses are tried; at first, and at last
 
 
@@ -91,7 +90,7 @@ class DraftModelGuesses:
         level = sorted(rooms, key=right.__getitem__, reverse=True)
         for depth in range(1, _DEEPEST + 1):
             level = [seq for seq in level if depth <= rooms[seq] and right[seq] ** depth > least][: max(0, most)]
-            if not level or declines == _DECLINES:
+            if not level or declines == DECLINES:
                 break
             most -= len(level)
             for seq in level:

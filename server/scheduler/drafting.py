@@ -3,9 +3,10 @@
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from numaserve.server.scheduler.draft_gain import MEMORY, Gain
+from numaserve.server.scheduler.draft_gain import DECLINES, MEMORY, Gain
 from numaserve.server.scheduler.draft_model_guesses import BLIND, DraftModelGuesses, blind_depths
 from numaserve.server.scheduler.guesses import DEEPEST, REST, Drafters, Guesses, allowed
+from numaserve.server.scheduler.row_times import RowTimes
 from numaserve.server.scheduler.sequence import SchedulerConfig, Sequence
 from numaserve.server.scheduler.step import InFlight
 from numaserve.server.scheduler.step_costs import StepCosts
@@ -17,7 +18,6 @@ _PAUSE = 1e-4
 _PAUSE_BESIDE = 4
 _WORTH = 1.05  # how much more a step has to give: guessing itself takes time from the workers, on few cores
 _OUTLIER = 4.0  # times what is usual: what is further off counts as if it were that far
-_STRANGE = 1.5  # times what steps took lately: what is further off, or as far below, counts as if it were that far
 _FEW = 4  # guesses left of a sequence that was guessed rightly, from which on more are looked for
 _LOOKED_AT = 4  # sequences for which something may be looked for at every token
 _USUAL_OUTPUT = 200.0  # tokens of a sequence's output, as long as none has ended
@@ -59,7 +59,7 @@ class Drafting:
         self._drafters = drafters
         self._refused: set[Sequence] = set()
         self._pause = _PAUSE
-        self._took = {False: 1.0, True: 1.0}  # of the predicted time, steps without guesses and with some
+        self._times = RowTimes()
         self._kept = 1.0  # of the guesses that were expected to be right, those that were
         self._turn = 1  # steps from one in which guesses are looked for in vain to the next
         self._resting = 0  # of those, the steps that are left
@@ -78,31 +78,19 @@ class Drafting:
         each = min(seconds / (sequences + _PAUSE_BESIDE), _OUTLIER * self._pause)
         self._pause += MEMORY * (each - self._pause)
 
-    def took(self, seconds: float, predicted: float, kept: int | None, expected: float = 0.0) -> None:
-        """Learn what a step took that was predicted to take so long; and of one with guesses, how many it has kept, and
-        how many it was expected to.
-
-        A few rows more than fit a tile may cost as much as a tile, and the model of costs knows of no steps in it. And
-        of guesses that seem good, those are chosen that seem better than they are.
-        """
-        drafted = kept is not None
+    def took(self, ratio: float, rows: int | None, kept: int | None, expected: float = 0.0) -> None:
+        """Learn what a step took of the predicted time, and of how many rows it was, if no prompt was beside; and of
+        one with guesses, how many it has kept, and how many it was expected to: of guesses that seem good, those are
+        chosen that seem better than they are."""
         if self._draft_model is not None:
             self._draft_model.step_ended()
-        if predicted > 0.0:
-            # One step with some other program beside it says nothing of guesses; many of them in a row do.
-            usual = self._took[drafted]
-            self._took[drafted] += MEMORY * (min(max(seconds / predicted, usual / _STRANGE), usual * _STRANGE) - usual)
+        if rows is not None and ratio > 0.0:
+            self._times.took(rows, ratio)
         if kept is None:
-            self._took[True] += _RETRY * (self._took[False] - self._took[True])
             self._pause += _RETRY * (min(_PAUSE, self._pause) - self._pause)
             self._kept += _RETRY * (1.0 - self._kept)
         elif expected > 0.0:
             self._kept += MEMORY * (min(kept / expected, _OUTLIER) - self._kept)
-
-    @property
-    def slower(self) -> float:
-        """What steps with guesses take of the predicted time, by what those without take of it."""
-        return self._took[True] / self._took[False]
 
     def refuse(self, seq: Sequence) -> None:
         """Guess nothing behind a sequence any more."""
@@ -192,26 +180,30 @@ class Drafting:
         """What a step of those gives without guesses, though planned as one with some."""
         pause *= len(decodes) + _PAUSE_BESIDE
         # Where more were kept than was expected, the sequences know it by themselves: no guess is righter than right.
-        return Gain(self._costs, decodes, slower=self.slower, pause=pause, kept=min(1.0, self._kept))
+        return Gain(self._costs, decodes, self._times, pause=pause, kept=min(1.0, self._kept))
 
     def _paying(self, gain: Gain, heap: list[_Candidate], most: int, unknown: int, least: float) -> _Depths:
         """Those guesses that make `gain` greater, the most probable first; they are added to it."""
-        predicts, rate, depths = self._costs.predicts, gain.rate, _Depths()
+        predicts, best, depths = self._costs.predicts, gain.rate, _Depths()
+        in_vain: list[tuple[Sequence, int, float]] = []  # the last ones
         heapify(heap)
         for _ in range(most):
-            if not heap:
+            if not heap or len(in_vain) == DECLINES:
                 break
             loss, depth, _, seq = heappop(heap)
             gain.add(seq, depth, -loss)
-            better = gain.rate
-            if predicts and better <= rate:  # and worse with each one more: they gain less and less
-                gain.add(seq, depth, -loss, times=-1)
-                break
-            rate, depths[seq] = better, depth
+            depths[seq] = depth
+            in_vain.append((seq, depth, -loss))
+            if not predicts or gain.rate > best:
+                best = gain.rate
+                in_vain.clear()
             following = self._next(seq, depth, unknown, least) if predicts or depth < BLIND else None
             if following is not None:
                 heappush(heap, following)
-        return depths
+        for seq, depth, probability in reversed(in_vain):
+            gain.add(seq, depth, probability, times=-1)
+            depths[seq] = depth - 1
+        return {seq: depth for seq, depth in depths.items() if depth}
 
     def _rooms_of_model(self, decodes: list[Sequence], unknown: int, least: float) -> _Depths:
         """The sequences that the draft model is to guess behind, of whose guesses more should be right than of what is

@@ -154,7 +154,8 @@ class Scheduler:
                 kept = sum(len(each.following) for each in result.seqs) if record.has_drafts else None
                 # What is waited for behind guesses is a part of their price.
                 took = (result.worker_ns - result.draft_ns) * 1e-9
-                self._drafting.took(took, self.costs.predict(record.terms), kept, record.expected)
+                predicted = self.costs.predict(record.terms)
+                self._drafting.took(took / predicted if predicted else 0.0, record.rows, kept, record.expected)
             self.step_costs.observe(record, result)
         updates: list[SequenceUpdate] = []
         for entry, answer in zip(record.entries, result.seqs, strict=False):  # no entries when it is void

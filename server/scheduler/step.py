@@ -87,6 +87,7 @@ class InFlight:
     void: bool = False  # its result is to be ignored
     terms: Terms = NO_TERMS  # of its work
     draft_terms: Terms = NO_TERMS  # of the draft model's
+    tokens: int = 0  # of all its sequences
     expected: float = 0.0  # of its guesses, those that should be right
     guessed_behind: set[Sequence] = field(default_factory=set)  # by the draft model, which reads them up to there
 
@@ -94,6 +95,12 @@ class InFlight:
     def has_drafts(self) -> bool:
         """Whether it has guesses to verify."""
         return any(entry.drafts for entry in self.entries)
+
+    @property
+    def rows(self) -> int | None:
+        """Rows of its products, where it only goes on with sequences; None beside prompts."""
+        rows = len(self.entries) + sum(entry.drafts for entry in self.entries)
+        return rows if rows == self.tokens else None
 
     @property
     def is_awaited(self) -> bool:
@@ -168,7 +175,7 @@ class StepBuilder:
 
     def finish(self) -> StepPlan:
         """The plan, to which nothing is added any more."""
-        self.in_flight.terms = self._work.terms()
+        self.in_flight.terms, self.in_flight.tokens = self._work.terms(), self._work.tokens
         drafts = [entry.drafts for entry in self.in_flight.entries]
         more: dict[str, Any] = {"drafts": drafts} if any(drafts) else {}  # left out where there is nothing to say
         if self._draft_model is not None:

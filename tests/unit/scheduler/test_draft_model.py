@@ -220,7 +220,8 @@ def test_guesses_that_are_always_right_are_made_though_the_first_pass_took_a_tho
     chosen = 0
     for _ in range(200):
         drafts = choice(subject, seq, 20)
-        subject.took(1.0, 1.0, len(drafts[0].tokens) if drafts else None)
+        guessed = len(drafts[0].tokens) if drafts else 0
+        subject.took(1.0, 1 + guessed, guessed if drafts else None)
         if drafts:
             costs.seconds = 0.01  # as is observed now
             subject.answered(seq, [7] * (len(drafts[0].tokens) + 1), by_model=len(drafts[0].tokens))

@@ -356,19 +356,31 @@ def test_the_next_plan_waits_for_an_answer_behind_which_much_can_be_guessed() ->
 def test_guesses_are_given_up_where_steps_with_them_take_longer_than_was_predicted_and_tried_again_later() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
     (seq,) = drafting._guesses
-    for _ in range(40):
-        drafting.took(4e-3, 1e-3, 1)
+    drafting.took(1.0, 1, None)
+    for rows in (2, 3) * 20:
+        drafting.took(4.0, rows, rows - 1)
     assert not drafting.choose([seq], 2)
-    for _ in range(300):
-        drafting.took(1e-3, 1e-3, None)
+    for _ in range(1000):
+        drafting.took(1.0, 1, None)
     assert drafting.choose([seq], 2)
 
 
-def test_one_step_that_took_long_says_little_of_those_with_guesses() -> None:
+def test_no_more_is_guessed_than_the_kernels_multiply_at_once() -> None:
     drafting = settled(READ, [7] * 17, [7] * 20)
-    before = drafting.slower
-    drafting.took(100e-3, 1e-3, None)
-    assert 0.9 * before < drafting.slower < before
+    (seq,) = drafting._guesses
+    for rows in [*range(1, 18)] * 20:
+        drafting.took(1.0 if rows <= 6 else 3.0, rows, rows - 1)
+    (draft,) = drafting.choose([seq], 16).values()
+    assert len(draft.tokens) == 5
+
+
+def test_a_guess_that_costs_more_than_it_gives_is_made_where_those_behind_it_cost_nothing() -> None:
+    drafting = settled(READ, [7] * 17, [7] * 20)
+    (seq,) = drafting._guesses
+    for rows in [*range(1, 18)] * 20:
+        drafting.took(1.0 if rows == 1 else 2.1, rows, rows - 1)
+    (draft,) = drafting.choose([seq], 16).values()
+    assert len(draft.tokens) > 5
 
 
 @pytest.mark.parametrize(("sequences", "asked"), [(1, 64), (8, 9)])
@@ -418,7 +430,7 @@ def test_guesses_are_given_up_where_the_workers_rest_for_long_to_get_them() -> N
         drafting.paused(1.0, 1)
     assert not drafting.choose([seq], 2)
     for _ in range(1000):  # as long as nothing is seen of it
-        drafting.took(1e-3, 1e-3, None)
+        drafting.took(1.0, 1, None)
     assert drafting.choose([seq], 2)
 
 
@@ -427,10 +439,10 @@ def test_guesses_are_given_up_where_fewer_are_kept_than_their_past_lets_expect()
     (seq,) = drafting._guesses
     for _ in range(60):
         drafting.choose([seq], 2)
-        drafting.took(1e-3, 1e-3, 0, drafting.expected)
+        drafting.took(1.0, 3, 0, drafting.expected)
     assert not drafting.choose([seq], 2)
     for _ in range(300):
-        drafting.took(1e-3, 1e-3, None)
+        drafting.took(1.0, 1, None)
     assert drafting.choose([seq], 2)
 
 
@@ -440,5 +452,5 @@ def test_no_more_guesses_are_expected_to_be_right_than_are_verified_however_many
     for _ in range(60):
         drafting.paused(0.0, 1)
     for _ in range(5):
-        drafting.took(1e-3, 1e-3, 3, 1.0)
+        drafting.took(1.0, 4, 3, 1.0)
     assert not drafting.choose([seq], 8)

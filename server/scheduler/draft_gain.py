@@ -5,7 +5,7 @@ from numaserve.server.scheduler.row_times import RowTimes
 from numaserve.server.scheduler.sequence import Sequence
 
 UNKNOWN = 0.5  # how often guesses are right of which nothing is known
-DECLINES = 3  # guesses in a row, or rounds of them, by which a step gives less, beyond which none makes it give more
+DECLINES = 3  # guesses in a row, or rounds of them, by which a step gives less, beyond which no more are looked at
 MEMORY = 0.15  # weight of the last guess among all that tell how often they are right
 
 
@@ -47,8 +47,9 @@ class Gain:
     @property
     def least(self) -> float:
         """How often a guess behind each has to be right to pay, by the number of sequences."""
-        without = self._costs.predict(self._work.terms())
-        return (self._costs.predict(self._work.terms(0, 1, 1)) / without - 1.0) / self._kept
+        more = self._sequences
+        seconds = self._costs.predict(self._work.terms(0, more, more)) * self._times.ratio(self._work.tokens + more)
+        return max(0.0, seconds / self._without - 1.0) / more / self._kept
 
     @property
     def _seconds(self) -> float:

@@ -1,5 +1,7 @@
 """How many tokens the workers' draft model is to guess: for all sequences together, since one pass guesses for all."""
 
+from itertools import islice
+
 from numaserve.server.scheduler.cost_model import CostModel
 from numaserve.server.scheduler.draft_gain import DECLINES, MEMORY, UNKNOWN, Gain, expected
 from numaserve.server.scheduler.draft_model import pass_terms, reading_before_guesses
@@ -9,6 +11,7 @@ _DEEPEST = 8  # guesses of a sequence in a step
 BLIND = 3  # the same while nothing is known of the time of a step, and of those that are only tried
 _MEMORY_OF_ALL = 0.02  # weight of the last guess among those of all sequences, by which new ones are judged
 _FORGOTTEN = 0.01  # of a bad opinion of a sequence, with each step in which nothing is guessed for it
+_TRIED = 4  # sequences for which guesses are only tried
 _SOON, _LATE = 32, 1024  # steps in which nothing pays, until some guesses are tried; at first, and at last
 
 
@@ -54,19 +57,21 @@ class DraftModelGuesses:
             self._often_right[seq] = before + MEMORY * (was_right - before), self._steps
             self._of_all += _MEMORY_OF_ALL * (was_right - self._of_all)
 
-    def is_to_be_tried(self, *, pays: bool) -> bool:
+    def is_due(self, *, pays: bool) -> bool:
         """Whether to try some guesses in the step that is planned, though none `pays`.
 
         What they cost, and how often they are right, is seen only of what is tried: a bad beginning would be the end.
         """
-        if pays:
-            self._patience, self._waited = _SOON, 0
-            return False
-        self._waited += 1
-        if self._waited < self._patience:
-            return False
-        self._patience, self._waited = min(2 * self._patience, _LATE), 0
-        return True
+        self._patience, self._waited = (_SOON, 0) if pays else (self._patience, self._waited + 1)
+        return self._waited >= self._patience
+
+    def tried(self, rooms: dict[Sequence, int], most: int) -> dict[Sequence, int]:
+        """Some guesses to try, behind few sequences, of those of which it has read most."""
+        few = sorted(rooms, key=lambda seq: seq.next_position - seq.draft_read)[:_TRIED]
+        depths = blind_depths({seq: rooms[seq] for seq in few}, most)
+        if depths:
+            self._patience, self._waited = min(2 * self._patience, _LATE), 0
+        return depths
 
     def step_ended(self) -> None:
         """What is known is a step older."""
@@ -105,6 +110,6 @@ class DraftModelGuesses:
 
 
 def blind_depths(rooms: dict[Sequence, int], most: int) -> dict[Sequence, int]:
-    """Some guesses behind each sequence, whatever they take; at most so many of all."""
-    each = min(BLIND, most // max(1, len(rooms)))
-    return {seq: min(each, room) for seq, room in rooms.items() if min(each, room) > 0}
+    """Some guesses behind each sequence, or behind as many as may be, whatever they take; at most so many of all."""
+    each = min(BLIND, max(1, most // max(1, len(rooms))))
+    return {seq: min(each, room) for seq, room in islice(rooms.items(), max(0, most) // each)}

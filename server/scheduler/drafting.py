@@ -22,7 +22,7 @@ _FEW = 4  # guesses left of a sequence that was guessed rightly, from which on m
 _LOOKED_AT = 4  # sequences for which something may be looked for at every token
 _USUAL_OUTPUT = 200.0  # tokens of a sequence's output, as long as none has ended
 _MEMORY_OF_ENDS = 0.05  # weight of the last sequence that ended among all that tell it
-_RETRY = 0.01  # by which the doubt about steps with guesses falls with each step without any
+_RETRY = 0.01  # by which what speaks against guesses is forgotten with each step without any
 
 
 class Draft(NamedTuple):
@@ -42,9 +42,10 @@ class Drafting:
     """Which guesses are worth a place in the next step, and when to wait for an answer for their sake.
 
     A verified row has the bits that it would have alone, so guesses change when tokens come, and never which. Those of
-    all sequences together are chosen greedily: one more as long as it makes the step give more tokens a second, by how
-    often the sequence's guesses were right and by what the step will cost (`CostModel`). Every guess is held against
-    the token that came, chosen or not, so that it costs nothing to learn that they are no good.
+    all sequences together are chosen greedily: one more as long as it, or one of the next, makes the step give more
+    tokens a second, by how often the sequence's guesses were right and by what the step will cost (`CostModel`, and
+    `RowTimes` for what is not linear). Every guess is held against the token that came, chosen or not, so that it costs
+    nothing to learn that they are no good.
 
     A plan that is made before the answer to the last one knows nothing that a guess could follow. So a step that would
     gain by guesses is planned after the answer, though the workers wait for it meanwhile.
@@ -100,10 +101,9 @@ class Drafting:
         """The guesses to verify in the next step, at most so many. Behind tokens that only the workers know, they alone
         can guess."""
         own, of_model = self._depths(decodes, most, unknown=0)
-        most -= sum(own.values())
-        if self._draft_model and decodes and most > 0 and self._draft_model.is_to_be_tried(pays=bool(of_model)):
+        if self._draft_model is not None and self._draft_model.is_due(pays=bool(of_model)):
             rooms = self._rooms_of_model([seq for seq in decodes if seq not in own], 0, self._least * len(decodes))
-            of_model = blind_depths(rooms, most)
+            of_model = self._draft_model.tried(rooms, most - sum(own.values()))
         self.expected = sum(self._guesses[seq].expected(depth) for seq, depth in own.items())
         drafts = dict[Sequence, Draft]()
         for seq, depth in own.items():
@@ -186,16 +186,19 @@ class Drafting:
         """Those guesses that make `gain` greater, the most probable first; they are added to it."""
         predicts, best, depths = self._costs.predicts, gain.rate, _Depths()
         in_vain: list[tuple[Sequence, int, float]] = []  # the last ones
+        # The step up where kernels begin another pass is greater for each of many sequences.
+        enough = max(DECLINES, len(heap) // 2)
         heapify(heap)
         for _ in range(most):
-            if not heap or len(in_vain) == DECLINES:
+            if not heap or len(in_vain) == enough:
                 break
             loss, depth, _, seq = heappop(heap)
             gain.add(seq, depth, -loss)
             depths[seq] = depth
             in_vain.append((seq, depth, -loss))
-            if not predicts or gain.rate > best:
-                best = gain.rate
+            rate = gain.rate
+            if not predicts or rate > best:
+                best = rate
                 in_vain.clear()
             following = self._next(seq, depth, unknown, least) if predicts or depth < BLIND else None
             if following is not None:

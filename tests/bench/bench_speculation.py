@@ -126,7 +126,7 @@ def _verified(server: Server) -> Speculation:
 
 
 def bench(off: Server, on: Server, kinds: Sequence[str], streams: Sequence[int], rounds: int) -> Rows:
-    """Every kind of work, with every number of streams: the same texts for each, which know nothing of each other."""
+    """Every kind of work, with every number of streams; what is asked in one row is not known in another."""
     for kind, temperature, count in itertools.product(kinds, (0.0, 0.7), streams):
         speeds, tokens, before = [], 0, _verified(on)
         apart = {"cache_salt": f"{kind} {temperature} {count}"}

@@ -37,9 +37,10 @@ def misspelt_text(chance: random.Random) -> str:
     """Sentences in any order, in some of whose longer words two letters have changed their places."""
     words = " ".join(chance.sample(_SENTENCES, SENTENCES)).split(" ")
     for index in chance.sample([index for index, word in enumerate(words) if len(word) > _SHORT], MISTAKES):
-        words[index] = _misspelt(words[index], chance.randrange(1, len(words[index]) - 2))
+        words[index] = _misspelt(words[index], chance)
     return " ".join(words)
 
 
-def _misspelt(word: str, place: int) -> str:
+def _misspelt(word: str, chance: random.Random) -> str:
+    place = chance.choice([each for each in range(1, len(word) - 2) if word[each] != word[each + 1]])
     return word[:place] + word[place + 1] + word[place] + word[place + 2 :]

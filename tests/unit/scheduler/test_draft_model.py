@@ -206,11 +206,27 @@ def test_guesses_that_seem_not_to_pay_are_tried_ever_more_seldom() -> None:
 def test_what_is_tried_leaves_each_sequence_its_row_and_those_that_are_guessed_behind_theirs() -> None:
     subject, seq = drafting(1e3)
     assert when_tried(subject, seq, 40, most=0) == []
-    assert when_tried(subject, seq, 31, most=2) == []
     assert subject.choose([], 2) == {}
     assert subject.choose([seq], 2) == {seq: Draft([TO_BE_DRAFTED] * 2, "draft_model")}
     subject, seq = drafting(1e3, 5, 6)
     assert {draft.drafter for _ in range(100) for draft in choice(subject, seq, 20)} == {"played"}
+
+
+def test_those_that_nothing_is_to_be_guessed_behind_use_up_no_trial() -> None:
+    subject, seq = drafting(1e3)
+    other = Sequence("b", [1, 2, 3], SamplingParams(masked=True), 50)
+    assert when_tried(subject, other, 2000) == []
+    assert when_tried(subject, seq, 100) == [0, 64]
+
+
+def test_of_many_sequences_those_are_tried_of_which_most_was_read() -> None:
+    subject, _ = drafting(1e3)
+    seqs = [Sequence(str(index), [1] * 20, SamplingParams(), 50) for index in range(8)]
+    for seq in seqs:
+        seq.max_tokens, seq.num_computed, seq.draft_read = 70, 19, int(seq.request_id)
+    for _ in range(31):
+        assert subject.choose(seqs, 20) == {}
+    assert subject.choose(seqs, 2) == dict.fromkeys(seqs[:5:-1], Draft([TO_BE_DRAFTED], "draft_model"))
 
 
 def test_guesses_that_are_always_right_are_made_though_the_first_pass_took_a_thousand_times_as_long() -> None:

@@ -383,6 +383,23 @@ def test_a_guess_that_costs_more_than_it_gives_is_made_where_those_behind_it_cos
     assert len(draft.tokens) > 5
 
 
+def test_many_sequences_pass_the_step_up_at_which_kernels_begin_another_pass_together() -> None:
+    subject = scheduler(*[7] * 17, operations=READ, max_running_requests=16, num_pages=200)
+    seqs = [added(subject, str(index), tokens=60) for index in range(16)]
+    begun(subject, *seqs)
+    drafting = subject._drafting
+    assert drafting is not None
+    for _ in range(20):
+        drafting.choose(seqs, 1)
+        for seq in seqs:
+            seq.tokens.append(7)
+            drafting.answered(seq, [7])
+    for rows in [*range(16, 33)] * 20:
+        drafting.paused(0.0, 16)
+        drafting.took(1.0 if rows == 16 else 1.3, rows, None)
+    assert len(drafting.choose(seqs, 16)) == 16
+
+
 @pytest.mark.parametrize(("sequences", "asked"), [(1, 64), (8, 9)])
 def test_of_many_sequences_guesses_are_looked_for_ever_more_seldom_while_there_are_none(
     sequences: int, asked: int

@@ -44,3 +44,10 @@ def test_a_step_that_took_long_says_little_and_is_forgotten() -> None:
     for _ in range(1000):
         subject.took(1, 1.0)
     assert subject.ratio(4) < 1.2
+
+
+def test_many_numbers_of_rows_that_were_bad_at_a_time_are_forgotten_too() -> None:
+    subject = seen({16: 1.0} | dict.fromkeys(range(17, 25), 3.0))
+    for _ in range(1500):
+        subject.took(16, 1.0)
+    assert max(subject.ratio(rows) for rows in range(17, 25)) < 1.1

@@ -62,7 +62,10 @@ class DraftModelGuesses:
 
         What they cost, and how often they are right, is seen only of what is tried: a bad beginning would be the end.
         """
-        self._patience, self._waited = (_SOON, 0) if pays else (self._patience, self._waited + 1)
+        if pays:
+            self._patience, self._waited = _SOON, 0
+            return False
+        self._waited += 1
         return self._waited >= self._patience
 
     def tried(self, rooms: dict[Sequence, int], most: int) -> dict[Sequence, int]:

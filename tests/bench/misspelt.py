@@ -1,9 +1,12 @@
-"""Texts to be edited: sentences of which a small model can correct the spelling, and keeps the rest."""
+"""Texts to be edited: sentences of which a small model can correct the spelling, and keeps the rest.
+
+Two texts have some sentences in common, as versions of a document have.
+"""
 
 import random
 
-SENTENCES = 8  # of a text
-MISTAKES = 3
+_SENTENCES_OF_A_TEXT = 8
+_MISTAKES = 3
 _SENTENCES = """
 Every spring the river floods the meadows behind the old mill.
 My grandmother kept bees and sold the honey at the weekly market.
@@ -35,8 +38,8 @@ _SHORT = 5  # letters of words that are never misspelt
 
 def misspelt_text(chance: random.Random) -> str:
     """Sentences in any order, in some of whose longer words two letters have changed their places."""
-    words = " ".join(chance.sample(_SENTENCES, SENTENCES)).split(" ")
-    for index in chance.sample([index for index, word in enumerate(words) if len(word) > _SHORT], MISTAKES):
+    words = " ".join(chance.sample(_SENTENCES, _SENTENCES_OF_A_TEXT)).split(" ")
+    for index in chance.sample([index for index, word in enumerate(words) if len(word) > _SHORT], _MISTAKES):
         words[index] = _misspelt(words[index], chance)
     return " ".join(words)
 

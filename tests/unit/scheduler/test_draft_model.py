@@ -188,12 +188,8 @@ def test_bad_luck_is_forgotten_and_a_new_sequence_is_not_blamed_for_others() -> 
 
 def when_tried(subject: Drafting, seq: Sequence, steps: int, most: int = 20) -> list[int]:
     """The steps, of so many, in which the draft model is to guess."""
-    return [step for step in range(steps) if {"draft_model"} & {each.drafter for each in choice(subject, seq, most)}]
-
-
-def choice(subject: Drafting, seq: Sequence, most: int) -> list[Draft]:
-    """What is chosen for a sequence in a step."""
-    return list(subject.choose([seq], most).values())
+    drafts = [subject.choose([seq], most).get(seq) for _ in range(steps)]
+    return [step for step, draft in enumerate(drafts) if draft is not None and draft.drafter == "draft_model"]
 
 
 def test_guesses_that_seem_not_to_pay_are_tried_ever_more_seldom() -> None:
@@ -209,7 +205,7 @@ def test_what_is_tried_leaves_each_sequence_its_row_and_those_that_are_guessed_b
     assert subject.choose([], 2) == {}
     assert subject.choose([seq], 2) == {seq: Draft([TO_BE_DRAFTED] * 2, "draft_model")}
     subject, seq = drafting(1e3, 5, 6)
-    assert {draft.drafter for _ in range(100) for draft in choice(subject, seq, 20)} == {"played"}
+    assert {subject.choose([seq], 20)[seq].drafter for _ in range(100)} == {"played"}
 
 
 def test_those_that_nothing_is_to_be_guessed_behind_use_up_no_trial() -> None:
@@ -235,13 +231,13 @@ def test_guesses_that_are_always_right_are_made_though_the_first_pass_took_a_tho
     assert isinstance(costs, Rated)
     chosen = 0
     for _ in range(200):
-        drafts = choice(subject, seq, 20)
-        guessed = len(drafts[0].tokens) if drafts else 0
-        subject.took(1.0, 1 + guessed, guessed if drafts else None)
-        if drafts:
+        draft = subject.choose([seq], 20).get(seq)
+        guessed = 0 if draft is None else len(draft.tokens)
+        subject.took(1.0, 1 + guessed, guessed or None)
+        if guessed:
             costs.seconds = 0.01  # as is observed now
-            subject.answered(seq, [7] * (len(drafts[0].tokens) + 1), by_model=len(drafts[0].tokens))
-        chosen += bool(drafts)
+            subject.answered(seq, [7] * (guessed + 1), by_model=guessed)
+        chosen += guessed > 0
     assert chosen > 60
 
 

@@ -283,18 +283,19 @@ def settled(
     """After an answer whose times are as the operations tell, and twenty more tokens that were guessed so."""
     subject = scheduler(*guessed, operations=operations)
     seq = added(subject, tokens=60, sampling=sampling)
-    return told(subject, seq, said)
+    return told(subject, [seq], said)
 
 
-def told(subject: Scheduler, seq: Sequence, said: list[int]) -> Drafting:
-    """After the first answer to a sequence and so many more tokens, at each of which one guess was wanted."""
-    begun(subject, seq)
+def told(subject: Scheduler, sequences: list[Sequence], said: list[int]) -> Drafting:
+    """After the first answers and so many more tokens of each sequence, at each of which one guess was wanted."""
+    begun(subject, *sequences)
     drafting = subject._drafting
     assert drafting is not None
     for token in said:
-        drafting.choose([seq], 1)
-        seq.tokens.append(token)
-        drafting.answered(seq, [token])
+        drafting.choose(sequences, 1)
+        for seq in sequences:
+            seq.tokens.append(token)
+            drafting.answered(seq, [token])
     return drafting
 
 
@@ -319,7 +320,7 @@ def counted(guesses: list[int], said: list[int], operations: list[OperationTerms
         SchedulerConfig(num_pages=32, context_length=100), drafters=Each(lambda _salt: Counting(*guesses))
     )
     subject.costs.describe([operations])
-    told(subject, added(subject, tokens=90), said)
+    told(subject, [added(subject, tokens=90)], said)
     return asked
 
 
@@ -386,14 +387,7 @@ def test_a_guess_that_costs_more_than_it_gives_is_made_where_those_behind_it_cos
 def test_many_sequences_pass_the_step_up_at_which_kernels_begin_another_pass_together() -> None:
     subject = scheduler(*[7] * 17, operations=READ, max_running_requests=16, num_pages=200)
     seqs = [added(subject, str(index), tokens=60) for index in range(16)]
-    begun(subject, *seqs)
-    drafting = subject._drafting
-    assert drafting is not None
-    for _ in range(20):
-        drafting.choose(seqs, 1)
-        for seq in seqs:
-            seq.tokens.append(7)
-            drafting.answered(seq, [7])
+    drafting = told(subject, seqs, [7] * 20)
     for rows in [*range(16, 33)] * 20:
         drafting.paused(0.0, 16)
         drafting.took(1.0 if rows == 16 else 1.3, rows, None)
@@ -414,14 +408,7 @@ def test_of_many_sequences_guesses_are_looked_for_ever_more_seldom_while_there_a
     config = SchedulerConfig(num_pages=64, context_length=100, max_running_requests=8)
     subject = Scheduler(config, drafters=Each(lambda _salt: Nothing()))
     subject.costs.describe([READ])
-    running = [added(subject, str(each), tokens=90) for each in range(sequences)]
-    begun(subject, *running)
-    drafting = subject._drafting
-    assert drafting is not None
-    for _ in range(64):
-        drafting.choose(running, 1)
-        for seq in running:
-            seq.tokens.append(5)
+    told(subject, [added(subject, str(each), tokens=90) for each in range(sequences)], [5] * 64)
     assert times == {"1": sequences * asked}
 
 
